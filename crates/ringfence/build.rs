@@ -19,7 +19,8 @@ fn main() {
         (true, true) => commit().unwrap_or_else(|| "unknown".to_owned()),
         (true, false) => "work in progress".to_owned(),
     };
-    let compiler = said(Command::new(variable("RUSTC")).arg("--version")).unwrap_or_else(|| "unknown".to_owned());
+    let compiler =
+        command_output(Command::new(variable("RUSTC")).arg("--version")).unwrap_or_else(|| "unknown".to_owned());
     let (version, target) = (variable("CARGO_PKG_VERSION"), variable("TARGET"));
     println!("cargo::rustc-env=RINGFENCE_BUILD={version} ({commit}; {target}; {compiler})");
 }
@@ -28,12 +29,12 @@ fn main() {
 fn commit() -> Option<String> {
     println!("cargo::rerun-if-changed=../../.git/HEAD");
     println!("cargo::rerun-if-changed=../../.git/refs/heads");
-    let hash = said(Command::new("git").args(["rev-parse", "--short=12", "HEAD"]))?;
-    let changed = said(Command::new("git").args(["status", "--porcelain", "--untracked-files=no"]))?;
+    let hash = command_output(Command::new("git").args(["rev-parse", "--short=12", "HEAD"]))?;
+    let changed = command_output(Command::new("git").args(["status", "--porcelain", "--untracked-files=no"]))?;
     Some(if changed.is_empty() { hash } else { format!("{hash}, changed since") })
 }
 
-fn said(command: &mut Command) -> Option<String> {
+fn command_output(command: &mut Command) -> Option<String> {
     let output = command.output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
 }

@@ -7,8 +7,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::fetched::node;
-use crate::{root, say};
+use crate::external_tools::fetch_node_packages;
+use crate::{print_status, root};
 
 const ACPX: &str = "acpx@0.19.1";
 const NODE: &str = "node@22.23.3";
@@ -18,37 +18,41 @@ const SCRIPT: &str = r#"{"text":"I will write.","calls":[{"name":"write_file","a
 "#;
 
 /// An answer to every question, and what a file is after it that was `one`.
-struct Case {
+struct AcpxCase {
     flag: &'static str,
-    left: &'static str,
-    said: &'static str,
+    expected_contents: &'static str,
+    expected_message: &'static str,
 }
 
 /// False if the client failed, or could not be had.
 pub(crate) fn run() -> bool {
     let place = root().join("target/tmp/acpx");
-    if !crate::run(&["build", "--quiet", "--package", "ringfence"], &[]) {
+    if !crate::run_cargo(&["build", "--quiet", "--package", "ringfence"], &[]) {
         return false;
     }
-    if node(&place, &[ACPX, NODE]).is_none() {
+    if fetch_node_packages(&place, &[ACPX, NODE]).is_none() {
         return false;
     }
     let cases = [
-        Case { flag: "--approve-all", left: "two\n", said: "\"status\":\"completed\"" },
-        Case { flag: "--deny-all", left: "one\n", said: "denied by the user of the editor" },
+        AcpxCase { flag: "--approve-all", expected_contents: "two\n", expected_message: "\"status\":\"completed\"" },
+        AcpxCase {
+            flag: "--deny-all",
+            expected_contents: "one\n",
+            expected_message: "denied by the user of the editor",
+        },
     ];
-    cases.iter().all(|case| holds(&place, case))
+    cases.iter().all(|case| run_case(&place, case))
 }
 
-fn holds(place: &Path, case: &Case) -> bool {
-    let Case { flag, left, said } = case;
+fn run_case(place: &Path, case: &AcpxCase) -> bool {
+    let AcpxCase { flag, expected_contents: left, expected_message: said } = case;
     let directory = place.join("runs").join(format!("{}-{}", flag.trim_start_matches('-'), std::process::id()));
     let (workspace, script) = (directory.join("workspace"), directory.join("script.jsonl"));
     let made = std::fs::create_dir_all(&workspace)
         .and_then(|()| std::fs::write(workspace.join("a.txt"), "one\n"))
         .and_then(|()| std::fs::write(&script, SCRIPT));
     if let Err(error) = made {
-        say(&format!("the workspace cannot be made: {error}"));
+        print_status(&format!("the workspace cannot be made: {error}"));
         return false;
     }
     let program = root().join("target/debug/ringfence");
@@ -60,7 +64,7 @@ fn holds(place: &Path, case: &Case) -> bool {
     let output = match command.output() {
         Ok(output) => output,
         Err(error) => {
-            say(&format!("acpx cannot be started: {error}"));
+            print_status(&format!("acpx cannot be started: {error}"));
             return false;
         }
     };
@@ -68,9 +72,9 @@ fn holds(place: &Path, case: &Case) -> bool {
     let found = std::fs::read_to_string(workspace.join("a.txt")).unwrap_or_default();
     let fine = found == *left && printed.contains(said) && printed.contains("\"stopReason\":\"end_turn\"");
     let word = if fine { "ok" } else { "failed" };
-    say(&format!("{word}: acpx {flag}, and a.txt is {found:?}"));
+    print_status(&format!("{word}: acpx {flag}, and a.txt is {found:?}"));
     if !fine {
-        say(&format!("{printed}\n{}", String::from_utf8_lossy(&output.stderr)));
+        print_status(&format!("{printed}\n{}", String::from_utf8_lossy(&output.stderr)));
     }
     fine
 }

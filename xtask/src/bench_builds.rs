@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::{root, run as cargo, say};
+use crate::{print_status, root, run_cargo as cargo};
 
 const ROUNDS: usize = 3;
 
@@ -23,7 +23,7 @@ const ROUNDS: usize = 3;
 const CRATES: [&str; 5] = ["bytes", "memchr", "semver", "smallvec", "strsim"];
 
 /// Words by which a program says how it went.
-const TELLING: [&str; 6] = ["test result:", " passed", " failed", "added ", "Successfully installed", "error"];
+const VERDICT_WORDS: [&str; 6] = ["test result:", " passed", " failed", "added ", "Successfully installed", "error"];
 
 const PYTEST: &str = "import json
 import os
@@ -62,7 +62,7 @@ const PACKAGE: &str =
 
 /// What a person who installs packages has to say once: some bring settings of other programs along, which nobody but a
 /// person may let in.
-const SETTINGS: &str = "[[rules]]
+const BENCH_CONFIG: &str = "[[rules]]
 decision = \"allow\"
 effect = \"change\"
 path = \"node_modules/**\"
@@ -76,47 +76,47 @@ pub(crate) fn run(only: &[&str]) -> bool {
     }
     // Not below this repository, whose workspace and toolchain are not meant; and on a disk, where a sync means something.
     let stage = Path::new("/var/tmp").join(format!("ringfence-bench-{}", std::process::id()));
-    let settings = fs::create_dir_all(&stage).and_then(|()| fs::write(stage.join("config.toml"), SETTINGS));
+    let settings = fs::create_dir_all(&stage).and_then(|()| fs::write(stage.join("config.toml"), BENCH_CONFIG));
     if let Err(error) = settings {
-        say(&format!("there is no room for the projects: {error}"));
+        print_status(&format!("there is no room for the projects: {error}"));
         return false;
     }
-    let bench = Bench { program: root().join("target/release/ringfence"), path: search_path(), stage };
-    let wanted = |project: &Project| only.is_empty() || only.contains(&project.title.as_str());
-    let tried: Vec<Measured> =
+    let bench = BuildBench { program: root().join("target/release/ringfence"), path: search_path(), stage };
+    let wanted = |project: &BenchProject| only.is_empty() || only.contains(&project.title.as_str());
+    let tried: Vec<ProjectMeasurement> =
         bench.projects().into_iter().filter(wanted).filter_map(|project| bench.measure(&project)).collect();
     let _ = fs::remove_dir_all(&bench.stage);
     table(&tried);
-    !tried.is_empty() && tried.iter().all(|project| project.same)
+    !tried.is_empty() && tried.iter().all(|project| project.same_verdict)
 }
 
-fn table(measured: &[Measured]) {
-    say("\n| project | step | bare | jailed | ratio, best / median |\n|---|---|---|---|---|");
-    for Measured { title, rows, .. } in measured {
-        for (index, Row { step, best: [bare, jailed], ratios: [best, median] }) in rows.iter().enumerate() {
+fn table(measured: &[ProjectMeasurement]) {
+    print_status("\n| project | step | bare | jailed | ratio, best / median |\n|---|---|---|---|---|");
+    for ProjectMeasurement { title, rows, .. } in measured {
+        for (index, StepTiming { step, best: [bare, jailed], ratios: [best, median] }) in rows.iter().enumerate() {
             let title = if index == 0 { title } else { "" };
-            say(&format!("| {title} | {step} | {bare:.2} s | {jailed:.2} s | {best:.2} / {median:.2} |"));
+            print_status(&format!("| {title} | {step} | {bare:.2} s | {jailed:.2} s | {best:.2} / {median:.2} |"));
         }
     }
 }
 
 /// What was found of a project.
-struct Measured {
+struct ProjectMeasurement {
     title: String,
-    rows: Vec<Row>,
+    rows: Vec<StepTiming>,
     /// Whether all verdicts were the same.
-    same: bool,
+    same_verdict: bool,
 }
 
 /// A step: seconds bare and jailed, and the ratio of the best and of the medians.
-struct Row {
+struct StepTiming {
     step: &'static str,
     best: [f64; 2],
     ratios: [f64; 2],
 }
 
 /// A directory with something to build, and how.
-struct Project {
+struct BenchProject {
     title: String,
     /// Where it is taken from, if not made by `prepare` alone.
     source: Option<PathBuf>,
@@ -127,20 +127,20 @@ struct Project {
     steps: &'static [(&'static str, &'static str)],
 }
 
-struct Bench {
+struct BuildBench {
     program: PathBuf,
     path: OsString,
     stage: PathBuf,
 }
 
-impl Bench {
-    fn projects(&self) -> Vec<Project> {
+impl BuildBench {
+    fn projects(&self) -> Vec<BenchProject> {
         let crates = CRATES.iter().filter_map(|name| {
-            let source = fetched(name);
+            let source = fetched_crate(name);
             if source.is_none() {
-                say(&format!("{name}: cargo has not fetched its source, left out"));
+                print_status(&format!("{name}: cargo has not fetched its source, left out"));
             }
-            Some(Project {
+            Some(BenchProject {
                 title: (*name).to_owned(),
                 source: Some(source?),
                 files: &[],
@@ -148,7 +148,7 @@ impl Bench {
                 steps: &[("cargo build", "cargo build --offline"), ("cargo test", "cargo test --offline")],
             })
         });
-        let python = Project {
+        let python = BenchProject {
             title: "pytest".to_owned(),
             source: None,
             files: &[("tests/test_small.py", PYTEST)],
@@ -163,7 +163,7 @@ impl Bench {
                 ("pytest in the venv", "venv/bin/python -m pytest -q tests"),
             ],
         };
-        let node = Project {
+        let node = BenchProject {
             title: "express".to_owned(),
             source: None,
             files: &[("package.json", PACKAGE)],
@@ -174,7 +174,7 @@ impl Bench {
                 ("node", "node -e \"require('express')(); console.log('1 passed')\""),
             ],
         };
-        let files = Project {
+        let files = BenchProject {
             title: "10000-files".to_owned(),
             source: None,
             files: &[],
@@ -188,10 +188,10 @@ impl Bench {
     }
 
     /// Nothing where the project could not be prepared.
-    fn measure(&self, project: &Project) -> Option<Measured> {
+    fn measure(&self, project: &BenchProject) -> Option<ProjectMeasurement> {
         let original = self.stage.join("original");
         if let Err(why) = self.prepare(project, &original) {
-            say(&format!("{}: could not be prepared, left out: {why}", project.title));
+            print_status(&format!("{}: could not be prepared, left out: {why}", project.title));
             return None;
         }
         let mut times: Vec<[Vec<Duration>; 2]> = project.steps.iter().map(|_| [Vec::new(), Vec::new()]).collect();
@@ -204,13 +204,16 @@ impl Bench {
             }
             let _ = fs::remove_dir_all(self.stage.join("state"));
             for ((name, script), taken) in project.steps.iter().zip(&mut times) {
-                let (bare_took, bare) = timed(|| self.bare(script, &bare));
-                let (jailed_took, jailed) = timed(|| self.jailed(script, &jailed));
+                let (bare_took, bare) = timed(|| self.run_bare(script, &bare));
+                let (jailed_took, jailed) = timed(|| self.run_jailed(script, &jailed));
                 taken[0].push(bare_took);
                 taken[1].push(jailed_took);
-                if bare.verdict() != jailed.verdict() || jailed.refused.is_some() {
+                if bare.verdict() != jailed.verdict() || jailed.refusal.is_some() {
                     same = false;
-                    say(&format!("{}, {name}: the verdicts differ\n bare: {bare}\n jailed: {jailed}", project.title));
+                    print_status(&format!(
+                        "{}, {name}: the verdicts differ\n bare: {bare}\n jailed: {jailed}",
+                        project.title
+                    ));
                 }
             }
         }
@@ -218,15 +221,15 @@ impl Bench {
             taken.iter_mut().for_each(|taken| taken.sort());
             let [bare, jailed] = &taken;
             let ratios = [0, ROUNDS / 2].map(|nth| seconds(jailed, nth) / seconds(bare, nth));
-            Row { step, best: [seconds(bare, 0), seconds(jailed, 0)], ratios }
+            StepTiming { step, best: [seconds(bare, 0), seconds(jailed, 0)], ratios }
         };
-        let rows: Vec<Row> = project.steps.iter().zip(times).map(row).collect();
+        let rows: Vec<StepTiming> = project.steps.iter().zip(times).map(row).collect();
         let verdict = if same { "same verdicts" } else { "NOT THE SAME VERDICTS" };
-        say(&format!("{}: {} steps, {ROUNDS} times each, {verdict}", project.title, rows.len()));
-        Some(Measured { title: project.title.clone(), rows, same })
+        print_status(&format!("{}: {} steps, {ROUNDS} times each, {verdict}", project.title, rows.len()));
+        Some(ProjectMeasurement { title: project.title.clone(), rows, same_verdict: same })
     }
 
-    fn prepare(&self, project: &Project, at: &Path) -> Result<(), String> {
+    fn prepare(&self, project: &BenchProject, at: &Path) -> Result<(), String> {
         let _ = fs::remove_dir_all(at);
         let made = match &project.source {
             Some(source) => copy(source, at),
@@ -238,17 +241,17 @@ impl Bench {
             path.parent().map_or(Ok(()), fs::create_dir_all).map_err(|error| error.to_string())?;
             fs::write(path, contents).map_err(|error| error.to_string())?;
         }
-        let ended = self.bare(project.prepare, at);
+        let ended = self.run_bare(project.prepare, at);
         if ended.code == Some(0) { Ok(()) } else { Err(tail(&ended.printed).to_owned()) }
     }
 
-    fn bare(&self, script: &str, project: &Path) -> Ended {
+    fn run_bare(&self, script: &str, project: &Path) -> BuildResult {
         let mut command = Command::new("bash");
         command.args(["-c", script]).current_dir(project).env("PATH", &self.path).env("PYTHONDONTWRITEBYTECODE", "1");
-        Ended::bare(output(&mut command))
+        BuildResult::from_bare(output(&mut command))
     }
 
-    fn jailed(&self, script: &str, project: &Path) -> Ended {
+    fn run_jailed(&self, script: &str, project: &Path) -> BuildResult {
         let arguments = json!({"language": "bash", "code": script, "timeout": 600}).to_string();
         let mut command = Command::new(&self.program);
         command
@@ -257,51 +260,53 @@ impl Bench {
             .arg("--workspace")
             .arg(project)
             .env("RINGFENCE_STATE_DIR", self.stage.join("state"));
-        Ended::jailed(output(&mut command))
+        BuildResult::from_jailed(output(&mut command))
     }
 }
 
 /// How a program ended.
-struct Ended {
+struct BuildResult {
     code: Option<i64>,
     printed: String,
     /// Why a jailed run's changes were not kept.
-    refused: Option<String>,
+    refusal: Option<String>,
 }
 
-impl Ended {
-    fn bare(output: io::Result<Output>) -> Self {
+impl BuildResult {
+    fn from_bare(output: io::Result<Output>) -> Self {
         match output {
-            Ok(output) => Self { code: output.status.code().map(i64::from), printed: printed(&output), refused: None },
-            Err(error) => Self { code: None, printed: error.to_string(), refused: None },
+            Ok(output) => {
+                Self { code: output.status.code().map(i64::from), printed: combined_output(&output), refusal: None }
+            }
+            Err(error) => Self { code: None, printed: error.to_string(), refusal: None },
         }
     }
 
-    fn jailed(output: io::Result<Output>) -> Self {
-        let Ok(output) = output else { return Self::bare(output) };
+    fn from_jailed(output: io::Result<Output>) -> Self {
+        let Ok(output) = output else { return Self::from_bare(output) };
         let reply: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         let value = &reply["value"];
-        let Some(code) = value["exitCode"].as_i64() else { return Self::bare(Ok(output)) };
+        let Some(code) = value["exitCode"].as_i64() else { return Self::from_bare(Ok(output)) };
         let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
         let printed = [text("stdout"), text("stderr")].join("\n");
-        Self { code: Some(code), printed, refused: value["refused"].as_str().map(str::to_owned) }
+        Self { code: Some(code), printed, refusal: value["refused"].as_str().map(str::to_owned) }
     }
 
     /// The code and the lines that tell, without how long it took.
     fn verdict(&self) -> (Option<i64>, Vec<&str>) {
-        let lines = self.printed.lines().filter(|line| TELLING.iter().any(|word| line.contains(word)));
+        let lines = self.printed.lines().filter(|line| VERDICT_WORDS.iter().any(|word| line.contains(word)));
         (self.code, lines.map(|line| line.split(" in ").next().unwrap_or_default().trim()).collect())
     }
 }
 
-impl std::fmt::Display for Ended {
+impl std::fmt::Display for BuildResult {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let refused = self.refused.as_deref().unwrap_or_default();
+        let refused = self.refusal.as_deref().unwrap_or_default();
         write!(f, "code {:?}, {}\n{refused}", self.code, tail(&self.printed))
     }
 }
 
-fn printed(output: &Output) -> String {
+fn combined_output(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes)).join("\n")
 }
 
@@ -315,7 +320,7 @@ fn output(command: &mut Command) -> io::Result<Output> {
     command.stdin(Stdio::null()).output()
 }
 
-fn timed(act: impl FnOnce() -> Ended) -> (Duration, Ended) {
+fn timed(act: impl FnOnce() -> BuildResult) -> (Duration, BuildResult) {
     let began = Instant::now();
     let ended = act();
     (began.elapsed(), ended)
@@ -333,7 +338,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// The newest source of a crate that cargo has.
-fn fetched(name: &str) -> Option<PathBuf> {
+fn fetched_crate(name: &str) -> Option<PathBuf> {
     let registries = fs::read_dir(crate::bench_search::fetched_sources()?).ok()?.flatten();
     let all = registries.flat_map(|registry| fs::read_dir(registry.path()).into_iter().flatten().flatten());
     let is_it = |path: &PathBuf| {

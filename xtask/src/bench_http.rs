@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::server::{Served, text_of};
-use crate::{cargo, root, say};
+use crate::serve_process::{ServeProcess, text_of};
+use crate::{cargo, print_status, root};
 
 const SESSIONS: usize = 200;
 const CALLS: usize = 4_000;
@@ -19,81 +19,81 @@ const ROUNDS: usize = 9;
 /// False where nothing could be measured.
 pub(crate) fn run() -> bool {
     let place = root().join("target/tmp/bench-http");
-    let Some(served) = Served::start(&place, &["--rate", "1000000"], true) else {
-        say("the server did not start");
+    let Some(served) = ServeProcess::start(&place, &["--rate", "1000000"], true) else {
+        print_status("the server did not start");
         return false;
     };
-    let (Some(token), Some(mut own)) = (served.agent_token("bench"), InProcess::start(&place)) else {
-        say("there is nobody to call");
+    let (Some(token), Some(mut own)) = (served.agent_token("bench"), InProcessBench::start(&place)) else {
+        print_status("there is nobody to call");
         return false;
     };
     let Some(before) = served.resident() else { return false };
-    let Some(sessions) = (0..SESSIONS).map(|_| begin(&served, &token)).collect::<Option<Vec<_>>>() else {
-        say("a session could not be begun");
+    let Some(sessions) = (0..SESSIONS).map(|_| create_session(&served, &token)).collect::<Option<Vec<_>>>() else {
+        print_status("a session could not be begun");
         return false;
     };
     let Some(after) = served.resident() else { return false };
-    say(&format!(
+    print_status(&format!(
         "memory of an idle session: {:.1} KiB ({SESSIONS} sessions)\n\n\
          reads of 4 KiB, {CALLS} calls a round, {ROUNDS} rounds of each in turn; the median round\n",
         (after - before) as f64 / SESSIONS as f64
     ));
-    say("sessions  where           calls/s       p50       p99");
+    print_status("sessions  where           calls/s       p50       p99");
     for at_once in [1, 8, SESSIONS] {
         let Some(sessions) = sessions.get(..at_once) else { return false };
         let (mut here, mut there) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             let (Some(inside), Some(outside)) = (own.round(at_once), round(&served, &token, sessions)) else {
-                say("a call failed");
+                print_status("a call failed");
                 return false;
             };
             here.push(inside);
             there.push(outside);
         }
         let (Some(here), Some(there)) = (median(here), median(there)) else { return false };
-        say(&format!("{at_once:>8}  in one process {}", here.said()));
-        say(&format!("{at_once:>8}  by the API     {}", there.said()));
+        print_status(&format!("{at_once:>8}  in one process {}", here.summary()));
+        print_status(&format!("{at_once:>8}  by the API     {}", there.summary()));
         let times = |ours: Duration, theirs: Duration| theirs.as_secs_f64() / ours.as_secs_f64();
-        say(&format!(
+        print_status(&format!(
             "{at_once:>8}  ratio          {:7.2}  {:7.1} ×  {:7.1} ×",
-            there.a_second / here.a_second,
-            times(here.half, there.half),
-            times(here.most, there.most)
+            there.calls_per_second / here.calls_per_second,
+            times(here.median, there.median),
+            times(here.p99, there.p99)
         ));
     }
     true
 }
 
 /// What a round took.
-struct Round {
-    a_second: f64,
+struct BenchRound {
+    calls_per_second: f64,
     /// Of a call: of the half of them, and of all but one in a hundred.
-    half: Duration,
-    most: Duration,
+    median: Duration,
+    p99: Duration,
 }
 
-impl Round {
-    fn said(&self) -> String {
-        let [half, most] = [self.half, self.most].map(|time| time.as_secs_f64() * 1e3);
-        format!("{:7.0}  {half:6.3} ms  {most:6.3} ms", self.a_second)
+impl BenchRound {
+    fn summary(&self) -> String {
+        let [half, most] = [self.median, self.p99].map(|time| time.as_secs_f64() * 1e3);
+        format!("{:7.0}  {half:6.3} ms  {most:6.3} ms", self.calls_per_second)
     }
 }
 
 /// The round in the middle, by calls a second.
-fn median(mut rounds: Vec<Round>) -> Option<Round> {
-    rounds.sort_by(|a, b| a.a_second.total_cmp(&b.a_second));
+fn median(mut rounds: Vec<BenchRound>) -> Option<BenchRound> {
+    rounds.sort_by(|a, b| a.calls_per_second.total_cmp(&b.calls_per_second));
     let middle = rounds.len() / 2;
     rounds.into_iter().nth(middle)
 }
 
 /// The bench `in_process`, until it is dropped.
-struct InProcess {
+struct InProcessBench {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
-impl Drop for InProcess {
+impl Drop for InProcessBench {
     fn drop(&mut self) {
         // It ends when it is told no more.
         self.input.take();
@@ -101,7 +101,7 @@ impl Drop for InProcess {
     }
 }
 
-impl InProcess {
+impl InProcessBench {
     /// Builds it and starts it on the workspace of the server, with a state of its own.
     fn start(place: &Path) -> Option<Self> {
         let state = place.join("own-state");
@@ -116,22 +116,26 @@ impl InProcess {
         Some(Self { child, input, output })
     }
 
-    fn round(&mut self, at_once: usize) -> Option<Round> {
+    fn round(&mut self, at_once: usize) -> Option<BenchRound> {
         writeln!(self.input.as_mut()?, "{at_once} {CALLS}").ok()?;
         let mut line = String::new();
         self.output.read_line(&mut line).ok()?;
         let mut nanos = line.split_whitespace().map(|number| number.parse().ok().map(Duration::from_nanos));
         let [took, half, most] = [nanos.next()??, nanos.next()??, nanos.next()??];
-        Some(Round { a_second: (CALLS / at_once * at_once) as f64 / took.as_secs_f64(), half, most })
+        Some(BenchRound {
+            calls_per_second: (CALLS / at_once * at_once) as f64 / took.as_secs_f64(),
+            median: half,
+            p99: most,
+        })
     }
 }
 
-fn begin(served: &Served, token: &str) -> Option<String> {
+fn create_session(served: &ServeProcess, token: &str) -> Option<String> {
     text_of(&served.connect()?.post("/v1/sessions", token, "{}")?, "id")
 }
 
 /// The same by the API, each session on a connection that is kept.
-fn round(served: &Served, token: &str, sessions: &[String]) -> Option<Round> {
+fn round(served: &ServeProcess, token: &str, sessions: &[String]) -> Option<BenchRound> {
     let each = CALLS / sessions.len();
     let start = Instant::now();
     let times = std::thread::scope(|scope| {
@@ -158,5 +162,5 @@ fn round(served: &Served, token: &str, sessions: &[String]) -> Option<Round> {
     let mut times: Vec<Duration> = times.into_iter().flatten().collect();
     times.sort_unstable();
     let at = |part: usize| times.get(times.len() * part / 100).copied();
-    Some(Round { a_second: times.len() as f64 / took.as_secs_f64(), half: at(50)?, most: at(99)? })
+    Some(BenchRound { calls_per_second: times.len() as f64 / took.as_secs_f64(), median: at(50)?, p99: at(99)? })
 }

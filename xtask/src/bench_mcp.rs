@@ -16,25 +16,25 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{root, say};
+use crate::{print_status, root};
 
 const ROUNDS: usize = 9;
-const ROUND: Duration = Duration::from_millis(300);
+const ROUND_TIME: Duration = Duration::from_millis(300);
 const STARTS: usize = 11;
 const FILES: usize = 20_000;
 
 /// Where files are in memory, if there is such a place.
-const MEMORY: &str = "/dev/shm";
+const TMPFS_DIR: &str = "/dev/shm";
 
 const NODE_PEER: &str = "@modelcontextprotocol/server-filesystem@2026.8.31";
 const RUST_PEER_VERSION: &str = "0.4.5";
 
 /// Raises how many files a server may have open, as far as it can be, before it is started: one of them needs a descriptor
 /// for each file that it searches.
-const WITH_ROOM: &str = r#"ulimit -n 65536 2>/dev/null || ulimit -n "$(ulimit -H -n)"; exec "$0" "$@""#;
+const RAISE_NOFILE_SCRIPT: &str = r#"ulimit -n 65536 2>/dev/null || ulimit -n "$(ulimit -H -n)"; exec "$0" "$@""#;
 
 /// One server under test.
-struct Peer {
+struct PeerServer {
     title: &'static str,
     command: Vec<PathBuf>,
     environment: Vec<(&'static str, PathBuf)>,
@@ -42,9 +42,9 @@ struct Peer {
 }
 
 /// A directory that goes when the run is over.
-struct Tree(PathBuf);
+struct BenchTree(PathBuf);
 
-impl Drop for Tree {
+impl Drop for BenchTree {
     fn drop(&mut self) {
         // What cannot be removed is in the way of nobody.
         let _ = fs::remove_dir_all(&self.0);
@@ -53,49 +53,50 @@ impl Drop for Tree {
 
 /// False if the bench could not be run.
 pub(crate) fn run() -> bool {
-    if !crate::run(&["build", "--release", "--quiet", "--package", "ringfence"], &[]) {
+    if !crate::run_cargo(&["build", "--release", "--quiet", "--package", "ringfence"], &[]) {
         return false;
     }
     let place = root().join("target/tmp/bench-mcp");
-    let memory = Some(Path::new(MEMORY)).filter(|memory| memory.is_dir()).unwrap_or(&place);
-    let memory = Tree(memory.join(format!("ringfence-bench-{}", std::process::id())));
-    let disk = Tree(place.join("tree"));
+    let memory = Some(Path::new(TMPFS_DIR)).filter(|memory| memory.is_dir()).unwrap_or(&place);
+    let memory = BenchTree(memory.join(format!("ringfence-bench-{}", std::process::id())));
+    let disk = BenchTree(place.join("tree"));
     let made = make_tree(&memory.0.join("files"), 0).and_then(|()| make_tree(&disk.0.join("files"), FILES));
     let (Ok(()), Some(programs)) = (made, programs(&place)) else {
-        say("the trees for the bench cannot be made");
+        print_status("the trees for the bench cannot be made");
         return false;
     };
-    let peers = |tree: &Tree| programs.iter().map(|(title, program)| peer(title, program, tree)).collect::<Vec<_>>();
-    let mut table = Table::default();
+    let peers =
+        |tree: &BenchTree| programs.iter().map(|(title, program)| peer(title, program, tree)).collect::<Vec<_>>();
+    let mut table = BenchTable::default();
     table.facts.push(start_times(&peers(&disk)));
     let changes = ["write 4 KiB", "edit 64 KiB"];
     let looks = ["read 4 KiB", "list 500", "list 500 with sizes", "search 20,000 files"];
     let looked = compare(&peers(&disk), &looks, "", &mut table);
-    say("\nin memory, where nobody has to wait for a disk");
+    print_status("\nin memory, where nobody has to wait for a disk");
     let changed = compare(&peers(&memory), &changes, ", in memory", &mut table);
-    say("\non the disk: ours syncs contents, names and journal before it replies, the others sync nothing");
+    print_status("\non the disk: ours syncs contents, names and journal before it replies, the others sync nothing");
     let durable = compare(&peers(&disk), &changes, ", on the disk; ours durable", &mut table);
     table.print(&programs.iter().map(|(title, _)| *title).collect::<Vec<_>>());
     looked && changed && durable && programs.len() == 3
 }
 
 /// Rounds of each operation, the servers in turn, and what they took. False if a server could not be started.
-fn compare(peers: &[Peer], operations: &[&str], place: &str, table: &mut Table) -> bool {
-    let mut servers: Vec<Server> = peers.iter().filter_map(Server::start_with_room).collect();
+fn compare(peers: &[PeerServer], operations: &[&str], place: &str, table: &mut BenchTable) -> bool {
+    let mut servers: Vec<PeerProcess> = peers.iter().filter_map(PeerProcess::start_with_raised_nofile).collect();
     let idle: Vec<u64> = servers.iter().map(|server| server.memory("VmRSS:")).collect();
     for operation in operations {
-        say(&format!("\n{operation}"));
+        print_status(&format!("\n{operation}"));
         for _ in 0..ROUNDS {
             servers.iter_mut().for_each(|server| server.round(operation));
         }
-        let took = servers.iter_mut().map(Server::report).collect();
+        let took = servers.iter_mut().map(PeerProcess::report).collect();
         table.rows.push((format!("{operation}{place}"), took));
     }
-    say("\nmemory, idle and at most");
+    print_status("\nmemory, idle and at most");
     let mut cells = Vec::new();
     for (server, idle) in servers.iter().zip(idle) {
         let [idle, most] = [idle, server.memory("VmHWM:")].map(|kilobytes| kilobytes as f64 / 1e3);
-        say(&format!("  {:<24} {idle:>7.1} MB {most:>7.1} MB", server.title));
+        print_status(&format!("  {:<24} {idle:>7.1} MB {most:>7.1} MB", server.title));
         cells.push(format!("{idle:.1} / {most:.1} MB"));
     }
     // Servers that looked and did not change are those that a user has running all day.
@@ -107,13 +108,13 @@ fn compare(peers: &[Peer], operations: &[&str], place: &str, table: &mut Table) 
 
 /// What was measured, for the documentation.
 #[derive(Default)]
-struct Table {
+struct BenchTable {
     facts: Vec<(String, Vec<String>)>,
-    rows: Vec<(String, Vec<Took>)>,
+    rows: Vec<(String, Vec<OperationTiming>)>,
 }
 
 /// What the rounds of an operation took.
-enum Took {
+enum OperationTiming {
     Time {
         best: f64,
         median: f64,
@@ -121,16 +122,16 @@ enum Took {
         p99: Duration,
     },
     /// Why there is no time.
-    Nothing(&'static str),
+    Unavailable(&'static str),
 }
 
-impl Table {
+impl BenchTable {
     fn print(&self, titles: &[&str]) {
-        let line = |cells: Vec<String>| say(&format!("| {} |", cells.join(" | ")));
+        let line = |cells: Vec<String>| print_status(&format!("| {} |", cells.join(" | ")));
         let head = || {
-            say("");
+            print_status("");
             line(std::iter::once(String::new()).chain(titles.iter().map(|title| (*title).to_owned())).collect());
-            say(&"|---".repeat(titles.len() + 1).add("|"));
+            print_status(&"|---".repeat(titles.len() + 1).add("|"));
         };
         head();
         for (fact, cells) in &self.facts {
@@ -138,9 +139,9 @@ impl Table {
         }
         head();
         for (operation, took) in &self.rows {
-            line(std::iter::once(operation.clone()).chain(took.iter().map(Took::cell)).collect());
+            line(std::iter::once(operation.clone()).chain(took.iter().map(OperationTiming::cell)).collect());
         }
-        say("");
+        print_status("");
         line(
             ["ours, times theirs, best / median"]
                 .into_iter()
@@ -148,19 +149,19 @@ impl Table {
                 .map(str::to_owned)
                 .collect(),
         );
-        say(&"|---".repeat(titles.len()).add("|"));
+        print_status(&"|---".repeat(titles.len()).add("|"));
         for (operation, took) in &self.rows {
             let Some((ours, theirs)) = took.split_first() else { continue };
-            let times = theirs.iter().map(|theirs| ours.times(theirs));
+            let times = theirs.iter().map(|theirs| ours.ratio(theirs));
             line(std::iter::once(operation.clone()).chain(times).collect());
         }
     }
 }
 
-impl Took {
+impl OperationTiming {
     fn cell(&self) -> String {
         match self {
-            Self::Nothing(why) => (*why).to_owned(),
+            Self::Unavailable(why) => (*why).to_owned(),
             Self::Time { best, median, p50, p99 } => {
                 let digits = usize::from(*best < 100.0);
                 format!("{best:.digits$} / {median:.digits$}, {p50:.1?} / {p99:.1?}")
@@ -168,12 +169,12 @@ impl Took {
         }
     }
 
-    fn times(&self, theirs: &Self) -> String {
+    fn ratio(&self, theirs: &Self) -> String {
         match (self, theirs) {
             (Self::Time { best, median, .. }, Self::Time { best: their_best, median: their_median, .. }) => {
                 format!("{:.2} / {:.2}", best / their_best, median / their_median)
             }
-            (_, Self::Nothing(why)) | (Self::Nothing(why), _) => (*why).to_owned(),
+            (_, Self::Unavailable(why)) | (Self::Unavailable(why), _) => (*why).to_owned(),
         }
     }
 }
@@ -186,17 +187,17 @@ pub(crate) const RUST: &str = "rust-mcp-filesystem";
 fn programs(place: &Path) -> Option<Vec<(&'static str, PathBuf)>> {
     fs::create_dir_all(place).ok()?;
     let mut programs = vec![(OURS, root().join("target/release/ringfence"))];
-    for (title, program) in others(place) {
+    for (title, program) in fetch_peers(place) {
         match program {
             Some(program) => programs.push((title, program)),
-            None => say(&format!("without {title}: it cannot be fetched")),
+            None => print_status(&format!("without {title}: it cannot be fetched")),
         }
     }
     Some(programs)
 }
 
 /// The servers of others, fetched if they are not there yet; nothing for one that cannot be had.
-pub(crate) fn others(place: &Path) -> [(&'static str, Option<PathBuf>); 2] {
+pub(crate) fn fetch_peers(place: &Path) -> [(&'static str, Option<PathBuf>); 2] {
     let node = place.join("node_modules/.bin/mcp-server-filesystem");
     if !node.exists() {
         // Whether it is there is what counts.
@@ -206,12 +207,12 @@ pub(crate) fn others(place: &Path) -> [(&'static str, Option<PathBuf>); 2] {
     if !rust.exists() {
         let version = ["--version", RUST_PEER_VERSION, "--locked", "--quiet", "--root"];
         let place = place.display().to_string();
-        crate::run(&[&["install", RUST][..], &version, &[place.as_str()]].concat(), &[]);
+        crate::run_cargo(&[&["install", RUST][..], &version, &[place.as_str()]].concat(), &[]);
     }
     [(NODE, node), (RUST, rust)].map(|(title, program)| (title, program.exists().then_some(program)))
 }
 
-fn peer(title: &'static str, program: &Path, tree: &Tree) -> Peer {
+fn peer(title: &'static str, program: &Path, tree: &BenchTree) -> PeerServer {
     let (files, state) = (tree.0.join("files"), tree.0.join("state"));
     let words = |words: &[&str]| words.iter().map(PathBuf::from).collect::<Vec<_>>();
     let (options, environment, calls): (_, _, fn(&Path) -> _) = match title {
@@ -223,7 +224,7 @@ fn peer(title: &'static str, program: &Path, tree: &Tree) -> Peer {
         _ => (Vec::new(), Vec::new(), node_calls),
     };
     let command = [vec![program.to_owned()], options, vec![files]].concat();
-    Peer { title, command, environment, calls }
+    PeerServer { title, command, environment, calls }
 }
 
 fn our_calls(_: &Path) -> Vec<(&'static str, String)> {
@@ -264,7 +265,7 @@ fn call(tool: &str, arguments: &str) -> String {
 }
 
 /// A server that shook hands.
-struct Server {
+struct PeerProcess {
     title: &'static str,
     child: Child,
     input: ChildStdin,
@@ -272,33 +273,33 @@ struct Server {
     calls: Vec<(&'static str, String)>,
     last_id: u64,
     /// The file that is edited, and whether its mark is the second one.
-    edited: PathBuf,
+    edited_file: PathBuf,
     is_second: bool,
-    taken: Vec<Duration>,
+    latencies: Vec<Duration>,
     /// Calls per second of each round.
     rates: Vec<f64>,
     has_failed: bool,
 }
 
-impl Server {
-    fn start(peer: &Peer) -> Option<Self> {
+impl PeerProcess {
+    fn start(peer: &PeerServer) -> Option<Self> {
         let (program, arguments) = peer.command.split_first()?;
         let mut command = Command::new(program);
         command.args(arguments);
-        Self::greet(peer, command)
+        Self::initialize(peer, command)
     }
 
-    fn start_with_room(peer: &Peer) -> Option<Self> {
+    fn start_with_raised_nofile(peer: &PeerServer) -> Option<Self> {
         let mut command = Command::new("sh");
-        command.args(["-c", WITH_ROOM]).args(&peer.command);
-        let started = Self::greet(peer, command);
+        command.args(["-c", RAISE_NOFILE_SCRIPT]).args(&peer.command);
+        let started = Self::initialize(peer, command);
         if started.is_none() {
-            say(&format!("{} cannot be started", peer.title));
+            print_status(&format!("{} cannot be started", peer.title));
         }
         started
     }
 
-    fn greet(peer: &Peer, mut command: Command) -> Option<Self> {
+    fn initialize(peer: &PeerServer, mut command: Command) -> Option<Self> {
         command.envs(peer.environment.iter().cloned());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
         let (input, output) = (child.stdin.take()?, BufReader::new(child.stdout.take()?));
@@ -310,21 +311,21 @@ impl Server {
             output,
             calls: (peer.calls)(tree),
             last_id: 0,
-            edited: tree.join("edited"),
+            edited_file: tree.join("edited"),
             is_second: false,
-            taken: Vec::new(),
+            latencies: Vec::new(),
             rates: Vec::new(),
             has_failed: false,
         };
         let hello = r#""method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}"#;
-        server.ask(hello)?;
+        server.request(hello)?;
         writeln!(server.input, r#"{{"jsonrpc":"2.0","method":"notifications/initialized"}}"#).ok()?;
-        server.ask(r#""method":"tools/list","params":{}"#)?;
+        server.request(r#""method":"tools/list","params":{}"#)?;
         Some(server)
     }
 
     /// Sends a request and waits for its answer. Nothing if that is an error.
-    fn ask(&mut self, request: &str) -> Option<()> {
+    fn request(&mut self, request: &str) -> Option<()> {
         self.last_id += 1;
         let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{},{request}}}\n", self.last_id);
         self.input.write_all(line.as_bytes()).ok()?;
@@ -350,38 +351,41 @@ impl Server {
         if self.has_failed {
             return;
         }
-        if operation == "edit 64 KiB" && write_edited(&self.edited).is_ok() {
+        if operation == "edit 64 KiB" && write_edited(&self.edited_file).is_ok() {
             self.is_second = false;
         }
         let (started, mut count) = (Instant::now(), 0_u32);
-        while started.elapsed() < ROUND {
+        while started.elapsed() < ROUND_TIME {
             let asked = Instant::now();
             let request = match operation == "edit 64 KiB" && self.is_second {
                 true => request.replace("MARK-A", "MARK-C").replace("MARK-B", "MARK-A").replace("MARK-C", "MARK-B"),
                 false => request.clone(),
             };
-            if self.ask(&request).is_none() {
+            if self.request(&request).is_none() {
                 self.has_failed = true;
                 return;
             }
             self.is_second = !self.is_second;
-            self.taken.push(asked.elapsed());
+            self.latencies.push(asked.elapsed());
             count += 1;
         }
         self.rates.push(f64::from(count) / started.elapsed().as_secs_f64());
     }
 
-    fn report(&mut self) -> Took {
-        self.taken.sort();
+    fn report(&mut self) -> OperationTiming {
+        self.latencies.sort();
         self.rates.sort_by(f64::total_cmp);
-        let at = |part: f64| self.taken.get((self.taken.len() as f64 * part) as usize).copied().unwrap_or_default();
+        let at =
+            |part: f64| self.latencies.get((self.latencies.len() as f64 * part) as usize).copied().unwrap_or_default();
         let took = match (self.rates.last(), self.rates.get(self.rates.len() / 2)) {
-            (Some(best), Some(median)) => Took::Time { best: *best, median: *median, p50: at(0.5), p99: at(0.99) },
-            _ if self.has_failed => Took::Nothing("fails"),
-            _ => Took::Nothing("has no such tool"),
+            (Some(best), Some(median)) => {
+                OperationTiming::Time { best: *best, median: *median, p50: at(0.5), p99: at(0.99) }
+            }
+            _ if self.has_failed => OperationTiming::Unavailable("fails"),
+            _ => OperationTiming::Unavailable("has no such tool"),
         };
-        say(&format!("  {:<24} {}", self.title, took.cell()));
-        (self.taken, self.rates, self.has_failed) = (Vec::new(), Vec::new(), false);
+        print_status(&format!("  {:<24} {}", self.title, took.cell()));
+        (self.latencies, self.rates, self.has_failed) = (Vec::new(), Vec::new(), false);
         took
     }
 
@@ -393,7 +397,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.child.kill();
@@ -401,14 +405,14 @@ impl Drop for Server {
     }
 }
 
-fn start_times(peers: &[Peer]) -> (String, Vec<String>) {
+fn start_times(peers: &[PeerServer]) -> (String, Vec<String>) {
     const WHAT: &str = "start to the first list of tools, best / median";
-    say(WHAT);
+    print_status(WHAT);
     let mut taken: Vec<Vec<Duration>> = peers.iter().map(|_| Vec::new()).collect();
     for _ in 0..STARTS {
         for (peer, taken) in peers.iter().zip(&mut taken) {
             let started = Instant::now();
-            let server = Server::start(peer);
+            let server = PeerProcess::start(peer);
             // Ending it is no part of it.
             taken.extend(server.is_some().then(|| started.elapsed()));
         }
@@ -420,7 +424,7 @@ fn start_times(peers: &[Peer]) -> (String, Vec<String>) {
             (Some(best), Some(median)) => format!("{best:.1?} / {median:.1?}"),
             _ => "cannot be started".to_owned(),
         };
-        say(&format!("  {:<24} {cell}", peer.title));
+        print_status(&format!("  {:<24} {cell}", peer.title));
         cells.push(cell);
     }
     (WHAT.to_owned(), cells)

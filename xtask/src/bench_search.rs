@@ -8,20 +8,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::fetched::{debian, has};
+use crate::external_tools::{has_program, install_debian_packages};
 
 const ROUNDS: usize = 15;
 
 /// Patterns with fewer matches than our tool returns at most, so that neither stops early.
-const PATTERNS: [Pattern; 5] = [
-    Pattern { title: "literal, no match", text: "no such text anywhere", regex: false, ignore_case: false },
-    Pattern { title: "literal", text: "unsafe impl Sync for Shared", regex: false, ignore_case: false },
-    Pattern { title: "literal, ignoring case", text: "BILLION LAUGHS", regex: false, ignore_case: true },
-    Pattern { title: "regex", text: r"fn\s+\w+_unchecked_mut\s*\(", regex: true, ignore_case: false },
-    Pattern { title: "regex, alternatives", text: r"(todo|fixme):? remove", regex: true, ignore_case: true },
+const PATTERNS: [SearchPattern; 5] = [
+    SearchPattern { title: "literal, no match", text: "no such text anywhere", regex: false, ignore_case: false },
+    SearchPattern { title: "literal", text: "unsafe impl Sync for Shared", regex: false, ignore_case: false },
+    SearchPattern { title: "literal, ignoring case", text: "BILLION LAUGHS", regex: false, ignore_case: true },
+    SearchPattern { title: "regex", text: r"fn\s+\w+_unchecked_mut\s*\(", regex: true, ignore_case: false },
+    SearchPattern { title: "regex, alternatives", text: r"(todo|fixme):? remove", regex: true, ignore_case: true },
 ];
 
-struct Pattern {
+struct SearchPattern {
     title: &'static str,
     text: &'static str,
     regex: bool,
@@ -31,15 +31,17 @@ struct Pattern {
 /// False if the bench could not be run.
 pub(crate) fn run(tree: Option<&str>) -> bool {
     let Some(tree) = tree.map(PathBuf::from).or_else(fetched_sources) else {
-        crate::say("there is no tree to search: name a directory");
+        crate::print_status("there is no tree to search: name a directory");
         return false;
     };
-    let has_rg = has("rg") || debian(&["ripgrep"]);
+    let has_rg = has_program("rg") || install_debian_packages(&["ripgrep"]);
     if !has_rg {
-        crate::say("ripgrep (`rg`) is not here and could not be installed (that takes root and Debian): ours alone");
+        crate::print_status(
+            "ripgrep (`rg`) is not here and could not be installed (that takes root and Debian): ours alone",
+        );
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default();
-    if !crate::run(&["build", "--release", "--quiet", "--package", "ringfence"], &[]) {
+    if !crate::run_cargo(&["build", "--release", "--quiet", "--package", "ringfence"], &[]) {
         return false;
     }
     let ours = root.join("target/release/ringfence");
@@ -48,9 +50,9 @@ pub(crate) fn run(tree: Option<&str>) -> bool {
         let mut ours_taken = Vec::new();
         let mut rg_taken = Vec::new();
         for _ in 0..ROUNDS {
-            ours_taken.push(timed(&mut pattern.ours(&ours, &tree, &state)));
+            ours_taken.push(time_command(&mut pattern.ringfence_command(&ours, &tree, &state)));
             if has_rg {
-                rg_taken.push(timed(&mut pattern.rg(&tree)));
+                rg_taken.push(time_command(&mut pattern.ripgrep_command(&tree)));
             }
         }
         let (our_best, our_median) = best_and_median(ours_taken);
@@ -64,13 +66,13 @@ pub(crate) fn run(tree: Option<&str>) -> bool {
                 ratio(our_median, median)
             );
         }
-        crate::say(&line);
+        crate::print_status(&line);
     }
     true
 }
 
-impl Pattern {
-    fn ours(&self, program: &Path, tree: &Path, state: &Path) -> Command {
+impl SearchPattern {
+    fn ringfence_command(&self, program: &Path, tree: &Path, state: &Path) -> Command {
         let quoted = self.text.replace('\\', "\\\\").replace('"', "\\\"");
         let arguments = format!(
             r#"{{"path":".","pattern":"{quoted}","regex":{},"ignoreCase":{},"maxMatches":200}}"#,
@@ -81,7 +83,7 @@ impl Pattern {
         command
     }
 
-    fn rg(&self, tree: &Path) -> Command {
+    fn ripgrep_command(&self, tree: &Path) -> Command {
         let mut command = Command::new("rg");
         command.args([
             "--no-config",
@@ -103,7 +105,7 @@ impl Pattern {
     }
 }
 
-fn timed(command: &mut Command) -> Duration {
+fn time_command(command: &mut Command) -> Duration {
     let started = Instant::now();
     // A search that finds nothing is an answer too.
     let _ = command.output();

@@ -2,16 +2,20 @@
 
 use std::path::PathBuf;
 
-use crate::fetched::{debian, has};
-use crate::{root, run, say};
+use crate::external_tools::{has_program, install_debian_packages};
+use crate::{print_status, root, run_cargo};
 
 /// Installs Chromium where it is missing and this is root on a Debian. Elsewhere the tests say that they were skipped.
 pub(crate) fn install() {
-    if has("chromedriver") && (has("chromium") || has("chromium-browser") || has("google-chrome")) {
+    if has_program("chromedriver")
+        && (has_program("chromium") || has_program("chromium-browser") || has_program("google-chrome"))
+    {
         return;
     }
-    if !debian(&["chromium", "chromium-driver", "fonts-dejavu-core"]) {
-        say("no Chromium could be installed (it takes root and Debian); the tests of the page will be skipped");
+    if !install_debian_packages(&["chromium", "chromium-driver", "fonts-dejavu-core"]) {
+        print_status(
+            "no Chromium could be installed (it takes root and Debian); the tests of the page will be skipped",
+        );
     }
 }
 
@@ -20,5 +24,5 @@ pub(crate) fn screenshots() -> bool {
     install();
     let directory: PathBuf = root().join("docs/images");
     let Some(directory) = directory.to_str() else { return false };
-    run(&["test", "-p", "ringfence", "--test", "it", "page_pictures"], &[("RINGFENCE_PICTURES", directory)])
+    run_cargo(&["test", "-p", "ringfence", "--test", "it", "page_pictures"], &[("RINGFENCE_PICTURES", directory)])
 }

@@ -12,8 +12,8 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::fetched::{Running, node};
-use crate::{root, say};
+use crate::external_tools::{ChildGuard, fetch_node_packages};
+use crate::{print_status, root};
 
 const PACKAGES: [&str; 2] = ["@modelcontextprotocol/conformance@0.2.0-alpha.12", "node@22"];
 const REVISIONS: [&str; 2] = ["2025-11-25", "2026-07-28"];
@@ -24,23 +24,23 @@ const PORT: &str = "7432";
 /// False if a required check failed, or the suite could not be had.
 pub(crate) fn run() -> bool {
     let place = root().join("target/tmp/conformance");
-    if node(&place, &PACKAGES).is_none() {
+    if fetch_node_packages(&place, &PACKAGES).is_none() {
         return false;
     }
     let build = ["build", "--quiet", "--package", "ringfence"];
-    let with_fixtures = crate::run(&[&build[..], &["--features", "conformance"]].concat(), &[])
+    let with_fixtures = crate::run_cargo(&[&build[..], &["--features", "conformance"]].concat(), &[])
         && std::fs::copy(root().join("target/debug/ringfence"), place.join("ringfence")).is_ok();
     // Nobody should take that one for the program.
-    if !crate::run(&build, &[]) || !with_fixtures {
+    if !crate::run_cargo(&build, &[]) || !with_fixtures {
         return false;
     }
     let Some((_server, _door)) = open(&place) else {
-        say("the server did not start");
+        print_status("the server did not start");
         return false;
     };
     let mut all = true;
     for revision in REVISIONS {
-        say(&format!("requirements of {revision}"));
+        print_status(&format!("requirements of {revision}"));
         all &= suite(&place, revision);
     }
     all
@@ -53,12 +53,12 @@ fn suite(place: &Path, revision: &str) -> bool {
     command.args(["server", "--url", &format!("http://localhost:{PORT}/mcp"), "--requirements", revision, "-o"]);
     let Ok(output) = command.arg(results).output() else { return false };
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    say(said.split("=== SUMMARY ===").nth(1).unwrap_or(&said).trim());
+    print_status(said.split("=== SUMMARY ===").nth(1).unwrap_or(&said).trim());
     output.status.success()
 }
 
 /// The server on a free port, and the door in front of it.
-fn open(place: &Path) -> Option<(Running, Running)> {
+fn open(place: &Path) -> Option<(ChildGuard, ChildGuard)> {
     let directory = place.join(format!("run-{}", std::process::id()));
     let workspace = directory.join("workspace");
     std::fs::create_dir_all(&workspace).ok()?;
@@ -71,13 +71,13 @@ fn open(place: &Path) -> Option<(Running, Running)> {
     let origin = format!("http://localhost:{PORT}");
     let mut serve = ours();
     serve.args(["serve", "--address", "127.0.0.1:0", "--origin", &origin, "--workspace"]).arg(&workspace);
-    let mut server = Running(serve.stderr(Stdio::piped()).spawn().ok()?);
+    let mut server = ChildGuard(serve.stderr(Stdio::piped()).spawn().ok()?);
     let mut line = String::new();
     BufReader::new(server.0.stderr.take()?).read_line(&mut line).ok()?;
     let url = line.split_whitespace().last()?.to_owned();
     let mut door = Command::new(place.join("node_modules/.bin/node"));
     door.arg(root().join("xtask/clients/with_token.mjs")).args([url.as_str(), token.as_str(), PORT]);
-    let mut door = Running(door.stdout(Stdio::piped()).spawn().ok()?);
+    let mut door = ChildGuard(door.stdout(Stdio::piped()).spawn().ok()?);
     let mut opened = String::new();
     BufReader::new(door.0.stdout.take()?).read_line(&mut opened).ok()?;
     (opened.trim() == "open").then_some((server, door))

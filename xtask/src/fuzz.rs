@@ -11,51 +11,51 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use ringfence_fuzz::{REPORTS, Report, SECONDS, TARGET};
+use ringfence_fuzz::{FuzzReport, REPORTS, SECONDS, TARGET};
 use serde_json::{Value, json};
 
-use crate::{marks, report};
+use crate::{doc_markers, report};
 
 /// How long each target runs, where nobody says.
-const A_MINUTE: u64 = 60;
+const DEFAULT_SECONDS: u64 = 60;
 
 /// A target may take so much longer than it was given: its fixtures are set up, and a failing input is made small.
 const GRACE: Duration = Duration::from_secs(90);
 
 /// A target and the crate that it is in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Target {
+struct FuzzRunTarget {
     name: String,
-    home: PathBuf,
+    crate_dir: PathBuf,
 }
 
 /// What became of a target.
-enum Ended {
-    Fine(Report),
+enum FuzzResult {
+    Passed(FuzzReport),
     /// What the test printed.
-    Failed(Option<Report>, String),
+    Failed(Option<FuzzReport>, String),
 }
 
 /// False if any target failed.
 pub(crate) fn run(words: &[&str]) -> bool {
-    let Some(Wanted { names, seconds, write }) = read(words) else {
-        crate::say("usage: cargo xtask fuzz [TARGET…] [--seconds N] [--write]");
+    let Some(FuzzOptions { names, seconds, write }) = parse_options(words) else {
+        crate::print_status("usage: cargo xtask fuzz [TARGET…] [--seconds N] [--write]");
         return false;
     };
     let all = targets();
     let known: BTreeSet<&str> = all.iter().map(|target| target.name.as_str()).collect();
     if let Some(unknown) = names.iter().find(|name| !known.contains(*name)) {
-        crate::say(&format!("there is no target `{unknown}`; there are {}", Vec::from_iter(known).join(", ")));
+        crate::print_status(&format!("there is no target `{unknown}`; there are {}", Vec::from_iter(known).join(", ")));
         return false;
     }
-    let chosen: Vec<Target> =
+    let chosen: Vec<FuzzRunTarget> =
         all.iter().filter(|target| names.is_empty() || names.contains(&target.name.as_str())).cloned().collect();
     let reports = crate::root().join("target/fuzz");
     if let Err(error) = fs::create_dir_all(&reports) {
-        crate::say(&format!("{} cannot be made: {error}", reports.display()));
+        crate::print_status(&format!("{} cannot be made: {error}", reports.display()));
         return false;
     }
-    let Some(tests) = built() else { return false };
+    let Some(tests) = build_test_programs() else { return false };
     let machine = report::machine();
     let ended = Mutex::new(BTreeMap::new());
     let waiting = Mutex::new(chosen.iter().collect::<Vec<_>>());
@@ -64,8 +64,8 @@ pub(crate) fn run(words: &[&str]) -> bool {
         for _ in 0..hands {
             scope.spawn(|| {
                 while let Some(target) = lock(&waiting).pop() {
-                    let programs = tests.get(&target.home).map(Vec::as_slice).unwrap_or_default();
-                    let end = hunt(target, programs, &reports, seconds);
+                    let programs = tests.get(&target.crate_dir).map(Vec::as_slice).unwrap_or_default();
+                    let end = run_target(target, programs, &reports, seconds);
                     lock(&ended).insert(target.clone(), end);
                 }
             });
@@ -73,12 +73,12 @@ pub(crate) fn run(words: &[&str]) -> bool {
     });
     let ended = lock(&ended);
     let table = table(&ended);
-    crate::say(&table);
+    crate::print_status(&table);
     let is_written = !write || {
         let head = format!("`cargo xtask fuzz {}`, on {machine}:", words.join(" "));
-        marks::write("docs/fuzzing.md", "fuzz", &format!("{head}\n\n{table}"))
+        doc_markers::write("docs/fuzzing.md", "fuzz", &format!("{head}\n\n{table}"))
     };
-    tell_failures(&ended) && is_written
+    print_failures(&ended) && is_written
 }
 
 fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -86,15 +86,15 @@ fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// What the words of the command line ask for.
-struct Wanted<'w> {
+struct FuzzOptions<'w> {
     /// None is all.
     names: Vec<&'w str>,
     seconds: u64,
     write: bool,
 }
 
-fn read<'w>(words: &[&'w str]) -> Option<Wanted<'w>> {
-    let mut wanted = Wanted { names: Vec::new(), seconds: A_MINUTE, write: false };
+fn parse_options<'w>(words: &[&'w str]) -> Option<FuzzOptions<'w>> {
+    let mut wanted = FuzzOptions { names: Vec::new(), seconds: DEFAULT_SECONDS, write: false };
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
         match *word {
@@ -108,30 +108,31 @@ fn read<'w>(words: &[&'w str]) -> Option<Wanted<'w>> {
 }
 
 /// Every directory of inputs is a target.
-fn targets() -> Vec<Target> {
+fn targets() -> Vec<FuzzRunTarget> {
     let below = |directory: &Path| {
         let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
         entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect::<Vec<_>>()
     };
     let in_crate = |home: PathBuf| {
-        let named =
-            |corpus: PathBuf| Some(Target { name: corpus.file_name()?.to_str()?.to_owned(), home: home.clone() });
+        let named = |corpus: PathBuf| {
+            Some(FuzzRunTarget { name: corpus.file_name()?.to_str()?.to_owned(), crate_dir: home.clone() })
+        };
         below(&home.join("tests/corpus")).into_iter().filter_map(named).collect::<Vec<_>>()
     };
-    let mut found: Vec<Target> = below(&crate::root().join("crates")).into_iter().flat_map(in_crate).collect();
+    let mut found: Vec<FuzzRunTarget> = below(&crate::root().join("crates")).into_iter().flat_map(in_crate).collect();
     found.sort();
     found
 }
 
 /// The test programs of each crate, by its directory. All are built at once, as the tests build them: a crate alone would have
 /// other features of its dependencies, and build those again.
-fn built() -> Option<BTreeMap<PathBuf, Vec<PathBuf>>> {
+fn build_test_programs() -> Option<BTreeMap<PathBuf, Vec<PathBuf>>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let arguments = ["test", "--no-run", "--locked", "--message-format", "json", "--workspace"];
     let output =
         Command::new(cargo).args(arguments).current_dir(crate::root()).stderr(Stdio::inherit()).output().ok()?;
     if !output.status.success() {
-        crate::say("the tests cannot be built");
+        crate::print_status("the tests cannot be built");
         return None;
     }
     let program = |line: &str| {
@@ -149,8 +150,8 @@ fn built() -> Option<BTreeMap<PathBuf, Vec<PathBuf>>> {
 }
 
 /// Runs one target to its end.
-fn hunt(target: &Target, programs: &[PathBuf], reports: &Path, seconds: u64) -> Ended {
-    let Target { name, home } = target;
+fn run_target(target: &FuzzRunTarget, programs: &[PathBuf], reports: &Path, seconds: u64) -> FuzzResult {
+    let FuzzRunTarget { name, crate_dir: home } = target;
     let (done, last) = (reports.join(format!("{name}.done")), reports.join(format!("{name}.last")));
     // What an earlier run left is not what this one found.
     for old in [&done, &last] {
@@ -160,15 +161,15 @@ fn hunt(target: &Target, programs: &[PathBuf], reports: &Path, seconds: u64) -> 
     for program in programs {
         let printed = reports.join(format!("{name}.log"));
         let ended = start(program, target, reports, seconds, &printed).and_then(|mut child| wait(&mut child, until));
-        let report = fs::read_to_string(&done).ok().and_then(|line| Report::parse(&line));
+        let report = fs::read_to_string(&done).ok().and_then(|line| FuzzReport::parse(&line));
         let printed = fs::read_to_string(&printed).unwrap_or_default();
         match ended {
             Ok(Some(status)) if status.success() => match report {
-                Some(report) => return Ended::Fine(report),
+                Some(report) => return FuzzResult::Passed(report),
                 // It is in another program of the crate.
                 None => continue,
             },
-            Ok(_) if report.is_some() => return Ended::Failed(report, printed),
+            Ok(_) if report.is_some() => return FuzzResult::Failed(report, printed),
             Ok(ended) => {
                 let how =
                     ended.map_or("it did not come back".to_owned(), |status| format!("its process ended: {status}"));
@@ -177,19 +178,25 @@ fn hunt(target: &Target, programs: &[PathBuf], reports: &Path, seconds: u64) -> 
                     Ok(_) => format!("the input is kept as tests/corpus/{name}/found-last"),
                     Err(_) => "it had no input yet".to_owned(),
                 };
-                return Ended::Failed(None, format!("{how}; {where_}\n{printed}"));
+                return FuzzResult::Failed(None, format!("{how}; {where_}\n{printed}"));
             }
-            Err(error) => return Ended::Failed(None, format!("{} cannot be run: {error}", program.display())),
+            Err(error) => return FuzzResult::Failed(None, format!("{} cannot be run: {error}", program.display())),
         }
     }
-    Ended::Failed(None, "there is a corpus of this name, and no test".to_owned())
+    FuzzResult::Failed(None, "there is a corpus of this name, and no test".to_owned())
 }
 
-fn start(program: &Path, target: &Target, reports: &Path, seconds: u64, printed: &Path) -> std::io::Result<Child> {
+fn start(
+    program: &Path,
+    target: &FuzzRunTarget,
+    reports: &Path,
+    seconds: u64,
+    printed: &Path,
+) -> std::io::Result<Child> {
     let print = fs::File::create(printed)?;
     Command::new(program)
         .arg("fuzz::")
-        .current_dir(&target.home)
+        .current_dir(&target.crate_dir)
         .env(TARGET, &target.name)
         .env(SECONDS, seconds.to_string())
         .env(REPORTS, reports)
@@ -214,14 +221,14 @@ fn wait(child: &mut Child, until: Instant) -> std::io::Result<Option<ExitStatus>
     }
 }
 
-fn table(ended: &BTreeMap<Target, Ended>) -> String {
+fn table(ended: &BTreeMap<FuzzRunTarget, FuzzResult>) -> String {
     let mut table = "| target | runs | runs/s | outcomes | failures |\n|---|---:|---:|---:|---:|\n".to_owned();
-    for (Target { name, .. }, end) in ended {
-        let (Ended::Fine(report) | Ended::Failed(Some(report), _)) = end else {
+    for (FuzzRunTarget { name, .. }, end) in ended {
+        let (FuzzResult::Passed(report) | FuzzResult::Failed(Some(report), _)) = end else {
             table += &format!("| `{name}` | ? | ? | ? | 1 |\n");
             continue;
         };
-        let Report { runs, time, outcomes, failures } = report;
+        let FuzzReport { runs, time, outcomes, failures } = report;
         let a_second = *runs as f64 / time.as_secs_f64().max(0.001);
         table += &format!("| `{name}` | {runs} | {a_second:.0} | {outcomes} | {failures} |\n");
     }
@@ -229,12 +236,12 @@ fn table(ended: &BTreeMap<Target, Ended>) -> String {
 }
 
 /// True if nothing failed.
-fn tell_failures(ended: &BTreeMap<Target, Ended>) -> bool {
+fn print_failures(ended: &BTreeMap<FuzzRunTarget, FuzzResult>) -> bool {
     let mut fine = true;
-    for (Target { name, .. }, end) in ended {
-        if let Ended::Failed(_, printed) = end {
+    for (FuzzRunTarget { name, .. }, end) in ended {
+        if let FuzzResult::Failed(_, printed) = end {
             fine = false;
-            crate::say(&format!("\n{name} failed:\n{}", printed.trim()));
+            crate::print_status(&format!("\n{name} failed:\n{}", printed.trim()));
         }
     }
     fine

@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::{root, say};
+use crate::{print_status, root};
 
 /// One thing to do, and what is there when it is done.
-struct Task {
+struct ModelTask {
     prompt: &'static str,
     /// What `greeting.txt` has in it afterwards.
     contents: &'static str,
@@ -17,20 +17,20 @@ struct Task {
     answer: Option<&'static str>,
 }
 
-const TASKS: [Task; 3] = [
-    Task {
+const TASKS: [ModelTask; 3] = [
+    ModelTask {
         prompt: "Create the file greeting.txt with exactly this content: hello world",
         contents: "hello world",
         ledger: Some("greeting.txt"),
         answer: None,
     },
-    Task {
+    ModelTask {
         prompt: "Read the file greeting.txt with the tool and tell me its content.",
         contents: "hello world",
         ledger: None,
         answer: Some("hello world"),
     },
-    Task {
+    ModelTask {
         prompt: "Use edit_file to change the word world to the word fence in greeting.txt.",
         contents: "hello fence",
         ledger: Some("greeting.txt"),
@@ -43,7 +43,7 @@ const TRIES: usize = 3;
 
 /// False where the model did not do one of them.
 pub(crate) fn run(url: &str, model: &str) -> bool {
-    if !crate::run(&["build", "--quiet", "--package", "ringfence"], &[]) {
+    if !crate::run_cargo(&["build", "--quiet", "--package", "ringfence"], &[]) {
         return false;
     }
     let place = root().join("target/tmp/live-model");
@@ -56,18 +56,18 @@ pub(crate) fn run(url: &str, model: &str) -> bool {
     );
     let made = std::fs::create_dir_all(&workspace).and_then(|()| std::fs::write(&config, settings));
     if made.is_err() {
-        say("the workspace cannot be made");
+        print_status("the workspace cannot be made");
         return false;
     }
-    TASKS.iter().all(|task| (0..TRIES).any(|_| done(task, &place, &workspace)))
+    TASKS.iter().all(|task| (0..TRIES).any(|_| run_task(task, &place, &workspace)))
 }
 
-fn done(task: &Task, place: &Path, workspace: &Path) -> bool {
+fn run_task(task: &ModelTask, place: &Path, workspace: &Path) -> bool {
     let mut command = Command::new(root().join("target/debug/ringfence"));
     command.env("RINGFENCE_STATE_DIR", place.join("state")).current_dir(place).stdin(Stdio::null());
     command.args(["agent", "--json", "-p", task.prompt, "--config"]).arg(place.join("config.toml"));
     let Ok(said) = command.arg("--workspace").arg(workspace).output() else {
-        say("the agent cannot be started");
+        print_status("the agent cannot be started");
         return false;
     };
     let text = String::from_utf8_lossy(&said.stdout);
@@ -81,8 +81,8 @@ fn done(task: &Task, place: &Path, workspace: &Path) -> bool {
     ];
     let missing: Vec<&str> = holds.iter().filter(|(_, holds)| !holds).map(|(what, _)| *what).collect();
     match missing.is_empty() {
-        true => say(&format!("ok: {}", task.prompt)),
-        false => say(&format!("not yet ({} is not as it should be): {}", missing.join(", "), task.prompt)),
+        true => print_status(&format!("ok: {}", task.prompt)),
+        false => print_status(&format!("not yet ({} is not as it should be): {}", missing.join(", "), task.prompt)),
     }
     missing.is_empty()
 }

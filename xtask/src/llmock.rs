@@ -8,28 +8,28 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::fetched::{Running, python};
-use crate::{root, say};
+use crate::external_tools::{ChildGuard, fetch_python_package};
+use crate::{print_status, root};
 
 const LLMOCK: &str = "llmock==0.2.2";
 
 /// False if llmock had a complaint, or could not be had.
 pub(crate) fn run() -> bool {
     let place = root().join("target/tmp/llmock");
-    let Some(programs) = python(&place, LLMOCK) else { return false };
+    let Some(programs) = fetch_python_package(&place, LLMOCK) else { return false };
     let Some((_server, address)) = start(&programs) else {
-        say("llmock did not start");
+        print_status("llmock did not start");
         return false;
     };
-    crate::run(&["run", "--quiet", "--package", "ringfence-agent", "--example", "llmock", "--", &address], &[])
+    crate::run_cargo(&["run", "--quiet", "--package", "ringfence-agent", "--example", "llmock", "--", &address], &[])
 }
 
 /// The server, on a port that was free a moment ago, once it answers.
-fn start(programs: &Path) -> Option<(Running, String)> {
+fn start(programs: &Path) -> Option<(ChildGuard, String)> {
     let port = TcpListener::bind("127.0.0.1:0").ok()?.local_addr().ok()?.port();
     let mut command = Command::new(programs.join("llmock"));
     command.args(["serve", "--log-level", "error", "--port", &port.to_string()]);
-    let mut server = Running(command.stdout(Stdio::null()).spawn().ok()?);
+    let mut server = ChildGuard(command.stdout(Stdio::null()).spawn().ok()?);
     let address = format!("127.0.0.1:{port}");
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(30) && server.0.try_wait().is_ok_and(|ended| ended.is_none()) {

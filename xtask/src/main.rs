@@ -10,24 +10,24 @@ mod bench_http;
 mod bench_mcp;
 mod bench_sandbox;
 mod bench_search;
-#[cfg(test)]
-mod book;
 mod browser;
+mod call_path;
 mod clients;
 mod conformance;
+mod doc_markers;
+#[cfg(test)]
+mod docs_links;
+mod external_tools;
 mod faults;
-mod fetched;
 mod fuzz;
 mod live_model;
 mod llmock;
-mod marks;
 mod mutants;
 mod package;
 mod report;
-mod road;
 mod schemathesis;
 mod searxng;
-mod server;
+mod serve_process;
 #[cfg(test)]
 mod tidy;
 
@@ -76,22 +76,22 @@ const USAGE: &str =
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let flags = ["--json", "--write"].map(|flag| words.first() == Some(&"bench") && take(&mut words, flag));
+    let flags = ["--json", "--write"].map(|flag| words.first() == Some(&"bench") && take_flag(&mut words, flag));
     let done = match words[..] {
         ["bench", ref bench @ ..] if flags != [false; 2] => report::report(bench, flags[0], flags[1]),
-        ["test"] => test(&[]),
+        ["test"] => run_tests(&[]),
         ["test", "--model", url, name] => live_model::run(url, name),
         ["test", "--full"] => {
             browser::install();
             searxng::install();
-            test(&[("RINGFENCE_RACE_SECONDS", "10"), ("PROPTEST_CASES", "2000"), ("RINGFENCE_FULL", "1")])
+            run_tests(&[("RINGFENCE_RACE_SECONDS", "10"), ("PROPTEST_CASES", "2000"), ("RINGFENCE_FULL", "1")])
         }
         ["acpx"] => acpx::run(),
         ["attack", "--control", mode, directory] => attack::control(mode, directory),
         ["attack", "--inside", ours, stage] => attack::web_inside(ours, stage, None),
         ["attack", "--inside", ours, stage, fetch] => attack::web_inside(ours, stage, Some(fetch)),
         ["attack", ref options @ ..] => attack::run(options),
-        ["bench", "agent"] => run(&["bench", "-p", "ringfence", "--bench", "agent"], &[]),
+        ["bench", "agent"] => run_cargo(&["bench", "-p", "ringfence", "--bench", "agent"], &[]),
         ["bench", "http"] => bench_http::run(),
         ["bench", "mcp"] => bench_mcp::run(),
         ["bench", "search"] => bench_search::run(None),
@@ -101,7 +101,7 @@ fn main() -> ExitCode {
         ["faults", ref words @ ..] => faults::run(words),
         ["docs"] => {
             let it = ["test", "-p", "ringfence", "--test", "it", "reference"];
-            run(&it, &[("RINGFENCE_UPDATE_DOCS", "1")]) && run(&it, &[])
+            run_cargo(&it, &[("RINGFENCE_UPDATE_DOCS", "1")]) && run_cargo(&it, &[])
         }
         ["schemathesis"] => schemathesis::run(),
         ["llmock"] => llmock::run(),
@@ -109,18 +109,18 @@ fn main() -> ExitCode {
         // The name that it had.
         ["mcp-clients"] => clients::run(&["mcp"]),
         ["mutants"] => mutants::run(),
-        ["road"] => road::run(),
+        ["road"] => call_path::run(),
         ["package"] => package::package(),
         ["screenshots"] => browser::screenshots(),
-        ["bench", "layer"] => run(&["bench", "-p", "ringfence-fs", "--bench", "layer"], &[]),
+        ["bench", "layer"] => run_cargo(&["bench", "-p", "ringfence-fs", "--bench", "layer"], &[]),
         ["bench", "sandbox"] => bench_sandbox::run(),
         ["bench", "sandbox", "--builds", ref projects @ ..] => bench_builds::run(projects),
-        ["bench", "fs"] => run(&["bench", "-p", "ringfence-fs", "--bench", "fence"], &[]),
+        ["bench", "fs"] => run_cargo(&["bench", "-p", "ringfence-fs", "--bench", "fence"], &[]),
         ["bench", ref parts @ ..] => {
-            run(&[&["bench", "-p", "ringfence-fs", "--bench", "fence", "--"], parts].concat(), &[])
+            run_cargo(&[&["bench", "-p", "ringfence-fs", "--bench", "fence", "--"], parts].concat(), &[])
         }
         _ => {
-            say(USAGE);
+            print_status(USAGE);
             return ExitCode::from(2);
         }
     };
@@ -128,16 +128,16 @@ fn main() -> ExitCode {
 }
 
 /// Whether a flag was given; it is taken out.
-fn take(words: &mut Vec<&str>, flag: &str) -> bool {
+fn take_flag(words: &mut Vec<&str>, flag: &str) -> bool {
     let before = words.len();
     words.retain(|word| *word != flag);
     words.len() < before
 }
 
-fn test(settings: &[(&str, &str)]) -> bool {
-    run(&["fmt", "--all", "--check"], &[])
-        && run(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], &[])
-        && run(&["test", "--workspace", "--locked"], settings)
+fn run_tests(settings: &[(&str, &str)]) -> bool {
+    run_cargo(&["fmt", "--all", "--check"], &[])
+        && run_cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], &[])
+        && run_cargo(&["test", "--workspace", "--locked"], settings)
 }
 
 /// The repository.
@@ -146,12 +146,12 @@ fn root() -> PathBuf {
 }
 
 /// Runs cargo; false if it failed.
-fn run(arguments: &[&str], settings: &[(&str, &str)]) -> bool {
-    say(&format!("cargo {}", arguments.join(" ")));
+fn run_cargo(arguments: &[&str], settings: &[(&str, &str)]) -> bool {
+    print_status(&format!("cargo {}", arguments.join(" ")));
     match cargo().args(arguments).envs(settings.iter().copied()).status() {
         Ok(status) => status.success(),
         Err(error) => {
-            say(&format!("cargo cannot be run: {error}"));
+            print_status(&format!("cargo cannot be run: {error}"));
             false
         }
     }
@@ -163,6 +163,6 @@ fn cargo() -> Command {
 }
 
 #[expect(clippy::print_stderr, reason = "this is what a command is for")]
-fn say(text: &str) {
+fn print_status(text: &str) {
     eprintln!("{text}");
 }

@@ -23,7 +23,7 @@ const FILES: [&str; 13] = [
 ];
 
 /// Mutants that no test can tell apart, and why.
-const ALIKE: [(&str, &str); 3] = [
+const EQUIVALENT_MUTANTS: [(&str, &str); 3] = [
     (
         r"replace match guard self\.is_empty\(\) with false in Globs::contain",
         "a set without patterns contains nothing anyway; the guard saves the folding of a name",
@@ -40,7 +40,7 @@ const ALIKE: [(&str, &str); 3] = [
 ];
 
 /// How long the tests may take. Longer means that one waits for an answer that does not come, and has noticed.
-const LONGEST_TEST: &str = "30";
+const TEST_TIMEOUT_SECONDS: &str = "30";
 
 /// What `cargo-mutants` ends with where some of the tests did not end.
 const TIMED_OUT: i32 = 3;
@@ -48,20 +48,20 @@ const TIMED_OUT: i32 = 3;
 /// False if a mutant was let through.
 pub(crate) fn run() -> bool {
     if !has("mutants") {
-        crate::say("cargo-mutants is not installed, and is installed now");
-        if !crate::run(&["install", "cargo-mutants", "--locked"], &[]) {
+        crate::print_status("cargo-mutants is not installed, and is installed now");
+        if !crate::run_cargo(&["install", "cargo-mutants", "--locked"], &[]) {
             return false;
         }
     }
     let files = FILES.map(|file| format!("crates/ringfence-kernel/src/{file}.rs"));
     let mut command = Command::new("cargo");
     command.args(["mutants", "--package", "ringfence-kernel", "--cap-lints", "true"]);
-    command.args(["--timeout", LONGEST_TEST, "--output", "target/mutants"]);
+    command.args(["--timeout", TEST_TIMEOUT_SECONDS, "--output", "target/mutants"]);
     for file in &files {
         command.args(["--file", file]);
     }
-    for (mutant, why) in ALIKE {
-        crate::say(&format!("left out: {mutant}: {why}"));
+    for (mutant, why) in EQUIVALENT_MUTANTS {
+        crate::print_status(&format!("left out: {mutant}: {why}"));
         command.args(["--exclude-re", mutant]);
     }
     command.args(["--", "--lib", "--tests"]);
@@ -69,7 +69,7 @@ pub(crate) fn run() -> bool {
     match command.env("CARGO_PROFILE_DEV_DEBUG", "false").env("PROPTEST_CASES", "64").status() {
         Ok(status) => status.success() || status.code() == Some(TIMED_OUT),
         Err(error) => {
-            crate::say(&format!("cargo cannot be run: {error}"));
+            crate::print_status(&format!("cargo cannot be run: {error}"));
             false
         }
     }

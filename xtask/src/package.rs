@@ -8,27 +8,27 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{root, run, say};
+use crate::{print_status, root, run_cargo};
 
-const STATIC: &str = "x86_64-unknown-linux-musl";
+const STATIC_TARGET: &str = "x86_64-unknown-linux-musl";
 const CARGO_DEB: &str = "3.8.0";
 
 /// False if something that could be made was not.
 pub(crate) fn package() -> bool {
     let place = root().join("target/package");
     let _ = fs::remove_dir_all(&place);
-    let built = run(&["build", "--release", "--locked", "--package", "ringfence"], &[]);
-    if !built || !beside(&root().join("target/release/ringfence"), &place) {
+    let built = run_cargo(&["build", "--release", "--locked", "--package", "ringfence"], &[]);
+    if !built || !write_manual_and_completions(&root().join("target/release/ringfence"), &place) {
         return false;
     }
     let here = std::env::consts::ARCH;
     let mut done = archive(&place, &root().join("target/release/ringfence"), &format!("{here}-linux-gnu"));
     match missing_for_static() {
-        Some(missing) => say(&format!("no static build: {missing}")),
+        Some(missing) => print_status(&format!("no static build: {missing}")),
         None => {
-            let target = ["build", "--release", "--locked", "--package", "ringfence", "--target", STATIC];
-            let built = run(&target, &[("CC_x86_64_unknown_linux_musl", "musl-gcc")]);
-            let program = root().join("target").join(STATIC).join("release/ringfence");
+            let target = ["build", "--release", "--locked", "--package", "ringfence", "--target", STATIC_TARGET];
+            let built = run_cargo(&target, &[("CC_x86_64_unknown_linux_musl", "musl-gcc")]);
+            let program = root().join("target").join(STATIC_TARGET).join("release/ringfence");
             done = done && built && archive(&place, &program, &format!("{here}-linux-static"));
         }
     }
@@ -36,11 +36,11 @@ pub(crate) fn package() -> bool {
 }
 
 /// The manual and the completions, where the packages take them from.
-fn beside(program: &Path, place: &Path) -> bool {
+fn write_manual_and_completions(program: &Path, place: &Path) -> bool {
     let (man, completions) = (place.join("man"), place.join("completions"));
     for directory in [&man, &completions] {
         if let Err(error) = fs::create_dir_all(directory) {
-            say(&format!("a directory below target/package cannot be made: {error}"));
+            print_status(&format!("a directory below target/package cannot be made: {error}"));
             return false;
         }
     }
@@ -79,7 +79,7 @@ fn archive(place: &Path, program: &Path, kind: &str) -> bool {
         )
         && fs::remove_dir_all(&directory).is_ok();
     if packed {
-        say(&format!("target/package/{archive}"));
+        print_status(&format!("target/package/{archive}"));
     }
     packed
 }
@@ -87,7 +87,7 @@ fn archive(place: &Path, program: &Path, kind: &str) -> bool {
 fn missing_for_static() -> Option<&'static str> {
     let installed = Command::new("rustup").args(["target", "list", "--installed"]).output();
     let installed = installed.map(|said| String::from_utf8_lossy(&said.stdout).into_owned()).unwrap_or_default();
-    if !installed.lines().any(|target| target == STATIC) {
+    if !installed.lines().any(|target| target == STATIC_TARGET) {
         return Some("`rustup target add x86_64-unknown-linux-musl` first");
     }
     let compiler = Command::new("musl-gcc").arg("--version").output();
@@ -100,8 +100,8 @@ fn debian(place: &Path) -> bool {
     let program: PathBuf = tools.join("bin/cargo-deb");
     if !program.exists() {
         let tools = tools.display().to_string();
-        if !run(&["install", "--quiet", "--locked", "--root", &tools, "cargo-deb", "--version", CARGO_DEB], &[]) {
-            say("no Debian package: `cargo-deb` cannot be installed");
+        if !run_cargo(&["install", "--quiet", "--locked", "--root", &tools, "cargo-deb", "--version", CARGO_DEB], &[]) {
+            print_status("no Debian package: `cargo-deb` cannot be installed");
             return true;
         }
     }
@@ -119,11 +119,11 @@ fn succeeds(command: &mut Command) -> bool {
     match command.status() {
         Ok(status) if status.success() => true,
         Ok(status) => {
-            say(&format!("{} failed: {status}", command.get_program().display()));
+            print_status(&format!("{} failed: {status}", command.get_program().display()));
             false
         }
         Err(error) => {
-            say(&format!("{} cannot be run: {error}", command.get_program().display()));
+            print_status(&format!("{} cannot be run: {error}", command.get_program().display()));
             false
         }
     }

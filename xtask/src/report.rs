@@ -9,12 +9,12 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::{marks, say};
+use crate::{doc_markers, print_status};
 
 const DOCUMENT: &str = "docs/benchmarks.md";
 
 /// What cargo says of its own.
-const NOISE: [&str; 7] = ["cargo ", "Compiling", "Finished", "Running", "Blocking", "Downloading", "Downloaded"];
+const CARGO_NOISE: [&str; 7] = ["cargo ", "Compiling", "Finished", "Running", "Blocking", "Downloading", "Downloaded"];
 
 /// Runs a bench, and reports it. False if it failed, or could not be reported.
 pub(crate) fn report(words: &[&str], as_json: bool, write: bool) -> bool {
@@ -40,8 +40,8 @@ fn lines_of(words: &[&str]) -> Option<Vec<String>> {
     let mut lines = Vec::new();
     for line in BufReader::new(child.stdout.take()?).lines() {
         let line = line.ok()?;
-        say(&line);
-        if !NOISE.iter().any(|noise| line.trim_start().starts_with(noise)) {
+        print_status(&line);
+        if !CARGO_NOISE.iter().any(|noise| line.trim_start().starts_with(noise)) {
             lines.push(line.trim_end().to_owned());
         }
     }
@@ -105,7 +105,7 @@ fn number(word: &str) -> Option<(f64, String)> {
 
 /// Puts the lines where the document has a place for them.
 fn write_block(name: &str, machine: &str, lines: &[String]) -> bool {
-    marks::write(DOCUMENT, &format!("bench {name}"), &block(name, machine, lines))
+    doc_markers::write(DOCUMENT, &format!("bench {name}"), &block(name, machine, lines))
 }
 
 fn block(name: &str, machine: &str, lines: &[String]) -> String {

@@ -7,9 +7,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::fetched::{done, python};
-use crate::server::Served;
-use crate::{root, say};
+use crate::external_tools::{fetch_python_package, succeeds};
+use crate::serve_process::ServeProcess;
+use crate::{print_status, root};
 
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 
@@ -21,18 +21,18 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
 /// False if schemathesis had a complaint, or could not be had.
 pub(crate) fn run() -> bool {
     let place = root().join("target/tmp/schemathesis");
-    let Some(programs) = python(&place, SCHEMATHESIS) else { return false };
+    let Some(programs) = fetch_python_package(&place, SCHEMATHESIS) else { return false };
     let Some(config) = with_model(&place) else {
-        say("the config cannot be written");
+        print_status("the config cannot be written");
         return false;
     };
     let arguments = ["--wait", "0", "--rate", "100000", "--config", &config];
-    let Some(served) = Served::start(&place, &arguments, false) else {
-        say("the server did not start");
+    let Some(served) = ServeProcess::start(&place, &arguments, false) else {
+        print_status("the server did not start");
         return false;
     };
     let Some(token) = served.page_token() else {
-        say("the server let no page in");
+        print_status("the server let no page in");
         return false;
     };
     let mut command = Command::new(programs.join("st"));
@@ -45,7 +45,7 @@ pub(crate) fn run() -> bool {
     ]);
     // A stream of events has no end.
     command.args(["--exclude-path-regex", "events$", "--checks", CHECKS, "--max-examples", "50"]);
-    done(command.args(["--request-timeout", "20", "--no-color"]))
+    succeeds(command.args(["--request-timeout", "20", "--no-color"]))
 }
 
 /// A config with a model that always has an answer, so that runs can be begun.

@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use crate::fetched::debian;
-use crate::say;
+use crate::external_tools::install_debian_packages;
+use crate::print_status;
 
 /// Installs it, or says why the test will be skipped.
 pub(crate) fn install() {
     if Path::new("/usr/share/doc/searx").exists() {
         return;
     }
-    if !debian(&["searx"]) {
-        say("no SearXNG could be installed (it takes root and Debian); its test will be skipped");
+    if !install_debian_packages(&["searx"]) {
+        print_status("no SearXNG could be installed (it takes root and Debian); its test will be skipped");
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const LONGEST_FILE: usize = 700;
+const MAX_FILE_LINES: usize = 700;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -52,7 +52,7 @@ fn every_file_opens_by_saying_what_it_is() {
 #[test]
 fn files_are_one_thing_each() {
     for (name, text) in sources("crates").into_iter().filter(|(name, _)| name.contains("/src/")) {
-        assert!(text.lines().count() <= LONGEST_FILE, "{name} is longer than {LONGEST_FILE} lines");
+        assert!(text.lines().count() <= MAX_FILE_LINES, "{name} is longer than {MAX_FILE_LINES} lines");
     }
 }
 
@@ -82,19 +82,19 @@ fn regular_files_are_opened_in_one_file() {
 }
 
 #[test]
-fn tickets_are_made_on_the_road_and_nowhere_else() {
+fn tickets_are_issued_by_invocations_only() {
     assert_eq!(files_with("crates", &["Ticket::new("]), ["crates/ringfence-kernel/src/trip.rs"]);
 }
 
 #[test]
-fn requests_are_answered_by_who_waits_and_at_the_desk_and_nowhere_else() {
+fn requests_are_answered_by_the_waiting_call_and_the_inbox_only() {
     let mut answering = files_with("crates", &["store.answer("]);
     answering.retain(|file| file.contains("/src/"));
     assert_eq!(answering, ["crates/ringfence-kernel/src/ask.rs", "crates/ringfence-kernel/src/desk.rs"]);
 }
 
 #[test]
-fn workspaces_are_trusted_and_sessions_resumed_by_who_is_in_charge_and_nowhere_else() {
+fn workspaces_are_trusted_and_sessions_resumed_by_approval_commands_only() {
     assert_eq!(
         files_with("crates/ringfence/src", &["store.trust(", "desk.resume("]),
         ["crates/ringfence/src/api/approvals.rs", "crates/ringfence/src/in_charge.rs"]
@@ -119,7 +119,7 @@ fn models_are_reached_in_one_file() {
 }
 
 #[test]
-fn only_the_fronts_print() {
+fn only_the_frontends_print() {
     let printers = files_with(
         "crates/ringfence/src",
         &["std::io::stdout()", "std::io::stderr()", "(io::stdout()", "(io::stderr()"],

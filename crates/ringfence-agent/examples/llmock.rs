@@ -9,17 +9,19 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ringfence_agent::provider::{Kind, Provider, Secret, Timeouts, open};
-use ringfence_agent::{Answer, Ask, Message, Model, ModelError, Offered, Part, Trouble};
+use ringfence_agent::provider::{ModelProvider, ProviderProtocol, ProviderTimeouts, SecretString, open};
+use ringfence_agent::{
+    LanguageModel, ModelError, ModelErrorKind, ModelRequest, ModelResponse, ResponsePart, ToolSpec, TranscriptMessage,
+};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 /// What llmock does, and what has to come of it.
-struct Scenario {
+struct LlmockScenario {
     name: &'static str,
     behaviors: Value,
-    right: fn(&Result<Answer, ModelError>) -> bool,
+    is_expected: fn(&Result<ModelResponse, ModelError>) -> bool,
     /// It is about streams, and nothing else.
     streams_only: bool,
 }
@@ -28,21 +30,21 @@ struct Scenario {
 async fn main() -> Result<ExitCode, Box<dyn Error>> {
     let address = std::env::args().nth(1).ok_or("usage: llmock HOST:PORT")?;
     let (mut tried, mut wrong) = (0, 0);
-    for (kind, path) in [(Kind::OpenAi, "/v1"), (Kind::Anthropic, "/anthropic")] {
+    for (kind, path) in [(ProviderProtocol::OpenAi, "/v1"), (ProviderProtocol::Anthropic, "/anthropic")] {
         for stream in [true, false] {
-            let model = open(Provider {
+            let model = open(ModelProvider {
                 kind: kind.clone(),
                 base_url: format!("http://{address}{path}"),
                 model: "gpt-4o".to_owned(),
-                key: Some(Secret::new("anything")),
+                key: Some(SecretString::new("anything")),
                 headers: Vec::new(),
-                timeouts: Timeouts { idle: Duration::from_millis(700), ..Timeouts::default() },
+                timeouts: ProviderTimeouts { idle: Duration::from_millis(700), ..ProviderTimeouts::default() },
                 stream,
             })?;
             for scenario in scenarios().into_iter().filter(|scenario| stream || !scenario.streams_only) {
                 tried += 1;
                 let label = format!("{kind:?} {} {}", if stream { "stream" } else { "whole" }, scenario.name);
-                let complaint = play(&address, &*model, &scenario).await?;
+                let complaint = run_scenario(&address, &*model, &scenario).await?;
                 say(&format!("{} {label}{complaint}", if complaint.is_empty() { "ok    " } else { "FAILED" }));
                 wrong += usize::from(!complaint.is_empty());
             }
@@ -52,8 +54,8 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn scenarios() -> Vec<Scenario> {
-    fn called(answer: &Result<Answer, ModelError>) -> bool {
+fn scenarios() -> Vec<LlmockScenario> {
+    fn has_call(answer: &Result<ModelResponse, ModelError>) -> bool {
         answer.as_ref().is_ok_and(|answer| {
             answer.calls.first().is_some_and(|call| {
                 call.name == "fs.read"
@@ -61,55 +63,55 @@ fn scenarios() -> Vec<Scenario> {
             })
         })
     }
-    fn fault(answer: &Result<Answer, ModelError>) -> Option<Trouble> {
-        answer.as_ref().err().map(|error| error.trouble)
+    fn error_kind(answer: &Result<ModelResponse, ModelError>) -> Option<ModelErrorKind> {
+        answer.as_ref().err().map(|error| error.kind)
     }
-    let scenario = |name, behaviors, right| Scenario { name, behaviors, right, streams_only: false };
-    let stream = |name, behaviors, right| Scenario { name, behaviors, right, streams_only: true };
+    let scenario = |name, behaviors, right| LlmockScenario { name, behaviors, is_expected: right, streams_only: false };
+    let stream = |name, behaviors, right| LlmockScenario { name, behaviors, is_expected: right, streams_only: true };
     let fail = |status: u16, times: u16| json!([{"type": "fail", "status": status, "times": times}]);
     let broken = |kind: &str, after: u16| json!([{"type": "stream_fault", "kind": kind, "after_chunks": after}]);
     vec![
-        scenario("nothing", json!([{"type": "delay", "seconds": 0}]), called),
+        scenario("nothing", json!([{"type": "delay", "seconds": 0}]), has_call),
         scenario(
             "429 and Retry-After",
             json!([{"type": "fail", "status": 429, "retry_after": 0.4, "times": 2}]),
-            called,
+            has_call,
         ),
-        scenario("408", fail(408, 1), called),
-        scenario("409", fail(409, 1), called),
-        scenario("500", fail(500, 2), called),
-        scenario("502", fail(502, 2), called),
-        scenario("503", fail(503, 3), called),
-        scenario("504", fail(504, 1), called),
-        scenario("529", fail(529, 2), called),
+        scenario("408", fail(408, 1), has_call),
+        scenario("409", fail(409, 1), has_call),
+        scenario("500", fail(500, 2), has_call),
+        scenario("502", fail(502, 2), has_call),
+        scenario("503", fail(503, 3), has_call),
+        scenario("504", fail(504, 1), has_call),
+        scenario("529", fail(529, 2), has_call),
         scenario("outage", json!([{"type": "fail", "status": 503, "times": null}]), |answer| {
-            matches!(fault(answer), Some(Trouble::Busy { .. }))
+            matches!(error_kind(answer), Some(ModelErrorKind::Busy { .. }))
         }),
-        scenario("400", fail(400, 9), |answer| fault(answer) == Some(Trouble::BadRequest)),
-        scenario("401", fail(401, 9), |answer| fault(answer) == Some(Trouble::Denied)),
-        scenario("403", fail(403, 9), |answer| fault(answer) == Some(Trouble::Denied)),
-        scenario("404", fail(404, 9), |answer| fault(answer) == Some(Trouble::NoSuchModel)),
-        scenario("422", fail(422, 9), |answer| fault(answer) == Some(Trouble::BadRequest)),
+        scenario("400", fail(400, 9), |answer| error_kind(answer) == Some(ModelErrorKind::BadRequest)),
+        scenario("401", fail(401, 9), |answer| error_kind(answer) == Some(ModelErrorKind::Denied)),
+        scenario("403", fail(403, 9), |answer| error_kind(answer) == Some(ModelErrorKind::Denied)),
+        scenario("404", fail(404, 9), |answer| error_kind(answer) == Some(ModelErrorKind::NoSuchModel)),
+        scenario("422", fail(422, 9), |answer| error_kind(answer) == Some(ModelErrorKind::BadRequest)),
         scenario(
             "context overflow",
             json!([{"type": "fail", "status": 400, "code": "context_length_exceeded", "message": "prompt is too long"}]),
-            |answer| fault(answer) == Some(Trouble::TooLong),
+            |answer| error_kind(answer) == Some(ModelErrorKind::TooLong),
         ),
-        scenario("delay", json!([{"type": "delay", "seconds": 1}]), called),
-        stream("slow first token", json!([{"type": "slow_first_token", "seconds": 1}]), called),
-        stream("disconnect at once", broken("disconnect", 0), called),
-        stream("disconnect", broken("disconnect", 2), called),
-        stream("truncate at once", broken("truncate", 0), called),
-        stream("truncate", broken("truncate", 2), called),
-        stream("malformed", broken("malformed", 1), called),
-        stream("stall", json!([{"type": "stream_fault", "kind": "stall", "stall_seconds": 20}]), called),
+        scenario("delay", json!([{"type": "delay", "seconds": 1}]), has_call),
+        stream("slow first token", json!([{"type": "slow_first_token", "seconds": 1}]), has_call),
+        stream("disconnect at once", broken("disconnect", 0), has_call),
+        stream("disconnect", broken("disconnect", 2), has_call),
+        stream("truncate at once", broken("truncate", 0), has_call),
+        stream("truncate", broken("truncate", 2), has_call),
+        stream("malformed", broken("malformed", 1), has_call),
+        stream("stall", json!([{"type": "stream_fault", "kind": "stall", "stall_seconds": 20}]), has_call),
         stream(
             "a call that is cut",
             json!([
                 {"type": "reply", "tool_calls": [{"name": "fs-read", "arguments": {"path": "a"}}], "times": 2},
                 {"type": "stream_fault", "kind": "truncate", "after_chunks": 2},
             ]),
-            called,
+            has_call,
         ),
         scenario("malformed arguments", json!([{"type": "tool_fault", "kind": "malformed_arguments"}]), |answer| {
             // Anthropic's interface, whole, cannot even carry them.
@@ -127,13 +129,17 @@ fn scenarios() -> Vec<Scenario> {
 }
 
 /// What there is to complain about.
-async fn play(address: &str, model: &dyn Model, scenario: &Scenario) -> Result<String, Box<dyn Error>> {
+async fn run_scenario(
+    address: &str,
+    model: &dyn LanguageModel,
+    scenario: &LlmockScenario,
+) -> Result<String, Box<dyn Error>> {
     admin(address, "POST", "/_llmock/reset", &Value::Null).await?;
     admin(address, "POST", "/_llmock/scenario", &json!({"behaviors": scenario.behaviors})).await?;
-    let answer = ask_patiently(model).await;
+    let answer = ask_with_retries(model).await;
     let verdict = admin(address, "GET", "/_llmock/verdict", &Value::Null).await?;
     let mut complaint = String::new();
-    if !(scenario.right)(&answer) {
+    if !(scenario.is_expected)(&answer) {
         complaint.push_str(&format!("\n         came out as {answer:?}"));
     }
     for finding in verdict["findings"].as_array().ok_or("llmock gave no verdict")? {
@@ -143,20 +149,28 @@ async fn play(address: &str, model: &dyn Model, scenario: &Scenario) -> Result<S
 }
 
 /// Asks again, a little later each time, where asking again may help.
-async fn ask_patiently(model: &dyn Model) -> Result<Answer, ModelError> {
-    let messages = [Message::User { text: "Read the file a, please.".to_owned() }];
+async fn ask_with_retries(model: &dyn LanguageModel) -> Result<ModelResponse, ModelError> {
+    let messages = [TranscriptMessage::User { text: "Read the file a, please.".to_owned() }];
     let parameters = json!({"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]});
-    let tools = [Offered { name: "fs.read".to_owned(), description: "Read a file.".to_owned(), parameters }];
-    let ask = Ask { system: "Be brief.", messages: &messages, tools: &tools, temperature: None, max_tokens: Some(200) };
+    let tools = [ToolSpec { name: "fs.read".to_owned(), description: "Read a file.".to_owned(), parameters }];
+    let ask = ModelRequest {
+        system: "Be brief.",
+        messages: &messages,
+        tools: &tools,
+        temperature: None,
+        max_tokens: Some(200),
+    };
     let mut waits = [100, 250, 600].into_iter().map(Duration::from_millis);
     loop {
-        let error = match model.answer(ask, &mut |_: Part<'_>| {}).await {
+        let error = match model.respond(ask, &mut |_: ResponsePart<'_>| {}).await {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
-        let retry_after = match error.trouble {
-            Trouble::Busy { retry_after } => retry_after,
-            Trouble::Unreachable | Trouble::Server | Trouble::Cut | Trouble::Stalled => None,
+        let retry_after = match error.kind {
+            ModelErrorKind::Busy { retry_after } => retry_after,
+            ModelErrorKind::Unreachable | ModelErrorKind::Server | ModelErrorKind::Cut | ModelErrorKind::Stalled => {
+                None
+            }
             _ => return Err(error),
         };
         let Some(wait) = waits.next() else { return Err(error) };

@@ -11,15 +11,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_kernel::{ApprovalRequest, Approver, ErrorKind, Word};
+use ringfence_kernel::{ApprovalRequest, Approver, ApproverReply, ErrorKind};
 
 use crate::message::RequestedCall;
-use crate::model::Usage;
-use crate::outcome::Outcome;
+use crate::model::TokenUsage;
+use crate::outcome::AgentOutcome;
 
 /// Something that happened in a run.
 #[derive(Clone, Copy, Debug)]
-pub enum Event<'a> {
+pub enum AgentEvent<'a> {
     /// The model is asked, for the first time in this step.
     Step {
         step: u32,
@@ -32,17 +32,17 @@ pub enum Event<'a> {
         text: &'a str,
     },
     /// A call is coming. Nothing is done with it until the answer is whole.
-    CallComing {
+    CallStarted {
         name: &'a str,
     },
     /// The answer failed on its way. What came of it counts for nothing, and it is asked for again.
-    BeganAgain {
+    Retrying {
         why: &'a str,
         wait: Duration,
         attempt: u32,
     },
     /// The answer is whole.
-    Answered {
+    ResponseComplete {
         text: &'a str,
     },
     /// What the host found odd, or told the model.
@@ -60,7 +60,7 @@ pub enum Event<'a> {
         text: &'a str,
     },
     /// The call waits for a person.
-    Waiting {
+    AwaitingApproval {
         request: &'a ApprovalRequest,
     },
     /// What came of a call: the one result that the model gets for it.
@@ -77,42 +77,42 @@ pub enum Event<'a> {
     },
     /// What was used so far.
     Usage {
-        total: Usage,
+        total: TokenUsage,
         estimated: bool,
     },
     Finished {
-        outcome: &'a Outcome,
+        outcome: &'a AgentOutcome,
     },
 }
 
 /// Who started the run: hears of it, and is asked where it goes in circles.
 pub trait Front: Send + Sync + fmt::Debug {
-    fn hear(&self, event: &Event<'_>);
+    fn on_event(&self, event: &AgentEvent<'_>);
 
     /// Whether to go on all the same. Nothing where nobody is there to say.
-    fn go_on<'a>(&'a self, _why: &'a str) -> Pin<Box<dyn Future<Output = Option<bool>> + Send + 'a>> {
+    fn confirm_continue<'a>(&'a self, _why: &'a str) -> Pin<Box<dyn Future<Output = Option<bool>> + Send + 'a>> {
         Box::pin(ready(None))
     }
 }
 
 /// Hears nothing, and nobody is there.
 #[derive(Clone, Copy, Debug)]
-pub struct Quiet;
+pub struct SilentObserver;
 
-impl Front for Quiet {
-    fn hear(&self, _: &Event<'_>) {}
+impl Front for SilentObserver {
+    fn on_event(&self, _: &AgentEvent<'_>) {}
 }
 
 /// An approver that tells the front before it asks.
 #[derive(Debug)]
-pub struct Announced {
+pub struct AnnouncingApprover {
     pub approver: Box<dyn Approver>,
     pub front: Arc<dyn Front>,
 }
 
-impl Approver for Announced {
-    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Word> + Send + 'a>> {
-        self.front.hear(&Event::Waiting { request });
+impl Approver for AnnouncingApprover {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
+        self.front.on_event(&AgentEvent::AwaitingApproval { request });
         self.approver.ask(request)
     }
 }

@@ -10,75 +10,79 @@ use std::fmt;
 
 use ringfence_kernel::{Dialect, ErrorKind, ToolError};
 
-use crate::message::{Message, RequestedCall};
+use crate::message::{RequestedCall, TranscriptMessage};
 
 /// A result that is not longer than this is not worth leaving out.
-const SHORT: usize = 160;
+const MIN_CUT_BYTES: usize = 160;
 
 /// What was said cannot be kept, and nothing may be done without.
 #[derive(Debug, thiserror::Error)]
 #[error("the session cannot be saved")]
-pub struct MemoryLost(#[source] pub std::io::Error);
+pub struct TranscriptError(#[source] pub std::io::Error);
 
 /// Keeps what is said, as it is said.
-pub trait Memory: Send + Sync + fmt::Debug {
-    fn keep(&mut self, message: &Message) -> Result<(), MemoryLost>;
+pub trait TranscriptStore: Send + Sync + fmt::Debug {
+    fn append(&mut self, message: &TranscriptMessage) -> Result<(), TranscriptError>;
 }
 
 /// Keeps nothing.
 #[derive(Clone, Copy, Debug)]
-pub struct Forgetful;
+pub struct NoTranscript;
 
-impl Memory for Forgetful {
-    fn keep(&mut self, _: &Message) -> Result<(), MemoryLost> {
+impl TranscriptStore for NoTranscript {
+    fn append(&mut self, _: &TranscriptMessage) -> Result<(), TranscriptError> {
         Ok(())
     }
 }
 
 /// The messages of a session, as its model is shown them.
 #[derive(Debug)]
-pub struct History {
-    messages: Vec<Message>,
-    memory: Box<dyn Memory>,
+pub struct MessageHistory {
+    messages: Vec<TranscriptMessage>,
+    store: Box<dyn TranscriptStore>,
     /// Of all messages.
     bytes: usize,
     /// Where the prompt stands that is being worked on.
     prompt_at: usize,
     /// How many messages the model is no longer shown.
-    left_out: usize,
+    omitted: usize,
 }
 
 /// What was left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Compacted {
+pub(crate) struct CompactionStats {
     pub(crate) results: usize,
     pub(crate) messages: usize,
 }
 
 /// An instruction for one answer. It is not part of the history.
 #[must_use]
-pub(crate) enum Aside {
+pub(crate) enum TransientNote {
     /// A message of its own.
-    Added,
+    Message,
     /// Behind a message that was there: some templates want persons and models to take turns.
-    Behind(usize),
+    Appended(usize),
 }
 
-impl History {
-    pub fn new(memory: Box<dyn Memory>) -> Self {
-        Self { messages: Vec::new(), memory, bytes: 0, prompt_at: 0, left_out: 0 }
+impl MessageHistory {
+    pub fn new(store: Box<dyn TranscriptStore>) -> Self {
+        Self { messages: Vec::new(), store, bytes: 0, prompt_at: 0, omitted: 0 }
     }
 
     /// A session that goes on: calls that never got a result get one that says so, and are not made again.
-    pub fn resumed(messages: Vec<Message>, dialect: Dialect, memory: Box<dyn Memory>) -> Result<Self, MemoryLost> {
-        let messages = whole(messages, dialect);
+    pub fn resume(
+        messages: Vec<TranscriptMessage>,
+        dialect: Dialect,
+        memory: Box<dyn TranscriptStore>,
+    ) -> Result<Self, TranscriptError> {
+        let messages = complete_calls(messages, dialect);
         let bytes = messages.iter().map(size).sum();
-        let mut history = Self { messages, memory, bytes, prompt_at: 0, left_out: 0 };
-        history.close("(interrupted before an answer)")?;
+        let mut history = Self { messages, store: memory, bytes, prompt_at: 0, omitted: 0 };
+        history.ensure_closed("(interrupted before an answer)")?;
         Ok(history)
     }
 
-    pub fn messages(&self) -> &[Message] {
+    pub fn messages(&self) -> &[TranscriptMessage] {
         &self.messages
     }
 
@@ -86,81 +90,81 @@ impl History {
         self.bytes
     }
 
-    pub(crate) fn push(&mut self, message: Message) -> Result<(), MemoryLost> {
-        self.memory.keep(&message)?;
+    pub(crate) fn push(&mut self, message: TranscriptMessage) -> Result<(), TranscriptError> {
+        self.store.append(&message)?;
         self.bytes += size(&message);
         self.messages.push(message);
         Ok(())
     }
 
-    pub(crate) fn prompt(&mut self, text: &str) -> Result<(), MemoryLost> {
+    pub(crate) fn prompt(&mut self, text: &str) -> Result<(), TranscriptError> {
         self.prompt_at = self.messages.len();
-        self.left_out = 0;
-        self.push(Message::User { text: text.to_owned() })
+        self.omitted = 0;
+        self.push(TranscriptMessage::User { text: text.to_owned() })
     }
 
     /// What the host tells the model, for good.
-    pub(crate) fn note(&mut self, text: &str) -> Result<(), MemoryLost> {
-        self.push(Message::User { text: host_says(text) })
+    pub(crate) fn note(&mut self, text: &str) -> Result<(), TranscriptError> {
+        self.push(TranscriptMessage::User { text: host_note(text) })
     }
 
     /// Makes sure that the model had the last word, even where somebody else speaks for it.
-    pub(crate) fn close(&mut self, text: &str) -> Result<(), MemoryLost> {
+    pub(crate) fn ensure_closed(&mut self, text: &str) -> Result<(), TranscriptError> {
         match self.messages.last() {
             None => Ok(()),
-            Some(Message::Assistant { calls, .. }) if calls.is_empty() => Ok(()),
-            Some(_) => self.push(Message::answer(text)),
+            Some(TranscriptMessage::Assistant { calls, .. }) if calls.is_empty() => Ok(()),
+            Some(_) => self.push(TranscriptMessage::answer(text)),
         }
     }
 
     /// What the host tells the model for its next answer only.
-    pub(crate) fn set_aside(&mut self, text: &str) -> Aside {
-        let said = host_says(text);
+    pub(crate) fn add_transient_note(&mut self, text: &str) -> TransientNote {
+        let said = host_note(text);
         match self.messages.last_mut() {
-            Some(Message::User { text }) => {
+            Some(TranscriptMessage::User { text }) => {
                 let before = text.len();
                 text.push_str("\n\n");
                 text.push_str(&said);
-                Aside::Behind(before)
+                TransientNote::Appended(before)
             }
             _ => {
-                self.messages.push(Message::User { text: said });
-                Aside::Added
+                self.messages.push(TranscriptMessage::User { text: said });
+                TransientNote::Message
             }
         }
     }
 
     /// Takes it back, before anything else is said.
-    pub(crate) fn take_back(&mut self, aside: Aside) {
+    pub(crate) fn remove_transient_note(&mut self, aside: TransientNote) {
         match (aside, self.messages.last_mut()) {
-            (Aside::Added, _) => drop(self.messages.pop()),
-            (Aside::Behind(before), Some(Message::User { text })) => text.truncate(before),
-            (Aside::Behind(_), _) => {}
+            (TransientNote::Message, _) => drop(self.messages.pop()),
+            (TransientNote::Appended(before), Some(TranscriptMessage::User { text })) => text.truncate(before),
+            (TransientNote::Appended(_), _) => {}
         }
     }
 
     /// Leaves out as much as it takes for the rest to have at most `most` bytes, if that can be done. Nothing where
     /// nothing could be left out.
-    pub(crate) fn compact(&mut self, most: usize) -> Option<Compacted> {
-        let mut done = Compacted::default();
+    pub(crate) fn compact(&mut self, most: usize) -> Option<CompactionStats> {
+        let mut done = CompactionStats::default();
         let last_step = self.last_step();
         for at in 0..last_step {
             if self.bytes <= most {
                 break;
             }
-            done.results += self.cut_result(at, 0);
+            done.results += self.truncate_result(at, 0);
         }
         while self.bytes > most {
             let Some(range) = self.oldest_part() else { break };
             done.messages += range.len();
-            self.left_out += range.len();
+            self.omitted += range.len();
             if range.end <= self.prompt_at {
                 self.prompt_at -= range.len();
             }
             self.bytes -= self.messages.drain(range).map(|message| size(&message)).sum::<usize>();
         }
         if done.messages > 0 {
-            self.say_what_is_missing();
+            self.note_omissions();
         }
         let last_step = self.last_step();
         let results = self.messages.len().saturating_sub(last_step + 1).max(1);
@@ -168,24 +172,24 @@ impl History {
         if over > 0 {
             let room: usize = self.messages[last_step.min(self.messages.len())..].iter().map(size).sum();
             // What is said in place of the rest takes room too.
-            let each = (room.saturating_sub(over) / results).saturating_sub(2 * SHORT);
+            let each = (room.saturating_sub(over) / results).saturating_sub(2 * MIN_CUT_BYTES);
             for at in last_step..self.messages.len() {
-                done.results += self.cut_result(at, each);
+                done.results += self.truncate_result(at, each);
             }
         }
-        (done != Compacted::default()).then_some(done)
+        (done != CompactionStats::default()).then_some(done)
     }
 
     /// Where the last message with calls is, or the end.
     fn last_step(&self) -> usize {
-        let has_calls = |message: &Message| matches!(message, Message::Assistant { calls, .. } if !calls.is_empty());
+        let has_calls = |message: &TranscriptMessage| matches!(message, TranscriptMessage::Assistant { calls, .. } if !calls.is_empty());
         self.messages.iter().rposition(has_calls).unwrap_or(self.messages.len())
     }
 
     /// Cuts a result to its first bytes. How many results were cut: one or none.
-    fn cut_result(&mut self, at: usize, keep: usize) -> usize {
-        let Some(Message::Tool { text, .. }) = self.messages.get_mut(at) else { return 0 };
-        if text.len() <= keep.saturating_add(SHORT) {
+    fn truncate_result(&mut self, at: usize, keep: usize) -> usize {
+        let Some(TranscriptMessage::Tool { text, .. }) = self.messages.get_mut(at) else { return 0 };
+        if text.len() <= keep.saturating_add(MIN_CUT_BYTES) {
             return 0;
         }
         let before = text.len();
@@ -199,64 +203,63 @@ impl History {
 
     /// The oldest turn before the prompt, or else the oldest step after it that is not the last one.
     fn oldest_part(&self) -> Option<std::ops::Range<usize>> {
-        let begins_turn = |message: &Message| matches!(message, Message::User { .. });
+        let begins_turn = |message: &TranscriptMessage| matches!(message, TranscriptMessage::User { .. });
         if self.prompt_at > 0 {
             let next = self.messages.iter().skip(1).position(begins_turn).map_or(self.prompt_at, |at| at + 1);
             return Some(0..next.min(self.prompt_at));
         }
-        let begins_step = |message: &Message| matches!(message, Message::Assistant { .. });
+        let begins_step = |message: &TranscriptMessage| matches!(message, TranscriptMessage::Assistant { .. });
         let mut steps = self.messages.iter().enumerate().skip(1).filter(|(_, message)| begins_step(message));
         let (first, _) = steps.next()?;
         let (second, _) = steps.next()?;
         (second <= self.last_step()).then_some(first..second)
     }
 
-    fn say_what_is_missing(&mut self) {
+    fn note_omissions(&mut self) {
         const MARK: &str = "\n\n[ringfence: to save room, ";
-        if let Some(Message::User { text }) = self.messages.get_mut(self.prompt_at) {
+        if let Some(TranscriptMessage::User { text }) = self.messages.get_mut(self.prompt_at) {
             self.bytes -= text.len();
             if let Some(at) = text.rfind(MARK).filter(|_| text.ends_with("left out here]")) {
                 text.truncate(at);
             }
-            text.push_str(&format!("{MARK}{} earlier messages of this session are left out here]", self.left_out));
+            text.push_str(&format!("{MARK}{} earlier messages of this session are left out here]", self.omitted));
             self.bytes += text.len();
         }
     }
 }
 
 /// What the host says between a person and a model is marked as its own.
-fn host_says(text: &str) -> String {
+fn host_note(text: &str) -> String {
     format!("[ringfence: {text}]")
 }
 
-fn size(message: &Message) -> usize {
+fn size(message: &TranscriptMessage) -> usize {
     match message {
-        Message::User { text } => text.len(),
-        Message::Assistant { text, calls, reasoning } => {
+        TranscriptMessage::User { text } => text.len(),
+        TranscriptMessage::Assistant { text, calls, reasoning } => {
             let call = |call: &RequestedCall| call.id.len() + call.name.len() + call.arguments.len();
             text.len() + calls.iter().map(call).sum::<usize>() + reasoning.size()
         }
-        Message::Tool { call_id, name, text, .. } => call_id.len() + name.len() + text.len(),
+        TranscriptMessage::Tool { call_id, name, text, .. } => call_id.len() + name.len() + text.len(),
     }
 }
 
 /// The same messages with one result for each call, in the order of the calls: what a crash left open is said to be so.
-pub fn whole(messages: Vec<Message>, dialect: Dialect) -> Vec<Message> {
+pub fn complete_calls(messages: Vec<TranscriptMessage>, dialect: Dialect) -> Vec<TranscriptMessage> {
     let mut made = Vec::with_capacity(messages.len());
     let mut left = messages.into_iter().peekable();
     while let Some(message) = left.next() {
         match &message {
-            Message::Tool { .. } => {}
-            Message::Assistant { calls, .. } if !calls.is_empty() => {
+            TranscriptMessage::Tool { .. } => {}
+            TranscriptMessage::Assistant { calls, .. } if !calls.is_empty() => {
                 let calls = calls.clone();
                 made.push(message);
                 let mut results = Vec::new();
-                while let Some(result) = left.next_if(|message| matches!(message, Message::Tool { .. })) {
+                while let Some(result) = left.next_if(|message| matches!(message, TranscriptMessage::Tool { .. })) {
                     results.push(result);
                 }
                 for call in &calls {
-                    let is_its =
-                        |message: &Message| matches!(message, Message::Tool { call_id, .. } if *call_id == call.id);
+                    let is_its = |message: &TranscriptMessage| matches!(message, TranscriptMessage::Tool { call_id, .. } if *call_id == call.id);
                     let found = results.iter().position(is_its).map(|at| results.swap_remove(at));
                     made.push(found.unwrap_or_else(|| interrupted(call, dialect)));
                 }
@@ -267,10 +270,10 @@ pub fn whole(messages: Vec<Message>, dialect: Dialect) -> Vec<Message> {
     made
 }
 
-fn interrupted(call: &RequestedCall, dialect: Dialect) -> Message {
+fn interrupted(call: &RequestedCall, dialect: Dialect) -> TranscriptMessage {
     let message = "interrupted; effects unknown: look before you make it again";
     let error = ToolError::new(ErrorKind::Cancelled, message).detail("committed", "unknown");
-    Message::Tool {
+    TranscriptMessage::Tool {
         call_id: call.id.clone(),
         name: call.name.clone(),
         text: dialect.render_error(&error),
@@ -282,33 +285,37 @@ fn interrupted(call: &RequestedCall, dialect: Dialect) -> Message {
 mod tests {
     use ringfence_kernel::Dialect;
 
-    use super::{Forgetful, History, whole};
-    use crate::message::{Message, ReasoningState, RequestedCall};
+    use super::{MessageHistory, NoTranscript, complete_calls};
+    use crate::message::{ReasoningState, RequestedCall, TranscriptMessage};
 
-    fn step(id: &str, result: &str) -> [Message; 2] {
+    fn step(id: &str, result: &str) -> [TranscriptMessage; 2] {
         let call = RequestedCall { id: id.to_owned(), name: "read_file".to_owned(), arguments: "{}".to_owned() };
         let text = result.to_owned();
         [
-            Message::Assistant { text: String::new(), calls: vec![call], reasoning: ReasoningState::default() },
-            Message::Tool { call_id: id.to_owned(), name: "read_file".to_owned(), text, is_error: false },
+            TranscriptMessage::Assistant {
+                text: String::new(),
+                calls: vec![call],
+                reasoning: ReasoningState::default(),
+            },
+            TranscriptMessage::Tool { call_id: id.to_owned(), name: "read_file".to_owned(), text, is_error: false },
         ]
     }
 
-    fn user(text: &str) -> Message {
-        Message::User { text: text.to_owned() }
+    fn user(text: &str) -> TranscriptMessage {
+        TranscriptMessage::User { text: text.to_owned() }
     }
 
-    fn said(text: &str) -> Message {
-        Message::answer(text)
+    fn assistant(text: &str) -> TranscriptMessage {
+        TranscriptMessage::answer(text)
     }
 
     /// Every call has its result right behind it, and there is no other result.
-    fn is_paired(messages: &[Message]) -> bool {
-        whole(messages.to_vec(), Dialect::Standard) == messages
+    fn is_paired(messages: &[TranscriptMessage]) -> bool {
+        complete_calls(messages.to_vec(), Dialect::Standard) == messages
     }
 
-    fn long(turns: usize) -> History {
-        let mut history = History::new(Box::new(Forgetful));
+    fn long(turns: usize) -> MessageHistory {
+        let mut history = MessageHistory::new(Box::new(NoTranscript));
         for turn in 0..turns {
             history.prompt(&format!("prompt {turn}")).unwrap();
             for number in 0..3 {
@@ -317,7 +324,7 @@ mod tests {
                 }
             }
             if turn + 1 < turns {
-                history.push(said("done")).unwrap();
+                history.push(assistant("done")).unwrap();
             }
         }
         history
@@ -326,8 +333,8 @@ mod tests {
     #[test]
     fn a_call_without_a_result_gets_one_that_says_so() {
         let [call, _] = step("a", "");
-        let messages = whole(vec![user("hi"), call], Dialect::Standard);
-        let Message::Tool { text, is_error: true, .. } = &messages[2] else { panic!("{messages:?}") };
+        let messages = complete_calls(vec![user("hi"), call], Dialect::Standard);
+        let TranscriptMessage::Tool { text, is_error: true, .. } = &messages[2] else { panic!("{messages:?}") };
         assert!(text.contains("interrupted; effects unknown"), "{text}");
         assert!(is_paired(&messages));
     }
@@ -337,7 +344,7 @@ mod tests {
         let [call, result] = step("a", "one");
         let [_, stray] = step("b", "two");
         let messages = vec![stray.clone(), user("hi"), call.clone(), result.clone(), result.clone(), stray];
-        assert_eq!(whole(messages, Dialect::Standard), [user("hi"), call, result]);
+        assert_eq!(complete_calls(messages, Dialect::Standard), [user("hi"), call, result]);
     }
 
     #[test]
@@ -357,9 +364,9 @@ mod tests {
                 let mut history = long(turns);
                 history.compact(most);
                 assert!(is_paired(history.messages()), "{turns} {most}");
-                let is_prompt = |message: &Message| matches!(message, Message::User { text } if text.starts_with(&format!("prompt {}", turns - 1)));
+                let is_prompt = |message: &TranscriptMessage| matches!(message, TranscriptMessage::User { text } if text.starts_with(&format!("prompt {}", turns - 1)));
                 assert_eq!(history.messages().iter().filter(|message| is_prompt(message)).count(), 1);
-                assert!(matches!(history.messages()[0], Message::User { .. }), "{turns} {most}");
+                assert!(matches!(history.messages()[0], TranscriptMessage::User { .. }), "{turns} {most}");
                 assert_eq!(history.bytes(), history.messages().iter().map(super::size).sum::<usize>());
                 // What cannot be left out: the prompt, the last step, and a few words in place of the rest.
                 assert!(history.bytes() <= most.max(600), "{turns} {most}: {}", history.bytes());
@@ -372,7 +379,7 @@ mod tests {
         let mut history = long(3);
         history.compact(1000);
         history.compact(700);
-        let Message::User { text } = &history.messages()[0] else { panic!() };
+        let TranscriptMessage::User { text } = &history.messages()[0] else { panic!() };
         assert_eq!(text.matches("[ringfence").count(), 1, "{text}");
     }
 
@@ -381,9 +388,9 @@ mod tests {
         let mut history = long(1);
         for _ in 0..2 {
             let before = history.messages().to_vec();
-            let aside = history.set_aside("be brief");
+            let aside = history.add_transient_note("be brief");
             assert_ne!(history.messages(), before);
-            history.take_back(aside);
+            history.remove_transient_note(aside);
             assert_eq!(history.messages(), before);
             history.prompt("next").unwrap();
         }
@@ -392,7 +399,10 @@ mod tests {
     #[test]
     fn a_session_that_was_cut_off_ends_with_a_word_of_the_model() {
         let [call, _] = step("a", "");
-        let history = History::resumed(vec![user("hi"), call], Dialect::Miniclaw, Box::new(Forgetful)).unwrap();
-        assert!(matches!(history.messages().last(), Some(Message::Assistant { calls, .. }) if calls.is_empty()));
+        let history =
+            MessageHistory::resume(vec![user("hi"), call], Dialect::Miniclaw, Box::new(NoTranscript)).unwrap();
+        assert!(
+            matches!(history.messages().last(), Some(TranscriptMessage::Assistant { calls, .. }) if calls.is_empty())
+        );
     }
 }

@@ -9,15 +9,18 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ringfence_kernel::{AuditLost, AuditSink, ErrorKind, Moment, Record, ToolError, Touch, Verb, visible_line};
+use ringfence_kernel::{
+    AuditEvent, AuditSink, AuditSinkError, CallRecord, ErrorKind, PolicyAction, ResourceAccess, ToolError,
+    sanitize_line,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// No message of a call is kept longer than this.
-const LONGEST_MESSAGE: usize = 300;
+const MAX_MESSAGE_BYTES: usize = 300;
 
 /// So many paths that were not kept are named in a line.
-const MOST_NAMED: usize = 5;
+const MAX_LISTED: usize = 5;
 
 /// What was done, put together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,32 +29,32 @@ pub struct Ledger {
     /// Calls that were made, whatever came of them.
     pub calls: usize,
     /// Files and directories that are not what they were, by path.
-    pub files: Vec<Change>,
-    pub commands: Vec<Command>,
+    pub files: Vec<LedgerChange>,
+    pub commands: Vec<LedgerCommand>,
     /// Hosts that requests may have left for.
     pub network: Vec<String>,
     /// Tools of other programs that were called, whatever they did.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub external: Vec<String>,
     /// Calls that the policy or a person refused.
-    pub denied: Vec<Call>,
+    pub denied: Vec<LedgerCall>,
     /// Calls that failed for another reason.
-    pub failed: Vec<Call>,
+    pub failed: Vec<LedgerCall>,
     /// The changes, as `ringfence undo` takes them.
     pub changes: Vec<String>,
 }
 
 /// What became of one path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
+pub struct LedgerChange {
     pub path: String,
     #[serde(flatten)]
-    pub fate: Fate,
+    pub outcome: FileOutcome,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "what")]
-pub enum Fate {
+pub enum FileOutcome {
     Created,
     Changed,
     Deleted,
@@ -67,7 +70,7 @@ pub enum Fate {
 /// A program that was run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Command {
+pub struct LedgerCommand {
     pub language: String,
     /// Nothing where it did not end by itself.
     pub exit_code: Option<i64>,
@@ -86,7 +89,7 @@ pub struct Command {
 
 /// A call that did not do what it was made for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Call {
+pub struct LedgerCall {
     pub tool: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub about: Option<String>,
@@ -97,16 +100,16 @@ pub struct Call {
 
 impl Ledger {
     /// Whether anything is not as it was.
-    pub fn changed_something(&self) -> bool {
+    pub fn has_changes(&self) -> bool {
         !self.files.is_empty()
     }
 
     /// In words, a line each, safe to be shown.
     pub fn lines(&self) -> Vec<String> {
-        let mut lines: Vec<String> = self.files.iter().map(Change::line).collect();
-        lines.extend(self.commands.iter().map(Command::line));
-        lines.extend(self.network.iter().map(|host| format!("reached  {}", visible_line(host))));
-        let external = self.external.iter().map(|tool| visible_line(tool));
+        let mut lines: Vec<String> = self.files.iter().map(LedgerChange::line).collect();
+        lines.extend(self.commands.iter().map(LedgerCommand::line));
+        lines.extend(self.network.iter().map(|host| format!("reached  {}", sanitize_line(host))));
+        let external = self.external.iter().map(|tool| sanitize_line(tool));
         lines.extend(external.map(|tool| format!("called   {tool}, a tool of another program: it cannot be undone")));
         lines.extend(self.denied.iter().map(|call| format!("denied   {}", call.line())));
         lines.extend(self.failed.iter().map(|call| format!("failed   {}", call.line())));
@@ -117,26 +120,26 @@ impl Ledger {
     }
 }
 
-impl Change {
+impl LedgerChange {
     fn line(&self) -> String {
-        let path = visible_line(&self.path);
-        match &self.fate {
-            Fate::Created => format!("created  {path}"),
-            Fate::Changed => format!("changed  {path}"),
-            Fate::Deleted => format!("deleted  {path}"),
-            Fate::CameAndWent => format!("created  {path}, and deleted it again"),
-            Fate::Moved { from } => format!("moved    {} to {path}", visible_line(from)),
-            Fate::Unknown => format!("unknown  {path}: a call was ended while it changed it"),
+        let path = sanitize_line(&self.path);
+        match &self.outcome {
+            FileOutcome::Created => format!("created  {path}"),
+            FileOutcome::Changed => format!("changed  {path}"),
+            FileOutcome::Deleted => format!("deleted  {path}"),
+            FileOutcome::CameAndWent => format!("created  {path}, and deleted it again"),
+            FileOutcome::Moved { from } => format!("moved    {} to {path}", sanitize_line(from)),
+            FileOutcome::Unknown => format!("unknown  {path}: a call was ended while it changed it"),
         }
     }
 }
 
-impl Command {
+impl LedgerCommand {
     fn line(&self) -> String {
         let kept = match (self.kept, self.partly_kept) {
             (true, _) => String::new(),
             (false, false) => ", nothing of it kept".to_owned(),
-            (false, true) => format!(", not kept: {}", named(&self.not_kept)),
+            (false, true) => format!(", not kept: {}", list_paths(&self.not_kept)),
         };
         match (self.exit_code, &self.error) {
             (Some(code), _) => format!("ran      {} code: exit code {code}{kept}", self.language),
@@ -152,47 +155,47 @@ impl Command {
 }
 
 /// The first of some paths, and how many there are besides.
-fn named(paths: &[String]) -> String {
-    let first: Vec<String> = paths.iter().take(MOST_NAMED).map(|path| visible_line(path)).collect();
-    match paths.len().saturating_sub(MOST_NAMED) {
+fn list_paths(paths: &[String]) -> String {
+    let first: Vec<String> = paths.iter().take(MAX_LISTED).map(|path| sanitize_line(path)).collect();
+    match paths.len().saturating_sub(MAX_LISTED) {
         0 => first.join(", "),
         more => format!("{} and {more} more", first.join(", ")),
     }
 }
 
-impl Call {
+impl LedgerCall {
     fn line(&self) -> String {
-        let about = self.about.as_deref().map(|about| format!(" {}", visible_line(about))).unwrap_or_default();
-        format!("{}{about}: {}", visible_line(&self.tool), visible_line(&self.message))
+        let about = self.about.as_deref().map(|about| format!(" {}", sanitize_line(about))).unwrap_or_default();
+        format!("{}{about}: {}", sanitize_line(&self.tool), sanitize_line(&self.message))
     }
 }
 
 /// Hears the records of a session and makes a ledger of them.
 #[derive(Clone, Debug, Default)]
-pub struct Tap(Arc<Mutex<Heard>>);
+pub struct LedgerSink(Arc<Mutex<LedgerState>>);
 
 #[derive(Debug, Default)]
-struct Heard {
-    ended: Ledger,
-    paths: BTreeMap<String, Path>,
+struct LedgerState {
+    totals: Ledger,
+    paths: BTreeMap<String, LedgerPath>,
     /// Calls that were begun and whose end is not known yet, in their order.
-    open: Vec<Open>,
+    in_flight: Vec<OpenLedgerCall>,
 }
 
 /// What is known of a path.
 #[derive(Clone, Debug)]
-struct Path {
+struct LedgerPath {
     /// Whether it was there before the first change.
-    before: bool,
-    now: bool,
+    existed_before: bool,
+    exists_now: bool,
     from: Option<String>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenLedgerCall {
     call: String,
     change: String,
-    touches: Vec<(Verb, String)>,
+    accesses: Vec<(PolicyAction, String)>,
     /// What was left and is not kept.
     not_kept: Vec<String>,
     language: Option<String>,
@@ -201,16 +204,16 @@ struct Open {
 
 /// How much of what a call was about to change is changed, as its end says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Made {
+enum EffectExtent {
     All,
     Some,
     None,
     Unknown,
 }
 
-impl Made {
+impl EffectExtent {
     /// Of the word `committed` in a reply. Earlier versions said true or false.
-    fn of(committed: &Value) -> Option<Self> {
+    fn from_committed(committed: &Value) -> Option<Self> {
         match committed {
             Value::Bool(true) => Some(Self::All),
             Value::Bool(false) => Some(Self::None),
@@ -226,22 +229,22 @@ impl Made {
     }
 }
 
-impl Tap {
+impl LedgerSink {
     /// Forgets what it heard: what comes from now on is another prompt's. What is still under way then ends in it.
-    pub fn begin(&self) {
-        let mut heard = self.heard();
-        let open = std::mem::take(&mut heard.open);
-        *heard = Heard { open, ..Heard::default() };
+    pub fn reset(&self) {
+        let mut heard = self.state();
+        let open = std::mem::take(&mut heard.in_flight);
+        *heard = LedgerState { in_flight: open, ..LedgerState::default() };
     }
 
     /// What was done since.
     pub fn ledger(&self) -> Ledger {
-        let heard = self.heard();
-        let mut ledger = heard.ended.clone();
+        let heard = self.state();
+        let mut ledger = heard.totals.clone();
         ledger.files = heard.files();
-        for open in &heard.open {
+        for open in &heard.in_flight {
             if let Some(language) = &open.language {
-                ledger.commands.push(Command {
+                ledger.commands.push(LedgerCommand {
                     language: language.clone(),
                     exit_code: None,
                     error: None,
@@ -254,55 +257,55 @@ impl Tap {
         ledger
     }
 
-    fn heard(&self) -> MutexGuard<'_, Heard> {
+    fn state(&self) -> MutexGuard<'_, LedgerState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl AuditSink for Tap {
-    fn record(&self, record: &Record<'_>) -> Result<(), AuditLost> {
-        let mut heard = self.heard();
-        match record.moment {
-            Moment::Begin { change, .. } => heard.begin(record, change),
-            Moment::End { error, reply, .. } => heard.end(record, error, reply),
-            Moment::Refused { error, .. } => heard.refused(record, error),
-            Moment::Reached { refused: None } => heard.reached(record),
-            Moment::NotKept { .. } => heard.not_kept(record),
+impl AuditSink for LedgerSink {
+    fn record(&self, record: &CallRecord<'_>) -> Result<(), AuditSinkError> {
+        let mut heard = self.state();
+        match record.event {
+            AuditEvent::Begin { change, .. } => heard.record_begin(record, change),
+            AuditEvent::End { error, reply, .. } => heard.record_end(record, error, reply),
+            AuditEvent::Refused { error, .. } => heard.record_refusal(record, error),
+            AuditEvent::Connection { refused: None } => heard.record_connection(record),
+            AuditEvent::ChangesDiscarded { .. } => heard.record_not_kept(record),
             // Each of the hosts is in a record of its own.
-            Moment::Reached { refused: Some(_) } | Moment::ReachedUnlisted { .. } => {}
+            AuditEvent::Connection { refused: Some(_) } | AuditEvent::UnlistedConnections { .. } => {}
             // Its end follows, or never does.
-            Moment::Overdue { error, .. } => heard.note_error(record, error),
+            AuditEvent::Overdue { error, .. } => heard.record_error(record, error),
         }
         Ok(())
     }
 }
 
-impl Heard {
-    fn begin(&mut self, record: &Record<'_>, change: &str) {
-        let shown = |touch: &Touch| (touch.verb, touch.place.shown.clone());
-        let at = match self.open.iter().position(|open| open.call == record.call_id) {
+impl LedgerState {
+    fn record_begin(&mut self, record: &CallRecord<'_>, change: &str) {
+        let shown = |touch: &ResourceAccess| (touch.action, touch.resource.display_path.clone());
+        let at = match self.in_flight.iter().position(|open| open.call == record.call_id) {
             Some(at) => at,
             None => {
                 let call = record.call_id.to_owned();
-                self.open.push(Open {
+                self.in_flight.push(OpenLedgerCall {
                     call,
                     change: String::new(),
-                    touches: Vec::new(),
+                    accesses: Vec::new(),
                     not_kept: Vec::new(),
                     language: None,
                     hosts: Vec::new(),
                 });
-                self.open.len() - 1
+                self.in_flight.len() - 1
             }
         };
-        let Some(open) = self.open.get_mut(at) else { return };
-        for (verb, path) in record.touches.iter().map(shown) {
+        let Some(open) = self.in_flight.get_mut(at) else { return };
+        for (verb, path) in record.accesses.iter().map(shown) {
             match verb {
-                Verb::Run => open.language = Some(path),
-                Verb::Fetch => open.hosts.push(path),
+                PolicyAction::Run => open.language = Some(path),
+                PolicyAction::Fetch => open.hosts.push(path),
                 // Whatever comes of it, that program was asked.
-                Verb::External => self.ended.external.push(path),
-                verb if verb.changes() => open.touches.push((verb, path)),
+                PolicyAction::External => self.totals.external.push(path),
+                verb if verb.changes_files() => open.accesses.push((verb, path)),
                 _ => {}
             }
         }
@@ -310,166 +313,177 @@ impl Heard {
     }
 
     /// A program came to a host. Once is enough to say.
-    fn reached(&mut self, record: &Record<'_>) {
-        let Some(open) = self.open.iter_mut().find(|open| open.call == record.call_id) else { return };
-        for touch in record.touches.iter().filter(|touch| touch.verb == Verb::Fetch) {
-            if !open.hosts.contains(&touch.place.shown) {
-                open.hosts.push(touch.place.shown.clone());
+    fn record_connection(&mut self, record: &CallRecord<'_>) {
+        let Some(open) = self.in_flight.iter_mut().find(|open| open.call == record.call_id) else { return };
+        for touch in record.accesses.iter().filter(|touch| touch.action == PolicyAction::Fetch) {
+            if !open.hosts.contains(&touch.resource.display_path) {
+                open.hosts.push(touch.resource.display_path.clone());
             }
         }
     }
 
     /// What a program left and is not kept never happened, also where it was about to be made.
-    fn not_kept(&mut self, record: &Record<'_>) {
-        let Some(open) = self.open.iter_mut().find(|open| open.call == record.call_id) else { return };
-        for touch in record.touches.iter().filter(|touch| touch.verb.changes()) {
-            let path = &touch.place.shown;
-            open.touches.retain(|(verb, touched)| *verb != touch.verb || touched != path);
+    fn record_not_kept(&mut self, record: &CallRecord<'_>) {
+        let Some(open) = self.in_flight.iter_mut().find(|open| open.call == record.call_id) else { return };
+        for touch in record.accesses.iter().filter(|touch| touch.action.changes_files()) {
+            let path = &touch.resource.display_path;
+            open.accesses.retain(|(verb, touched)| *verb != touch.action || touched != path);
             if !open.not_kept.contains(path) {
                 open.not_kept.push(path.clone());
             }
         }
     }
 
-    fn end(&mut self, record: &Record<'_>, error: Option<&ToolError>, reply: &str) {
-        let open = self.open.iter().position(|open| open.call == record.call_id).map(|at| self.open.remove(at));
-        self.ended.calls += 1;
+    fn record_end(&mut self, record: &CallRecord<'_>, error: Option<&ToolError>, reply: &str) {
+        let open =
+            self.in_flight.iter().position(|open| open.call == record.call_id).map(|at| self.in_flight.remove(at));
+        self.totals.calls += 1;
         if let Some(error) = error {
             let first = open.as_ref().and_then(|open| open.not_kept.first());
-            self.note_error_about(record, error, first.map(String::as_str));
+            self.record_error_about(record, error, first.map(String::as_str));
         }
         let Some(open) = open else { return };
         for host in &open.hosts {
-            if !self.ended.network.contains(host) {
-                self.ended.network.push(host.clone());
+            if !self.totals.network.contains(host) {
+                self.totals.network.push(host.clone());
             }
         }
-        let said = error.and_then(|error| Made::of(error.details.get("committed")?));
+        let said = error.and_then(|error| EffectExtent::from_committed(error.details.get("committed")?));
         let made = match &open.language {
-            None => said.unwrap_or(if error.is_none() { Made::All } else { Made::None }),
+            None => said.unwrap_or(if error.is_none() { EffectExtent::All } else { EffectExtent::None }),
             Some(language) => {
-                let command = command(language, &open, error, reply, record);
+                let command = command_from_reply(language, &open, error, reply, record);
                 let made = match (command.kept, command.partly_kept) {
-                    _ if said == Some(Made::Unknown) => Made::Unknown,
-                    (true, _) => Made::All,
-                    (false, true) => Made::Some,
-                    (false, false) => Made::None,
+                    _ if said == Some(EffectExtent::Unknown) => EffectExtent::Unknown,
+                    (true, _) => EffectExtent::All,
+                    (false, true) => EffectExtent::Some,
+                    (false, false) => EffectExtent::None,
                 };
-                self.ended.commands.push(command);
+                self.totals.commands.push(command);
                 made
             }
         };
         match made {
-            Made::All | Made::Some => self.made(open),
-            Made::Unknown => self.open.push(Open { language: None, ..open }),
-            Made::None => {}
+            EffectExtent::All | EffectExtent::Some => self.apply_changes(open),
+            EffectExtent::Unknown => self.in_flight.push(OpenLedgerCall { language: None, ..open }),
+            EffectExtent::None => {}
         }
     }
 
-    fn made(&mut self, open: Open) {
+    fn apply_changes(&mut self, open: OpenLedgerCall) {
         if !open.change.is_empty() {
-            self.ended.changes.push(open.change);
+            self.totals.changes.push(open.change);
         }
-        let mut from = open.touches.iter().filter(|(verb, _)| *verb == Verb::MoveAway).map(|(_, path)| path.clone());
+        let mut from =
+            open.accesses.iter().filter(|(verb, _)| *verb == PolicyAction::Move).map(|(_, path)| path.clone());
         let mut moved = from.next();
-        for (verb, path) in open.touches {
+        for (verb, path) in open.accesses {
             match verb {
-                Verb::Create | Verb::Overwrite => {
+                PolicyAction::Create | PolicyAction::Overwrite => {
                     let from = moved.take();
-                    self.path(path, verb == Verb::Overwrite).arrive(from);
+                    self.path(path, verb == PolicyAction::Overwrite).mark_present(from);
                 }
-                Verb::Delete | Verb::MoveAway => self.path(path, true).leave(),
+                PolicyAction::Delete | PolicyAction::Move => self.path(path, true).mark_absent(),
                 _ => {}
             }
         }
     }
 
-    fn path(&mut self, path: String, was_there: bool) -> &mut Path {
-        self.paths.entry(path).or_insert(Path { before: was_there, now: was_there, from: None })
+    fn path(&mut self, path: String, was_there: bool) -> &mut LedgerPath {
+        self.paths.entry(path).or_insert(LedgerPath { existed_before: was_there, exists_now: was_there, from: None })
     }
 
-    fn refused(&mut self, record: &Record<'_>, error: &ToolError) {
-        self.ended.calls += 1;
-        self.open.retain(|open| open.call != record.call_id);
-        self.note_error(record, error);
+    fn record_refusal(&mut self, record: &CallRecord<'_>, error: &ToolError) {
+        self.totals.calls += 1;
+        self.in_flight.retain(|open| open.call != record.call_id);
+        self.record_error(record, error);
     }
 
-    fn note_error(&mut self, record: &Record<'_>, error: &ToolError) {
-        self.note_error_about(record, error, None);
+    fn record_error(&mut self, record: &CallRecord<'_>, error: &ToolError) {
+        self.record_error_about(record, error, None);
     }
 
-    fn note_error_about(&mut self, record: &Record<'_>, error: &ToolError, about: Option<&str>) {
-        let touched = record.touches.first().map(|touch| touch.place.shown.as_str());
+    fn record_error_about(&mut self, record: &CallRecord<'_>, error: &ToolError, about: Option<&str>) {
+        let touched = record.accesses.first().map(|touch| touch.resource.display_path.as_str());
         let about = about.or(touched).or(record.subject);
-        let call = Call {
+        let call = LedgerCall {
             tool: record.tool.to_owned(),
             about: about.map(str::to_owned),
-            error: record.session.dialect.error_name(error).to_owned(),
-            message: error.message[..error.message.floor_char_boundary(LONGEST_MESSAGE)].to_owned(),
+            error: record.session.dialect.error_code(error).to_owned(),
+            message: error.message[..error.message.floor_char_boundary(MAX_MESSAGE_BYTES)].to_owned(),
         };
         match error.kind {
             ErrorKind::ApprovalDenied | ErrorKind::ApprovalPending | ErrorKind::PermissionDenied => {
-                self.ended.denied.push(call);
+                self.totals.denied.push(call);
             }
-            _ => self.ended.failed.push(call),
+            _ => self.totals.failed.push(call),
         }
     }
 
-    fn files(&self) -> Vec<Change> {
+    fn files(&self) -> Vec<LedgerChange> {
         let sources: Vec<&String> = self.paths.values().filter_map(|path| path.from.as_ref()).collect();
-        let mut files: Vec<Change> = self
+        let mut files: Vec<LedgerChange> = self
             .paths
             .iter()
             .filter(|(path, what)| {
-                what.now || what.before && !sources.contains(path) || !what.before && what.from.is_none()
+                what.exists_now
+                    || what.existed_before && !sources.contains(path)
+                    || !what.existed_before && what.from.is_none()
             })
-            .map(|(path, what)| Change { path: path.clone(), fate: what.fate() })
+            .map(|(path, what)| LedgerChange { path: path.clone(), outcome: what.outcome() })
             .collect();
-        for open in &self.open {
-            let unknown = |(_, path): &(Verb, String)| Change { path: path.clone(), fate: Fate::Unknown };
-            files.extend(open.touches.iter().map(unknown));
+        for open in &self.in_flight {
+            let unknown =
+                |(_, path): &(PolicyAction, String)| LedgerChange { path: path.clone(), outcome: FileOutcome::Unknown };
+            files.extend(open.accesses.iter().map(unknown));
         }
         files
     }
 }
 
 /// How a program ended, by its reply.
-fn command(language: &str, open: &Open, error: Option<&ToolError>, reply: &str, record: &Record<'_>) -> Command {
+fn command_from_reply(
+    language: &str,
+    open: &OpenLedgerCall,
+    error: Option<&ToolError>,
+    reply: &str,
+    record: &CallRecord<'_>,
+) -> LedgerCommand {
     let value = match error {
         Some(error) => Value::Object(error.details.clone()),
         None => serde_json::from_str::<Value>(reply).map(|mut reply| reply["value"].take()).unwrap_or_default(),
     };
-    let made = Made::of(&value["committed"]);
+    let made = EffectExtent::from_committed(&value["committed"]);
     let changed_nothing =
-        error.is_none() && value["totalChanges"].as_u64().unwrap_or(0) == 0 && open.touches.is_empty();
-    Command {
+        error.is_none() && value["totalChanges"].as_u64().unwrap_or(0) == 0 && open.accesses.is_empty();
+    LedgerCommand {
         language: language.to_owned(),
         exit_code: value["exitCode"].as_i64(),
-        error: error.map(|error| record.session.dialect.error_name(error).to_owned()),
-        kept: made == Some(Made::All) || (changed_nothing && value["discarded"] != true),
-        partly_kept: made == Some(Made::Some),
+        error: error.map(|error| record.session.dialect.error_code(error).to_owned()),
+        kept: made == Some(EffectExtent::All) || (changed_nothing && value["discarded"] != true),
+        partly_kept: made == Some(EffectExtent::Some),
         not_kept: open.not_kept.clone(),
     }
 }
 
-impl Path {
-    fn arrive(&mut self, from: Option<String>) {
-        self.now = true;
+impl LedgerPath {
+    fn mark_present(&mut self, from: Option<String>) {
+        self.exists_now = true;
         self.from = from;
     }
 
-    fn leave(&mut self) {
-        self.now = false;
+    fn mark_absent(&mut self) {
+        self.exists_now = false;
         self.from = None;
     }
 
-    fn fate(&self) -> Fate {
-        match (self.before, self.now, &self.from) {
-            (_, true, Some(from)) => Fate::Moved { from: from.clone() },
-            (false, true, None) => Fate::Created,
-            (true, true, None) => Fate::Changed,
-            (true, false, _) => Fate::Deleted,
-            (false, false, _) => Fate::CameAndWent,
+    fn outcome(&self) -> FileOutcome {
+        match (self.existed_before, self.exists_now, &self.from) {
+            (_, true, Some(from)) => FileOutcome::Moved { from: from.clone() },
+            (false, true, None) => FileOutcome::Created,
+            (true, true, None) => FileOutcome::Changed,
+            (true, false, _) => FileOutcome::Deleted,
+            (false, false, _) => FileOutcome::CameAndWent,
         }
     }
 }

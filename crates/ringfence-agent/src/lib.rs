@@ -5,29 +5,32 @@
 //!
 //! Not here: files, processes, terminals and protocols of editors. Fronts bring those.
 
-mod ask;
-mod bounds;
-mod calls;
 mod event;
 mod history;
 mod ledger;
+mod limits;
 mod message;
 mod model;
 mod outcome;
 mod probe;
 pub mod provider;
-mod pseudo;
 mod repair;
-mod repeat;
+mod repeat_detector;
+mod request;
 mod run;
+mod text_calls;
+mod tool_calls;
 
-pub use bounds::Bounds;
-pub use event::{Announced, Event, Front, Quiet};
-pub use history::{Forgetful, History, Memory, MemoryLost, whole};
-pub use ledger::{Call, Change, Command, Fate, Ledger, Tap};
-pub use message::{Message, ReasoningState, RequestedCall};
-pub use model::{Answer, Answering, Ask, Finish, Model, ModelError, Offered, Part, Parts, Trouble, Usage};
-pub use outcome::{End, Outcome};
-pub use probe::{Ability, probe};
-pub use repair::Repair;
+pub use event::{AgentEvent, AnnouncingApprover, Front, SilentObserver};
+pub use history::{MessageHistory, NoTranscript, TranscriptError, TranscriptStore, complete_calls};
+pub use ledger::{FileOutcome, Ledger, LedgerCall, LedgerChange, LedgerCommand, LedgerSink};
+pub use limits::AgentLimits;
+pub use message::{ReasoningState, RequestedCall, TranscriptMessage};
+pub use model::{
+    FinishReason, LanguageModel, ModelError, ModelErrorKind, ModelFuture, ModelRequest, ModelResponse, PartSink,
+    ResponsePart, TokenUsage, ToolSpec,
+};
+pub use outcome::{AgentOutcome, AgentStopReason};
+pub use probe::{ToolCallSupport, probe};
+pub use repair::CallRepair;
 pub use run::Agent;

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 /// One message of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "lowercase")]
-pub enum Message {
+pub enum TranscriptMessage {
     User {
         text: String,
     },
@@ -34,7 +34,7 @@ pub enum Message {
     },
 }
 
-impl Message {
+impl TranscriptMessage {
     /// What a model, or the host in its place, said without making a call.
     pub fn answer(text: impl Into<String>) -> Self {
         Self::Assistant { text: text.into(), calls: Vec::new(), reasoning: ReasoningState::default() }

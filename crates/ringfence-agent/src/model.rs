@@ -12,33 +12,33 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::message::{Message, ReasoningState, RequestedCall};
+use crate::message::{ReasoningState, RequestedCall, TranscriptMessage};
 
 /// A language model.
-pub trait Model: fmt::Debug + Send + Sync {
+pub trait LanguageModel: fmt::Debug + Send + Sync {
     /// What people call it: its name at the provider.
     fn name(&self) -> &str;
 
     /// Answers once. `parts` hears what arrives, as it arrives.
-    fn answer<'a>(&'a self, ask: Ask<'a>, parts: &'a mut Parts<'_>) -> Answering<'a, Answer>;
+    fn respond<'a>(&'a self, ask: ModelRequest<'a>, parts: &'a mut PartSink<'_>) -> ModelFuture<'a, ModelResponse>;
 
     /// Whether it can be reached and knows the model, told without asking it anything.
-    fn health(&self) -> Answering<'_, ()>;
+    fn health(&self) -> ModelFuture<'_, ()>;
 }
 
 /// What a model is doing for us.
-pub type Answering<'a, T> = Pin<Box<dyn Future<Output = Result<T, ModelError>> + Send + 'a>>;
+pub type ModelFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ModelError>> + Send + 'a>>;
 
 /// Who hears the parts of an answer.
-pub type Parts<'a> = dyn FnMut(Part<'_>) + Send + 'a;
+pub type PartSink<'a> = dyn FnMut(ResponsePart<'_>) + Send + 'a;
 
 /// What a model is asked.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
+pub struct ModelRequest<'a> {
     pub system: &'a str,
-    pub messages: &'a [Message],
+    pub messages: &'a [TranscriptMessage],
     /// Empty in the step that ends a run: then no call is possible.
-    pub tools: &'a [Offered],
+    pub tools: &'a [ToolSpec],
     pub temperature: Option<f64>,
     /// How many tokens the answer may have.
     pub max_tokens: Option<u64>,
@@ -46,7 +46,7 @@ pub struct Ask<'a> {
 
 /// A tool that a model may call.
 #[derive(Clone, Debug)]
-pub struct Offered {
+pub struct ToolSpec {
     /// As the session offers it. A provider whose interface forbids such a name maps it, and maps it back.
     pub name: String,
     pub description: String,
@@ -56,7 +56,7 @@ pub struct Offered {
 
 /// A piece of an answer that is still coming.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part<'a> {
+pub enum ResponsePart<'a> {
     Text(&'a str),
     Reasoning(&'a str),
     /// A call began. Its name is the model's word so far, and nothing is done with it.
@@ -65,7 +65,7 @@ pub enum Part<'a> {
 
 /// A whole answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct ModelResponse {
     pub text: String,
     pub reasoning: String,
     /// What its provider wants back with its calls.
@@ -76,18 +76,18 @@ pub struct Answer {
     pub calls_dropped: usize,
     /// What the model said instead of an answer.
     pub refusal: Option<String>,
-    pub finish: Finish,
+    pub finish: FinishReason,
     /// Nothing where the server did not say.
-    pub usage: Option<Usage>,
+    pub usage: Option<TokenUsage>,
     /// The model that answered, where the server says it was another one.
     pub served_by: Option<String>,
     /// What was odd about the answer and was made good, for the log.
-    pub oddities: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 /// Why a model stopped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Finish {
+pub enum FinishReason {
     #[default]
     Stop,
     Calls,
@@ -103,7 +103,7 @@ pub enum Finish {
 /// Tokens, as a server counted them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub struct Usage {
+pub struct TokenUsage {
     pub input: u64,
     pub output: u64,
     pub total: u64,
@@ -112,7 +112,7 @@ pub struct Usage {
     pub cache_write: u64,
 }
 
-impl Usage {
+impl TokenUsage {
     /// Adds another answer's.
     pub fn add(&mut self, other: Self) {
         self.input = self.input.saturating_add(other.input);
@@ -128,13 +128,13 @@ impl Usage {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ModelError {
-    pub trouble: Trouble,
+    pub kind: ModelErrorKind,
     pub message: String,
 }
 
 /// What kind of trouble it is, for the one who decides whether to ask again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum ModelErrorKind {
     /// No connection: refused, no such name, TLS.
     Unreachable,
     /// The server has too much to do, or is still loading; it may have said how long to wait.

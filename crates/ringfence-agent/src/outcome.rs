@@ -5,19 +5,19 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use ringfence_kernel::Fatal;
+use ringfence_kernel::HostError;
 
-use crate::history::MemoryLost;
+use crate::history::TranscriptError;
 use crate::ledger::Ledger;
-use crate::model::{ModelError, Usage};
+use crate::model::{ModelError, TokenUsage};
 
 /// Why a run is over.
 #[derive(Debug)]
-pub enum End {
+pub enum AgentStopReason {
     /// The model gave its answer.
     Answered,
     /// It still asked for tools after the last step that it had.
-    Steps,
+    StepLimit,
     Cancelled,
     /// It said nothing, twice.
     Empty,
@@ -36,21 +36,21 @@ pub enum End {
     /// The tokens for this prompt are used up.
     Tokens,
     /// The time for this prompt is over.
-    Time,
+    TimeLimit,
     /// There is no answer to be had from the model.
     Model(ModelError),
     /// What was said cannot be kept.
-    Memory(MemoryLost),
+    Transcript(TranscriptError),
     /// No call can be made safely any more.
-    Host(Fatal),
+    Host(HostError),
 }
 
-impl End {
+impl AgentStopReason {
     /// For programs.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Answered => "answered",
-            Self::Steps => "step_bound",
+            Self::StepLimit => "step_bound",
             Self::Cancelled => "cancelled",
             Self::Empty => "empty_response",
             Self::Refusal => "refusal",
@@ -60,18 +60,18 @@ impl End {
             Self::Denied => "too_many_denials",
             Self::BadCalls => "invalid_calls",
             Self::Tokens => "token_budget",
-            Self::Time => "time_budget",
+            Self::TimeLimit => "time_budget",
             Self::Model(_) => "model_error",
-            Self::Memory(_) => "session_lost",
+            Self::Transcript(_) => "session_lost",
             Self::Host(_) => "host_error",
         }
     }
 
     /// For people: what happened, and what to do next.
-    pub fn why(&self) -> String {
+    pub fn explain(&self) -> String {
         match self {
             Self::Answered => "the model gave its answer".to_owned(),
-            Self::Steps => {
+            Self::StepLimit => {
                 "the model used all of its steps; prompt again to go on, or raise `max_tool_iterations`".to_owned()
             }
             Self::Cancelled => "cancelled".to_owned(),
@@ -85,15 +85,15 @@ impl End {
                 "too many answers in a row had only calls that named no tool or made no sense; another model may do better".to_owned()
             }
             Self::Tokens => "the tokens for this prompt are used up; `max_prompt_tokens` sets them".to_owned(),
-            Self::Time => "the time for this prompt is over; `max_prompt_duration` sets it".to_owned(),
+            Self::TimeLimit => "the time for this prompt is over; `max_prompt_duration` sets it".to_owned(),
             Self::Model(error) => error.to_string(),
-            Self::Memory(lost) => chain(lost),
-            Self::Host(fatal) => chain(fatal),
+            Self::Transcript(lost) => error_chain(lost),
+            Self::Host(fatal) => error_chain(fatal),
         }
     }
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
+fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -105,15 +105,15 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 /// What came of a prompt.
 #[derive(Debug)]
-pub struct Outcome {
-    pub end: End,
+pub struct AgentOutcome {
+    pub stop_reason: AgentStopReason,
     /// The last words: the model's, or the host's where there are none.
     pub text: String,
     /// Whether `text` is the host's.
     pub by_host: bool,
     /// Answers that the model gave.
     pub steps: u32,
-    pub usage: Usage,
+    pub usage: TokenUsage,
     /// Some of `usage` is our guess, because the server did not say.
     pub estimated: bool,
     /// What was truly done.

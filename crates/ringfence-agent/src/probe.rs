@@ -5,49 +5,49 @@
 
 use serde_json::json;
 
-use crate::message::Message;
-use crate::model::{Ask, Finish, Model, ModelError, Offered, Part};
-use crate::pseudo;
+use crate::message::TranscriptMessage;
+use crate::model::{FinishReason, LanguageModel, ModelError, ModelRequest, ResponsePart, ToolSpec};
+use crate::text_calls;
 
 const TOOL: &str = "report_ready";
 const PROMPT: &str = "Call the tool `report_ready` once, with the word `ready`. Say nothing else.";
 
 /// Enough for a call, and for a model that thinks first.
-const MOST_TOKENS: u64 = 1024;
+const MAX_TOKENS: u64 = 1024;
 
 /// What a model can do with tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ability {
+pub enum ToolCallSupport {
     /// It calls them as they are declared.
-    Calls,
+    Supported,
     /// It calls something, and not what was asked for.
-    CallsWrongly,
+    WrongCall,
     /// It writes calls as text, which nobody runs.
-    WritesText,
+    CallsAsText,
     /// It said something, and called nothing.
-    CallsNothing,
+    NoCall,
     /// It said nothing, or was cut.
-    SaysNothing,
+    NoAnswer,
 }
 
-impl Ability {
+impl ToolCallSupport {
     /// What follows from it, for a person.
     pub fn explain(self) -> &'static str {
         match self {
-            Self::Calls => "it calls tools",
-            Self::CallsWrongly => {
+            Self::Supported => "it calls tools",
+            Self::WrongCall => {
                 "it calls tools, but not as it was asked to: expect many calls that are refused, or choose a larger model"
             }
-            Self::WritesText => {
+            Self::CallsAsText => {
                 "it writes its calls as text, and text is never run: its server does not read them out of the answer. Start \
                  llama.cpp with `--jinja`, vLLM with `--enable-auto-tool-choice` and the `--tool-call-parser` of this model; \
                  or set `repair_tool_calls = true`, and calls that are nothing but that are made"
             }
-            Self::CallsNothing => {
+            Self::NoCall => {
                 "it was asked to call a tool and called none: its server leaves `tools` out without a word, or the model is \
                  not made for them. The agent can do nothing so: choose a model with tools, and start llama.cpp with `--jinja`"
             }
-            Self::SaysNothing => {
+            Self::NoAnswer => {
                 "it was asked to call a tool and said nothing: ask again, or give it more tokens than it thinks with"
             }
         }
@@ -55,8 +55,8 @@ impl Ability {
 }
 
 /// Asks a model to call a tool, and says what came of it.
-pub async fn probe(model: &dyn Model) -> Result<Ability, ModelError> {
-    let tools = [Offered {
+pub async fn probe(model: &dyn LanguageModel) -> Result<ToolCallSupport, ModelError> {
+    let tools = [ToolSpec {
         name: TOOL.to_owned(),
         description: "Report that you are ready.".to_owned(),
         parameters: json!({
@@ -66,24 +66,24 @@ pub async fn probe(model: &dyn Model) -> Result<Ability, ModelError> {
             "additionalProperties": false,
         }),
     }];
-    let messages = [Message::User { text: PROMPT.to_owned() }];
-    let ask = Ask {
+    let messages = [TranscriptMessage::User { text: PROMPT.to_owned() }];
+    let ask = ModelRequest {
         system: "You call tools when you are asked to.",
         messages: &messages,
         tools: &tools,
         temperature: Some(0.0),
-        max_tokens: Some(MOST_TOKENS),
+        max_tokens: Some(MAX_TOKENS),
     };
-    let answer = model.answer(ask, &mut |_: Part<'_>| {}).await?;
+    let answer = model.respond(ask, &mut |_: ResponsePart<'_>| {}).await?;
     let has_word = |arguments: &str| {
         serde_json::from_str::<serde_json::Value>(arguments).is_ok_and(|arguments| arguments["word"].is_string())
     };
     Ok(match answer.calls.first() {
-        Some(_) if answer.finish == Finish::Length => Ability::SaysNothing,
-        Some(call) if call.name == TOOL && has_word(&call.arguments) => Ability::Calls,
-        Some(_) => Ability::CallsWrongly,
-        None if pseudo::has_call(&answer.text, &[TOOL]) => Ability::WritesText,
-        None if answer.text.trim().is_empty() => Ability::SaysNothing,
-        None => Ability::CallsNothing,
+        Some(_) if answer.finish == FinishReason::Length => ToolCallSupport::NoAnswer,
+        Some(call) if call.name == TOOL && has_word(&call.arguments) => ToolCallSupport::Supported,
+        Some(_) => ToolCallSupport::WrongCall,
+        None if text_calls::has_call(&answer.text, &[TOOL]) => ToolCallSupport::CallsAsText,
+        None if answer.text.trim().is_empty() => ToolCallSupport::NoAnswer,
+        None => ToolCallSupport::NoCall,
     })
 }

@@ -14,15 +14,15 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::message::RequestedCall;
-use crate::model::Offered;
+use crate::model::ToolSpec;
 
 /// Whether calls that a model got slightly wrong are made good.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Repair {
+pub enum CallRepair {
     #[default]
     Never,
     /// Where they have one meaning.
-    OneMeaning,
+    Unambiguous,
 }
 
 /// What models put before the name of a tool.
@@ -33,7 +33,7 @@ const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 
 /// Makes a call good as far as it has one meaning, and says what was done to it.
-pub(crate) fn repair(call: &mut RequestedCall, tools: &[Offered]) -> Vec<String> {
+pub(crate) fn repair(call: &mut RequestedCall, tools: &[ToolSpec]) -> Vec<String> {
     let mut done = Vec::new();
     if let Some(name) = offered_name(&call.name, tools) {
         done.push(format!("it was called `{}`", call.name));
@@ -42,7 +42,7 @@ pub(crate) fn repair(call: &mut RequestedCall, tools: &[Offered]) -> Vec<String>
     let Some(tool) = tools.iter().find(|tool| tool.name == call.name) else { return done };
     let Some((mut text, changed)) = as_object(&call.arguments) else { return done };
     done.extend(changed.map(str::to_owned));
-    if let Some((fitted, changed)) = fitted(&text, &tool.parameters) {
+    if let Some((fitted, changed)) = coerce_to_schema(&text, &tool.parameters) {
         text = fitted;
         done.extend(changed);
     }
@@ -53,7 +53,7 @@ pub(crate) fn repair(call: &mut RequestedCall, tools: &[Offered]) -> Vec<String>
 }
 
 /// The calls that a text consists of. Nothing, where anything else is in it: words around a call may say that it is quoted.
-pub(crate) fn calls_in(text: &str, tools: &[Offered]) -> Option<Vec<RequestedCall>> {
+pub(crate) fn calls_in(text: &str, tools: &[ToolSpec]) -> Option<Vec<RequestedCall>> {
     let text = text.trim();
     if let Some(tagged) = text.strip_prefix(OPEN) {
         let mut calls = Vec::new();
@@ -66,7 +66,7 @@ pub(crate) fn calls_in(text: &str, tools: &[Offered]) -> Option<Vec<RequestedCal
         }
         return Some(calls);
     }
-    let json = unfenced(text).unwrap_or(text);
+    let json = strip_fence(text).unwrap_or(text);
     match serde_json::from_str::<Vec<&RawValue>>(json) {
         Ok(items) if !items.is_empty() => items.iter().map(|item| call_of(item.get(), tools)).collect(),
         _ => Some(vec![call_of(json, tools)?]),
@@ -74,18 +74,18 @@ pub(crate) fn calls_in(text: &str, tools: &[Offered]) -> Option<Vec<RequestedCal
 }
 
 /// JSON that is a call of an offered tool, and nothing else, or an object with one as its `function`.
-fn call_of(json: &str, tools: &[Offered]) -> Option<RequestedCall> {
-    let Members(members) = serde_json::from_str(json.trim()).ok()?;
+fn call_of(json: &str, tools: &[ToolSpec]) -> Option<RequestedCall> {
+    let ObjectMembers(members) = serde_json::from_str(json.trim()).ok()?;
     if let [inner] = members.iter().filter(|(key, _)| key == "function").collect::<Vec<_>>()[..]
         && inner.1.get().starts_with('{')
     {
-        let Members(members) = serde_json::from_str(inner.1.get()).ok()?;
+        let ObjectMembers(members) = serde_json::from_str(inner.1.get()).ok()?;
         return plain_call_of(&members, tools);
     }
     plain_call_of(&members, tools)
 }
 
-fn plain_call_of(members: &[(String, &RawValue)], tools: &[Offered]) -> Option<RequestedCall> {
+fn plain_call_of(members: &[(String, &RawValue)], tools: &[ToolSpec]) -> Option<RequestedCall> {
     let (mut name, mut arguments) = (None, None);
     for (key, value) in members {
         let slot = match key.as_str() {
@@ -108,17 +108,18 @@ fn plain_call_of(members: &[(String, &RawValue)], tools: &[Offered]) -> Option<R
 }
 
 /// The one tool that a name which is not offered must mean.
-fn offered_name<'a>(wrote: &str, tools: &'a [Offered]) -> Option<&'a str> {
+fn offered_name<'a>(wrote: &str, tools: &'a [ToolSpec]) -> Option<&'a str> {
     if tools.iter().any(|tool| tool.name == wrote) {
         return None;
     }
     let bare = PREFIXES.iter().find_map(|prefix| wrote.trim().strip_prefix(prefix)).unwrap_or(wrote);
-    let mut meant = tools.iter().filter(|tool| letters(&tool.name) == letters(bare)).map(|tool| tool.name.as_str());
+    let mut meant =
+        tools.iter().filter(|tool| fold_tool_name(&tool.name) == fold_tool_name(bare)).map(|tool| tool.name.as_str());
     meant.next().filter(|_| meant.next().is_none())
 }
 
 /// What is left of a name without the ways in which people write names.
-fn letters(name: &str) -> String {
+fn fold_tool_name(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
@@ -128,13 +129,13 @@ fn as_object(text: &str) -> Option<(String, Option<&'static str>)> {
     if is_object(text) {
         return Some((text.to_owned(), None));
     }
-    if let Some(inner) = unfenced(text).filter(|inner| is_object(inner)) {
+    if let Some(inner) = strip_fence(text).filter(|inner| is_object(inner)) {
         return Some((inner.to_owned(), Some("its arguments stood in a block of code")));
     }
     if let Some(inner) = serde_json::from_str::<String>(text).ok().filter(|inner| is_object(inner.trim())) {
         return Some((inner, Some("its arguments were a text with an object in it")));
     }
-    let tidy = tidied(text);
+    let tidy = fix_json(text);
     is_object(&tidy).then_some((tidy, Some("its arguments had a comma too many, or a bare line break in a text")))
 }
 
@@ -143,7 +144,7 @@ fn is_object(text: &str) -> bool {
 }
 
 /// What stands in a block of code that is all there is.
-fn unfenced(text: &str) -> Option<&str> {
+fn strip_fence(text: &str) -> Option<&str> {
     let inside = text.strip_prefix(FENCE)?.strip_suffix(FENCE)?;
     let (language, code) = inside.split_once('\n')?;
     let is_plain = language.trim().chars().all(char::is_alphanumeric) && !code.contains(FENCE);
@@ -151,7 +152,7 @@ fn unfenced(text: &str) -> Option<&str> {
 }
 
 /// Without commas that nothing comes after, and with control characters in texts written as JSON wants them.
-fn tidied(text: &str) -> String {
+fn fix_json(text: &str) -> String {
     let mut tidy = String::with_capacity(text.len());
     let (mut in_text, mut escaped) = (false, false);
     for c in text.chars() {
@@ -177,17 +178,18 @@ fn tidied(text: &str) -> String {
 }
 
 /// The object with its keys and values as the schema wants them. Nothing, where there is nothing to do.
-fn fitted(text: &str, schema: &Value) -> Option<(String, Vec<String>)> {
-    let Members(members) = serde_json::from_str(text).ok()?;
+fn coerce_to_schema(text: &str, schema: &Value) -> Option<(String, Vec<String>)> {
+    let ObjectMembers(members) = serde_json::from_str(text).ok()?;
     let properties = schema["properties"].as_object()?;
     let mut done = Vec::new();
     let mut written = Vec::new();
     for (key, value) in &members {
         let mut key = key.clone();
         if !properties.contains_key(&key) {
-            let mut meant = properties.keys().filter(|name| letters(name) == letters(&key));
-            let is_taken =
-                |name: &String| members.iter().filter(|(other, _)| letters(other) == letters(name)).count() > 1;
+            let mut meant = properties.keys().filter(|name| fold_tool_name(name) == fold_tool_name(&key));
+            let is_taken = |name: &String| {
+                members.iter().filter(|(other, _)| fold_tool_name(other) == fold_tool_name(name)).count() > 1
+            };
             if let (Some(name), None) = (meant.next(), meant.next())
                 && !is_taken(name)
             {
@@ -195,7 +197,7 @@ fn fitted(text: &str, schema: &Value) -> Option<(String, Vec<String>)> {
                 key.clone_from(name);
             }
         }
-        let value = match properties.get(&key).and_then(|wanted| out_of_text(value.get(), wanted)) {
+        let value = match properties.get(&key).and_then(|wanted| parse_stringified(value.get(), wanted)) {
             Some(plain) => {
                 done.push(format!("`{key}` was a text"));
                 plain
@@ -208,7 +210,7 @@ fn fitted(text: &str, schema: &Value) -> Option<(String, Vec<String>)> {
 }
 
 /// A value that was written as a text, where the schema wants no text.
-fn out_of_text(value: &str, wanted: &Value) -> Option<String> {
+fn parse_stringified(value: &str, wanted: &Value) -> Option<String> {
     let types: Vec<&str> = match &wanted["type"] {
         Value::String(one) => vec![one.as_str()],
         Value::Array(several) => several.iter().filter_map(Value::as_str).collect(),
@@ -231,13 +233,13 @@ fn out_of_text(value: &str, wanted: &Value) -> Option<String> {
 }
 
 /// The members of an object as they are written: in their order, and those that are there twice, twice.
-struct Members<'a>(Vec<(String, &'a RawValue)>);
+struct ObjectMembers<'a>(Vec<(String, &'a RawValue)>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for ObjectMembers<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Collect;
+        struct MembersVisitor;
 
-        impl<'de> Visitor<'de> for Collect {
+        impl<'de> Visitor<'de> for MembersVisitor {
             type Value = Vec<(String, &'de RawValue)>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -253,7 +255,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
             }
         }
 
-        deserializer.deserialize_map(Collect).map(Members)
+        deserializer.deserialize_map(MembersVisitor).map(ObjectMembers)
     }
 }
 
@@ -263,10 +265,10 @@ mod tests {
 
     use super::{calls_in, repair};
     use crate::message::RequestedCall;
-    use crate::model::Offered;
+    use crate::model::ToolSpec;
 
-    fn tools() -> Vec<Offered> {
-        let tool = |name: &str, properties| Offered {
+    fn tools() -> Vec<ToolSpec> {
+        let tool = |name: &str, properties| ToolSpec {
             name: name.to_owned(),
             description: String::new(),
             parameters: json!({"type": "object", "properties": properties}),
@@ -298,7 +300,7 @@ mod tests {
 
     /// It stays what the model wrote.
     #[track_caller]
-    fn refused(name: &str, arguments: &str) {
+    fn assert_unrepaired(name: &str, arguments: &str) {
         check(name, arguments, (name, arguments), "");
     }
 
@@ -309,7 +311,7 @@ mod tests {
             check(name, r#"{"path":"a"}"#, ("read_file", r#"{"path":"a"}"#), &format!("it was called `{name}`"));
         }
         for name in ["A_B", "read", "read_files", "", "cat"] {
-            refused(name, "{}");
+            assert_unrepaired(name, "{}");
         }
     }
 
@@ -354,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_mean_two_things_or_needs_something_made_up_stays_what_it_is() {
+    fn ambiguous_or_incomplete_calls_are_not_repaired() {
         for arguments in [
             r#"{"path":"a""#,
             r#"{"path":"a"}{"path":"b"}"#,
@@ -372,9 +374,9 @@ mod tests {
             "",
             "null",
         ] {
-            refused("read_file", arguments);
+            assert_unrepaired("read_file", arguments);
         }
-        refused("read_file", &format!("{{\"path\":{}", "[".repeat(100_000)));
+        assert_unrepaired("read_file", &format!("{{\"path\":{}", "[".repeat(100_000)));
         // A key that is there twice is there twice afterwards, for the host to refuse.
         let (call, _) = repaired("read_file", r#"{"path":"a","path":"b","raw":"true"}"#);
         assert_eq!(call.arguments, r#"{"path":"a","path":"b","raw":true}"#);

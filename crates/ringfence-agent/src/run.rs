@@ -5,89 +5,89 @@
 //! asked once more, without any, so that there is an answer. Whatever the model does, the history stays whole: every call
 //! in it has its one result, and the model had the last word.
 //!
-//! Not here: asking (`ask.rs`), and making calls (`calls.rs`).
+//! Not here: asking (`request.rs`), and making calls (`tool_calls.rs`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_kernel::{Bit, Host, Session};
+use ringfence_kernel::{Host, Session, Taint};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::ask::{Asking, Gauge};
-use crate::bounds::Bounds;
-use crate::calls::MOST_CALLS;
-use crate::event::{Event, Front};
-use crate::history::{History, MemoryLost};
-use crate::ledger::Tap;
-use crate::message::{Message, RequestedCall};
-use crate::model::{Answer, Finish, Model, Offered, Usage};
-use crate::outcome::{End, Outcome};
-use crate::pseudo;
-use crate::repair::{self, Repair};
-use crate::repeat::Repeats;
+use crate::event::{AgentEvent, Front};
+use crate::history::{MessageHistory, TranscriptError};
+use crate::ledger::LedgerSink;
+use crate::limits::AgentLimits;
+use crate::message::{RequestedCall, TranscriptMessage};
+use crate::model::{FinishReason, LanguageModel, ModelResponse, TokenUsage, ToolSpec};
+use crate::outcome::{AgentOutcome, AgentStopReason};
+use crate::repair::{self, CallRepair};
+use crate::repeat_detector::RepeatDetector;
+use crate::request::{ModelRequestOptions, TokenEstimator};
+use crate::text_calls;
+use crate::tool_calls::MOST_CALLS;
 
-const SUMMARISE: &str = "this prompt has no steps left, and no tools can be called any more; say in plain words what was \
+const SUMMARY_NOTE: &str = "this prompt has no steps left, and no tools can be called any more; say in plain words what was \
                          done, what was found out and what is left to do";
-const SAY_SOMETHING: &str = "your answer was empty; answer the prompt in plain words, or call a tool";
-const NOT_A_CALL: &str = "you wrote a tool call as text, and text is never run; make the call through the interface for \
+const EMPTY_ANSWER_NOTE: &str = "your answer was empty; answer the prompt in plain words, or call a tool";
+const TEXT_CALL_NOTE: &str = "you wrote a tool call as text, and text is never run; make the call through the interface for \
                           tools, or answer in plain words";
-const STILL_TEXT: &str = "the model writes its calls as text, and so nothing is done; `ringfence agent --probe` says whether its \
+const TEXT_CALL_WARNING: &str = "the model writes its calls as text, and so nothing is done; `ringfence agent --probe` says whether its \
                           server knows tools, and with `repair_tool_calls = true` such calls are made";
-const CUT: &str = "your answer was cut at the limit of tokens, and no call in it was made; answer again in fewer words, and \
+const TRUNCATED_NOTE: &str = "your answer was cut at the limit of tokens, and no call in it was made; answer again in fewer words, and \
                    write long files in several calls";
 
 /// What works on prompts.
 #[derive(Debug)]
 pub struct Agent {
-    pub model: Arc<dyn Model>,
+    pub model: Arc<dyn LanguageModel>,
     pub host: Host,
     pub session: Arc<Session>,
     /// What the model is told before anything else.
     pub system: String,
     pub temperature: Option<f64>,
     pub max_tokens: Option<u64>,
-    pub repair: Repair,
-    pub bounds: Bounds,
+    pub repair: CallRepair,
+    pub limits: AgentLimits,
     /// Hears the records of `host`.
-    pub tap: Tap,
+    pub tap: LedgerSink,
     pub front: Arc<dyn Front>,
 }
 
 impl Agent {
     /// Works on a prompt. Always comes back, with something to say.
-    pub async fn run(&self, prompt: &str, history: &mut History, cancel: &CancellationToken) -> Outcome {
+    pub async fn run(&self, prompt: &str, history: &mut MessageHistory, cancel: &CancellationToken) -> AgentOutcome {
         let tools = self.tools();
-        self.tap.begin();
+        self.tap.reset();
         let started = Instant::now();
-        let mut run = Run {
+        let mut run = AgentRun {
             agent: self,
             cancel,
-            deadline: self.bounds.time.map(|time| started + time),
-            gauge: Gauge::new(&self.system, &tools),
+            deadline: self.limits.time.map(|time| started + time),
+            token_estimator: TokenEstimator::new(&self.system, &tools),
             history,
             steps: 0,
-            usage: Usage::default(),
+            usage: TokenUsage::default(),
             estimated: false,
             denials: 0,
             bad_answers: 0,
-            repeats: Repeats::default(),
-            told_empty: false,
-            told_text: false,
-            told_cut: false,
+            repeats: RepeatDetector::default(),
+            noted_empty: false,
+            noted_text: false,
+            noted_cut: false,
         };
         let ended = match run.history.prompt(prompt) {
-            Ok(()) => run.go(&tools).await,
-            Err(lost) => Ended::with(End::Memory(lost)),
+            Ok(()) => run.drive(&tools).await,
+            Err(lost) => FinalAnswer::without_text(AgentStopReason::Transcript(lost)),
         };
-        let outcome = run.conclude(ended, started.elapsed());
-        self.front.hear(&Event::Finished { outcome: &outcome });
+        let outcome = run.into_outcome(ended, started.elapsed());
+        self.front.on_event(&AgentEvent::Finished { outcome: &outcome });
         outcome
     }
 
-    fn tools(&self) -> Vec<Offered> {
-        let offered = self.session.catalog.list().map(|tool| Offered {
+    fn tools(&self) -> Vec<ToolSpec> {
+        let offered = self.session.catalog.list().map(|tool| ToolSpec {
             name: tool.name.to_string(),
             description: tool.description.clone(),
             parameters: tool.parameters.clone(),
@@ -98,147 +98,156 @@ impl Agent {
 
 /// A run on its way.
 #[derive(Debug)]
-pub(crate) struct Run<'a> {
+pub(crate) struct AgentRun<'a> {
     pub(crate) agent: &'a Agent,
     pub(crate) cancel: &'a CancellationToken,
-    pub(crate) history: &'a mut History,
-    pub(crate) gauge: Gauge,
+    pub(crate) history: &'a mut MessageHistory,
+    pub(crate) token_estimator: TokenEstimator,
     pub(crate) steps: u32,
-    pub(crate) usage: Usage,
+    pub(crate) usage: TokenUsage,
     pub(crate) estimated: bool,
     pub(crate) denials: u32,
     /// Answers in a row of which no call made sense.
     pub(crate) bad_answers: u32,
-    pub(crate) repeats: Repeats,
+    pub(crate) repeats: RepeatDetector,
     deadline: Option<Instant>,
     /// What the model was told already; it is told once.
-    told_empty: bool,
-    told_text: bool,
-    told_cut: bool,
+    noted_empty: bool,
+    noted_text: bool,
+    noted_cut: bool,
 }
 
 /// How a run ended, and the model's last words.
-struct Ended {
-    end: End,
+struct FinalAnswer {
+    stop_reason: AgentStopReason,
     text: String,
 }
 
-impl Ended {
-    fn with(end: End) -> Self {
-        Self { end, text: String::new() }
+impl FinalAnswer {
+    fn without_text(stop_reason: AgentStopReason) -> Self {
+        Self { stop_reason, text: String::new() }
     }
 }
 
 /// What comes after a step.
-enum Next {
-    Over(Ended),
+enum LoopControl {
+    Finish(FinalAnswer),
     /// The next step, with something that the model is told for it.
-    Step(Option<&'static str>),
+    Continue(Option<&'static str>),
 }
 
-impl Run<'_> {
-    async fn go(&mut self, tools: &[Offered]) -> Ended {
+impl AgentRun<'_> {
+    async fn drive(&mut self, tools: &[ToolSpec]) -> FinalAnswer {
         let mut aside = None;
         loop {
-            if let Some(end) = self.over() {
-                return Ended::with(end);
+            if let Some(end) = self.stop_requested() {
+                return FinalAnswer::without_text(end);
             }
-            self.hear(&Event::Step { step: self.steps + 1 });
-            let answer = match self.ask(Asking { tools, aside }).await {
+            self.emit(&AgentEvent::Step { step: self.steps + 1 });
+            let answer = match self.request(ModelRequestOptions { tools, note: aside }).await {
                 Ok(answer) => answer,
-                Err(end) => return Ended::with(end),
+                Err(end) => return FinalAnswer::without_text(end),
             };
             self.steps += 1;
-            self.hear(&Event::Answered { text: &answer.text });
-            for oddity in &answer.oddities {
-                self.hear(&Event::Note { text: oddity });
+            self.emit(&AgentEvent::ResponseComplete { text: &answer.text });
+            for oddity in &answer.warnings {
+                self.emit(&AgentEvent::Note { text: oddity });
             }
-            match self.take(answer, tools).await {
-                Err(lost) => return Ended::with(End::Memory(lost)),
-                Ok(Next::Over(ended)) => return ended,
-                Ok(Next::Step(told)) => aside = told,
+            match self.handle_response(answer, tools).await {
+                Err(lost) => return FinalAnswer::without_text(AgentStopReason::Transcript(lost)),
+                Ok(LoopControl::Finish(ended)) => return ended,
+                Ok(LoopControl::Continue(told)) => aside = told,
             }
             if self.over_budget() {
-                return Ended::with(End::Tokens);
+                return FinalAnswer::without_text(AgentStopReason::Tokens);
             }
-            if self.is_last() {
-                return self.finish(tools).await;
+            if self.is_last_step() {
+                return self.request_summary(tools).await;
             }
         }
     }
 
     /// Does what an answer asks for.
-    async fn take(&mut self, answer: Answer, tools: &[Offered]) -> Result<Next, MemoryLost> {
-        let Answer { text, mut calls, calls_dropped, refusal, finish, reasoning_state: reasoning, .. } = answer;
+    async fn handle_response(
+        &mut self,
+        answer: ModelResponse,
+        tools: &[ToolSpec],
+    ) -> Result<LoopControl, TranscriptError> {
+        let ModelResponse { text, mut calls, calls_dropped, refusal, finish, reasoning_state: reasoning, .. } = answer;
         let said = refusal.clone().filter(|_| text.trim().is_empty()).unwrap_or_else(|| text.clone());
         match finish {
-            _ if refusal.is_some() => return self.last_words(End::Refusal, said),
-            Finish::Refusal => return self.last_words(End::Refusal, said),
-            Finish::Filter => return self.last_words(End::Filter, said),
-            Finish::Length => return self.cut(text),
-            Finish::Stop | Finish::Calls | Finish::Other(_) => {}
+            _ if refusal.is_some() => return self.finish_with(AgentStopReason::Refusal, said),
+            FinishReason::Refusal => return self.finish_with(AgentStopReason::Refusal, said),
+            FinishReason::Filter => return self.finish_with(AgentStopReason::Filter, said),
+            FinishReason::Length => return self.handle_truncated(text),
+            FinishReason::Stop | FinishReason::Calls | FinishReason::Other(_) => {}
         }
         // Who writes nothing, or that there is nothing, means no arguments.
         for call in calls.iter_mut().filter(|call| matches!(call.arguments.trim(), "" | "null")) {
             call.arguments = "{}".to_owned();
         }
         let (text, calls) = match self.agent.repair {
-            Repair::Never => (text, calls),
-            Repair::OneMeaning => self.repaired(text, calls, tools),
+            CallRepair::Never => (text, calls),
+            CallRepair::Unambiguous => self.repair_calls(text, calls, tools),
         };
         if !calls.is_empty() {
-            let calls = self.told_apart(calls);
-            self.history.push(Message::Assistant { text, calls: calls.clone(), reasoning })?;
+            let calls = self.ensure_unique_ids(calls);
+            self.history.push(TranscriptMessage::Assistant { text, calls: calls.clone(), reasoning })?;
             if let Some(end) = self.make_calls(&calls).await {
                 // What it said beside its calls is no answer.
-                return Ok(Next::Over(Ended::with(end)));
+                return Ok(LoopControl::Finish(FinalAnswer::without_text(end)));
             }
             if calls_dropped > 0 {
                 let told = format!(
                     "too_many_calls: {calls_dropped} further calls of that answer were not made; at most {MOST_CALLS} are"
                 );
-                self.hear(&Event::Note { text: &told });
+                self.emit(&AgentEvent::Note { text: &told });
                 self.history.note(&told)?;
             }
-            return Ok(Next::Step(None));
+            return Ok(LoopControl::Continue(None));
         }
         if text.trim().is_empty() {
-            return Ok(match self.may_tell(self.told_empty) {
+            return Ok(match self.may_retry(self.noted_empty) {
                 true => {
-                    self.told_empty = true;
-                    self.hear(&Event::Note { text: SAY_SOMETHING });
-                    Next::Step(Some(SAY_SOMETHING))
+                    self.noted_empty = true;
+                    self.emit(&AgentEvent::Note { text: EMPTY_ANSWER_NOTE });
+                    LoopControl::Continue(Some(EMPTY_ANSWER_NOTE))
                 }
-                false => Next::Over(Ended::with(End::Empty)),
+                false => LoopControl::Finish(FinalAnswer::without_text(AgentStopReason::Empty)),
             });
         }
         let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
-        if pseudo::has_call(&text, &names) {
-            if self.may_tell(self.told_text) {
-                self.told_text = true;
+        if text_calls::has_call(&text, &names) {
+            if self.may_retry(self.noted_text) {
+                self.noted_text = true;
                 self.push_text(text)?;
-                return self.tell(NOT_A_CALL);
+                return self.retry_with_note(TEXT_CALL_NOTE);
             }
-            self.hear(&Event::Note { text: STILL_TEXT });
+            self.emit(&AgentEvent::Note { text: TEXT_CALL_WARNING });
         }
-        self.last_words(End::Answered, text)
+        self.finish_with(AgentStopReason::Answered, text)
     }
 
     /// The calls as they are meant, those among them that the model wrote as text. What was done to them is said.
-    fn repaired(&self, text: String, mut calls: Vec<RequestedCall>, tools: &[Offered]) -> (String, Vec<RequestedCall>) {
+    fn repair_calls(
+        &self,
+        text: String,
+        mut calls: Vec<RequestedCall>,
+        tools: &[ToolSpec],
+    ) -> (String, Vec<RequestedCall>) {
         let mut said = text;
         if calls.is_empty()
             && !self.may_be_quoted(&said)
             && let Some(found) = repair::calls_in(&said, tools)
         {
-            self.hear(&Event::Note { text: &format!("{} call(s) written as text are made", found.len()) });
+            self.emit(&AgentEvent::Note { text: &format!("{} call(s) written as text are made", found.len()) });
             (said, calls) = (String::new(), found);
         }
         for call in &mut calls {
             let done = repair::repair(call, tools);
             if !done.is_empty() {
                 let note = format!("a call of `{}` was repaired: {}", call.name, done.join("; "));
-                self.hear(&Event::Note { text: &note });
+                self.emit(&AgentEvent::Note { text: &note });
             }
         }
         (said, calls)
@@ -249,16 +258,16 @@ impl Run<'_> {
         let text = text.trim();
         let escaped = serde_json::to_string(text).unwrap_or_default();
         let escaped = escaped.trim_matches('"');
-        let was_there = |message: &Message| match message {
-            Message::User { text: said } | Message::Assistant { text: said, .. } | Message::Tool { text: said, .. } => {
-                said.contains(text) || said.contains(escaped)
-            }
+        let was_there = |message: &TranscriptMessage| match message {
+            TranscriptMessage::User { text: said }
+            | TranscriptMessage::Assistant { text: said, .. }
+            | TranscriptMessage::Tool { text: said, .. } => said.contains(text) || said.contains(escaped),
         };
-        self.agent.session.bits.has(Bit::SawUntrusted) || self.history.messages().iter().any(was_there)
+        self.agent.session.taint.contains(Taint::SawUntrusted) || self.history.messages().iter().any(was_there)
     }
 
     /// The calls with an id each that no other one of the answer has.
-    fn told_apart(&self, mut calls: Vec<RequestedCall>) -> Vec<RequestedCall> {
+    fn ensure_unique_ids(&self, mut calls: Vec<RequestedCall>) -> Vec<RequestedCall> {
         let mut taken = BTreeSet::new();
         for (number, call) in calls.iter_mut().enumerate() {
             if call.id.is_empty() || !taken.insert(call.id.clone()) {
@@ -266,7 +275,7 @@ impl Run<'_> {
                 while !taken.insert(id.clone()) {
                     id.push('+');
                 }
-                self.hear(&Event::Note {
+                self.emit(&AgentEvent::Note {
                     text: &format!("a call of `{}` had no id of its own: it is `{id}` now", call.name),
                 });
                 call.id = id;
@@ -276,100 +285,100 @@ impl Run<'_> {
     }
 
     /// An answer that was cut by a limit: nothing in it counts but what it says.
-    fn cut(&mut self, text: String) -> Result<Next, MemoryLost> {
-        if !self.may_tell(self.told_cut) {
-            return self.last_words(End::Length, text);
+    fn handle_truncated(&mut self, text: String) -> Result<LoopControl, TranscriptError> {
+        if !self.may_retry(self.noted_cut) {
+            return self.finish_with(AgentStopReason::Length, text);
         }
-        self.told_cut = true;
+        self.noted_cut = true;
         self.push_text(if text.trim().is_empty() { "(cut)".to_owned() } else { text })?;
-        self.tell(CUT)
+        self.retry_with_note(TRUNCATED_NOTE)
     }
 
     /// Whether the model may be told to try again: once each, and while it has steps.
-    fn may_tell(&self, told: bool) -> bool {
-        !told && !self.is_last()
+    fn may_retry(&self, told: bool) -> bool {
+        !told && !self.is_last_step()
     }
 
-    fn tell(&mut self, text: &'static str) -> Result<Next, MemoryLost> {
-        self.hear(&Event::Note { text });
+    fn retry_with_note(&mut self, text: &'static str) -> Result<LoopControl, TranscriptError> {
+        self.emit(&AgentEvent::Note { text });
         self.history.note(text)?;
-        Ok(Next::Step(None))
+        Ok(LoopControl::Continue(None))
     }
 
-    fn push_text(&mut self, text: String) -> Result<(), MemoryLost> {
-        self.history.push(Message::answer(text))
+    fn push_text(&mut self, text: String) -> Result<(), TranscriptError> {
+        self.history.push(TranscriptMessage::answer(text))
     }
 
-    fn last_words(&mut self, end: End, text: String) -> Result<Next, MemoryLost> {
+    fn finish_with(&mut self, end: AgentStopReason, text: String) -> Result<LoopControl, TranscriptError> {
         if !text.trim().is_empty() {
             self.push_text(text.clone())?;
         }
-        Ok(Next::Over(Ended { end, text }))
+        Ok(LoopControl::Finish(FinalAnswer { stop_reason: end, text }))
     }
 
     /// The one more step without tools, so that there is an answer.
-    async fn finish(&mut self, tools: &[Offered]) -> Ended {
-        self.hear(&Event::Note { text: SUMMARISE });
-        self.hear(&Event::Step { step: self.steps + 1 });
-        let answer = match self.ask(Asking { tools: &[], aside: Some(SUMMARISE) }).await {
+    async fn request_summary(&mut self, tools: &[ToolSpec]) -> FinalAnswer {
+        self.emit(&AgentEvent::Note { text: SUMMARY_NOTE });
+        self.emit(&AgentEvent::Step { step: self.steps + 1 });
+        let answer = match self.request(ModelRequestOptions { tools: &[], note: Some(SUMMARY_NOTE) }).await {
             Ok(answer) => answer,
-            Err(End::Cancelled) => return Ended::with(End::Cancelled),
+            Err(AgentStopReason::Cancelled) => return FinalAnswer::without_text(AgentStopReason::Cancelled),
             // The host says it instead.
             Err(end) => {
-                self.hear(&Event::Note { text: &end.why() });
-                return Ended::with(End::Steps);
+                self.emit(&AgentEvent::Note { text: &end.explain() });
+                return FinalAnswer::without_text(AgentStopReason::StepLimit);
             }
         };
         self.steps += 1;
         for call in &answer.calls {
             let refused = format!("a call of `{}` was refused: no tools are offered in this step", call.name);
-            self.hear(&Event::Note { text: &refused });
+            self.emit(&AgentEvent::Note { text: &refused });
         }
         let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
-        let text = pseudo::strip(&answer.text, &names);
-        self.hear(&Event::Answered { text: &text });
+        let text = text_calls::strip_calls(&answer.text, &names);
+        self.emit(&AgentEvent::ResponseComplete { text: &text });
         let pushed = if text.is_empty() { Ok(()) } else { self.push_text(text.clone()) };
         match pushed {
-            Ok(()) => Ended { end: End::Steps, text },
-            Err(lost) => Ended::with(End::Memory(lost)),
+            Ok(()) => FinalAnswer { stop_reason: AgentStopReason::StepLimit, text },
+            Err(lost) => FinalAnswer::without_text(AgentStopReason::Transcript(lost)),
         }
     }
 
     /// Puts together what there is to say.
-    fn conclude(self, ended: Ended, duration: Duration) -> Outcome {
-        let Ended { end, text } = ended;
+    fn into_outcome(self, ended: FinalAnswer, duration: Duration) -> AgentOutcome {
+        let FinalAnswer { stop_reason: end, text } = ended;
         let ledger = self.agent.tap.ledger();
         let by_host = text.trim().is_empty();
         let text = match by_host {
             false => text,
             true => {
                 let done: String = ledger.lines().iter().map(|line| format!("- {line}\n")).collect();
-                format!("{}.\nWhat was done:\n{done}", capital(&end.why()))
+                format!("{}.\nWhat was done:\n{done}", capitalize(&end.explain()))
             }
         };
         // The model goes on from here with the next prompt. What cannot be kept now is told then.
-        let _ = self.history.close(&format!("({})", end.why()));
+        let _ = self.history.ensure_closed(&format!("({})", end.explain()));
         let Self { steps, usage, estimated, .. } = self;
-        Outcome { end, text, by_host, steps, usage, estimated, ledger, duration }
+        AgentOutcome { stop_reason: end, text, by_host, steps, usage, estimated, ledger, duration }
     }
 
-    fn is_last(&self) -> bool {
-        self.steps >= self.agent.bounds.steps.max(1)
+    fn is_last_step(&self) -> bool {
+        self.steps >= self.agent.limits.steps.max(1)
     }
 
     fn over_budget(&self) -> bool {
-        self.agent.bounds.tokens.is_some_and(|most| self.usage.total >= most)
+        self.agent.limits.tokens.is_some_and(|most| self.usage.total >= most)
     }
 
     /// Why the run is over from outside, if it is.
-    pub(crate) fn over(&self) -> Option<End> {
+    pub(crate) fn stop_requested(&self) -> Option<AgentStopReason> {
         if self.cancel.is_cancelled() {
-            return Some(End::Cancelled);
+            return Some(AgentStopReason::Cancelled);
         }
-        self.deadline.is_some_and(|deadline| deadline <= Instant::now()).then_some(End::Time)
+        self.deadline.is_some_and(|deadline| deadline <= Instant::now()).then_some(AgentStopReason::TimeLimit)
     }
 
-    pub(crate) async fn time_is_over(&self) {
+    pub(crate) async fn deadline_elapsed(&self) {
         match self.deadline {
             Some(deadline) => sleep_until(deadline).await,
             None => std::future::pending().await,
@@ -377,21 +386,21 @@ impl Run<'_> {
     }
 
     /// Waits for something, unless the run is over first.
-    pub(crate) async fn unless_over<T>(&self, work: impl Future<Output = T>) -> Result<T, End> {
+    pub(crate) async fn or_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, AgentStopReason> {
         tokio::select! {
             biased;
-            () = self.cancel.cancelled() => Err(End::Cancelled),
-            () = self.time_is_over() => Err(End::Time),
+            () = self.cancel.cancelled() => Err(AgentStopReason::Cancelled),
+            () = self.deadline_elapsed() => Err(AgentStopReason::TimeLimit),
             done = work => Ok(done),
         }
     }
 
-    pub(crate) fn hear(&self, event: &Event<'_>) {
-        self.agent.front.hear(event);
+    pub(crate) fn emit(&self, event: &AgentEvent<'_>) {
+        self.agent.front.on_event(event);
     }
 }
 
-fn capital(text: &str) -> String {
+fn capitalize(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
 }

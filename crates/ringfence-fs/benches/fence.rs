@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use ringfence_fs::{AuditLog, Fence, Journaling, MountSpec, Options, Rights};
+use ringfence_fs::{AuditLog, Fence, FenceOptions, JournalMode, MountAccess, MountSpec};
 use ringfence_kernel::{
-    AuditSink, Bits, Choice, Dialect, Host, Limits, MemoryStore, Nobody, Parts, Preset, Principal, Registry, Session,
-    ToolCall, Unrecorded,
+    AuditSink, CallLimits, DenyApprover, Dialect, Host, HostConfig, MemoryStore, NullAuditSink, Preset, Principal,
+    Session, SessionTaint, ToolCall, ToolFilter, ToolRegistry,
 };
 use sha2::{Digest as _, Sha256};
 use tokio::runtime::Runtime;
@@ -33,12 +33,12 @@ fn main() {
         return;
     }
     let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    let bench = Bench::new();
-    let parts: [(&str, fn(&Bench)); 4] = [
-        ("read", Bench::small_read),
-        ("write", Bench::durable_write),
-        ("list", Bench::long_listing),
-        ("large", Bench::large_file),
+    let bench = FenceBench::new();
+    let parts: [(&str, fn(&FenceBench)); 4] = [
+        ("read", FenceBench::small_read),
+        ("write", FenceBench::durable_write),
+        ("list", FenceBench::long_listing),
+        ("large", FenceBench::large_file),
     ];
     for (name, part) in parts {
         if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
@@ -47,23 +47,23 @@ fn main() {
     }
 }
 
-struct Bench {
+struct FenceBench {
     /// Gone when this is.
     _directory: tempfile::TempDir,
     root: PathBuf,
     fence: Fence,
     host: Host,
     /// The same with an audit log.
-    recorded: Host,
+    audited_host: Host,
     session: Arc<Session>,
     /// The same without a journal: what is displaced goes for good.
-    unjournaled: Arc<Session>,
+    unjournaled_session: Arc<Session>,
     /// A file to append to, as a journal does.
     line: fs::File,
     runtime: Runtime,
 }
 
-impl Bench {
+impl FenceBench {
     fn new() -> Self {
         // Beside the build and not in memory: a sync has to mean something.
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory for the bench");
@@ -71,39 +71,41 @@ impl Bench {
         fs::create_dir(&root).expect("a workspace");
         let state = directory.path().join("state");
         let fence = |journal| {
-            let workspace = MountSpec { alias: "workspace".to_owned(), path: root.clone(), rights: Rights::ReadWrite };
-            Fence::new(workspace, Vec::new(), &state, Options { journal, ..Options::default() }).expect("a fence")
+            let workspace =
+                MountSpec { alias: "workspace".to_owned(), path: root.clone(), rights: MountAccess::ReadWrite };
+            Fence::new(workspace, Vec::new(), &state, FenceOptions { journal, ..FenceOptions::default() })
+                .expect("a fence")
         };
         let session = |fence: &Fence| {
-            let mut registry = Registry::new();
+            let mut registry = ToolRegistry::new();
             ringfence_fs::register(&mut registry, fence).expect("tools");
             Arc::new(Session {
                 id: "bench".to_owned(),
                 principal: Principal::agent("bench"),
                 dialect: Dialect::Standard,
                 agent: None,
-                limits: Limits::of(Dialect::Standard),
-                catalog: registry.catalog(Dialect::Standard, &Choice::default()).expect("a catalog"),
-                bits: Bits::default(),
+                limits: CallLimits::for_dialect(Dialect::Standard),
+                catalog: registry.catalog(Dialect::Standard, &ToolFilter::default()).expect("a catalog"),
+                taint: SessionTaint::default(),
             })
         };
-        let (unjournaled, fence) = (session(&fence(Journaling::Off)), fence(Journaling::On));
+        let (unjournaled_session, fence) = (session(&fence(JournalMode::Off)), fence(JournalMode::On));
         let session = session(&fence);
         let line = fs::File::options().append(true).create(true).open(directory.path().join("line")).expect("a file");
         let host = |audit: Box<dyn AuditSink>| {
-            Host::new(Parts {
+            Host::new(HostConfig {
                 policy: Box::new(Preset::Edits),
-                approver: Box::new(Nobody { advice: String::new() }),
+                approver: Box::new(DenyApprover { advice: String::new() }),
                 audit,
                 store: Box::new(MemoryStore::default()),
                 workers: 8,
             })
         };
-        let recorded = host(Box::new(AuditLog::open(&directory.path().join("state")).expect("an audit log")));
-        let host = host(Box::new(Unrecorded));
+        let audited_host = host(Box::new(AuditLog::open(&directory.path().join("state")).expect("an audit log")));
+        let host = host(Box::new(NullAuditSink));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
         println!("paths are resolved by {}\n", fence.backend());
-        Self { _directory: directory, root, fence, host, recorded, session, unjournaled, line, runtime }
+        Self { _directory: directory, root, fence, host, audited_host, session, unjournaled_session, line, runtime }
     }
 
     fn call(&self, tool: &str, arguments: &str) -> String {
@@ -127,7 +129,7 @@ impl Bench {
         let arguments = format!(r#"{{"path":"{path}"}}"#);
         let times = compare(
             "read 4 KiB, six directories deep",
-            Rounds { rounds: 300, batch: 200 },
+            BenchRounds { rounds: 300, batch: 200 },
             &mut [
                 ("std::fs::read", &mut || drop(black_box(fs::read(&plain)))),
                 ("std::fs::read and SHA-256", &mut || {
@@ -136,7 +138,7 @@ impl Bench {
                 ("Fence::read", &mut || drop(black_box(self.fence.read(path, 1 << 20)))),
                 ("Host::call read_file", &mut || drop(black_box(self.call("read_file", &arguments)))),
                 ("Host::call read_file, with the audit log", &mut || {
-                    drop(black_box(self.call_on(&self.recorded, &self.session, "read_file", &arguments)));
+                    drop(black_box(self.call_on(&self.audited_host, &self.session, "read_file", &arguments)));
                 }),
             ],
         );
@@ -159,7 +161,7 @@ impl Bench {
         let intent = "x".repeat(600) + "\n";
         let times = compare(
             "replace 4 KiB, durably",
-            Rounds { rounds: 150, batch: 1 },
+            BenchRounds { rounds: 150, batch: 1 },
             &mut [
                 ("temporary file, fsync, rename, directory fsync", &mut || replace_plainly(&plain, &content)),
                 ("one line appended, fdatasync", &mut || {
@@ -167,16 +169,16 @@ impl Bench {
                     self.line.sync_data().expect("a sync");
                 }),
                 ("Host::call write_file, without the journal", &mut || {
-                    drop(black_box(self.call_on(&self.host, &self.unjournaled, "write_file", &fenced)));
+                    drop(black_box(self.call_on(&self.host, &self.unjournaled_session, "write_file", &fenced)));
                 }),
                 ("Host::call write_file", &mut || drop(black_box(self.call("write_file", &journaled)))),
                 ("Host::call write_file, with the audit log", &mut || {
-                    drop(black_box(self.call_on(&self.recorded, &self.session, "write_file", &journaled)));
+                    drop(black_box(self.call_on(&self.audited_host, &self.session, "write_file", &journaled)));
                 }),
             ],
         );
         for (what, of) in
-            [("best", (|times: &Times| times.best) as fn(&Times) -> f64), ("median", |times| times.median)]
+            [("best", (|times: &BenchTimes| times.best) as fn(&BenchTimes) -> f64), ("median", |times| times.median)]
         {
             let [sync, without, with] = [1, 2, 3].map(|way| of(&times[way]));
             println!(
@@ -197,7 +199,7 @@ impl Bench {
         }
         compare(
             "list 100,000 entries",
-            Rounds { rounds: 12, batch: 1 },
+            BenchRounds { rounds: 12, batch: 1 },
             &mut [
                 ("std::fs::read_dir, sort, stat of 1,000", &mut || drop(black_box(list_plainly(&directory)))),
                 ("Host::call list_directory", &mut || {
@@ -230,18 +232,18 @@ impl Bench {
     }
 }
 
-struct Rounds {
+struct BenchRounds {
     rounds: usize,
     /// Calls that are timed together, for what is too short to be timed alone.
     batch: u32,
 }
 
-struct Times {
+struct BenchTimes {
     best: f64,
     median: f64,
 }
 
-fn compare(title: &str, how: Rounds, ways: &mut [(&str, &mut dyn FnMut())]) -> Vec<Times> {
+fn compare(title: &str, how: BenchRounds, ways: &mut [(&str, &mut dyn FnMut())]) -> Vec<BenchTimes> {
     println!("{title}");
     let mut taken = vec![Vec::with_capacity(how.rounds); ways.len()];
     for round in 0..how.rounds + 2 {
@@ -256,14 +258,14 @@ fn compare(title: &str, how: Rounds, ways: &mut [(&str, &mut dyn FnMut())]) -> V
             }
         }
     }
-    let times: Vec<Times> = taken
+    let times: Vec<BenchTimes> = taken
         .into_iter()
         .map(|mut taken| {
             taken.sort_by(f64::total_cmp);
-            Times { best: taken[0], median: taken[taken.len() / 2] }
+            BenchTimes { best: taken[0], median: taken[taken.len() / 2] }
         })
         .collect();
-    for ((name, _), Times { best, median }) in ways.iter().zip(&times) {
+    for ((name, _), BenchTimes { best, median }) in ways.iter().zip(&times) {
         let (of_best, of_median) = (best / times[0].best, median / times[0].median);
         println!("  {name:<48} best {best:>10.2} µs ({of_best:.2})  median {median:>10.2} µs ({of_median:.2})");
     }

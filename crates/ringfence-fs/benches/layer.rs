@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use ringfence_fs::{Fence, MountSpec, Options, Rights};
+use ringfence_fs::{Fence, FenceOptions, MountAccess, MountSpec};
 use ringfence_kernel::{
-    Bits, Changes, Choice, Context, Dialect, Face, Host, KeepDecision, Limits, MemoryStore, Nobody, Pace, Parts, Plan,
-    Preset, Preview, Principal, Registry, Session, Signal, Ticket, Tool, ToolCall, ToolError, Unrecorded, View,
-    Workspace,
+    CallContext, CallLimits, CommitState, DenyApprover, Dialect, Host, HostConfig, IoMode, KeepDecision, MemoryStore,
+    NullAuditSink, Preset, Preview, Principal, Session, SessionTaint, Ticket, Tool, ToolBinding, ToolCall, ToolError,
+    ToolFilter, ToolPlan, ToolRegistry, Workspace, WorkspaceChanges, WorkspaceView,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -47,7 +47,7 @@ fn main() {
 }
 
 /// Commits a layer, as a tool that ran a program in it would.
-struct Commit(Arc<dyn Workspace>);
+struct CommitBenchTool(Arc<dyn Workspace>);
 
 /// Commit a layer.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -58,30 +58,30 @@ struct Args {
 
 /// Nothing more is said.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Done {
+struct CommitBenchOutcome {
     change: String,
 }
 
-impl Tool for Commit {
+impl Tool for CommitBenchTool {
     type Args = Args;
-    type Work = Box<dyn Changes>;
-    type Outcome = Done;
+    type Prepared = Box<dyn WorkspaceChanges>;
+    type Outcome = CommitBenchOutcome;
 
-    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Self::Work>, ToolError> {
-        let view = View { started: UNIX_EPOCH + Duration::from_nanos(args.started), ..self.0.view(cx)? };
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<Self::Prepared>, ToolError> {
+        let view = WorkspaceView { started: UNIX_EPOCH + Duration::from_nanos(args.started), ..self.0.view(cx)? };
         let work = self.0.changes(&view, fs::File::open(args.upper).expect("a layer").into(), cx)?;
-        let touches = work.groups().into_iter().flat_map(|group| group.touches).collect();
-        Ok(Plan { touches, work })
+        let touches = work.groups().into_iter().flat_map(|group| group.accesses).collect();
+        Ok(ToolPlan { accesses: touches, prepared: work })
     }
 
-    fn preview(&self, work: &mut Self::Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut Self::Prepared, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
         work.preview(cx)
     }
 
-    fn run(&self, mut work: Self::Work, ticket: &Ticket<'_>) -> Result<Done, ToolError> {
-        work.settle(vec![KeepDecision::Keep; work.groups().len()]);
+    fn run(&self, mut work: Self::Prepared, ticket: &Ticket<'_>) -> Result<CommitBenchOutcome, ToolError> {
+        work.reconcile(vec![KeepDecision::Keep; work.groups().len()]);
         work.commit(ticket)?;
-        Ok(Done { change: ticket.change().to_owned() })
+        Ok(CommitBenchOutcome { change: ticket.change_id().to_owned() })
     }
 }
 
@@ -91,10 +91,10 @@ fn round() -> Vec<(&'static str, Duration)> {
     let memory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let root = directory.path().join("ws");
     fs::create_dir(&root).expect("a workspace");
-    let workspace = MountSpec { alias: "workspace".to_owned(), path: root.clone(), rights: Rights::ReadWrite };
+    let workspace = MountSpec { alias: "workspace".to_owned(), path: root.clone(), rights: MountAccess::ReadWrite };
     let fence =
-        Fence::new(workspace, Vec::new(), &directory.path().join("state"), Options::default()).expect("a fence");
-    let caller = Caller::new(&fence);
+        Fence::new(workspace, Vec::new(), &directory.path().join("state"), FenceOptions::default()).expect("a fence");
+    let caller = OverlayBench::new(&fence);
     let mut times = Vec::new();
     let mut time = |what, act: &mut dyn FnMut()| {
         let begun = Instant::now();
@@ -137,43 +137,43 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-struct Caller {
+struct OverlayBench {
     host: Host,
     session: Arc<Session>,
     workspace: Arc<dyn Workspace>,
-    limits: Limits,
+    limits: CallLimits,
 }
 
-impl Caller {
+impl OverlayBench {
     fn new(fence: &Fence) -> Self {
         let workspace = fence.workspace("workspace").expect("a workspace");
-        let mut registry = Registry::new();
+        let mut registry = ToolRegistry::new();
         ringfence_fs::register(&mut registry, fence).expect("tools");
-        let face = Face::standard::<Args, Done>("commit_layer");
-        registry.register(Commit(Arc::clone(&workspace)), [face]).expect("a tool");
-        let limits = Limits { call_time: Duration::from_secs(600), ..Limits::of(Dialect::Standard) };
+        let face = ToolBinding::standard::<Args, CommitBenchOutcome>("commit_layer");
+        registry.register(CommitBenchTool(Arc::clone(&workspace)), [face]).expect("a tool");
+        let limits = CallLimits { call_time: Duration::from_secs(600), ..CallLimits::for_dialect(Dialect::Standard) };
         let session = Session {
             id: "bench".to_owned(),
             principal: Principal::agent("bench"),
             dialect: Dialect::Standard,
             agent: None,
             limits: limits.clone(),
-            catalog: registry.catalog(Dialect::Standard, &Choice::default()).expect("a catalog"),
-            bits: Bits::default(),
+            catalog: registry.catalog(Dialect::Standard, &ToolFilter::default()).expect("a catalog"),
+            taint: SessionTaint::default(),
         };
-        let host = Host::new(Parts {
+        let host = Host::new(HostConfig {
             policy: Box::new(Preset::Edits),
-            approver: Box::new(Nobody { advice: String::new() }),
-            audit: Box::new(Unrecorded),
+            approver: Box::new(DenyApprover { advice: String::new() }),
+            audit: Box::new(NullAuditSink),
             store: Box::new(MemoryStore::default()),
             workers: 2,
         });
         Self { host, session: Arc::new(session), workspace, limits }
     }
 
-    fn view(&self) -> View {
-        let signal = Signal::new();
-        self.workspace.view(&Context::new(&self.limits, Pace::Patient, &signal)).expect("a view")
+    fn view(&self) -> WorkspaceView {
+        let signal = CommitState::new();
+        self.workspace.view(&CallContext::new(&self.limits, IoMode::Blocking, &signal)).expect("a view")
     }
 
     fn started(&self) -> u64 {
@@ -182,11 +182,11 @@ impl Caller {
     }
 
     fn compare(&self, upper: &Path) {
-        let signal = Signal::new();
-        let cx = Context::new(&self.limits, Pace::Patient, &signal);
+        let signal = CommitState::new();
+        let cx = CallContext::new(&self.limits, IoMode::Blocking, &signal);
         let upper = fs::File::open(upper).expect("a layer");
         let changes = self.workspace.changes(&self.view(), upper.into(), &cx).expect("changes");
-        assert!(changes.list().is_empty());
+        assert!(changes.changed_paths().is_empty());
     }
 
     fn commit(&self, upper: &Path, started: u64) {

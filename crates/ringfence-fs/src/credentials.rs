@@ -6,7 +6,7 @@
 //! Not here: names that are secrets themselves (`sensitive` in the kernel).
 
 /// Files of settings that can hold a credential beside what anybody may read, as names are folded.
-const SETTINGS: [&str; 12] = [
+const CONFIG_FILE_NAMES: [&str; 12] = [
     "config",
     "config.worktree",
     ".gitconfig",
@@ -26,7 +26,7 @@ const SHORTEST_TOKEN: usize = 20;
 
 /// Whether a file of this name is looked into.
 pub(crate) fn may_hold_credential(name: &[u8]) -> bool {
-    SETTINGS.iter().any(|settings| settings.as_bytes().eq_ignore_ascii_case(name))
+    CONFIG_FILE_NAMES.iter().any(|settings| settings.as_bytes().eq_ignore_ascii_case(name))
 }
 
 /// Whether settings have a password, a token or a header with one in them.
@@ -34,20 +34,20 @@ pub(crate) fn has_credential(text: &str) -> bool {
     text.lines().any(|line| {
         let line = line.trim();
         let is_comment = line.starts_with(['#', ';']);
-        has_user(line) || (!is_comment && has_secret_value(line))
+        has_url_credential(line) || (!is_comment && has_secret_value(line))
     })
 }
 
 /// `scheme://user:password@host`, or with a token for the user.
-fn has_user(line: &str) -> bool {
+fn has_url_credential(line: &str) -> bool {
     line.match_indices("://").any(|(at, scheme)| {
         let rest = &line[at + scheme.len()..];
         let end =
             rest.find(|c: char| c.is_whitespace() || matches!(c, '/' | '"' | '\'' | '?' | '#')).unwrap_or(rest.len());
         let Some((user, _)) = rest[..end].rsplit_once('@') else { return false };
         match user.split_once(':') {
-            Some((_, password)) => is_value(password),
-            None => user.len() >= SHORTEST_TOKEN && is_value(user),
+            Some((_, password)) => is_literal_value(password),
+            None => user.len() >= SHORTEST_TOKEN && is_literal_value(user),
         }
     })
 }
@@ -65,11 +65,11 @@ fn has_secret_value(line: &str) -> bool {
     if in_xml {
         return names_one(&lower);
     }
-    names_one(key) && is_value(value)
+    names_one(key) && is_literal_value(value)
 }
 
 /// Not a reference to where it really is.
-fn is_value(text: &str) -> bool {
+fn is_literal_value(text: &str) -> bool {
     !text.is_empty() && !text.starts_with(['$', '%', '<']) && !matches!(text, "true" | "false" | "null" | "none")
 }
 

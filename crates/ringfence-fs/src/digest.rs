@@ -10,13 +10,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ringfence_kernel::{ErrorKind, ToolError};
 use sha2::{Digest as _, Sha256};
 
-use crate::stamp::{FileId, Stamp};
+use crate::stat::{FileId, FileStat};
 
 /// Times are trusted when they are older than this, in nanoseconds.
-const SETTLED: i128 = 2_000_000_000;
+const TRUSTED_AGE_NANOS: i128 = 2_000_000_000;
 
 /// More files than this and the oldest memories go.
-const MOST_REMEMBERED: usize = 4096;
+const MAX_CACHED: usize = 4096;
 
 /// A SHA-256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,9 +59,9 @@ pub fn content_id(bytes: &[u8]) -> String {
 
 /// A digest in the making.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Hasher(Sha256);
+pub(crate) struct Sha256Hasher(Sha256);
 
-impl Hasher {
+impl Sha256Hasher {
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
@@ -73,23 +73,23 @@ impl Hasher {
 
 /// The digests of large files that were hashed before.
 #[derive(Debug, Default)]
-pub(crate) struct Digests {
-    known: Mutex<HashMap<FileId, (Stamp, Digest)>>,
+pub(crate) struct DigestCache {
+    cache: Mutex<HashMap<FileId, (FileStat, Digest)>>,
 }
 
-impl Digests {
-    pub(crate) fn recall(&self, stamp: &Stamp) -> Option<Digest> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+impl DigestCache {
+    pub(crate) fn lookup(&self, stamp: &FileStat) -> Option<Digest> {
+        let known = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(&stamp.id).filter(|(of, _)| of == stamp).map(|(_, digest)| *digest)
     }
 
-    pub(crate) fn remember(&self, stamp: &Stamp, digest: Digest) {
+    pub(crate) fn insert(&self, stamp: &FileStat, digest: Digest) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos().cast_signed());
-        if now - stamp.modified.max(stamp.changed) < SETTLED {
+        if now - stamp.modified.max(stamp.changed) < TRUSTED_AGE_NANOS {
             return;
         }
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MOST_REMEMBERED {
+        let mut known = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MAX_CACHED {
             known.clear();
         }
         known.insert(stamp.id, (*stamp, digest));
@@ -115,7 +115,7 @@ pub(crate) fn check_match(shown: &str, expected: Option<Digest>, current: Option
 
 #[cfg(test)]
 mod tests {
-    use super::{Digest, Hasher};
+    use super::{Digest, Sha256Hasher};
 
     #[test]
     fn a_digest_is_read_back_in_either_case_and_nothing_else_is() {
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn parts_hash_like_the_whole() {
-        let mut hasher = Hasher::default();
+        let mut hasher = Sha256Hasher::default();
         hasher.update(b"a");
         hasher.update(b"bc");
         assert_eq!(hasher.finish(), Digest::of(b"abc"));

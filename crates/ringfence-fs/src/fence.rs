@@ -6,24 +6,24 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ringfence_kernel::{Context, Dialect, ErrorKind, Limits, Pace, Signal, ToolError, nearest};
+use ringfence_kernel::{CallContext, CallLimits, CommitState, Dialect, ErrorKind, IoMode, ToolError, nearest_name};
 use rustix::fs::{CWD, Mode, OFlags, StatFs};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use crate::again::{fstat, fstatfs, mkdirat, openat, statfs};
-use crate::content::{Hashing, read_start};
-use crate::digest::Digests;
-use crate::guard::{ChangeRule, Guard};
-use crate::journal::{Entry, Journal, Newest};
-use crate::known::{At, Born, Known};
-use crate::locks::Locks;
-use crate::mount::{Durability, Mount, Rights, Spot, look, rename_onto_nothing};
+use crate::content::{DigestMode, read_start};
+use crate::digest::DigestCache;
+use crate::guard::{ChangeRule, FileGuard};
+use crate::guest::GuestPath;
+use crate::journal::{ChangeClock, Journal, JournalEntry};
+use crate::lock::LockTable;
+use crate::mount::{Durability, LocatedPath, Mount, MountAccess, rename_noreplace, stat};
 use crate::name::NameRule;
-use crate::path::GuestPath;
 use crate::recover::recover_all;
-use crate::resolve::{CAREFUL, How, Kernel, Links, PLACE, Resolver, Walker};
-use crate::stamp::Stamp;
+use crate::resolver::{CapStdResolver, LinkPolicy, OpenHow, Openat2Resolver, PATH_ONLY, PathResolver, SAFE_OPEN};
+use crate::sensitive_files::{BirthTime, FileRef, SensitiveFiles};
+use crate::stat::FileStat;
+use crate::syscall::{fstat, fstatfs, mkdirat, openat, statfs};
 
 /// Every directory that tools may reach. There is no other way to a file.
 #[derive(Clone, Debug)]
@@ -38,15 +38,15 @@ pub struct MountSpec {
     /// `project` for what callers write as `@project/…`.
     pub alias: String,
     pub path: PathBuf,
-    pub rights: Rights,
+    pub rights: MountAccess,
 }
 
 /// A mount, and every change of it.
-pub(crate) type Journaled = (Arc<Mount>, Vec<Entry>);
+pub(crate) type MountChanges = (Arc<Mount>, Vec<JournalEntry>);
 
 /// A path as a caller gave it, and how their dialect reads it.
 #[derive(Clone, Debug)]
-pub(crate) enum Given {
+pub(crate) enum PathArg {
     /// Relative to the workspace, absolute inside it, or `@mount/…` where further mounts are declared.
     Workspace(String),
     /// The same, and `/workspace/…`, the path that programs see, is the workspace too.
@@ -57,16 +57,16 @@ pub(crate) enum Given {
 
 /// How the fence works.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
-    pub backend: Backend,
+pub struct FenceOptions {
+    pub backend: ResolverBackend,
     pub durability: Durability,
     pub names: NameRule,
-    pub journal: Journaling,
+    pub journal: JournalMode,
 }
 
 /// Whether changes can be taken back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Journaling {
+pub enum JournalMode {
     #[default]
     On,
     /// What is displaced goes for good, as any other program would have it.
@@ -75,7 +75,7 @@ pub enum Journaling {
 
 /// Who resolves paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Backend {
+pub enum ResolverBackend {
     /// The kernel where it can, `cap-std` where it cannot.
     #[default]
     Best,
@@ -99,9 +99,9 @@ pub enum FenceError {
     Graph { path: String, problem: String },
 }
 
-impl Given {
+impl PathArg {
     /// A path of the workspace, where nothing but white space is no path.
-    pub(crate) fn unless_blank(text: String) -> Self {
+    pub(crate) fn workspace_unless_blank(text: String) -> Self {
         Self::Workspace(if text.trim().is_empty() { String::new() } else { text })
     }
 }
@@ -115,13 +115,13 @@ impl Fence {
         workspace: MountSpec,
         others: Vec<MountSpec>,
         state: &Path,
-        options: Options,
+        options: FenceOptions,
     ) -> Result<Self, FenceError> {
         let fail = |source| FenceError::Open { what: "state directory".to_owned(), source };
-        let own = Own {
-            locks: open_own(state, "locks").map_err(fail)?,
-            journal: open_own(state, "journal").map_err(fail)?,
-            newest: Arc::default(),
+        let own = StateDirs {
+            locks: open_state_dir(state, "locks").map_err(fail)?,
+            journal: open_state_dir(state, "journal").map_err(fail)?,
+            clock: Arc::default(),
         };
         let mut mounts: Vec<Arc<Mount>> = Vec::new();
         for (spec, named) in std::iter::once((workspace, false)).chain(others.into_iter().map(|spec| (spec, true))) {
@@ -139,7 +139,7 @@ impl Fence {
                     return Err(FenceError::Overlap(other.alias.to_string(), mount.alias.to_string()));
                 }
             }
-            if mount.rights == Rights::ReadWrite {
+            if mount.rights == MountAccess::ReadWrite {
                 recover_all(&mount);
             }
             mount.journal.iter().for_each(Journal::read);
@@ -152,7 +152,7 @@ impl Fence {
     pub fn guard(&mut self, alias: &str, path: &str, rule: Arc<dyn ChangeRule>) -> Result<(), FenceError> {
         let mount = self.mounts.iter_mut().find(|mount| &*mount.alias == alias).and_then(Arc::get_mut);
         let mount = mount.ok_or_else(|| FenceError::Guard(format!("@{alias}/{path}")))?;
-        mount.guards.push(Guard { path: path.as_bytes().to_vec(), rule });
+        mount.guards.push(FileGuard { path: path.as_bytes().to_vec(), rule });
         Ok(())
     }
 
@@ -168,15 +168,15 @@ impl Fence {
     /// A file of the workspace that the host itself goes by, such as its settings: all of it, or an error if it has
     /// more than `most` bytes. `None` if there is none.
     pub fn read(&self, path: &str, most: u64) -> Result<Option<Vec<u8>>, ToolError> {
-        let limits = Limits { read_bytes: most, ..Limits::of(Dialect::Standard) };
-        let signal = Signal::new();
-        let cx = Context::new(&limits, Pace::Patient, &signal);
+        let limits = CallLimits { read_bytes: most, ..CallLimits::for_dialect(Dialect::Standard) };
+        let signal = CommitState::new();
+        let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
         let spot = self.find(path)?;
         let file = match spot.open_content(&cx) {
             Err(error) if error.kind == ErrorKind::NotFound => return Ok(None),
             opened => opened?,
         };
-        let part = read_start(&spot.mount, &file, Hashing::Unwanted, &spot.shown, &cx)?;
+        let part = read_start(&spot.mount, &file, DigestMode::Skip, &spot.shown, &cx)?;
         if part.truncated {
             return Err(ToolError::new(ErrorKind::ReadLimit, format!("`{}` has more than {most} bytes", spot.shown)));
         }
@@ -184,18 +184,18 @@ impl Fence {
     }
 
     /// Where a path of the standard dialect points: into the workspace, or into the mount that it names.
-    pub(crate) fn locate(&self, text: &str, cx: &Context<'_>) -> Result<Spot, ToolError> {
-        announced(self.find_standard(text)?, cx)
+    pub(crate) fn locate(&self, text: &str, cx: &CallContext<'_>) -> Result<LocatedPath, ToolError> {
+        announce_lookup(self.find_standard(text)?, cx)
     }
 
     /// The same, for tools that several dialects offer.
-    pub(crate) fn locate_given(&self, given: &Given, cx: &Context<'_>) -> Result<Spot, ToolError> {
+    pub(crate) fn locate_arg(&self, given: &PathArg, cx: &CallContext<'_>) -> Result<LocatedPath, ToolError> {
         let spot = match given {
-            Given::Workspace(text) => self.find(text)?,
-            Given::Standard(text) => self.find_standard(text)?,
-            Given::Mounted(text) => self.find_mounted(text)?,
+            PathArg::Workspace(text) => self.find(text)?,
+            PathArg::Standard(text) => self.find_standard(text)?,
+            PathArg::Mounted(text) => self.find_mounted(text)?,
         };
-        announced(spot, cx)
+        announce_lookup(spot, cx)
     }
 
     /// Whether two paths of the standard dialect point to the same place, as far as they say so themselves.
@@ -207,68 +207,76 @@ impl Fence {
     }
 
     /// A directory that really is at the path that programs see is meant before the workspace is.
-    fn find_standard(&self, text: &str) -> Result<Spot, ToolError> {
+    fn find_standard(&self, text: &str) -> Result<LocatedPath, ToolError> {
         let real = |mount: &Mount| mount.host_roots.iter().any(|root| GuestPath::is_beneath(text, root));
         let [workspace, others @ ..] = &self.mounts[..] else { return self.find(text) };
         if !GuestPath::is_beneath(text, Path::new(WORKSPACE_OF_PROGRAMS)) || real(workspace) {
             return self.find(text);
         }
         match others.iter().find(|mount| real(mount)) {
-            Some(mount) => Ok(spot(mount, GuestPath::parse_beneath(text, &mount.host_roots)?, Shown::WithAlias)),
-            None => Ok(spot(workspace, GuestPath::parse_beneath(text, &[WORKSPACE_OF_PROGRAMS])?, Shown::Bare)),
+            Some(mount) => {
+                Ok(located_path(mount, GuestPath::parse_beneath(text, &mount.host_roots)?, PathStyle::WithAlias))
+            }
+            None => {
+                Ok(located_path(workspace, GuestPath::parse_beneath(text, &[WORKSPACE_OF_PROGRAMS])?, PathStyle::Bare))
+            }
         }
     }
 
-    fn find_mounted(&self, text: &str) -> Result<Spot, ToolError> {
+    fn find_mounted(&self, text: &str) -> Result<LocatedPath, ToolError> {
         let Some(named) = text.strip_prefix('@') else {
             let aliases: Vec<String> = self.mounts.iter().map(|mount| format!("@{}", mount.alias)).collect();
             let message = format!("a path must begin with a mount: {}", aliases.join(", "));
             return Err(ToolError::new(ErrorKind::InvalidPath, message));
         };
         let (mount, path) = self.beneath_alias(&with_single_slash(named), "")?;
-        if path.climbs() {
+        if path.has_dotdot() {
             return Err(ToolError::new(ErrorKind::OutsideWorkspace, "a path must not have `..` in it"));
         }
-        Ok(spot(mount, path, Shown::WithAlias))
+        Ok(located_path(mount, path, PathStyle::WithAlias))
     }
 
-    pub(crate) fn find(&self, text: &str) -> Result<Spot, ToolError> {
+    pub(crate) fn find(&self, text: &str) -> Result<LocatedPath, ToolError> {
         if let Some(named) = text.strip_prefix('@')
             && self.mounts.len() > 1
         {
             let (mount, path) =
                 self.beneath_alias(named, "; a directory of that name is written with `./` in front")?;
-            return Ok(spot(mount, path, if mount.named { Shown::WithAlias } else { Shown::Bare }));
+            return Ok(located_path(
+                mount,
+                path,
+                if mount.shows_alias { PathStyle::WithAlias } else { PathStyle::Bare },
+            ));
         }
         let mount = &self.mounts[0];
-        Ok(spot(mount, GuestPath::parse_beneath(text, &mount.host_roots)?, Shown::Bare))
+        Ok(located_path(mount, GuestPath::parse_beneath(text, &mount.host_roots)?, PathStyle::Bare))
     }
 
     /// The mount that a path names after its `@`, and the path below it. `advice` is for names that no mount has.
     fn beneath_alias(&self, named: &str, advice: &str) -> Result<(&Arc<Mount>, GuestPath), ToolError> {
         let (alias, rest) = named.split_once('/').unwrap_or((named, ""));
         let mount = self.mounts.iter().find(|mount| &*mount.alias == alias);
-        let mount = mount.ok_or_else(|| self.unknown_alias(alias, advice))?;
+        let mount = mount.ok_or_else(|| self.unknown_alias_error(alias, advice))?;
         Ok((mount, GuestPath::parse(if rest.is_empty() { "." } else { rest })?))
     }
 
     /// What the journal of each mount has, the oldest first.
-    pub(crate) fn journals(&self) -> Result<Vec<Journaled>, ToolError> {
+    pub(crate) fn mount_changes(&self) -> Result<Vec<MountChanges>, ToolError> {
         let unreadable = |_| ToolError::new(ErrorKind::Unavailable, "the journal of changes cannot be read");
         let journals = self.mounts.iter().filter_map(|mount| Some((mount, mount.journal.as_ref()?)));
         journals.map(|(mount, journal)| Ok((Arc::clone(mount), journal.entries().map_err(unreadable)?))).collect()
     }
 
     /// Names that mean a mount where they stand at the start of a path, so that an entry of that name is not meant.
-    pub(crate) fn shadowed(&self, spot: &Spot) -> Vec<String> {
+    pub(crate) fn shadowing_aliases(&self, spot: &LocatedPath) -> Vec<String> {
         let at_start = spot.path.is_root() && Arc::ptr_eq(&spot.mount, &self.mounts[0]) && self.mounts.len() > 1;
         if at_start { self.mounts.iter().map(|mount| format!("@{}", mount.alias)).collect() } else { Vec::new() }
     }
 
-    fn unknown_alias(&self, alias: &str, advice: &str) -> ToolError {
+    fn unknown_alias_error(&self, alias: &str, advice: &str) -> ToolError {
         let alias = &alias[..alias.floor_char_boundary(64)];
         let error = ToolError::new(ErrorKind::InvalidPath, format!("there is no mount `@{alias}`"));
-        match nearest(alias, self.mounts.iter().map(|mount| &*mount.alias)) {
+        match nearest_name(alias, self.mounts.iter().map(|mount| &*mount.alias)) {
             Some(guess) => error.hint(&format!("did you mean `@{guess}`?")),
             None if alias == "state" => error.hint("it belongs to a run: start with `--run ID`"),
             None => {
@@ -292,71 +300,71 @@ fn with_single_slash(named: &str) -> Cow<'_, str> {
 }
 
 /// Says where a call looks, to those who have to know before it does.
-fn announced(spot: Spot, cx: &Context<'_>) -> Result<Spot, ToolError> {
-    cx.name_subject(&spot.shown);
-    cx.seek(spot.clone());
-    spot.mount.check_in_place(cx.pace)?;
-    spot.mount.look_around(cx)?;
+fn announce_lookup(spot: LocatedPath, cx: &CallContext<'_>) -> Result<LocatedPath, ToolError> {
+    cx.set_subject(&spot.shown);
+    cx.add_lookup(spot.clone());
+    spot.mount.check_in_place(cx.io_mode)?;
+    spot.mount.scan_root(cx)?;
     Ok(spot)
 }
 
 /// Whether replies name the mount of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shown {
+enum PathStyle {
     Bare,
     WithAlias,
 }
 
-fn spot(mount: &Arc<Mount>, path: GuestPath, how: Shown) -> Spot {
+fn located_path(mount: &Arc<Mount>, path: GuestPath, how: PathStyle) -> LocatedPath {
     let shown = match (how, path.is_root()) {
-        (Shown::Bare, _) => path.shown(),
-        (Shown::WithAlias, true) => format!("@{}", mount.alias),
-        (Shown::WithAlias, false) => format!("@{}/{}", mount.alias, path.shown()),
+        (PathStyle::Bare, _) => path.display(),
+        (PathStyle::WithAlias, true) => format!("@{}", mount.alias),
+        (PathStyle::WithAlias, false) => format!("@{}/{}", mount.alias, path.display()),
     };
-    Spot { mount: Arc::clone(mount), path, shown }
+    LocatedPath { mount: Arc::clone(mount), path, shown }
 }
 
 /// Directories of our own that every mount has a part of.
-struct Own {
+struct StateDirs {
     locks: OwnedFd,
     journal: OwnedFd,
-    newest: Arc<Newest>,
+    clock: Arc<ChangeClock>,
 }
 
 #[expect(clippy::disallowed_methods, reason = "the name of the root, only to understand absolute paths")]
-fn open_mount(spec: MountSpec, named: bool, own: &Own, options: Options) -> Result<Mount, FenceError> {
+fn open_mount(spec: MountSpec, named: bool, own: &StateDirs, options: FenceOptions) -> Result<Mount, FenceError> {
     let what =
         if named { format!("directory of the mount `{}`", spec.alias) } else { "workspace directory".to_owned() };
     let fail = |error: std::io::Error| FenceError::Open { what: what.clone(), source: error };
-    let root = openat(CWD, &spec.path, OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Mode::empty())
+    let root = openat(CWD, &spec.path, OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN, Mode::empty())
         .map_err(|errno| fail(errno.into()))?;
-    let stamp = Stamp::of(&fstat(&root).map_err(|errno| fail(errno.into()))?);
+    let stamp = FileStat::from_stat(&fstat(&root).map_err(|errno| fail(errno.into()))?);
     let mut host_roots = vec![spec.path.clone()];
     host_roots.extend(std::fs::canonicalize(&spec.path).ok().filter(|real| *real != spec.path));
-    let resolver: Box<dyn Resolver> = match options.backend {
-        Backend::Best if kernel_resolves(&root) => Box::new(Kernel),
-        _ => Box::new(Walker::new(root.as_fd()).map_err(fail)?),
+    let resolver: Box<dyn PathResolver> = match options.backend {
+        ResolverBackend::Best if has_openat2(&root) => Box::new(Openat2Resolver),
+        _ => Box::new(CapStdResolver::new(root.as_fd()).map_err(fail)?),
     };
-    let quick = fstatfs(&root).is_ok_and(|found| answers_from_memory(&found)) && is_local(&spec.path);
+    let quick = fstatfs(&root).is_ok_and(|found| supports_cached_lookup(&found)) && is_local(&spec.path);
     let stripes = format!("{:x}-{:x}", stamp.id.device, stamp.id.inode);
-    let locks = open_private(&own.locks, stripes.as_bytes())
+    let locks = open_private_dir(&own.locks, stripes.as_bytes())
         .map_err(|errno| FenceError::Open { what: "lock directory".to_owned(), source: errno.into() })?;
     let journal = match (spec.rights, options.journal) {
-        (Rights::ReadWrite, Journaling::On) => {
-            let born = At::open(&root).born();
-            Some(open_journal(&own.journal, &stripes, born).and_then(|directory| Journal::open(directory, &own.newest)))
+        (MountAccess::ReadWrite, JournalMode::On) => {
+            let born = FileRef::open(&root).birth_time();
+            Some(open_journal(&own.journal, &stripes, born).and_then(|directory| Journal::open(directory, &own.clock)))
         }
         _ => None,
     };
     let journal = journal.transpose();
     let journal =
         journal.map_err(|errno| FenceError::Open { what: "journal of changes".to_owned(), source: errno.into() })?;
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | CAREFUL;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | SAFE_OPEN;
     let note = openat(&locks, c"secrets", flags, Mode::RUSR | Mode::WUSR)
         .map_err(|errno| FenceError::Open { what: "note about secrets".to_owned(), source: errno.into() })?;
     Ok(Mount {
         alias: Arc::from(spec.alias),
-        named,
+        shows_alias: named,
         id: stamp.id,
         host_roots,
         rights: spec.rights,
@@ -364,26 +372,26 @@ fn open_mount(spec: MountSpec, named: bool, own: &Own, options: Options) -> Resu
         names: options.names,
         durability: options.durability,
         resolver,
-        quick,
-        locks: Locks::new(locks),
+        supports_non_blocking: quick,
+        locks: LockTable::new(locks),
         journal,
-        digests: Digests::default(),
-        known: Known::read(note),
+        digests: DigestCache::default(),
+        sensitive_files: SensitiveFiles::read(note),
         guards: Vec::new(),
-        own_descriptors: openat(CWD, c"/proc/self/fd", PLACE | OFlags::DIRECTORY, Mode::empty()).ok(),
+        proc_self_fd: openat(CWD, c"/proc/self/fd", PATH_ONLY | OFlags::DIRECTORY, Mode::empty()).ok(),
         root,
     })
 }
 
 /// One lookup tells whether the kernel, or a sandbox around us, lets `openat2` through.
-fn kernel_resolves(root: &OwnedFd) -> bool {
-    let how = How { flags: PLACE, links: Links::Refuse, pace: Pace::Patient };
-    Kernel.open(root.as_fd(), b".", how).is_ok()
+fn has_openat2(root: &OwnedFd) -> bool {
+    let how = OpenHow { flags: PATH_ONLY, links: LinkPolicy::Refuse, pace: IoMode::Blocking };
+    Openat2Resolver.open(root.as_fd(), b".", how).is_ok()
 }
 
 /// Local file systems open and stat what is in memory without asking a daemon or a network.
 #[expect(clippy::cast_sign_loss, reason = "a magic number is no quantity")]
-fn answers_from_memory(found: &StatFs) -> bool {
+fn supports_cached_lookup(found: &StatFs) -> bool {
     const EXT: u64 = 0xef53;
     const XFS: u64 = 0x5846_5342;
     const BTRFS: u64 = 0x9123_683e;
@@ -397,7 +405,7 @@ fn answers_from_memory(found: &StatFs) -> bool {
 fn is_local(path: &Path) -> bool {
     const OVERLAY: u64 = 0x794c_7630;
     #[expect(clippy::cast_sign_loss, reason = "a magic number is no quantity")]
-    let local = |found: StatFs| answers_from_memory(&found) || found.f_type as u64 == OVERLAY;
+    let local = |found: StatFs| supports_cached_lookup(&found) || found.f_type as u64 == OVERLAY;
     path.ancestors().skip(1).all(|above| statfs(above).is_ok_and(local))
 }
 
@@ -410,39 +418,39 @@ fn overlap(a: &Mount, b: &Mount) -> bool {
 }
 
 /// A directory of our own below the state directory, made if it is missing.
-pub(crate) fn open_own(state: &Path, name: &str) -> std::io::Result<OwnedFd> {
+pub(crate) fn open_state_dir(state: &Path, name: &str) -> std::io::Result<OwnedFd> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
-    let state = openat(CWD, state, OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Mode::empty())?;
-    Ok(open_private(&state, name.as_bytes())?)
+    let state = openat(CWD, state, OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN, Mode::empty())?;
+    Ok(open_private_dir(&state, name.as_bytes())?)
 }
 
 /// The directory of a mount's journal. An inode is given out again: one that was made at another time has another journal.
-fn open_journal(parent: &OwnedFd, id: &str, born: Born) -> Result<OwnedFd, Errno> {
-    let Some(born) = born else { return open_private(parent, id.as_bytes()) };
+fn open_journal(parent: &OwnedFd, id: &str, born: BirthTime) -> Result<OwnedFd, Errno> {
+    let Some(born) = born else { return open_private_dir(parent, id.as_bytes()) };
     let name = format!("{id}-{born}");
     let [before, now] = [id, &name].map(|name| (parent.as_fd(), name.as_bytes()));
     // Earlier versions did not say when.
-    if look(before.0, before.1)?.is_some() {
-        match rename_onto_nothing(before, now) {
+    if stat(before.0, before.1)?.is_some() {
+        match rename_noreplace(before, now) {
             Ok(()) | Err(Errno::NOENT | Errno::EXIST) => {}
             Err(errno) => return Err(errno),
         }
     }
-    open_private(parent, now.1)
+    open_private_dir(parent, now.1)
 }
 
 /// A directory that only we may enter, made if it is missing.
-fn open_private(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+fn open_private_dir(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     match mkdirat(parent, name, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(errno) => return Err(errno),
     }
-    openat(parent, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | CAREFUL, Mode::empty())
+    openat(parent, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | SAFE_OPEN, Mode::empty())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Arc, Fence, MountSpec, Options, Rights};
+    use super::{Arc, Fence, FenceOptions, MountAccess, MountSpec};
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the directories are made before there is a mount")]
@@ -451,10 +459,10 @@ mod tests {
         let spec = |alias: &str| {
             let path = home.path().join(alias);
             std::fs::create_dir(&path).unwrap();
-            MountSpec { alias: alias.to_owned(), path, rights: Rights::ReadWrite }
+            MountSpec { alias: alias.to_owned(), path, rights: MountAccess::ReadWrite }
         };
         let (workspace, data) = (spec("workspace"), spec("data"));
-        let mut fence = Fence::new(workspace, vec![data], &home.path().join("state"), Options::default()).unwrap();
+        let mut fence = Fence::new(workspace, vec![data], &home.path().join("state"), FenceOptions::default()).unwrap();
         let mut stand_at = |roots: [&str; 2]| {
             for (mount, root) in fence.mounts.iter_mut().zip(roots) {
                 Arc::get_mut(mount).unwrap().host_roots = vec![root.into()];

@@ -11,24 +11,24 @@ use std::sync::Arc;
 use ringfence_kernel::{Assurance, ErrorKind, Ticket, ToolError};
 use rustix::fs::OFlags;
 
-use crate::again::fstat;
 use crate::content::read_up_to;
-use crate::fault::{fault, wrong_type};
+use crate::errno::{errno_error, wrong_type};
 use crate::mount::Mount;
-use crate::name::{alike, show};
-use crate::replace::{Body, Old};
-use crate::slot::Slot;
-use crate::stamp::{Kind, Stamp};
+use crate::name::{escape, fold_name};
+use crate::replace::{CurrentFile, FileBody};
+use crate::stat::{FileKind, FileStat};
+use crate::syscall::fstat;
+use crate::write_target::WriteTarget;
 
 /// Judges the contents of one file.
 pub trait ChangeRule: Send + Sync + fmt::Debug {
     /// Fails where the change must not be.
-    fn judge(&self, change: &Change<'_>) -> Result<(), ToolError>;
+    fn judge(&self, change: &GuardedChange<'_>) -> Result<(), ToolError>;
 }
 
 /// What is about to happen to a guarded file.
 #[derive(Clone, Copy, Debug)]
-pub struct Change<'a> {
+pub struct GuardedChange<'a> {
     /// The file, as replies spell it.
     pub shown: &'a str,
     /// What is there now.
@@ -41,7 +41,7 @@ pub struct Change<'a> {
 
 /// A file of a mount, and the rule about it.
 #[derive(Clone, Debug)]
-pub(crate) struct Guard {
+pub(crate) struct FileGuard {
     /// Below the root.
     pub(crate) path: Vec<u8>,
     pub(crate) rule: Arc<dyn ChangeRule>,
@@ -57,14 +57,14 @@ impl Mount {
         by_person: bool,
     ) -> Result<(), ToolError> {
         let Some(guard) = self.guards.iter().find(|guard| guard.path == path) else { return Ok(()) };
-        let path = show(path);
-        let shown = if self.named { format!("@{}/{path}", self.alias) } else { path };
-        guard.rule.judge(&Change { shown: &shown, before, after, by_person })
+        let path = escape(path);
+        let shown = if self.shows_alias { format!("@{}/{path}", self.alias) } else { path };
+        guard.rule.judge(&GuardedChange { shown: &shown, before, after, by_person })
     }
 }
 
-impl Slot {
-    fn guard(&self) -> Option<&Guard> {
+impl WriteTarget {
+    fn guard(&self) -> Option<&FileGuard> {
         let path = self.path();
         self.mount.guards.iter().find(|guard| guard.path == path)
     }
@@ -76,87 +76,93 @@ impl Slot {
     /// Refuses names that some systems would not tell from a guarded one, and names below one: it is a file.
     pub(crate) fn check_beside_guards(&self) -> Result<(), ToolError> {
         let path = self.path();
-        let alike_path = alike(&path).unwrap_or_default();
-        self.refuse_if("is too much like, or lies below,", |guard| {
-            guard != path && alike(guard).is_some_and(|guard| is_at_or_below(alike_path.as_bytes(), guard.as_bytes()))
+        let alike_path = fold_name(&path).unwrap_or_default();
+        self.refuse_guarded("is too much like, or lies below,", |guard| {
+            guard != path
+                && fold_name(guard).is_some_and(|guard| is_at_or_below(alike_path.as_bytes(), guard.as_bytes()))
         })
     }
 
     /// Refuses something other than a file where a guarded file is or is to be.
     pub(crate) fn check_not_guarded(&self) -> Result<(), ToolError> {
         let path = self.path();
-        self.refuse_if("is the place of", |guard| guard == path)
+        self.refuse_guarded("is the place of", |guard| guard == path)
     }
 
     /// Refuses a directory that has a guarded file in it, or is to have one: it would take the file along.
     pub(crate) fn check_nothing_guarded_inside(&self) -> Result<(), ToolError> {
         let path = self.path();
-        self.refuse_if("is the place of", |guard| is_at_or_below(guard, &path))
+        self.refuse_guarded("is the place of", |guard| is_at_or_below(guard, &path))
     }
 
-    fn refuse_if(&self, how: &str, applies: impl Fn(&[u8]) -> bool) -> Result<(), ToolError> {
+    fn refuse_guarded(&self, how: &str, applies: impl Fn(&[u8]) -> bool) -> Result<(), ToolError> {
         let Some(guard) = self.mount.guards.iter().find(|guard| applies(&guard.path)) else { return Ok(()) };
-        let message = format!("`{}` {how} `{}`, which is guarded", self.shown, show(&guard.path));
+        let message = format!("`{}` {how} `{}`, which is guarded", self.shown, escape(&guard.path));
         Err(ToolError::new(ErrorKind::PermissionDenied, message))
     }
 
     /// Asks the rule about new contents. What was judged is what is written: contents that come from a file are read here,
     /// once.
-    pub(crate) fn judged(&self, body: Body, old: Option<&Old>, ticket: &Ticket<'_>) -> Result<Body, ToolError> {
+    pub(crate) fn judge_contents(
+        &self,
+        body: FileBody,
+        old: Option<&CurrentFile>,
+        ticket: &Ticket<'_>,
+    ) -> Result<FileBody, ToolError> {
         let Some(guard) = self.guard() else { return Ok(body) };
         let bytes = match body {
-            Body::Bytes(bytes) => bytes,
-            Body::File { from, stamp } => self.contents(&Old { fd: from, stamp }, ticket)?,
+            FileBody::Bytes(bytes) => bytes,
+            FileBody::File { from, stamp } => self.read_contents(&CurrentFile { fd: from, stat: stamp }, ticket)?,
         };
-        let before = old.map(|old| self.contents(old, ticket)).transpose()?;
-        self.ask(guard, before.as_deref(), Some(&bytes), ticket)?;
-        Ok(Body::Bytes(bytes))
+        let before = old.map(|old| self.read_contents(old, ticket)).transpose()?;
+        self.ask_rule(guard, before.as_deref(), Some(&bytes), ticket)?;
+        Ok(FileBody::Bytes(bytes))
     }
 
     /// Asks the rule whether the file may go.
     pub(crate) fn judge_removal(&self, ticket: &Ticket<'_>) -> Result<(), ToolError> {
         let Some(guard) = self.guard() else { return Ok(()) };
-        let before = self.contents_now(ticket)?;
-        self.ask(guard, before.as_deref(), None, ticket)
+        let before = self.current_contents(ticket)?;
+        self.ask_rule(guard, before.as_deref(), None, ticket)
     }
 
     /// Asks the rule whether the file that stands at `source` may take this name.
     pub(crate) fn judge_arrival(&self, source: &Self, ticket: &Ticket<'_>) -> Result<(), ToolError> {
         let Some(guard) = self.guard() else { return Ok(()) };
-        let Some(after) = source.contents_now(ticket)? else { return Ok(()) };
-        let before = self.contents_now(ticket)?;
-        self.ask(guard, before.as_deref(), Some(&after), ticket)
+        let Some(after) = source.current_contents(ticket)? else { return Ok(()) };
+        let before = self.current_contents(ticket)?;
+        self.ask_rule(guard, before.as_deref(), Some(&after), ticket)
     }
 
-    fn ask(
+    fn ask_rule(
         &self,
-        guard: &Guard,
+        guard: &FileGuard,
         before: Option<&[u8]>,
         after: Option<&[u8]>,
         ticket: &Ticket<'_>,
     ) -> Result<(), ToolError> {
         let by_person = ticket.approval().is_some_and(|approval| approval.assurance == Assurance::Person);
-        guard.rule.judge(&Change { shown: &self.shown, before, after, by_person })
+        guard.rule.judge(&GuardedChange { shown: &self.shown, before, after, by_person })
     }
 
-    fn contents_now(&self, ticket: &Ticket<'_>) -> Result<Option<Vec<u8>>, ToolError> {
-        let Some(found) = self.look()? else { return Ok(None) };
-        if found.kind != Kind::File {
-            return Err(wrong_type(&self.shown, found.kind.described()).hint("only a file can be guarded"));
+    fn current_contents(&self, ticket: &Ticket<'_>) -> Result<Option<Vec<u8>>, ToolError> {
+        let Some(found) = self.stat()? else { return Ok(None) };
+        if found.kind != FileKind::File {
+            return Err(wrong_type(&self.shown, found.kind.with_article()).hint("only a file can be guarded"));
         }
-        let fail = |errno| fault(errno, &self.shown);
+        let fail = |errno| errno_error(errno, &self.shown);
         let fd = self.mount.open_at(self.base(), &self.name, OFlags::RDONLY).map_err(fail)?;
-        let stamp = Stamp::of(&fstat(&fd).map_err(fail)?);
-        self.contents(&Old { fd, stamp }, ticket).map(Some)
+        let stamp = FileStat::from_stat(&fstat(&fd).map_err(fail)?);
+        self.read_contents(&CurrentFile { fd, stat: stamp }, ticket).map(Some)
     }
 
-    fn contents(&self, file: &Old, ticket: &Ticket<'_>) -> Result<Vec<u8>, ToolError> {
+    fn read_contents(&self, file: &CurrentFile, ticket: &Ticket<'_>) -> Result<Vec<u8>, ToolError> {
         let most = ticket.context().limits.appended_file_bytes;
-        if file.stamp.kind != Kind::File || file.stamp.size > most {
+        if file.stat.kind != FileKind::File || file.stat.size > most {
             let message = format!("`{}` is guarded, and more than {most} bytes cannot be judged", self.shown);
             return Err(ToolError::new(ErrorKind::WriteLimit, message));
         }
-        read_up_to(&file.fd, most, ticket.context()).map_err(|errno| fault(errno, &self.shown))
+        read_up_to(&file.fd, most, ticket.context()).map_err(|errno| errno_error(errno, &self.shown))
     }
 }
 

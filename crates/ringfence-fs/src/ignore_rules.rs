@@ -10,11 +10,11 @@ use std::path::Path;
 
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
-use ringfence_kernel::{Context, ToolError};
+use ringfence_kernel::{CallContext, ToolError};
 
 use crate::content::read_up_to;
 use crate::mount::Mount;
-use crate::walk::Walk;
+use crate::walk::TreeWalk;
 
 /// A longer ignore file is not read to its end.
 const MOST_BYTES: u64 = 64 << 10;
@@ -26,11 +26,11 @@ const MOST_RULES: u64 = 10_000;
 #[derive(Debug, Default)]
 pub(crate) struct IgnoreRules {
     /// The nearest last, each with the length of the path to its directory.
-    layers: Vec<Layer>,
+    layers: Vec<IgnoreFile>,
 }
 
 #[derive(Debug)]
-struct Layer {
+struct IgnoreFile {
     depth: usize,
     /// Bytes of a path, from the start of the walk, that lead to the directory; `None` for one above the start.
     prefix: Option<usize>,
@@ -45,29 +45,29 @@ impl IgnoreRules {
     }
 
     /// Reads the rules of a directory above the start of the walk; `below` leads from there to the start.
-    pub(crate) fn enter_above(&mut self, mount: &Mount, directory: BorrowedFd<'_>, below: &[u8], cx: &Context<'_>) {
+    pub(crate) fn enter_above(&mut self, mount: &Mount, directory: BorrowedFd<'_>, below: &[u8], cx: &CallContext<'_>) {
         if self.is_full() {
             return;
         }
         for rules in read_rules(mount, directory, cx) {
-            self.layers.push(Layer { depth: 0, prefix: None, below: below.to_vec(), rules });
+            self.layers.push(IgnoreFile { depth: 0, prefix: None, below: below.to_vec(), rules });
         }
     }
 
     /// Reads the rules of the directory that the walk is in, which has the path `path` from its start.
-    pub(crate) fn enter(&mut self, walk: &Walk<'_>, path: &[u8], cx: &Context<'_>) -> Result<(), ToolError> {
+    pub(crate) fn enter(&mut self, walk: &TreeWalk<'_>, path: &[u8], cx: &CallContext<'_>) -> Result<(), ToolError> {
         let prefix = if path.is_empty() { 0 } else { path.len() + 1 };
         if self.is_full() {
             return Ok(());
         }
         for rules in read_rules(walk.mount(), walk.directory()?, cx) {
-            self.layers.push(Layer { depth: walk.depth(), prefix: Some(prefix), below: Vec::new(), rules });
+            self.layers.push(IgnoreFile { depth: walk.depth(), prefix: Some(prefix), below: Vec::new(), rules });
         }
         Ok(())
     }
 
     /// Forgets the rules of directories that the walk has left.
-    pub(crate) fn leave(&mut self, depth: usize) {
+    pub(crate) fn leave_depth(&mut self, depth: usize) {
         self.layers.retain(|layer| layer.prefix.is_none() || layer.depth <= depth);
     }
 
@@ -92,7 +92,7 @@ impl IgnoreRules {
     }
 }
 
-fn read_rules(mount: &Mount, directory: BorrowedFd<'_>, cx: &Context<'_>) -> impl Iterator<Item = Gitignore> {
+fn read_rules(mount: &Mount, directory: BorrowedFd<'_>, cx: &CallContext<'_>) -> impl Iterator<Item = Gitignore> {
     // The second can overrule the first, so it comes later.
     [&b".gitignore"[..], b".ignore"].into_iter().filter_map(move |name| {
         let (file, _) = mount.open_entry(directory, name).ok()?;

@@ -5,56 +5,58 @@
 //!
 //! Not here: processes, sockets, and the environment.
 
-mod again;
 mod audit;
 mod batch;
-mod batch_note;
 mod content;
 mod credentials;
-mod diff;
 mod digest;
-mod fault;
+mod errno;
 mod fence;
 mod front_matter;
 mod git;
 mod guard;
+mod guest;
 mod ignore_rules;
 mod journal;
-mod known;
-mod layer;
 mod linked_directories;
-mod links;
-mod locks;
-mod missing;
+mod lock;
 mod mount;
 mod name;
-mod path;
+mod overlay;
+mod patch;
 mod preview;
+mod record;
 mod recover;
 mod replace;
 mod repository;
-mod resolve;
+mod resolver;
 mod search;
-mod slot;
-mod stamp;
+mod sensitive_files;
+mod stat;
+mod suggest;
+mod symlinks;
+mod syscall;
 mod tools;
 mod trash;
 mod walk;
 mod workflow;
 mod workspace;
+mod write_target;
 
-pub use audit::{AuditError, AuditLog, Broken, KnownHead, Verified, read_known_heads, read_records, verify};
+pub use audit::{
+    AuditChainError, AuditLog, AuditOpenError, AuditVerification, KnownHead, read_known_heads, read_records, verify,
+};
 pub use digest::content_id;
-pub use fence::{Backend, Fence, FenceError, Journaling, MountSpec, Options};
+pub use fence::{Fence, FenceError, FenceOptions, JournalMode, MountSpec, ResolverBackend};
 pub use front_matter::yaml_mapping;
-pub use guard::{Change, ChangeRule};
-pub use mount::{Durability, Rights};
+pub use guard::{ChangeRule, GuardedChange};
+pub use mount::{Durability, MountAccess};
 pub use name::NameRule;
-pub use resolve::PLAIN_FILE_FLAGS;
-pub use slot::STATE_ALIAS;
+pub use resolver::PLAIN_FILE_FLAGS;
 pub use tools::register;
-pub use workflow::{Graph, GraphSource, WORKFLOW_FILE, WorkflowGuard};
+pub use workflow::{WORKFLOW_FILE, WorkflowGraph, WorkflowGraphSource, WorkflowGuard};
 pub use workspace::{
-    Surroundings, WorkspaceDiscovery, WorkspaceError, discover_workspace, find_workspace, real_path, resolve_mount,
+    HostPaths, WorkspaceDiscovery, WorkspaceError, discover_workspace, find_workspace, real_path, resolve_mount,
     resolve_workspace, workspace_path,
 };
+pub use write_target::STATE_ALIAS;

@@ -11,10 +11,10 @@ use std::sync::{PoisonError, RwLock};
 
 use ringfence_kernel::{Sensitivity, sensitivity, settings_through_link};
 
-use crate::again::readlinkat;
-use crate::journal::open_straight;
+use crate::journal::open_no_follow;
 use crate::mount::Mount;
-use crate::name::show;
+use crate::name::escape;
+use crate::syscall::readlinkat;
 
 /// As the kernel counts them.
 const MOST_FOLLOWED: usize = 40;
@@ -49,17 +49,17 @@ impl LinkedDirectories {
     /// What the names say that a path, which goes through no link, has below the links.
     pub(crate) fn sensitivity(&self, path: &[u8]) -> Sensitivity {
         let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
-        let inside = links.iter().filter_map(|known| Some((known, below_folded(path, &known.target)?)));
-        let named = inside.map(|(known, rest)| sensitivity(&format!("{}/{}", known.link, show(rest))));
-        named.fold(Sensitivity::default(), Sensitivity::or)
+        let inside = links.iter().filter_map(|known| Some((known, relative_to_folded(path, &known.target)?)));
+        let named = inside.map(|(known, rest)| sensitivity(&format!("{}/{}", known.link, escape(rest))));
+        named.fold(Sensitivity::default(), Sensitivity::union)
     }
 
     /// Whether a path is a directory that settings are looked for in by way of a link, or has one in it: what is done to the
     /// directory is done to them.
-    pub(crate) fn are_in(&self, path: &[u8]) -> bool {
+    pub(crate) fn affects(&self, path: &[u8]) -> bool {
         let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
-        let mut targets = links.iter().filter(|known| below_folded(&known.target, path).is_some());
-        !path.is_empty() && targets.any(|known| brings_settings(&known.link))
+        let mut targets = links.iter().filter(|known| relative_to_folded(&known.target, path).is_some());
+        !path.is_empty() && targets.any(|known| is_sensitive_link(&known.link))
     }
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn followed_inside(mount: &Mount, path: &[u8]) -> Option<Vec<u8>> {
             here.pop()?;
             continue;
         }
-        let parent = open_straight(mount, &here.join(&b'/'))?;
+        let parent = open_no_follow(mount, &here.join(&b'/'))?;
         let Ok(target) = readlinkat(parent.as_fd(), name.as_slice()) else {
             here.push(name);
             continue;
@@ -98,12 +98,12 @@ pub(crate) fn followed_inside(mount: &Mount, path: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Whether a link of this name, or something below it, is sensitive.
-pub(crate) fn brings_settings(link: &str) -> bool {
+pub(crate) fn is_sensitive_link(link: &str) -> bool {
     sensitivity(link).is_any() || settings_through_link(link).is_some()
 }
 
 /// What is left of a path below a directory, on a file system that does not tell `cfg` from `CFG`.
-fn below_folded<'a>(path: &'a [u8], directory: &[u8]) -> Option<&'a [u8]> {
+fn relative_to_folded<'a>(path: &'a [u8], directory: &[u8]) -> Option<&'a [u8]> {
     if directory.is_empty() {
         return Some(path);
     }
@@ -133,7 +133,7 @@ mod tests {
         }
         assert!(linked.sensitivity(b"keys/deep/x").secret && !linked.sensitivity(b"cfg/x").secret);
         for (path, expected) in [("a", true), ("a/meta", true), ("cfg", true), ("a/meta/x", false), ("", false)] {
-            assert_eq!(linked.are_in(path.as_bytes()), expected, "{path}");
+            assert_eq!(linked.affects(path.as_bytes()), expected, "{path}");
         }
     }
 }

@@ -21,22 +21,22 @@ pub enum NameRule {
 }
 
 /// Temporary files of ours begin with this. Tools neither see nor name them.
-pub(crate) const RESERVED: &str = ".ringfence-tmp-";
+pub(crate) const TEMP_PREFIX: &str = ".ringfence-tmp-";
 
 /// Where pre-images are kept, at the root of a mount. Nobody sees or names it anywhere: a mount may lie in another one.
-pub(crate) const KEEP: &str = ".ringfence";
+pub(crate) const IMAGE_DIR: &str = ".ringfence";
 
 pub(crate) fn is_reserved(name: &[u8]) -> bool {
-    name.starts_with(RESERVED.as_bytes()) || name == KEEP.as_bytes()
+    name.starts_with(TEMP_PREFIX.as_bytes()) || name == IMAGE_DIR.as_bytes()
 }
 
 /// The text of a name, or of a path of names.
-pub(crate) fn show(bytes: &[u8]) -> String {
+pub(crate) fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         let valid = chunk.valid();
         for (at, c) in valid.char_indices() {
-            if c.is_ascii_control() || (c == '\\' && unescape(&valid.as_bytes()[at..]).is_some()) {
+            if c.is_ascii_control() || (c == '\\' && unescape_byte(&valid.as_bytes()[at..]).is_some()) {
                 let _ = write!(text, "\\x{:02x}", u32::from(c));
             } else {
                 text.push(c);
@@ -50,14 +50,14 @@ pub(crate) fn show(bytes: &[u8]) -> String {
 }
 
 /// The bytes of a name or path, from its text.
-pub(crate) fn read_back(text: &str) -> Vec<u8> {
+pub(crate) fn unescape(text: &str) -> Vec<u8> {
     if !text.contains("\\x") {
         return text.as_bytes().to_vec();
     }
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {
-        if let Some(byte) = unescape(rest) {
+        if let Some(byte) = unescape_byte(rest) {
             bytes.push(byte);
             rest = &rest[4..];
         } else {
@@ -70,7 +70,7 @@ pub(crate) fn read_back(text: &str) -> Vec<u8> {
 
 /// The byte that an escape at the start of `text` stands for. Only bytes that need an escape have one, so
 /// that no two texts mean the same name by accident.
-fn unescape(text: &[u8]) -> Option<u8> {
+fn unescape_byte(text: &[u8]) -> Option<u8> {
     let [b'\\', b'x', high, low, ..] = text else { return None };
     let digit = |c: u8| match c {
         b'0'..=b'9' => Some(c - b'0'),
@@ -82,14 +82,14 @@ fn unescape(text: &[u8]) -> Option<u8> {
 }
 
 /// What systems that do not tell letter case, or ways to write an accent, apart would take a name for.
-pub(crate) fn alike(name: &[u8]) -> Option<String> {
+pub(crate) fn fold_name(name: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(name).ok()?;
     Some(text.nfc().collect::<String>().to_uppercase().to_lowercase().nfc().collect())
 }
 
 /// Whether a file or directory of this name may be made.
 pub(crate) fn may_create(name: &[u8], rule: NameRule) -> Result<(), ToolError> {
-    let shown = show(name);
+    let shown = escape(name);
     let refuse = |why: &str| Err(ToolError::new(ErrorKind::InvalidPath, format!("the name `{shown}` {why}")));
     let Ok(text) = std::str::from_utf8(name) else {
         return refuse("is not valid UTF-8, and only such names are made");
@@ -138,12 +138,12 @@ fn is_device(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{NameRule, may_create, read_back, show};
+    use super::{NameRule, escape, may_create, unescape};
 
     #[track_caller]
     fn check(name: &[u8], text: &str) {
-        assert_eq!(show(name), text);
-        assert_eq!(read_back(text), name, "{text}");
+        assert_eq!(escape(name), text);
+        assert_eq!(unescape(text), name, "{text}");
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
         for first in 1..=255u8 {
             for second in 1..=255u8 {
                 let name = [first, second, b'\\', first, b'x'];
-                assert_eq!(read_back(&show(&name)), name);
+                assert_eq!(unescape(&escape(&name)), name);
             }
         }
     }

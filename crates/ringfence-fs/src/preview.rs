@@ -11,21 +11,21 @@ use std::fmt::{Debug, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use ringfence_kernel::{Body, Context, ErrorKind, Ticket, ToolError};
+use ringfence_kernel::{CallContext, ErrorKind, PreviewBody, Ticket, ToolError};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use similar::{ChangeTag, TextDiff};
 
-use crate::again::fstat;
 use crate::content::{hash_up_to, read_up_to};
 use crate::digest::Digest;
-use crate::fault::fault;
-use crate::replace::Old;
-use crate::slot::Slot;
-use crate::stamp::{Kind, Stamp};
+use crate::errno::errno_error;
+use crate::replace::CurrentFile;
+use crate::stat::{FileKind, FileStat};
+use crate::syscall::fstat;
+use crate::write_target::WriteTarget;
 
 /// Looking for the shortest diff ends after this; a longer one is as true.
-const PATIENCE: Duration = Duration::from_millis(200);
+const DIFF_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Texts that are longer are not compared line by line.
 const LONGEST_TEXT: u64 = 1 << 20;
@@ -34,40 +34,45 @@ const LONGEST_TEXT: u64 = 1 << 20;
 const MOST_LINES: usize = 4000;
 
 /// Lines around a change.
-const AROUND: usize = 3;
+const CONTEXT_LINES: usize = 3;
 
 /// Lines of a file that show which one it is.
 const FIRST_LINES: usize = 20;
 
 /// The contents of a file, as far as a preview needs them.
 #[derive(Debug)]
-pub(crate) struct Contents<'a> {
+pub(crate) struct FileContents<'a> {
     size: u64,
     /// Nothing where they may not be read, or are too large.
     pub(crate) digest: Option<Digest>,
     bytes: Option<Cow<'a, [u8]>>,
 }
 
-impl<'a> Contents<'a> {
+impl<'a> FileContents<'a> {
     /// What stands at a slot, which must be what the plan found there.
-    pub(crate) fn at(slot: &Slot, seen: &Stamp, cx: &Context<'_>) -> Result<Self, ToolError> {
-        if seen.kind != Kind::File || seen.closed_to_readers() {
+    pub(crate) fn read_target(slot: &WriteTarget, seen: &FileStat, cx: &CallContext<'_>) -> Result<Self, ToolError> {
+        if seen.kind != FileKind::File || seen.denies_read() {
             return Ok(Self { size: seen.size, digest: None, bytes: None });
         }
         let fd = match slot.mount.open_at(slot.base(), &slot.name, OFlags::RDONLY) {
             Ok(fd) => fd,
             Err(Errno::ACCESS) => return Ok(Self { size: seen.size, digest: None, bytes: None }),
-            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Err(changed(&slot.shown)),
-            Err(errno) => return Err(fault(errno, &slot.shown)),
+            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Err(changed_error(&slot.shown)),
+            Err(errno) => return Err(errno_error(errno, &slot.shown)),
         };
-        if Stamp::of(&fstat(&fd).map_err(|errno| fault(errno, &slot.shown))?) != *seen {
-            return Err(changed(&slot.shown));
+        if FileStat::from_stat(&fstat(&fd).map_err(|errno| errno_error(errno, &slot.shown))?) != *seen {
+            return Err(changed_error(&slot.shown));
         }
-        Self::of(fd.as_fd(), seen, &slot.shown, cx)
+        Self::read_file(fd.as_fd(), seen, &slot.shown, cx)
     }
 
     /// What an open file has.
-    pub(crate) fn of(fd: BorrowedFd<'_>, stamp: &Stamp, shown: &str, cx: &Context<'_>) -> Result<Self, ToolError> {
+    pub(crate) fn read_file(
+        fd: BorrowedFd<'_>,
+        stamp: &FileStat,
+        shown: &str,
+        cx: &CallContext<'_>,
+    ) -> Result<Self, ToolError> {
         let size = stamp.size;
         if size > cx.limits.hash_bytes {
             return Ok(Self { size, digest: None, bytes: None });
@@ -77,28 +82,33 @@ impl<'a> Contents<'a> {
         }
         let bytes = read_up_to(fd, size, cx);
         cx.check()?;
-        let bytes = bytes.map_err(|errno| fault(errno, shown))?;
+        let bytes = bytes.map_err(|errno| errno_error(errno, shown))?;
         Ok(Self { size, digest: Some(Digest::of(&bytes)), bytes: Some(Cow::Owned(bytes)) })
     }
 
     /// The first bytes of an open file, so far as they could be shown.
-    pub(crate) fn first(fd: BorrowedFd<'_>, size: u64, shown: &str, cx: &Context<'_>) -> Result<Self, ToolError> {
+    pub(crate) fn read_head(
+        fd: BorrowedFd<'_>,
+        size: u64,
+        shown: &str,
+        cx: &CallContext<'_>,
+    ) -> Result<Self, ToolError> {
         if size > LONGEST_TEXT {
-            return Ok(Self::unread(size));
+            return Ok(Self::of_size(size));
         }
         let bytes = read_up_to(fd, size, cx);
         cx.check()?;
-        let bytes = bytes.map_err(|errno| fault(errno, shown))?;
+        let bytes = bytes.map_err(|errno| errno_error(errno, shown))?;
         Ok(Self { size, digest: Some(Digest::of(&bytes)), bytes: Some(Cow::Owned(bytes)) })
     }
 
     /// So many bytes that nobody looked at.
-    pub(crate) fn unread(size: u64) -> Self {
+    pub(crate) fn of_size(size: u64) -> Self {
         Self { size, digest: None, bytes: None }
     }
 
     /// What shall be there.
-    pub(crate) fn given(bytes: &'a [u8]) -> Self {
+    pub(crate) fn from_bytes(bytes: &'a [u8]) -> Self {
         Self { size: bytes.len() as u64, digest: Some(Digest::of(bytes)), bytes: Some(Cow::Borrowed(bytes)) }
     }
 
@@ -108,18 +118,18 @@ impl<'a> Contents<'a> {
     }
 
     /// The first lines, or what can be said of what has none.
-    pub(crate) fn beginning(&self) -> Body {
-        let Some(text) = self.text() else { return Body::Text(format!("not text: {}", self.described())) };
+    pub(crate) fn head(&self) -> PreviewBody {
+        let Some(text) = self.text() else { return PreviewBody::Text(format!("not text: {}", self.describe())) };
         let lines: Vec<&str> = text.lines().take(FIRST_LINES).collect();
         let more = text.lines().count() - lines.len();
         let mut shown = lines.join("\n");
         if more > 0 {
             let _ = write!(shown, "\n… and {more} more lines");
         }
-        if shown.is_empty() { Body::None } else { Body::Text(shown) }
+        if shown.is_empty() { PreviewBody::None } else { PreviewBody::Text(shown) }
     }
 
-    fn described(&self) -> String {
+    fn describe(&self) -> String {
         match self.digest {
             Some(digest) => format!("{} bytes (SHA-256 {})", self.size, digest.to_hex()),
             None => format!("{} bytes that were not read", self.size),
@@ -134,78 +144,87 @@ pub(crate) fn fingerprint(of: impl Debug) -> String {
 
 /// Fails where, since a person was asked, something else came to stand at a slot. To be called before anything is opened
 /// for the change, so that they are told so and not what is wrong with the other thing.
-pub(crate) fn check_still_there(slot: &Slot, seen: Option<&Stamp>, ticket: &Ticket<'_>) -> Result<(), ToolError> {
-    if !ticket.approved() || slot.look()?.as_ref() == seen {
+pub(crate) fn check_still_planned(
+    slot: &WriteTarget,
+    seen: Option<&FileStat>,
+    ticket: &Ticket<'_>,
+) -> Result<(), ToolError> {
+    if !ticket.is_approved() || slot.stat()?.as_ref() == seen {
         return Ok(());
     }
-    Err(changed(&slot.shown))
+    Err(changed_error(&slot.shown))
 }
 
 /// Fails where the file that is to be replaced no longer has the contents that a person was shown. Times can be set back,
 /// contents cannot. Where nobody was asked, nothing was shown.
-pub(crate) fn check_shown(
-    slot: &Slot,
+pub(crate) fn check_previewed(
+    slot: &WriteTarget,
     shown: Option<Digest>,
-    old: Option<&Old>,
-    cx: &Context<'_>,
+    old: Option<&CurrentFile>,
+    cx: &CallContext<'_>,
 ) -> Result<(), ToolError> {
     let Some(shown) = shown else { return Ok(()) };
-    let now = old.map(|old| hash_up_to(old.fd.as_fd(), old.stamp.size, &slot.shown, cx)).transpose()?;
-    if now == Some(shown) { Ok(()) } else { Err(changed(&slot.shown)) }
+    let now = old.map(|old| hash_up_to(old.fd.as_fd(), old.stat.size, &slot.shown, cx)).transpose()?;
+    if now == Some(shown) { Ok(()) } else { Err(changed_error(&slot.shown)) }
 }
 
 /// The same for a file that goes or moves as it is.
-pub(crate) fn check_shown_at(
-    slot: &Slot,
+pub(crate) fn check_previewed_at(
+    slot: &WriteTarget,
     shown: Option<Digest>,
-    seen: &Stamp,
-    cx: &Context<'_>,
+    seen: &FileStat,
+    cx: &CallContext<'_>,
 ) -> Result<(), ToolError> {
-    if shown.is_none() || Contents::at(slot, seen, cx)?.digest == shown { Ok(()) } else { Err(changed(&slot.shown)) }
+    if shown.is_none() || FileContents::read_target(slot, seen, cx)?.digest == shown {
+        Ok(())
+    } else {
+        Err(changed_error(&slot.shown))
+    }
 }
 
 /// The diffs of one preview, within the time and the length that one may have.
 #[derive(Debug)]
-pub(crate) struct Diffs {
+pub(crate) struct DiffPreview {
     until: Instant,
     text: String,
     lines: usize,
     hunks: usize,
 }
 
-impl Diffs {
+impl DiffPreview {
     pub(crate) fn new() -> Self {
-        Self { until: Instant::now() + PATIENCE, text: String::new(), lines: 0, hunks: 0 }
+        Self { until: Instant::now() + DIFF_TIMEOUT, text: String::new(), lines: 0, hunks: 0 }
     }
 
     /// What a file has, and what it shall have; nothing for one that comes to be or goes.
-    pub(crate) fn add(&mut self, shown: &str, old: Option<&Contents<'_>>, new: Option<&Contents<'_>>) {
-        let text = |side: Option<&Contents<'_>>| match side {
+    pub(crate) fn add(&mut self, shown: &str, old: Option<&FileContents<'_>>, new: Option<&FileContents<'_>>) {
+        let text = |side: Option<&FileContents<'_>>| match side {
             None => Some(String::new()),
             Some(contents) => contents.text().map(str::to_owned),
         };
         let (Some(before), Some(after)) = (text(old), text(new)) else {
-            let said = |side: Option<&Contents<'_>>| side.map_or_else(|| "nothing".to_owned(), Contents::described);
-            return self.say(&format!("`{shown}` is not shown as text: {} become {}", said(old), said(new)));
+            let said =
+                |side: Option<&FileContents<'_>>| side.map_or_else(|| "nothing".to_owned(), FileContents::describe);
+            return self.add_note(&format!("`{shown}` is not shown as text: {} become {}", said(old), said(new)));
         };
         let names = (old.map_or_else(none, |_| format!("a/{shown}")), new.map_or_else(none, |_| format!("b/{shown}")));
         self.compare(&names, &before, &after, 0);
     }
 
     /// What is added to the end of a file, below the last lines that it has.
-    pub(crate) fn add_at_end(&mut self, shown: &str, old: &Contents<'_>, added: &str) {
+    pub(crate) fn add_at_end(&mut self, shown: &str, old: &FileContents<'_>, added: &str) {
         let names = (format!("a/{shown}"), format!("b/{shown}"));
         let Some(text) = old.text() else {
-            self.say(&format!("`{shown}` is not shown as text: {}", old.described()));
+            self.add_note(&format!("`{shown}` is not shown as text: {}", old.describe()));
             return self.compare(&names, "", added, 0);
         };
         let lines: Vec<&str> = text.split_inclusive('\n').collect();
-        let above = lines.len().saturating_sub(AROUND);
+        let above = lines.len().saturating_sub(CONTEXT_LINES);
         let last = lines[above..].concat();
         self.compare(&names, &last, &format!("{last}{added}"), above);
     }
 
-    pub(crate) fn say(&mut self, words: &str) {
+    pub(crate) fn add_note(&mut self, words: &str) {
         self.text.push_str(words);
         self.text.push('\n');
     }
@@ -219,37 +238,38 @@ impl Diffs {
         self.text
     }
 
-    pub(crate) fn into_body(self) -> Body {
+    pub(crate) fn into_body(self) -> PreviewBody {
         let text = self.text.strip_suffix('\n').unwrap_or(&self.text).to_owned();
         match self.hunks {
-            _ if text.is_empty() => Body::None,
-            0 => Body::Text(text),
-            _ => Body::Diff(text),
+            _ if text.is_empty() => PreviewBody::None,
+            0 => PreviewBody::Text(text),
+            _ => PreviewBody::Diff(text),
         }
     }
 
     /// Compares two texts that `above` lines stand before.
     fn compare(&mut self, names: &(String, String), old: &str, new: &str, above: usize) {
         if old == new {
-            return self.say("the contents stay as they are");
+            return self.add_note("the contents stay as they are");
         }
         if old.len().max(new.len()) as u64 > LONGEST_TEXT {
-            return self.say(&format!("too long to be compared line by line: {}", extent(old, new, above)));
+            return self
+                .add_note(&format!("too long to be compared line by line: {}", describe_extent(old, new, above)));
         }
         let lines = |text| str::split_inclusive(text, '\n').collect::<Vec<&str>>();
         let (old_lines, new_lines) = (lines(old), lines(new));
         let diff = TextDiff::configure().deadline(self.until).diff_slices(&old_lines, &new_lines);
-        self.say(&format!("--- {}\n+++ {}", names.0, names.1));
-        for group in diff.grouped_ops(AROUND) {
+        self.add_note(&format!("--- {}\n+++ {}", names.0, names.1));
+        for group in diff.grouped_ops(CONTEXT_LINES) {
             let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
             let (was, is) =
                 (first.old_range().start..last.old_range().end, first.new_range().start..last.new_range().end);
-            self.say(&format!("@@ -{} +{} @@", span(&was, above), span(&is, above)));
+            self.add_note(&format!("@@ -{} +{} @@", hunk_range(&was, above), hunk_range(&is, above)));
             self.hunks += 1;
             for change in group.iter().flat_map(|op| diff.iter_changes(op)) {
                 self.lines += 1;
                 if self.lines > MOST_LINES {
-                    return self.say(&format!("… the diff is cut here: {}", extent(old, new, above)));
+                    return self.add_note(&format!("… the diff is cut here: {}", describe_extent(old, new, above)));
                 }
                 self.text.push(match change.tag() {
                     ChangeTag::Equal => ' ',
@@ -257,8 +277,8 @@ impl Diffs {
                     ChangeTag::Insert => '+',
                 });
                 match change.value().strip_suffix('\n') {
-                    Some(line) => self.say(line),
-                    None => self.say(&format!("{}\n\\ No newline at end of file", change.value())),
+                    Some(line) => self.add_note(line),
+                    None => self.add_note(&format!("{}\n\\ No newline at end of file", change.value())),
                 }
             }
         }
@@ -270,13 +290,13 @@ fn none() -> String {
 }
 
 /// Lines as the header of a hunk counts them.
-fn span(lines: &std::ops::Range<usize>, above: usize) -> String {
+fn hunk_range(lines: &std::ops::Range<usize>, above: usize) -> String {
     let first = if lines.is_empty() { lines.start } else { lines.start + 1 };
     format!("{},{}", above + first, lines.len())
 }
 
 /// How large two texts are, and where they begin and cease to differ.
-fn extent(old: &str, new: &str, above: usize) -> String {
+fn describe_extent(old: &str, new: &str, above: usize) -> String {
     let same = |(one, other): &(&str, &str)| one == other;
     let first = old.split_inclusive('\n').zip(new.split_inclusive('\n')).take_while(same).count();
     let backwards = |text| str::split_inclusive(text, '\n').rev();
@@ -292,7 +312,7 @@ fn extent(old: &str, new: &str, above: usize) -> String {
 }
 
 /// What was shown, or was planned with, is not what is there.
-pub(crate) fn changed(shown: &str) -> ToolError {
+pub(crate) fn changed_error(shown: &str) -> ToolError {
     let message = format!("`{shown}` changed since the call was planned; nothing was changed");
     ToolError::new(ErrorKind::Conflict, message)
 }
@@ -300,22 +320,22 @@ pub(crate) fn changed(shown: &str) -> ToolError {
 #[cfg(test)]
 mod tests {
     use expect_test::{Expect, expect};
-    use ringfence_kernel::Body;
+    use ringfence_kernel::PreviewBody;
 
-    use super::{Contents, Diffs};
+    use super::{DiffPreview, FileContents};
 
     #[track_caller]
     fn check(old: Option<&str>, new: Option<&str>, expected: Expect) {
-        let (old, new) = (old.map(|text| Contents::given(text.as_bytes())), new.map(|text| text.as_bytes()));
-        let mut diffs = Diffs::new();
-        diffs.add("f", old.as_ref(), new.map(Contents::given).as_ref());
+        let (old, new) = (old.map(|text| FileContents::from_bytes(text.as_bytes())), new.map(|text| text.as_bytes()));
+        let mut diffs = DiffPreview::new();
+        diffs.add("f", old.as_ref(), new.map(FileContents::from_bytes).as_ref());
         expected.assert_eq(&text(diffs));
     }
 
-    fn text(diffs: Diffs) -> String {
+    fn text(diffs: DiffPreview) -> String {
         match diffs.into_body() {
-            Body::Diff(text) => format!("diff\n{text}"),
-            Body::Text(text) => format!("text\n{text}"),
+            PreviewBody::Diff(text) => format!("diff\n{text}"),
+            PreviewBody::Text(text) => format!("text\n{text}"),
             other => format!("{other:?}"),
         }
     }
@@ -345,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_to_be_and_what_goes_has_no_other_side() {
+    fn a_created_or_deleted_file_has_one_side() {
         check(
             None,
             Some("a\n"),
@@ -376,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_text_is_described() {
+    fn binary_content_is_described() {
         check(
             Some("a\0"),
             Some("b"),
@@ -387,9 +407,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_stands_below_the_last_lines() {
-        let mut diffs = Diffs::new();
-        diffs.add_at_end("log", &Contents::given(b"1\n2\n3\n4\n5"), " and more\n6\n");
+    fn appended_lines_follow_the_last_lines() {
+        let mut diffs = DiffPreview::new();
+        diffs.add_at_end("log", &FileContents::from_bytes(b"1\n2\n3\n4\n5"), " and more\n6\n");
         expect![[r"
             diff
             --- a/log
@@ -408,8 +428,12 @@ mod tests {
     fn a_very_long_diff_says_where_it_begins_and_ends() {
         let old: String = (0..9000).map(|line| format!("{line}\n")).collect();
         let new = old.replace("00\n", "oo\n").replace('7', "seven");
-        let mut diffs = Diffs::new();
-        diffs.add("f", Some(&Contents::given(old.as_bytes())), Some(&Contents::given(new.as_bytes())));
+        let mut diffs = DiffPreview::new();
+        diffs.add(
+            "f",
+            Some(&FileContents::from_bytes(old.as_bytes())),
+            Some(&FileContents::from_bytes(new.as_bytes())),
+        );
         let shown = text(diffs);
         assert!(shown.lines().count() < 5000);
         let last = shown.lines().last().unwrap();
@@ -431,9 +455,13 @@ mod tests {
             |seed: u64| (0..100_000u64).map(|n| format!("{}\n", n.wrapping_mul(seed) % 9973)).collect::<String>();
         let (old, new) = (lines(7919), lines(104_729));
         let started = std::time::Instant::now();
-        let mut diffs = Diffs::new();
-        diffs.add("f", Some(&Contents::given(old.as_bytes())), Some(&Contents::given(new.as_bytes())));
-        assert!(matches!(diffs.into_body(), Body::Diff(_)));
+        let mut diffs = DiffPreview::new();
+        diffs.add(
+            "f",
+            Some(&FileContents::from_bytes(old.as_bytes())),
+            Some(&FileContents::from_bytes(new.as_bytes())),
+        );
+        assert!(matches!(diffs.into_body(), PreviewBody::Diff(_)));
         assert!(started.elapsed() < std::time::Duration::from_secs(5), "{:?}", started.elapsed());
     }
 }

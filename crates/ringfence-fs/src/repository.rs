@@ -15,28 +15,28 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use ringfence_kernel::{ErrorKind, Ticket, ToolError};
 use rustix::fs::OFlags;
 
-use crate::again::{pread, readlinkat};
-use crate::journal::{Effect, Form, Source, State, below, open_straight, split};
-use crate::mount::{Mount, look};
-use crate::name::{read_back, show};
+use crate::journal::{FileState, FileStateKind, JournalEffect, NodeSource, open_no_follow, relative_to, split};
+use crate::mount::{Mount, stat};
+use crate::name::{escape, unescape};
+use crate::syscall::{pread, readlinkat};
 
 /// What makes a directory a repository, all of it together or `HEAD` with the second.
-const PIECES: [&[u8]; 4] = [b"HEAD", b"commondir", b"objects", b"refs"];
+const REPOSITORY_ENTRIES: [&[u8]; 4] = [b"HEAD", b"commondir", b"objects", b"refs"];
 
 /// Whether something of this name can complete a repository.
-pub(crate) fn is_repository_piece(name: &[u8]) -> bool {
-    PIECES.iter().any(|piece| piece.eq_ignore_ascii_case(name))
+pub(crate) fn is_repository_entry(name: &[u8]) -> bool {
+    REPOSITORY_ENTRIES.iter().any(|piece| piece.eq_ignore_ascii_case(name))
 }
 
 /// The pieces of a repository that a directory was found to have.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct FoundPieces([bool; PIECES.len()]);
+pub(crate) struct FoundPieces([bool; REPOSITORY_ENTRIES.len()]);
 
 impl FoundPieces {
     /// Whether this name makes a repository of the directory.
     pub(crate) fn completed_by(&mut self, name: &[u8]) -> bool {
         let was_repository = self.are_repository();
-        for (found, piece) in self.0.iter_mut().zip(PIECES) {
+        for (found, piece) in self.0.iter_mut().zip(REPOSITORY_ENTRIES) {
             *found |= piece.eq_ignore_ascii_case(name);
         }
         !was_repository && self.are_repository()
@@ -49,22 +49,22 @@ impl FoundPieces {
 }
 
 /// The paths among these that can complete a repository, as the worst file system compares them.
-fn folded_pieces<'a>(paths: impl Iterator<Item = &'a [u8]>) -> HashSet<Vec<u8>> {
-    paths.filter(|path| is_repository_piece(split(path).1)).map(<[u8]>::to_ascii_lowercase).collect()
+fn folded_repository_entries<'a>(paths: impl Iterator<Item = &'a [u8]>) -> HashSet<Vec<u8>> {
+    paths.filter(|path| is_repository_entry(split(path).1)).map(<[u8]>::to_ascii_lowercase).collect()
 }
 
 /// The workspace as it is going to be, asked about such directories.
-pub(crate) struct Repositories<'a> {
+pub(crate) struct RepositoryDetector<'a> {
     mount: &'a Mount,
-    after: TreeAfter<'a>,
+    resulting_tree: ResultingTree<'a>,
     /// Whether a directory is one or lies in one.
-    known: HashMap<Vec<u8>, bool>,
+    cache: HashMap<Vec<u8>, bool>,
     /// Where the hooks of worktrees are that do not have them in their `.git`.
     hooks: HashSet<Vec<u8>>,
 }
 
 /// What a change makes of the tree.
-enum TreeAfter<'a> {
+enum ResultingTree<'a> {
     /// The pieces of repositories that are there after it, by folded path: not every file system tells `head` from `HEAD`.
     Items(HashSet<Vec<u8>>),
     /// The same, of a tool that changes single files. It does not install anything: a place that has the name of a
@@ -72,56 +72,61 @@ enum TreeAfter<'a> {
     Files(HashSet<Vec<u8>>),
     /// What the journal is going to have about it, as far as a repository can come from that: very many files are changed at
     /// once, and each directory is asked about all of them.
-    Effects(Vec<&'a Effect>),
+    Effects(Vec<&'a JournalEffect>),
 }
 
-impl<'a> Repositories<'a> {
+impl<'a> RepositoryDetector<'a> {
     pub(crate) fn new(mount: &'a Mount, paths: impl Iterator<Item = &'a [u8]>) -> Self {
-        Self { mount, after: TreeAfter::Items(folded_pieces(paths)), known: HashMap::new(), hooks: HashSet::new() }
+        Self {
+            mount,
+            resulting_tree: ResultingTree::Items(folded_repository_entries(paths)),
+            cache: HashMap::new(),
+            hooks: HashSet::new(),
+        }
     }
 
     /// The workspace with these paths, and the directories above them, in it.
-    pub(crate) fn with(mount: &'a Mount, paths: impl Iterator<Item = &'a [u8]>) -> Self {
+    pub(crate) fn with_paths(mount: &'a Mount, paths: impl Iterator<Item = &'a [u8]>) -> Self {
         let above = |path: &'a [u8]| {
             let next = |path: &&'a [u8]| Some(split(path).0).filter(|above| !above.is_empty());
             std::iter::successors(Some(path), next)
         };
         Self {
             mount,
-            after: TreeAfter::Files(folded_pieces(paths.flat_map(above))),
-            known: HashMap::new(),
+            resulting_tree: ResultingTree::Files(folded_repository_entries(paths.flat_map(above))),
+            cache: HashMap::new(),
             hooks: HashSet::new(),
         }
     }
 
     /// The workspace after a change that the journal describes so.
-    pub(crate) fn after(mount: &'a Mount, effects: &'a [Effect]) -> Self {
-        let is_directory = |state: &State| state.kind == Form::Directory;
-        let is_telling = |effect: &&Effect| match effect {
-            Effect::Moved { .. } => true,
-            Effect::Created { path, after: state, .. }
-            | Effect::Removed { path, before: state, .. }
-            | Effect::Replaced { path, after: state, .. } => {
-                is_directory(state) || is_repository_piece(split(path.as_bytes()).1)
+    pub(crate) fn after_effects(mount: &'a Mount, effects: &'a [JournalEffect]) -> Self {
+        let is_directory = |state: &FileState| state.kind == FileStateKind::Directory;
+        let is_telling = |effect: &&JournalEffect| match effect {
+            JournalEffect::Moved { .. } => true,
+            JournalEffect::Created { path, after: state, .. }
+            | JournalEffect::Removed { path, before: state, .. }
+            | JournalEffect::Replaced { path, after: state, .. } => {
+                is_directory(state) || is_repository_entry(split(path.as_bytes()).1)
             }
-            Effect::Appended { .. } | Effect::Lost { .. } | Effect::Mode { .. } => false,
+            JournalEffect::Appended { .. } | JournalEffect::Lost { .. } | JournalEffect::Mode { .. } => false,
         };
         Self {
             mount,
-            after: TreeAfter::Effects(effects.iter().filter(is_telling).collect()),
-            known: HashMap::new(),
+            resulting_tree: ResultingTree::Effects(effects.iter().filter(is_telling).collect()),
+            cache: HashMap::new(),
             hooks: HashSet::new(),
         }
     }
 
     /// Whether a path lies in one.
-    pub(crate) fn have(&mut self, path: &[u8]) -> bool {
+    pub(crate) fn contains(&mut self, path: &[u8]) -> bool {
         let (above, name) = split(path);
         let mut directory = above;
         // Each directory is asked about once, however deep the tree.
         let mut unknown = Vec::new();
         let mut inside = loop {
-            if let Some(known) = self.known.get(directory) {
+            if let Some(known) = self.cache.get(directory) {
                 break *known;
             }
             unknown.push(directory);
@@ -133,18 +138,18 @@ impl<'a> Repositories<'a> {
         for directory in unknown.into_iter().rev() {
             inside =
                 inside || self.is_repository(directory) || self.has_commands(directory) || self.has_hooks(directory);
-            self.known.insert(directory.to_vec(), inside);
+            self.cache.insert(directory.to_vec(), inside);
         }
-        let linked = self.mount.known.linked();
+        let linked = self.mount.sensitive_files.linked();
         inside
-            || (is_environment_config(name) && self.on_disk(above, name))
+            || (is_environment_config(name) && self.exists_on_disk(above, name))
             || linked.sensitivity(path).protected
-            || (linked.are_in(path) && self.on_disk(above, name))
+            || (linked.affects(path) && self.exists_on_disk(above, name))
     }
 
     /// As git sees it: the rest may be anything, a link too.
     fn is_repository(&self, directory: &[u8]) -> bool {
-        let has = |name: &[u8]| self.has(directory, name);
+        let has = |name: &[u8]| self.will_exist(directory, name);
         has(b"HEAD") && (has(b"commondir") || (has(b"objects") && has(b"refs")))
     }
 
@@ -156,95 +161,99 @@ impl<'a> Repositories<'a> {
         let is_bin = is_named(&[b"bin", b"Scripts"], name);
         let by_name = (name == b".bin" && split(above).1 == b"node_modules")
             || (is_bin && is_named(&[b"venv", b".venv", b"virtualenv", b".virtualenv"], split(above).1));
-        match &self.after {
-            TreeAfter::Files(_) if by_name => true,
-            _ if by_name => self.on_disk(above, name),
-            _ => is_bin && self.on_disk(above, name) && self.on_disk(above, b"pyvenv.cfg"),
+        match &self.resulting_tree {
+            ResultingTree::Files(_) if by_name => true,
+            _ if by_name => self.exists_on_disk(above, name),
+            _ => is_bin && self.exists_on_disk(above, name) && self.exists_on_disk(above, b"pyvenv.cfg"),
         }
     }
 
     /// Whether the repository of a worktree that the directory lies in runs its hooks from there. The directories above were
     /// asked about before: a deep tree would take long if each directory asked about all of them.
     fn has_hooks(&mut self, directory: &[u8]) -> bool {
-        let is_inside = |hooks: &Vec<u8>| directory.is_empty() || below(hooks, directory).is_some();
+        let is_inside = |hooks: &Vec<u8>| directory.is_empty() || relative_to(hooks, directory).is_some();
         self.hooks.extend(hooks_outside(self.mount, directory).filter(is_inside));
         self.hooks.contains(directory)
     }
 
     /// Whether it will be there.
-    fn has(&self, directory: &[u8], name: &[u8]) -> bool {
+    fn will_exist(&self, directory: &[u8], name: &[u8]) -> bool {
         let path = if directory.is_empty() { name.to_vec() } else { [directory, b"/", name].concat() };
-        match &self.after {
-            TreeAfter::Items(items) | TreeAfter::Files(items) => {
-                items.contains(&path.to_ascii_lowercase()) || self.on_disk(directory, name)
+        match &self.resulting_tree {
+            ResultingTree::Items(items) | ResultingTree::Files(items) => {
+                items.contains(&path.to_ascii_lowercase()) || self.exists_on_disk(directory, name)
             }
-            TreeAfter::Effects(effects) => self.is_left_by(effects, path),
+            ResultingTree::Effects(effects) => self.exists_after(effects, path),
         }
     }
 
-    fn on_disk(&self, directory: &[u8], name: &[u8]) -> bool {
-        let directory = open_straight(self.mount, directory);
-        directory.is_some_and(|directory| is_there(directory.as_fd(), name))
+    fn exists_on_disk(&self, directory: &[u8], name: &[u8]) -> bool {
+        let directory = open_no_follow(self.mount, directory);
+        directory.is_some_and(|directory| exists_at(directory.as_fd(), name))
     }
 
     /// Goes through the effects from the last to the first, to where what will be at a path is now.
-    fn is_left_by(&self, effects: &[&Effect], mut path: Vec<u8>) -> bool {
+    fn exists_after(&self, effects: &[&JournalEffect], mut path: Vec<u8>) -> bool {
         for effect in effects.iter().rev() {
             match effect {
-                Effect::Created { path: at, image, .. } => {
-                    let at = read_back(at);
-                    match (below(&path, &at), image) {
+                JournalEffect::Created { path: at, image, .. } => {
+                    let at = unescape(at);
+                    match (relative_to(&path, &at), image) {
                         // Not every file system tells `head` from `HEAD`.
                         _ if path.eq_ignore_ascii_case(&at) => return true,
-                        (Some(rest), Some(image)) => return self.is_kept(image, rest),
+                        (Some(rest), Some(image)) => return self.is_in_image(image, rest),
                         (Some(_), None) => return false,
                         (None, _) => {}
                     }
                 }
-                Effect::Removed { path: at, .. } if below(&path, &read_back(at)).is_some() => return false,
-                Effect::Replaced { path: at, .. } if path == read_back(at) => return true,
-                Effect::Moved { from, to, .. } => {
-                    let (from, to) = (read_back(from), read_back(to));
+                JournalEffect::Removed { path: at, .. } if relative_to(&path, &unescape(at)).is_some() => return false,
+                JournalEffect::Replaced { path: at, .. } if path == unescape(at) => return true,
+                JournalEffect::Moved { from, to, .. } => {
+                    let (from, to) = (unescape(from), unescape(to));
                     if path.eq_ignore_ascii_case(&to) {
                         return true;
                     }
-                    if let Some(rest) = below(&path, &to) {
+                    if let Some(rest) = relative_to(&path, &to) {
                         path = [&from, b"/".as_slice(), rest].concat();
-                    } else if below(&path, &from).is_some() {
+                    } else if relative_to(&path, &from).is_some() {
                         return false;
                     }
                 }
                 // What was lost may have been replaced: then something is there.
-                Effect::Removed { .. }
-                | Effect::Replaced { .. }
-                | Effect::Appended { .. }
-                | Effect::Lost { .. }
-                | Effect::Mode { .. } => {}
+                JournalEffect::Removed { .. }
+                | JournalEffect::Replaced { .. }
+                | JournalEffect::Appended { .. }
+                | JournalEffect::Lost { .. }
+                | JournalEffect::Mode { .. } => {}
             }
         }
         let (directory, name) = split(&path);
-        self.on_disk(directory, name)
+        self.exists_on_disk(directory, name)
     }
 
-    fn is_kept(&self, image: &str, rest: &[u8]) -> bool {
-        let source = Source::Kept(image.to_owned(), rest.to_vec());
-        source.open_parent(self.mount).is_some_and(|(parent, name)| is_there(parent.as_fd(), &name))
+    fn is_in_image(&self, image: &str, rest: &[u8]) -> bool {
+        let source = NodeSource::Image(image.to_owned(), rest.to_vec());
+        source.open_parent(self.mount).is_some_and(|(parent, name)| exists_at(parent.as_fd(), &name))
     }
 }
 
 impl Mount {
     /// Fails where a change is about to make or to extend such a directory and its plan did not say so: then the policy
     /// judged another change than this one. To be called under the lock of the tree.
-    pub(crate) fn check_foreseen(&self, effects: &[Effect], ticket: &Ticket<'_>) -> Result<(), ToolError> {
-        let mut repositories = Repositories::after(self, effects);
+    pub(crate) fn check_foreseen(&self, effects: &[JournalEffect], ticket: &Ticket<'_>) -> Result<(), ToolError> {
+        let mut repositories = RepositoryDetector::after_effects(self, effects);
         let mut judged: Option<BTreeSet<&str>> = None;
-        for path in effects.iter().filter(|effect| !matches!(effect, Effect::Removed { .. })).flat_map(Effect::paths) {
-            if !repositories.have(&read_back(path)) {
+        for path in effects
+            .iter()
+            .filter(|effect| !matches!(effect, JournalEffect::Removed { .. }))
+            .flat_map(JournalEffect::paths)
+        {
+            if !repositories.contains(&unescape(path)) {
                 continue;
             }
-            let judged = judged.get_or_insert_with(|| self.judged_as_repository(ticket));
+            let judged = judged.get_or_insert_with(|| self.repository_paths(ticket));
             if !covers(judged, path) {
-                let shown = self.shown(&show(&read_back(path)));
+                let shown = self.display_path(&escape(&unescape(path)));
                 let message = format!(
                     "`{shown}` came to be a part of what other programs act on since the call was planned; nothing was changed"
                 );
@@ -255,11 +264,15 @@ impl Mount {
     }
 
     /// The paths that the plan of a call said are protected, or data of a repository that was there before.
-    fn judged_as_repository<'a>(&self, ticket: &Ticket<'a>) -> BTreeSet<&'a str> {
-        let touches = ticket.touches().iter().filter(|touch| touch.verb.changes() && *touch.place.mount == *self.alias);
-        let protected =
-            touches.map(|touch| &touch.place).filter(|place| place.sensitive().protected || place.repository_data);
-        protected.map(|place| place.resolved.as_deref().unwrap_or(&place.given)).collect()
+    fn repository_paths<'a>(&self, ticket: &Ticket<'a>) -> BTreeSet<&'a str> {
+        let touches = ticket
+            .accesses()
+            .iter()
+            .filter(|touch| touch.action.changes_files() && *touch.resource.mount == *self.alias);
+        let protected = touches
+            .map(|touch| &touch.resource)
+            .filter(|place| place.effective_sensitivity().protected || place.repository_data);
+        protected.map(|place| place.resolved_path.as_deref().unwrap_or(&place.requested_path)).collect()
     }
 }
 
@@ -276,7 +289,7 @@ fn covers(paths: &BTreeSet<&str>, path: &str) -> bool {
 fn hooks_outside(mount: &Mount, worktree: &[u8]) -> Option<Vec<u8>> {
     const MOST_CONFIG_BYTES: usize = 64 << 10;
     let git = if worktree.is_empty() { b".git".to_vec() } else { [worktree, b"/.git"].concat() };
-    let directory = open_straight(mount, &git)?;
+    let directory = open_no_follow(mount, &git)?;
     if let Ok(target) = readlinkat(&directory, "hooks") {
         return joined_path(&git, target.to_bytes());
     }
@@ -325,6 +338,6 @@ fn is_environment_config(name: &[u8]) -> bool {
     name == b"pyvenv.cfg"
 }
 
-fn is_there(directory: BorrowedFd<'_>, name: &[u8]) -> bool {
-    matches!(look(directory, name), Ok(Some(_)))
+fn exists_at(directory: BorrowedFd<'_>, name: &[u8]) -> bool {
+    matches!(stat(directory, name), Ok(Some(_)))
 }

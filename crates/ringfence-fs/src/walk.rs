@@ -10,43 +10,43 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use ringfence_kernel::{Context, ErrorKind, ToolError};
+use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 use rustix::fs::{FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
-use crate::again::{fstat, openat};
-use crate::fault::fault;
-use crate::mount::{Mount, look};
+use crate::errno::errno_error;
+use crate::guest::LONGEST_PATH;
+use crate::mount::{Mount, stat};
 use crate::name::is_reserved;
-use crate::path::LONGEST_PATH;
-use crate::resolve::CAREFUL;
-use crate::stamp::{FileId, Kind, Stamp};
+use crate::resolver::SAFE_OPEN;
+use crate::stat::{FileId, FileKind, FileStat};
+use crate::syscall::{fstat, openat};
 
 /// So many levels are held open at once.
 const OPEN_LEVELS: usize = 64;
 
 /// Directories below this depth are not entered: their names would not fit into a path.
-const DEEPEST: usize = 8192;
+const MAX_DEPTH: usize = 8192;
 
 /// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Entry {
+pub(crate) struct WalkEntry {
     pub(crate) name: Vec<u8>,
-    kind: Option<EntryKind>,
+    kind: Option<DirentKind>,
     /// As the directory says. Some file systems tell another one than a look does.
     pub(crate) inode: u64,
 }
 
-impl Entry {
+impl WalkEntry {
     /// Whether the directory says that this is a link. Where it says nothing, only a look tells.
     pub(crate) fn is_link(&self) -> Option<bool> {
-        self.kind.map(|kind| kind == EntryKind::Link)
+        self.kind.map(|kind| kind == DirentKind::Link)
     }
 }
 
 /// What the directory says an entry is; some file systems do not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum EntryKind {
+enum DirentKind {
     Directory,
     File,
     Link,
@@ -55,73 +55,74 @@ enum EntryKind {
 
 /// Whether temporary files of ours are seen. Only what takes a tree apart has to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ours {
+pub(crate) enum TempVisibility {
     Hidden,
-    Seen,
+    Visible,
 }
 
 /// What the walk came to.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum WalkStep {
     /// An entry of the current directory.
-    Entry(Entry),
+    Entry(WalkEntry),
     /// All of a directory was seen; the current directory is the one that holds it.
-    Left(Vec<u8>),
+    Leave(Vec<u8>),
 }
 
 /// A walk under way.
 #[derive(Debug)]
-pub(crate) struct Walk<'a> {
+pub(crate) struct TreeWalk<'a> {
     mount: &'a Mount,
-    cx: &'a Context<'a>,
+    cx: &'a CallContext<'a>,
     shown: &'a str,
-    ours: Ours,
-    levels: Vec<Level>,
+    temp_visibility: TempVisibility,
+    levels: Vec<WalkLevel>,
     /// The path from the start to the current directory.
     path: Vec<u8>,
-    left: u64,
+    entries_left: u64,
 }
 
 #[derive(Debug)]
-struct Level {
+struct WalkLevel {
     id: FileId,
     fd: Option<Arc<OwnedFd>>,
     /// Still to come, the next one last.
-    entries: Vec<Entry>,
+    entries: Vec<WalkEntry>,
     /// How long `path` is without this level.
     path_before: usize,
     name: Vec<u8>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> TreeWalk<'a> {
     /// A walk over the tree below `start`.
     pub(crate) fn new(
         mount: &'a Mount,
         start: OwnedFd,
         shown: &'a str,
-        cx: &'a Context<'a>,
+        cx: &'a CallContext<'a>,
     ) -> Result<Self, ToolError> {
-        Self::seeing(Ours::Hidden, mount, start, shown, cx)
+        Self::with_temp_visibility(TempVisibility::Hidden, mount, start, shown, cx)
     }
 
-    pub(crate) fn seeing(
-        ours: Ours,
+    pub(crate) fn with_temp_visibility(
+        ours: TempVisibility,
         mount: &'a Mount,
         start: OwnedFd,
         shown: &'a str,
-        cx: &'a Context<'a>,
+        cx: &'a CallContext<'a>,
     ) -> Result<Self, ToolError> {
         let left = cx.limits.walk_entries;
-        let mut walk = Self { mount, cx, shown, ours, levels: Vec::new(), path: Vec::new(), left };
+        let mut walk =
+            Self { mount, cx, shown, temp_visibility: ours, levels: Vec::new(), path: Vec::new(), entries_left: left };
         walk.enter(start, Vec::new())?;
         Ok(walk)
     }
 
     /// The next step, in the order of names' bytes, a directory before what is in it.
-    pub(crate) fn next(&mut self) -> Result<Option<Step>, ToolError> {
+    pub(crate) fn next(&mut self) -> Result<Option<WalkStep>, ToolError> {
         let Some(level) = self.levels.last_mut() else { return Ok(None) };
         if let Some(entry) = level.entries.pop() {
-            return Ok(Some(Step::Entry(entry)));
+            return Ok(Some(WalkStep::Entry(entry)));
         }
         let Some(done) = self.levels.pop() else { return Ok(None) };
         self.path.truncate(done.path_before);
@@ -129,19 +130,19 @@ impl<'a> Walk<'a> {
             return Ok(None);
         }
         self.reopen(&done)?;
-        Ok(Some(Step::Left(done.name)))
+        Ok(Some(WalkStep::Leave(done.name)))
     }
 
     /// The directory that the last entry is in.
     pub(crate) fn directory(&self) -> Result<BorrowedFd<'_>, ToolError> {
         let fd = self.levels.last().and_then(|level| level.fd.as_deref());
-        fd.map(AsFd::as_fd).ok_or_else(|| fault(Errno::BADF, self.shown))
+        fd.map(AsFd::as_fd).ok_or_else(|| errno_error(Errno::BADF, self.shown))
     }
 
     /// The same, to be kept while the walk goes on.
     pub(crate) fn held_directory(&self) -> Result<Arc<OwnedFd>, ToolError> {
         let fd = self.levels.last().and_then(|level| level.fd.clone());
-        fd.ok_or_else(|| fault(Errno::BADF, self.shown))
+        fd.ok_or_else(|| errno_error(Errno::BADF, self.shown))
     }
 
     pub(crate) fn mount(&self) -> &'a Mount {
@@ -164,36 +165,37 @@ impl<'a> Walk<'a> {
     }
 
     /// Whether an entry is a directory, to be descended into. A link never is.
-    pub(crate) fn is_directory(&self, entry: &Entry) -> Result<bool, ToolError> {
+    pub(crate) fn is_directory(&self, entry: &WalkEntry) -> Result<bool, ToolError> {
         match entry.kind {
-            Some(kind) => Ok(kind == EntryKind::Directory),
-            None => Ok(self.look(entry)?.is_some_and(|stamp| stamp.kind == Kind::Directory)),
+            Some(kind) => Ok(kind == DirentKind::Directory),
+            None => Ok(self.stat(entry)?.is_some_and(|stamp| stamp.kind == FileKind::Directory)),
         }
     }
 
     /// Whether an entry is a regular file.
-    pub(crate) fn is_file(&self, entry: &Entry) -> Result<bool, ToolError> {
+    pub(crate) fn is_file(&self, entry: &WalkEntry) -> Result<bool, ToolError> {
         match entry.kind {
-            Some(kind) => Ok(kind == EntryKind::File),
-            None => Ok(self.look(entry)?.is_some_and(|stamp| stamp.kind == Kind::File)),
+            Some(kind) => Ok(kind == DirentKind::File),
+            None => Ok(self.stat(entry)?.is_some_and(|stamp| stamp.kind == FileKind::File)),
         }
     }
 
     /// What an entry is. Nothing if it went away meanwhile.
-    pub(crate) fn look(&self, entry: &Entry) -> Result<Option<Stamp>, ToolError> {
-        look(self.directory()?, &entry.name).map_err(|errno| fault(errno, self.shown))
+    pub(crate) fn stat(&self, entry: &WalkEntry) -> Result<Option<FileStat>, ToolError> {
+        stat(self.directory()?, &entry.name).map_err(|errno| errno_error(errno, self.shown))
     }
 
     /// Goes into a directory of the current one. The error is the kernel's, for the caller to weigh.
-    pub(crate) fn descend(&mut self, entry: &Entry) -> Result<Result<(), Errno>, ToolError> {
+    pub(crate) fn descend(&mut self, entry: &WalkEntry) -> Result<Result<(), Errno>, ToolError> {
         // What is deeper could not be named; only what takes a tree apart goes there.
-        let unnameable = self.ours == Ours::Hidden && self.path.len() + entry.name.len() >= LONGEST_PATH;
-        if self.levels.len() >= DEEPEST || unnameable {
+        let unnameable =
+            self.temp_visibility == TempVisibility::Hidden && self.path.len() + entry.name.len() >= LONGEST_PATH;
+        if self.levels.len() >= MAX_DEPTH || unnameable {
             return Ok(Err(Errno::NAMETOOLONG));
         }
         match self.mount.resolver.open_child(self.directory()?, &entry.name) {
-            Ok(child) => match fstat(&child).map(|stat| Stamp::of(&stat)) {
-                Ok(stamp) if stamp.closed_to_readers() => Ok(Err(Errno::ACCESS)),
+            Ok(child) => match fstat(&child).map(|stat| FileStat::from_stat(&stat)) {
+                Ok(stamp) if stamp.denies_read() => Ok(Err(Errno::ACCESS)),
                 Ok(_) => {
                     self.enter(child, entry.name.clone())?;
                     Ok(Ok(()))
@@ -205,34 +207,34 @@ impl<'a> Walk<'a> {
     }
 
     fn enter(&mut self, fd: OwnedFd, name: Vec<u8>) -> Result<(), ToolError> {
-        let id = Stamp::of(&fstat(&fd).map_err(|errno| fault(errno, self.shown))?).id;
+        let id = FileStat::from_stat(&fstat(&fd).map_err(|errno| errno_error(errno, self.shown))?).id;
         let mut entries = self.read(fd.as_fd())?;
         entries.sort_unstable_by(|a, b| b.name.cmp(&a.name));
         let path_before = self.path.len();
         if !name.is_empty() {
             self.path = self.path_of(&name);
         }
-        self.levels.push(Level { id, fd: Some(Arc::new(fd)), entries, path_before, name });
+        self.levels.push(WalkLevel { id, fd: Some(Arc::new(fd)), entries, path_before, name });
         if let Some(upper) = self.levels.len().checked_sub(OPEN_LEVELS + 1) {
             self.levels[upper].fd = None;
         }
         Ok(())
     }
 
-    fn read(&mut self, fd: BorrowedFd<'_>) -> Result<Vec<Entry>, ToolError> {
-        let entries = read_directory(fd, self.ours, self.left, self.shown, self.cx)?;
-        self.left = self.left.saturating_sub(entries.len() as u64);
+    fn read(&mut self, fd: BorrowedFd<'_>) -> Result<Vec<WalkEntry>, ToolError> {
+        let entries = read_directory(fd, self.temp_visibility, self.entries_left, self.shown, self.cx)?;
+        self.entries_left = self.entries_left.saturating_sub(entries.len() as u64);
         Ok(entries)
     }
 
     /// Comes back to a directory whose descriptor was given up: through `..`, and only if it is the same one.
-    fn reopen(&mut self, below: &Level) -> Result<(), ToolError> {
+    fn reopen(&mut self, below: &WalkLevel) -> Result<(), ToolError> {
         let shown = self.shown;
         let Some(level) = self.levels.last_mut().filter(|level| level.fd.is_none()) else { return Ok(()) };
-        let Some(child) = &below.fd else { return Err(fault(Errno::BADF, shown)) };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL;
-        let parent = openat(child.as_fd(), c"..", flags, Mode::empty()).map_err(|errno| fault(errno, shown))?;
-        if Stamp::of(&fstat(&parent).map_err(|errno| fault(errno, shown))?).id != level.id {
+        let Some(child) = &below.fd else { return Err(errno_error(Errno::BADF, shown)) };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN;
+        let parent = openat(child.as_fd(), c"..", flags, Mode::empty()).map_err(|errno| errno_error(errno, shown))?;
+        if FileStat::from_stat(&fstat(&parent).map_err(|errno| errno_error(errno, shown))?).id != level.id {
             let message = format!("`{shown}` was moved while it was being walked");
             return Err(ToolError::new(ErrorKind::Conflict, message));
         }
@@ -244,11 +246,11 @@ impl<'a> Walk<'a> {
 /// The names in a directory, in no order. More than `most` is an error.
 pub(crate) fn read_directory(
     fd: BorrowedFd<'_>,
-    ours: Ours,
+    ours: TempVisibility,
     most: u64,
     shown: &str,
-    cx: &Context<'_>,
-) -> Result<Vec<Entry>, ToolError> {
+    cx: &CallContext<'_>,
+) -> Result<Vec<WalkEntry>, ToolError> {
     let mut entries = Vec::new();
     let mut buffer = vec![MaybeUninit::uninit(); 64 << 10];
     let mut raw = RawDir::new(fd, &mut buffer);
@@ -259,10 +261,10 @@ pub(crate) fn read_directory(
         let Some(entry) = raw.next() else { return Ok(entries) };
         let entry = match entry {
             Err(Errno::INTR) => continue,
-            entry => entry.map_err(|errno| fault(errno, shown))?,
+            entry => entry.map_err(|errno| errno_error(errno, shown))?,
         };
         let name = entry.file_name().to_bytes();
-        if matches!(name, b"." | b"..") || (ours == Ours::Hidden && is_reserved(name)) {
+        if matches!(name, b"." | b"..") || (ours == TempVisibility::Hidden && is_reserved(name)) {
             continue;
         }
         if entries.len() as u64 == most {
@@ -270,13 +272,13 @@ pub(crate) fn read_directory(
                 format!("`{shown}` has more than the {} entries that one call may visit", cx.limits.walk_entries);
             return Err(ToolError::new(ErrorKind::ReadLimit, message).hint("name a smaller directory"));
         }
-        let kind = Kind::of(entry.file_type()).map(|kind| match kind {
-            Kind::Directory => EntryKind::Directory,
-            Kind::File => EntryKind::File,
-            Kind::Link => EntryKind::Link,
-            _ => EntryKind::Other,
+        let kind = FileKind::from_file_type(entry.file_type()).map(|kind| match kind {
+            FileKind::Directory => DirentKind::Directory,
+            FileKind::File => DirentKind::File,
+            FileKind::Link => DirentKind::Link,
+            _ => DirentKind::Other,
         });
-        entries.push(Entry { name: name.to_vec(), kind, inode: entry.ino() });
+        entries.push(WalkEntry { name: name.to_vec(), kind, inode: entry.ino() });
     }
 }
 
@@ -287,7 +289,7 @@ pub(crate) fn names_in(directory: BorrowedFd<'_>, most: usize) -> Result<Vec<Str
 
 /// The same, each with its type, where the file system lists it.
 pub(crate) fn typed_names_in(directory: BorrowedFd<'_>, most: usize) -> Result<Vec<(String, FileType)>, Errno> {
-    let listing = openat(directory, c".", OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Mode::empty())?;
+    let listing = openat(directory, c".", OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN, Mode::empty())?;
     let mut names = Vec::new();
     let mut buffer = [MaybeUninit::uninit(); 8192];
     let mut raw = RawDir::new(&listing, &mut buffer);

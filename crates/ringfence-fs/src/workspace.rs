@@ -12,11 +12,11 @@ const WORKSPACE_MARKERS: [&str; 2] = ["ringfence.toml", ".git"];
 
 /// Where things are on this host, for understanding what a person wrote.
 #[derive(Clone, Debug)]
-pub struct Surroundings {
+pub struct HostPaths {
     pub home: Option<PathBuf>,
-    pub current: PathBuf,
+    pub current_dir: PathBuf,
     /// Files and directories of our own that no workspace may contain or lie in: config, state, tokens.
-    pub ours: Vec<PathBuf>,
+    pub reserved: Vec<PathBuf>,
 }
 
 /// Why a directory cannot be the workspace.
@@ -29,7 +29,7 @@ pub enum WorkspaceError {
     #[error("the home directory, or one that holds it, cannot be a workspace; name a directory in it")]
     Home,
     #[error("the workspace or a mount contains or lies in ringfence's own files, such as its config; choose another")]
-    Ours,
+    Reserved,
     #[error("the directory `{0}` of a mount cannot be found")]
     Find(String, #[source] std::io::Error),
     #[error("there is no workspace `{0}`")]
@@ -43,9 +43,9 @@ pub enum WorkspaceError {
     clippy::disallowed_methods,
     reason = "this is where a person's path becomes a directory, before there is a mount"
 )]
-pub fn resolve_workspace(written: Option<&str>, around: &Surroundings) -> Result<PathBuf, WorkspaceError> {
+pub fn resolve_workspace(written: Option<&str>, around: &HostPaths) -> Result<PathBuf, WorkspaceError> {
     let written = or_default(written);
-    let path = around.current.join(expand_home(written, around)?);
+    let path = around.current_dir.join(expand_home(written, around)?);
     // Once so that nothing is made where nothing may be, and once more on what it turned out to be.
     check(&real_path(&path), around)?;
     std::fs::create_dir_all(&path).map_err(|error| WorkspaceError::Make(written.to_owned(), error))?;
@@ -59,18 +59,18 @@ pub fn resolve_workspace(written: Option<&str>, around: &Surroundings) -> Result
     clippy::disallowed_methods,
     reason = "this is where a person's path becomes a directory, before there is a mount"
 )]
-pub fn find_workspace(written: Option<&str>, around: &Surroundings) -> Result<PathBuf, WorkspaceError> {
+pub fn find_workspace(written: Option<&str>, around: &HostPaths) -> Result<PathBuf, WorkspaceError> {
     let written = or_default(written);
-    let path = around.current.join(expand_home(written, around)?);
+    let path = around.current_dir.join(expand_home(written, around)?);
     let path = std::fs::canonicalize(path).map_err(|error| WorkspaceError::Missing(written.to_owned(), error))?;
     check(&path, around)?;
     Ok(path)
 }
 
 /// Where a workspace is or would be, whether it can be one or not.
-pub fn workspace_path(written: Option<&str>, around: &Surroundings) -> Option<PathBuf> {
+pub fn workspace_path(written: Option<&str>, around: &HostPaths) -> Option<PathBuf> {
     let path = expand_home(or_default(written), around).ok()?;
-    Some(real_path(&around.current.join(path)))
+    Some(real_path(&around.current_dir.join(path)))
 }
 
 /// The directory that is worked in where nobody named one.
@@ -95,8 +95,8 @@ pub enum WorkspaceDiscovery {
     clippy::disallowed_methods,
     reason = "this is where a person's path becomes a directory, before there is a mount"
 )]
-pub fn discover_workspace(around: &Surroundings) -> WorkspaceDiscovery {
-    let current = real_path(&around.current);
+pub fn discover_workspace(around: &HostPaths) -> WorkspaceDiscovery {
+    let current = real_path(&around.current_dir);
     let home = around.home.as_deref().map(real_path);
     let may_be = |path: &Path| path.parent().is_some() && !home.as_ref().is_some_and(|home| home.starts_with(path));
     for path in current.ancestors().take_while(|path| may_be(path)) {
@@ -122,15 +122,16 @@ fn or_default(written: Option<&str>) -> &str {
     written.map(str::trim).filter(|text| !text.is_empty()).unwrap_or("~/.ringfence/workspace")
 }
 
-fn check(path: &Path, around: &Surroundings) -> Result<(), WorkspaceError> {
+fn check(path: &Path, around: &HostPaths) -> Result<(), WorkspaceError> {
     if path.parent().is_none() {
         return Err(WorkspaceError::Root);
     }
     if around.home.as_deref().is_some_and(|home| real_path(home).starts_with(path)) {
         return Err(WorkspaceError::Home);
     }
-    if around.ours.iter().map(|ours| real_path(ours)).any(|ours| ours.starts_with(path) || path.starts_with(&ours)) {
-        return Err(WorkspaceError::Ours);
+    if around.reserved.iter().map(|ours| real_path(ours)).any(|ours| ours.starts_with(path) || path.starts_with(&ours))
+    {
+        return Err(WorkspaceError::Reserved);
     }
     Ok(())
 }
@@ -140,8 +141,8 @@ fn check(path: &Path, around: &Surroundings) -> Result<(), WorkspaceError> {
     clippy::disallowed_methods,
     reason = "this is where a person's path becomes a directory, before there is a mount"
 )]
-pub fn resolve_mount(written: &str, around: &Surroundings) -> Result<PathBuf, WorkspaceError> {
-    let path = around.current.join(expand_home(written.trim(), around)?);
+pub fn resolve_mount(written: &str, around: &HostPaths) -> Result<PathBuf, WorkspaceError> {
+    let path = around.current_dir.join(expand_home(written.trim(), around)?);
     let path = std::fs::canonicalize(path).map_err(|error| WorkspaceError::Find(written.to_owned(), error))?;
     check(&path, around)?;
     Ok(path)
@@ -160,7 +161,7 @@ pub fn real_path(path: &Path) -> PathBuf {
 }
 
 /// `~` and `~/…`; `~name` is a name like any other.
-fn expand_home(written: &str, around: &Surroundings) -> Result<PathBuf, WorkspaceError> {
+fn expand_home(written: &str, around: &HostPaths) -> Result<PathBuf, WorkspaceError> {
     let rest = match written.strip_prefix('~') {
         Some("") => "",
         Some(rest) if rest.starts_with('/') => rest.trim_start_matches('/'),

@@ -7,7 +7,7 @@
 //!
 //! Not here: what holds for which bytes. The crates say that next to what they test, in modules called `fuzz`.
 
-mod hunt;
+mod fuzz_loop;
 mod mutate;
 
 use std::fs;
@@ -15,7 +15,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use hunt::{Budget, Found, Hunt};
+use fuzz_loop::{FuzzBudget, FuzzFailure, FuzzLoop};
 
 /// Names the target that is to run for long; every other one then does nothing.
 pub const TARGET: &str = "RINGFENCE_FUZZ_TARGET";
@@ -27,24 +27,24 @@ pub const SECONDS: &str = "RINGFENCE_FUZZ_SECONDS";
 pub const REPORTS: &str = "RINGFENCE_FUZZ_REPORTS";
 
 /// In the normal tests a target ends after so many inputs, or so much time.
-const FEW: u64 = 3_000;
-const A_MOMENT: Duration = Duration::from_millis(400);
+const SHORT_RUNS: u64 = 3_000;
+const SHORT_TIME: Duration = Duration::from_millis(400);
 
 /// The longest input that is made, where a target does not say.
-const LONGEST: usize = 2_048;
+const DEFAULT_MAX_LEN: usize = 2_048;
 
 /// Something that is given bytes.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct FuzzTarget {
     name: &'static str,
     corpus: PathBuf,
     tokens: &'static [&'static str],
-    longest: usize,
+    max_len: usize,
 }
 
 /// What a run came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct FuzzReport {
     pub runs: u64,
     pub time: Duration,
     /// How many different outcomes there were.
@@ -52,11 +52,11 @@ pub struct Report {
     pub failures: u64,
 }
 
-impl Target {
+impl FuzzTarget {
     /// Its corpus is `tests/corpus/NAME` below the directory of the crate, `env!("CARGO_MANIFEST_DIR")`.
     pub fn new(name: &'static str, crate_directory: &str) -> Self {
         let corpus = Path::new(crate_directory).join("tests/corpus").join(name);
-        Self { name, corpus, tokens: &[], longest: LONGEST }
+        Self { name, corpus, tokens: &[], max_len: DEFAULT_MAX_LEN }
     }
 
     /// Words that mean something to it, to be put into inputs.
@@ -67,25 +67,31 @@ impl Target {
 
     /// Inputs are made up to this length.
     #[must_use]
-    pub fn longest(self, longest: usize) -> Self {
-        Self { longest, ..self }
+    pub fn max_len(self, longest: usize) -> Self {
+        Self { max_len: longest, ..self }
     }
 
     /// Runs it. What it returns says what came of an input: one with a new outcome is worth changing further. It fails by a
     /// panic, and so does this, with the name of the file that the input is kept in.
     #[track_caller]
     pub fn check<O: Hash>(self, run: impl Fn(&[u8]) -> O) {
-        let long = Long::wanted();
+        let long = LongFuzzRun::from_env();
         if long.as_ref().is_some_and(|long| long.target != self.name) {
             return;
         }
-        let budget = long.as_ref().map_or_else(|| self.short(), |long| long.budget);
+        let budget = long.as_ref().map_or_else(|| self.short_budget(), |long| long.budget);
         let seeds = self.seeds();
         let last = long.as_ref().map(|long| long.reports.join(format!("{}.last", self.name)));
-        let hunt = Hunt { seeds: &seeds, tokens: self.tokens, longest: self.longest, budget, last: last.as_deref() };
+        let hunt = FuzzLoop {
+            seeds: &seeds,
+            tokens: self.tokens,
+            max_len: self.max_len,
+            budget,
+            last_input_path: last.as_deref(),
+        };
         let (report, found) = hunt.run(&run);
         if let Some(long) = &long {
-            long.tell(self.name, report);
+            long.write_report(self.name, report);
         }
         if let Some(found) = found {
             self.fail(&found);
@@ -93,8 +99,8 @@ impl Target {
     }
 
     /// From the same seed every time.
-    fn short(&self) -> Budget {
-        Budget { seed: hash(&self.name), runs: FEW, until: Instant::now() + A_MOMENT }
+    fn short_budget(&self) -> FuzzBudget {
+        FuzzBudget { seed: hash(&self.name), runs: SHORT_RUNS, until: Instant::now() + SHORT_TIME }
     }
 
     #[expect(clippy::panic, reason = "this is how a test fails")]
@@ -109,17 +115,17 @@ impl Target {
 
     #[track_caller]
     #[expect(clippy::panic, reason = "this is how a test fails")]
-    fn fail(&self, found: &Found) {
+    fn fail(&self, found: &FuzzFailure) {
         let name = format!("found-{:016x}", hash(&found.input));
         let kept = match fs::write(self.corpus.join(&name), &found.input) {
             Ok(()) => format!("kept as tests/corpus/{}/{name}", self.name),
             Err(error) => format!("not kept: {error}"),
         };
-        panic!("{}: {}\nthe input is {kept}: {:?}", self.name, found.why, String::from_utf8_lossy(&found.input));
+        panic!("{}: {}\nthe input is {kept}: {:?}", self.name, found.reason, String::from_utf8_lossy(&found.input));
     }
 }
 
-impl Report {
+impl FuzzReport {
     /// As [`Report::parse`] reads it.
     fn line(&self) -> String {
         format!("{} {} {} {}\n", self.runs, self.time.as_millis(), self.outcomes, self.failures)
@@ -134,26 +140,26 @@ impl Report {
 }
 
 /// A long run that somebody asked for.
-struct Long {
+struct LongFuzzRun {
     target: String,
-    budget: Budget,
+    budget: FuzzBudget,
     reports: PathBuf,
 }
 
-impl Long {
+impl LongFuzzRun {
     /// This is the one place that reads the environment.
-    fn wanted() -> Option<Self> {
+    fn from_env() -> Option<Self> {
         let seconds = std::env::var(SECONDS).ok()?.parse().ok()?;
         let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| hash(&time.as_nanos()));
         Some(Self {
             target: std::env::var(TARGET).ok()?,
-            budget: Budget { seed, runs: u64::MAX, until: Instant::now() + Duration::from_secs(seconds) },
+            budget: FuzzBudget { seed, runs: u64::MAX, until: Instant::now() + Duration::from_secs(seconds) },
             reports: std::env::var_os(REPORTS)?.into(),
         })
     }
 
     #[expect(clippy::panic, reason = "a run that cannot be reported is none")]
-    fn tell(&self, name: &str, report: Report) {
+    fn write_report(&self, name: &str, report: FuzzReport) {
         if let Err(error) = fs::write(self.reports.join(format!("{name}.done")), report.line()) {
             panic!("{name} cannot be reported: {error}");
         }
@@ -171,7 +177,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::time::Duration;
 
-    use super::{Report, Target};
+    use super::{FuzzReport, FuzzTarget};
 
     /// A crate whose only target has a corpus of these.
     fn home(seeds: &[&str]) -> tempfile::TempDir {
@@ -184,12 +190,12 @@ mod tests {
         home
     }
 
-    fn target(home: &tempfile::TempDir) -> Target {
-        Target::new("planted", home.path().to_str().unwrap()).tokens(&["needle"])
+    fn target(home: &tempfile::TempDir) -> FuzzTarget {
+        FuzzTarget::new("planted", home.path().to_str().unwrap()).tokens(&["needle"])
     }
 
     #[test]
-    fn what_fails_is_kept_as_small_as_it_gets_and_tried_first_ever_after() {
+    fn a_failing_input_is_minimized_kept_and_tried_first() {
         let home = home(&["some hay, and more of it", "{\"other\": 1}"]);
         let run = |input: &[u8]| assert!(!input.windows(6).any(|word| word == b"needle"), "pricked");
         let failed = catch_unwind(AssertUnwindSafe(|| target(&home).check(run))).unwrap_err();
@@ -212,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_fails_leaves_the_corpus_alone() {
+    fn a_passing_target_leaves_the_corpus_alone() {
         let home = home(&["seed"]);
         target(&home).check(<[u8]>::len);
         assert_eq!(std::fs::read_dir(home.path().join("tests/corpus/planted")).unwrap().count(), 1);
@@ -227,8 +233,8 @@ mod tests {
 
     #[test]
     fn a_report_is_read_as_it_was_written() {
-        let report = Report { runs: 7, time: Duration::from_millis(1500), outcomes: 3, failures: 1 };
-        assert_eq!(Report::parse(&report.line()), Some(report));
-        assert_eq!(Report::parse("7 1500"), None);
+        let report = FuzzReport { runs: 7, time: Duration::from_millis(1500), outcomes: 3, failures: 1 };
+        assert_eq!(FuzzReport::parse(&report.line()), Some(report));
+        assert_eq!(FuzzReport::parse("7 1500"), None);
     }
 }

@@ -4,9 +4,9 @@
 
 /// Numbers that look random, and come again with the same seed (SplitMix64).
 #[derive(Clone, Debug)]
-pub(crate) struct Random(pub(crate) u64);
+pub(crate) struct SplitMix64(pub(crate) u64);
 
-impl Random {
+impl SplitMix64 {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -20,7 +20,7 @@ impl Random {
         self.next().checked_rem(end as u64).unwrap_or_default() as usize
     }
 
-    pub(crate) fn one_of<'a, T: ?Sized>(&mut self, list: &'a [impl AsRef<T>]) -> Option<&'a T> {
+    pub(crate) fn choose<'a, T: ?Sized>(&mut self, list: &'a [impl AsRef<T>]) -> Option<&'a T> {
         list.get(self.below(list.len())).map(AsRef::as_ref)
     }
 
@@ -72,7 +72,7 @@ const CHARACTERS: &[&str] = &[
 ];
 
 /// Changes an input in a few places.
-pub(crate) fn mutate(input: &mut Vec<u8>, other: &[u8], tokens: &[&str], longest: usize, random: &mut Random) {
+pub(crate) fn mutate(input: &mut Vec<u8>, other: &[u8], tokens: &[&str], longest: usize, random: &mut SplitMix64) {
     let times = 1 + random.below(4) * random.below(3);
     for _ in 0..times {
         change(input, other, tokens, random);
@@ -80,7 +80,7 @@ pub(crate) fn mutate(input: &mut Vec<u8>, other: &[u8], tokens: &[&str], longest
     }
 }
 
-fn change(input: &mut Vec<u8>, other: &[u8], tokens: &[&str], random: &mut Random) {
+fn change(input: &mut Vec<u8>, other: &[u8], tokens: &[&str], random: &mut SplitMix64) {
     let at = random.below(input.len() + 1);
     match random.below(14) {
         0 => {
@@ -105,11 +105,11 @@ fn change(input: &mut Vec<u8>, other: &[u8], tokens: &[&str], random: &mut Rando
             insert(input, at, &part);
         }
         6 | 7 => {
-            let token = random.one_of::<str>(tokens).unwrap_or("\n").as_bytes();
+            let token = random.choose::<str>(tokens).unwrap_or("\n").as_bytes();
             insert(input, at, token);
         }
         8 => {
-            let token = random.one_of::<str>(tokens).unwrap_or(" ").as_bytes();
+            let token = random.choose::<str>(tokens).unwrap_or(" ").as_bytes();
             let end = input.len().min(at + token.len());
             input.splice(at..end, token.iter().copied());
         }
@@ -122,11 +122,11 @@ fn change(input: &mut Vec<u8>, other: &[u8], tokens: &[&str], random: &mut Rando
             input.extend_from_slice(&other[random.below(other.len() + 1)..]);
         }
         11 => {
-            let number = random.one_of::<str>(NUMBERS).unwrap_or_default().as_bytes();
+            let number = random.choose::<str>(NUMBERS).unwrap_or_default().as_bytes();
             let digits = digits(input, at);
             input.splice(digits, number.iter().copied());
         }
-        12 => insert(input, at, random.one_of::<str>(CHARACTERS).unwrap_or_default().as_bytes()),
+        12 => insert(input, at, random.choose::<str>(CHARACTERS).unwrap_or_default().as_bytes()),
         _ => change_lines(input, random),
     }
 }
@@ -143,7 +143,7 @@ fn digits(input: &[u8], from: usize) -> std::ops::Range<usize> {
 }
 
 /// Takes out a line, doubles one, or changes two of them for each other.
-fn change_lines(input: &mut Vec<u8>, random: &mut Random) {
+fn change_lines(input: &mut Vec<u8>, random: &mut SplitMix64) {
     let mut lines: Vec<&[u8]> = input.split_inclusive(|byte| *byte == b'\n').collect();
     let (one, two) = (random.below(lines.len()), random.below(lines.len()));
     if lines.is_empty() {
@@ -161,10 +161,10 @@ fn change_lines(input: &mut Vec<u8>, random: &mut Random) {
 mod tests {
     use std::collections::HashSet;
 
-    use super::{Random, mutate};
+    use super::{SplitMix64, mutate};
 
     fn inputs(seed: u64) -> Vec<Vec<u8>> {
-        let mut random = Random(seed);
+        let mut random = SplitMix64(seed);
         let mutated = |_| {
             let mut input = b"one 1\ntwo 22\n".to_vec();
             mutate(&mut input, b"other", &["token"], 64, &mut random);
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn nothing_can_be_changed_too() {
-        let mut random = Random(4);
+        let mut random = SplitMix64(4);
         for _ in 0..1_000 {
             mutate(&mut Vec::new(), b"", &[], 8, &mut random);
         }

@@ -7,11 +7,11 @@
 
 use serde::de::DeserializeOwned;
 
-use crate::suggest::nearest;
+use crate::suggest::nearest_name;
 use crate::{ErrorKind, ToolError};
 
 /// Messages quote the caller's own value back; longer than this it helps nobody.
-const LONGEST_MESSAGE: usize = 300;
+const MAX_MESSAGE_BYTES: usize = 300;
 
 pub(crate) fn decode<A: DeserializeOwned>(arguments: &str, limit: u64) -> Result<A, ToolError> {
     if arguments.len() as u64 > limit {
@@ -24,10 +24,10 @@ pub(crate) fn decode<A: DeserializeOwned>(arguments: &str, limit: u64) -> Result
     if !arguments.trim_start().starts_with('{') {
         return Err(ToolError::new(ErrorKind::InvalidArgs, "the arguments must be a JSON object"));
     }
-    serde_json::from_str(arguments).map_err(|error| explain(&error))
+    serde_json::from_str(arguments).map_err(|error| invalid_args_error(&error))
 }
 
-fn explain(error: &serde_json::Error) -> ToolError {
+fn invalid_args_error(error: &serde_json::Error) -> ToolError {
     let text = error.to_string();
     let message = if error.is_data() {
         // The position says nothing to a model that never counted columns.
@@ -35,9 +35,9 @@ fn explain(error: &serde_json::Error) -> ToolError {
     } else {
         format!("the arguments are not valid JSON: {text}")
     };
-    let guess = unknown_word(&message).and_then(|(word, known)| nearest(word, known.iter().copied()));
+    let guess = unknown_name(&message).and_then(|(word, known)| nearest_name(word, known.iter().copied()));
     let advice = guess.map(|name| format!("did you mean `{name}`?"));
-    let error = ToolError::new(ErrorKind::InvalidArgs, clipped(&message));
+    let error = ToolError::new(ErrorKind::InvalidArgs, truncate_message(&message));
     match advice {
         Some(advice) => error.hint(&advice),
         None => error,
@@ -45,7 +45,7 @@ fn explain(error: &serde_json::Error) -> ToolError {
 }
 
 /// Serde says ``unknown field `a`, expected `b` or `c` ``; what stands in backquotes is the word and the known ones.
-fn unknown_word(message: &str) -> Option<(&str, Vec<&str>)> {
+fn unknown_name(message: &str) -> Option<(&str, Vec<&str>)> {
     if !message.starts_with("unknown field") && !message.starts_with("unknown variant") {
         return None;
     }
@@ -53,11 +53,11 @@ fn unknown_word(message: &str) -> Option<(&str, Vec<&str>)> {
     Some((quoted.next()?, quoted.collect()))
 }
 
-fn clipped(message: &str) -> String {
-    if message.len() <= LONGEST_MESSAGE {
+fn truncate_message(message: &str) -> String {
+    if message.len() <= MAX_MESSAGE_BYTES {
         return message.to_owned();
     }
-    format!("{}…", &message[..message.floor_char_boundary(LONGEST_MESSAGE)])
+    format!("{}…", &message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)])
 }
 
 #[cfg(test)]
@@ -73,12 +73,12 @@ mod tests {
     struct Args {
         path: String,
         #[serde(default)]
-        encoding: Option<Encoding>,
+        encoding: Option<DecodeTestEncoding>,
     }
 
     #[derive(Debug, Deserialize)]
     #[serde(rename_all = "kebab-case")]
-    enum Encoding {
+    enum DecodeTestEncoding {
         #[serde(rename = "utf-8")]
         Utf8,
         Base64,
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn arguments_that_are_not_an_object_are_refused() {
         check("", expect!["missing field `path`"]);
         check("[1]", expect!["the arguments must be a JSON object"]);
         check("\"path\"", expect!["the arguments must be a JSON object"]);

@@ -5,7 +5,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::suggest::nearest;
+use crate::suggest::nearest_name;
 use crate::{ErrorKind, ToolError};
 
 /// One of the tool systems that Ringfence is.
@@ -31,22 +31,22 @@ impl Dialect {
         }
     }
 
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|dialect| dialect.name() == name)
     }
 
     /// The name that this dialect has for an error, as programs compare it.
-    pub fn error_name(self, error: &ToolError) -> &'static str {
+    pub fn error_code(self, error: &ToolError) -> &'static str {
         match self {
-            Self::Standard => standard(error.kind),
-            Self::Miniclaw => miniclaw(error),
-            Self::Crewagent => crewagent(error.kind),
+            Self::Standard => standard_code(error.kind),
+            Self::Miniclaw => miniclaw_code(error),
+            Self::Crewagent => crewagent_code(error.kind),
         }
     }
 
     /// The reply that says a call failed.
     pub fn render_error(self, error: &ToolError) -> String {
-        let name = self.error_name(error);
+        let name = self.error_code(error);
         match self {
             Self::Standard | Self::Crewagent => {
                 let mut details = error.details.clone();
@@ -54,8 +54,8 @@ impl Dialect {
                 if self == Self::Crewagent && error.kind == ErrorKind::PermissionDenied {
                     details.entry("reason").or_insert_with(|| "permission denied".into());
                 }
-                let error = ErrorBody { code: name, message: &error.message, details: &details };
-                json(&ErrorEnvelope { ok: false, error })
+                let error = DialectErrorBody { code: name, message: &error.message, details: &details };
+                to_json(&ErrorEnvelope { ok: false, error })
             }
             // This one is a whole sentence instead of a category and its detail.
             Self::Miniclaw if error.kind == ErrorKind::UnknownTool => error.message.clone(),
@@ -65,11 +65,11 @@ impl Dialect {
     }
 
     /// The error for a call of a tool that this session is not offered.
-    pub(crate) fn unknown_tool<'a>(self, name: &str, offered: impl Iterator<Item = &'a str>) -> ToolError {
+    pub(crate) fn unknown_tool_error<'a>(self, name: &str, offered: impl Iterator<Item = &'a str>) -> ToolError {
         let name = &name[..name.floor_char_boundary(64)];
         let known: Vec<&str> = offered.collect();
         let message = match self {
-            Self::Standard | Self::Crewagent => match nearest(name, known.iter().copied()) {
+            Self::Standard | Self::Crewagent => match nearest_name(name, known.iter().copied()) {
                 Some(guess) => format!("there is no tool `{name}` here; did you mean `{guess}`?"),
                 None => format!("there is no tool `{name}` here"),
             },
@@ -79,31 +79,31 @@ impl Dialect {
     }
 
     /// The standard dialect's reply that carries a value.
-    pub(crate) fn render_value<V: Serialize>(value: &V, notes: Notes) -> String {
-        json(&ValueEnvelope { ok: true, value, modified: notes.modified })
+    pub(crate) fn render_value<V: Serialize>(value: &V, notes: ReplyNotes) -> String {
+        to_json(&ValueEnvelope { ok: true, value, modified: notes.modified })
     }
 
     /// The reply whose fields stand beside `ok`.
-    pub(crate) fn render_flat<V: Serialize>(value: &V, notes: Notes) -> String {
-        json(&FlatEnvelope { ok: true, value, modified: notes.modified })
+    pub(crate) fn render_flat<V: Serialize>(value: &V, notes: ReplyNotes) -> String {
+        to_json(&FlatEnvelope { ok: true, value, modified: notes.modified })
     }
 }
 
 /// What the road has to say about a call that went well.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Notes {
+pub struct ReplyNotes {
     /// The arguments that ran are not those that were asked for: a person changed them.
     pub modified: bool,
 }
 
 impl ErrorKind {
     /// What programs outside of any dialect call it: the standard one's name.
-    pub fn name(self) -> &'static str {
-        standard(self)
+    pub fn code(self) -> &'static str {
+        standard_code(self)
     }
 }
 
-fn standard(kind: ErrorKind) -> &'static str {
+fn standard_code(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::InvalidArgs => "INVALID_ARGS",
         ErrorKind::InvalidPath | ErrorKind::OutsideWorkspace => "INVALID_PATH",
@@ -133,7 +133,7 @@ fn standard(kind: ErrorKind) -> &'static str {
     }
 }
 
-fn miniclaw(error: &ToolError) -> &'static str {
+fn miniclaw_code(error: &ToolError) -> &'static str {
     match error.kind {
         ErrorKind::InvalidArgs if error.field.is_some_and(|field| matches!(field, "path" | "old_text")) => {
             "invalid_path"
@@ -167,7 +167,7 @@ fn miniclaw(error: &ToolError) -> &'static str {
     }
 }
 
-fn crewagent(kind: ErrorKind) -> &'static str {
+fn crewagent_code(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::InvalidArgs => "E_INVALID_ARGS",
         ErrorKind::InvalidPath | ErrorKind::OutsideWorkspace | ErrorKind::ReadOnly => "E_SANDBOX_VIOLATION",
@@ -212,11 +212,11 @@ struct FlatEnvelope<'a, V> {
 #[derive(Serialize)]
 struct ErrorEnvelope<'a> {
     ok: bool,
-    error: ErrorBody<'a>,
+    error: DialectErrorBody<'a>,
 }
 
 #[derive(Serialize)]
-struct ErrorBody<'a> {
+struct DialectErrorBody<'a> {
     code: &'a str,
     message: &'a str,
     #[serde(skip_serializing_if = "Map::is_empty")]
@@ -224,7 +224,7 @@ struct ErrorBody<'a> {
 }
 
 /// Our own reply types have string keys and no failing `Serialize`, the two things that could go wrong.
-fn json<V: Serialize>(value: &V) -> String {
+fn to_json<V: Serialize>(value: &V) -> String {
     serde_json::to_string(value).unwrap_or_else(|_| {
         r#"{"ok":false,"error":{"code":"INTERNAL","message":"the reply could not be written as JSON"}}"#.to_owned()
     })

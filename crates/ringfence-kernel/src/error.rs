@@ -9,7 +9,7 @@ use std::convert::Infallible;
 
 use serde_json::{Map, Value};
 
-use crate::{Place, nearest};
+use crate::{PolicyResource, nearest_name};
 
 /// The one error taxonomy. Every kind is recoverable: the model gets it as a reply and goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,24 +112,24 @@ pub struct ToolError {
     pub field: Option<&'static str>,
     pub details: Map<String, Value>,
     /// What may have been meant instead. The road names the nearest that the caller may list, and no other.
-    pub alternatives: Option<Box<Alternatives>>,
+    pub suggestions: Option<Box<NameSuggestions>>,
 }
 
 /// Names beside one that does not exist.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Alternatives {
+pub struct NameSuggestions {
     /// The name that does not exist.
-    pub meant: String,
+    pub missing_name: String,
     pub names: Vec<String>,
     /// The directory that has them.
-    pub directory: Place,
+    pub directory: PolicyResource,
     /// What replies say before each of them.
-    pub shown_above: String,
+    pub display_prefix: String,
 }
 
 impl ToolError {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), field: None, details: Map::new(), alternatives: None }
+        Self { kind, message: message.into(), field: None, details: Map::new(), suggestions: None }
     }
 
     /// The arguments are of the right shape, but `field` has a value that cannot be meant.
@@ -139,11 +139,11 @@ impl ToolError {
 
     /// Says what may have been meant, as far as `may_list` allows.
     #[must_use]
-    pub(crate) fn name_alternative(mut self, may_list: impl Fn(&Place) -> bool) -> Self {
-        let Some(alternatives) = self.alternatives.take() else { return self };
-        let Alternatives { meant, mut names, directory, shown_above } = *alternatives;
-        while let Some(guess) = nearest(&meant, names.iter().map(String::as_str)).map(str::to_owned) {
-            if may_list(&directory.below(&guess)) {
+    pub(crate) fn suggest_name(mut self, may_list: impl Fn(&PolicyResource) -> bool) -> Self {
+        let Some(alternatives) = self.suggestions.take() else { return self };
+        let NameSuggestions { missing_name: meant, mut names, directory, display_prefix: shown_above } = *alternatives;
+        while let Some(guess) = nearest_name(&meant, names.iter().map(String::as_str)).map(str::to_owned) {
+            if may_list(&directory.join(&guess)) {
                 return self.hint(&format!("did you mean `{shown_above}{guess}`?"));
             }
             names.retain(|name| *name != guess);

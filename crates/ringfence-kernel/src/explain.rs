@@ -8,62 +8,63 @@ use std::sync::Arc;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::tool::Road;
+use crate::tool::CallServices;
 use crate::{
-    Abandon, AuditLost, Bit, Context, ErrorKind, Host, Pace, Place, Policy, Progress, Question, Scope, Sensitivity,
-    Session, Signal, ToolCall, ToolError, Touch, Verb, Verdict, WORKSPACE,
+    AbandonReason, AuditSinkError, AuthScope, CallContext, CommitState, ErrorKind, Host, IoMode, Policy, PolicyAction,
+    PolicyRequest, PolicyResource, ProgressUpdate, ResourceAccess, Sensitivity, Session, Taint, ToolCall, ToolError,
+    Verdict, WORKSPACE_MOUNTS,
 };
 
 /// What would be decided about a call, and about everything that it would touch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Explanation {
+pub struct PolicyExplanation {
     pub verdict: Verdict,
-    pub touches: Vec<Explained>,
+    pub accesses: Vec<AccessExplanation>,
     /// For a program: what would be decided about what it leaves.
-    pub afterwards: Vec<ExplainedChange>,
+    pub follow_up_changes: Vec<ChangeExplanation>,
 }
 
 /// What would be decided about one kind of change that a program leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExplainedChange {
+pub struct ChangeExplanation {
     /// In words, such as "overwrite a file".
     pub change: &'static str,
     pub verdict: Verdict,
 }
 
 /// The kinds of change that a program can leave. Rules about paths say more to single ones.
-const CHANGES: [(&str, Verb, Sensitivity); 6] = {
+const EXPLAINED_CHANGES: [(&str, PolicyAction, Sensitivity); 6] = {
     const PLAIN: Sensitivity = Sensitivity { secret: false, protected: false };
     const PROTECTED: Sensitivity = Sensitivity { secret: false, protected: true };
     [
-        ("create a file", Verb::Create, PLAIN),
-        ("overwrite a file", Verb::Overwrite, PLAIN),
-        ("delete a file or directory", Verb::Delete, PLAIN),
-        ("create a protected path", Verb::Create, PROTECTED),
-        ("overwrite or delete a protected path", Verb::Overwrite, PROTECTED),
-        ("overwrite or delete what is too large to be kept for undo", Verb::Lose, PLAIN),
+        ("create a file", PolicyAction::Create, PLAIN),
+        ("overwrite a file", PolicyAction::Overwrite, PLAIN),
+        ("delete a file or directory", PolicyAction::Delete, PLAIN),
+        ("create a protected path", PolicyAction::Create, PROTECTED),
+        ("overwrite or delete a protected path", PolicyAction::Overwrite, PROTECTED),
+        ("overwrite or delete what is too large to be kept for undo", PolicyAction::Lose, PLAIN),
     ]
 };
 
 /// What would be decided about one touch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Explained {
-    pub touch: Touch,
+pub struct AccessExplanation {
+    pub access: ResourceAccess,
     pub verdict: Verdict,
 }
 
 impl Host {
     /// Says what would be decided. An error is one that the call itself would get before it is decided about.
-    pub async fn explain(&self, session: &Arc<Session>, call: ToolCall) -> Result<Explanation, ToolError> {
-        if !session.principal.may(Scope::Call) {
+    pub async fn explain(&self, session: &Arc<Session>, call: ToolCall) -> Result<PolicyExplanation, ToolError> {
+        if !session.principal.has_scope(AuthScope::Call) {
             let message = format!("`{}` may not call tools", session.principal.name);
             return Err(ToolError::new(ErrorKind::PermissionDenied, message));
         }
-        let Some(offer) = session.catalog.offer(&call.name).cloned() else {
+        let Some(offer) = session.catalog.find_tool(&call.name).cloned() else {
             let offered = session.catalog.list().map(|definition| definition.name.as_ref());
-            return Err(session.dialect.unknown_tool(&call.name, offered));
+            return Err(session.dialect.unknown_tool_error(&call.name, offered));
         };
-        let signal = Signal::new();
+        let signal = CommitState::new();
         let (host, session, worker) = (self.clone(), Arc::clone(session), signal.clone());
         let limit = session.limits.call_time;
         let job = async move {
@@ -73,69 +74,76 @@ impl Host {
                 let _permit = permit;
                 let definition = offer.definition();
                 let tool = definition.name.as_ref();
-                let looking = Looking { policy: host.parts.policy.as_ref(), session: &session, tool };
-                let cx = Context::new(&session.limits, Pace::Patient, &worker).on_road(&looking);
+                let looking = DryRun { policy: host.config.policy.as_ref(), session: &session, tool };
+                let cx = CallContext::new(&session.limits, IoMode::Blocking, &worker).with_services(&looking);
                 let (touches, _) = offer.plan(&call.arguments, &cx)?;
-                Ok(looking.explain(touches, definition.effect.verbs))
+                Ok(looking.explain(touches, definition.capabilities.actions))
             };
             spawn_blocking(look).await.unwrap_or_else(|_| {
                 Err(ToolError::new(ErrorKind::Internal, "the tool failed in a way that it should not"))
             })
         };
         timeout(limit, job).await.unwrap_or_else(|_| {
-            signal.abandon(Abandon::Deadline);
-            Err(Abandon::Deadline.error())
+            signal.abandon(AbandonReason::Deadline);
+            Err(AbandonReason::Deadline.error())
         })
     }
 }
 
 /// A call that is only looked at.
 #[derive(Debug)]
-pub(crate) struct Looking<'a> {
+pub(crate) struct DryRun<'a> {
     pub(crate) policy: &'a dyn Policy,
     pub(crate) session: &'a Session,
     pub(crate) tool: &'a str,
 }
 
-impl Looking<'_> {
-    fn explain(&self, touches: Vec<Touch>, verbs: &[Verb]) -> Explanation {
-        let question = self.question(&touches);
+impl DryRun<'_> {
+    fn explain(&self, touches: Vec<ResourceAccess>, verbs: &[PolicyAction]) -> PolicyExplanation {
+        let question = self.policy_request(&touches);
         let verdict = self.policy.decide(&question);
-        let judged: Vec<Verdict> = touches.iter().map(|touch| self.policy.judge(touch, &question)).collect();
-        let runs = touches.iter().any(|touch| touch.verb == Verb::Run);
-        let touches = touches.into_iter().zip(judged).map(|(touch, verdict)| Explained { touch, verdict }).collect();
-        let afterwards = CHANGES.into_iter().filter(|(_, verb, _)| runs && verbs.contains(verb));
+        let judged: Vec<Verdict> = touches.iter().map(|touch| self.policy.evaluate(touch, &question)).collect();
+        let runs = touches.iter().any(|touch| touch.action == PolicyAction::Run);
+        let touches = touches
+            .into_iter()
+            .zip(judged)
+            .map(|(touch, verdict)| AccessExplanation { access: touch, verdict })
+            .collect();
+        let afterwards = EXPLAINED_CHANGES.into_iter().filter(|(_, verb, _)| runs && verbs.contains(verb));
         let afterwards = afterwards.map(|change| self.explain_change(change)).collect();
-        Explanation { verdict, touches, afterwards }
+        PolicyExplanation { verdict, accesses: touches, follow_up_changes: afterwards }
     }
 
-    fn explain_change(&self, (change, verb, sensitivity): (&'static str, Verb, Sensitivity)) -> ExplainedChange {
-        let place = Place {
-            mount: Arc::from(WORKSPACE[0]),
-            given: "any path".to_owned(),
-            shown: "any path".to_owned(),
+    fn explain_change(
+        &self,
+        (change, verb, sensitivity): (&'static str, PolicyAction, Sensitivity),
+    ) -> ChangeExplanation {
+        let place = PolicyResource {
+            mount: Arc::from(WORKSPACE_MOUNTS[0]),
+            requested_path: "any path".to_owned(),
+            display_path: "any path".to_owned(),
             sensitivity,
-            ..Place::default()
+            ..PolicyResource::default()
         };
-        ExplainedChange { change, verdict: self.judge(&Touch { verb, place }) }
+        ChangeExplanation { change, verdict: self.evaluate(&ResourceAccess { action: verb, resource: place }) }
     }
 
-    pub(crate) fn question<'q>(&'q self, touches: &'q [Touch]) -> Question<'q> {
-        Question::new(self.session, self.tool, touches, self.session.bits.now())
+    pub(crate) fn policy_request<'q>(&'q self, touches: &'q [ResourceAccess]) -> PolicyRequest<'q> {
+        PolicyRequest::new(self.session, self.tool, touches, self.session.taint.snapshot())
     }
 }
 
-impl Road for Looking<'_> {
-    fn judge(&self, touch: &Touch) -> Verdict {
-        self.policy.judge(touch, &self.question(std::slice::from_ref(touch)))
+impl CallServices for DryRun<'_> {
+    fn evaluate(&self, touch: &ResourceAccess) -> Verdict {
+        self.policy.evaluate(touch, &self.policy_request(std::slice::from_ref(touch)))
     }
 
     /// Nothing happens.
-    fn raise(&self, _: Bit) {}
+    fn add_taint(&self, _: Taint) {}
 
-    fn report(&self, _: &Progress<'_>) {}
+    fn report_progress(&self, _: &ProgressUpdate<'_>) {}
 
-    fn reached(&self, _: &Touch, _: Option<&ToolError>) -> Result<(), AuditLost> {
+    fn record_connection(&self, _: &ResourceAccess, _: Option<&ToolError>) -> Result<(), AuditSinkError> {
         Ok(())
     }
 }

@@ -14,14 +14,17 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use crate::pattern::path_pattern;
-use crate::rule::Seen;
-use crate::{Decision, Layer, MCP, Policy, Question, Rule, RuleText, Rules, Touch, Verb, Verdict};
+use crate::rule::RuleSubject;
+use crate::{
+    Decision, LayeredRules, MCP_MOUNT, Policy, PolicyAction, PolicyLayer, PolicyRequest, PolicyRule, ResourceAccess,
+    RuleText, Verdict,
+};
 
 /// How long a grant holds.
-pub const GRANT_TIME: Duration = Duration::from_hours(30 * 24);
+pub const GRANT_LIFETIME: Duration = Duration::from_hours(30 * 24);
 
 /// More places than this are no longer taken in at one look.
-const MOST_PLACES: usize = 8;
+const MAX_GRANT_ACCESSES: usize = 8;
 
 /// A rule that a person added by an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,132 +35,134 @@ pub struct Grant {
     pub directory: String,
     /// Who granted it.
     pub by: String,
-    #[serde(with = "crate::gate::time")]
+    #[serde(with = "crate::approval::time")]
     pub since: SystemTime,
-    #[serde(with = "crate::gate::time")]
+    #[serde(with = "crate::approval::time")]
     pub until: SystemTime,
 }
 
 impl Grant {
     /// The rule, where the text still says one.
-    pub fn checked(&self) -> Option<Rule> {
-        Rule::new(self.rule.clone(), &self.id).ok().filter(|rule| rule.decision == Decision::Allow)
+    pub fn parse_rule(&self) -> Option<PolicyRule> {
+        PolicyRule::new(self.rule.clone(), &self.id).ok().filter(|rule| rule.decision == Decision::Allow)
     }
 
     /// Whether it is about one of these directories, by the alias that its rule names.
-    pub fn is_about(&self, directories: &BTreeMap<String, String>) -> bool {
-        subject(&self.rule).is_some_and(|subject| directories.get(&subject) == Some(&self.directory))
+    pub fn applies_to(&self, directories: &BTreeMap<String, String>) -> bool {
+        grant_subject(&self.rule).is_some_and(|subject| directories.get(&subject) == Some(&self.directory))
     }
 }
 
 /// What a grant is bound to, as `Host::with_grants` calls it: the mount, or the one tool of another program.
-pub(crate) fn subject(rule: &RuleText) -> Option<String> {
+pub(crate) fn grant_subject(rule: &RuleText) -> Option<String> {
     let [mount] = rule.mount.as_deref()? else { return None };
-    if rule.effect.as_deref() != Some(&[Verb::External.as_str().to_owned()]) {
+    if rule.effect.as_deref() != Some(&[PolicyAction::External.as_str().to_owned()]) {
         return Some(mount.clone());
     }
     let [tool] = rule.path.as_deref()? else { return None };
-    Some(format!("{MCP}/{tool}"))
+    Some(format!("{MCP_MOUNT}/{tool}"))
 }
 
 /// The same for what a grant would be about.
-pub(crate) fn subject_of(touch: &Touch) -> String {
-    match touch.verb {
-        Verb::External => format!("{MCP}/{}", touch.place.given),
-        _ => touch.place.mount.to_string(),
+pub(crate) fn access_subject(touch: &ResourceAccess) -> String {
+    match touch.action {
+        PolicyAction::External => format!("{MCP_MOUNT}/{}", touch.resource.requested_path),
+        _ => touch.resource.mount.to_string(),
     }
 }
 
 /// The rules of config, and what was granted since.
 #[derive(Debug)]
 pub struct GrantedRules {
-    config: Rules,
-    now: RwLock<Now>,
+    config: LayeredRules,
+    active: RwLock<ActiveRules>,
 }
 
 #[derive(Clone, Debug)]
-struct Now {
-    ids: Vec<String>,
-    rules: Arc<Rules>,
+struct ActiveRules {
+    grant_ids: Vec<String>,
+    rules: Arc<LayeredRules>,
 }
 
 impl GrantedRules {
-    pub fn new(config: Rules) -> Self {
-        let now = Now { ids: Vec::new(), rules: Arc::new(config.clone()) };
-        Self { config, now: RwLock::new(now) }
+    pub fn new(config: LayeredRules) -> Self {
+        let now = ActiveRules { grant_ids: Vec::new(), rules: Arc::new(config.clone()) };
+        Self { config, active: RwLock::new(now) }
     }
 
-    fn rules(&self) -> Arc<Rules> {
-        Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner).rules)
+    fn rules(&self) -> Arc<LayeredRules> {
+        Arc::clone(&self.active.read().unwrap_or_else(PoisonError::into_inner).rules)
     }
 }
 
 impl Policy for GrantedRules {
-    fn judge(&self, touch: &Touch, question: &Question<'_>) -> Verdict {
-        self.rules().judge(touch, question)
+    fn evaluate(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
+        self.rules().evaluate(touch, question)
     }
 
-    fn decide(&self, question: &Question<'_>) -> Verdict {
+    fn decide(&self, question: &PolicyRequest<'_>) -> Verdict {
         self.rules().decide(question)
     }
 
-    fn grant_for(&self, question: &Question<'_>) -> Option<RuleText> {
-        self.rules().grant_for(question)
+    fn narrowest_grant(&self, question: &PolicyRequest<'_>) -> Option<RuleText> {
+        self.rules().narrowest_grant(question)
     }
 
-    fn hold_grants(&self, grants: &[Grant]) -> bool {
+    fn set_grants(&self, grants: &[Grant]) -> bool {
         let ids: Vec<String> = grants.iter().map(|grant| grant.id.clone()).collect();
-        let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
-        if now.ids == ids {
+        let mut now = self.active.write().unwrap_or_else(PoisonError::into_inner);
+        if now.grant_ids == ids {
             return false;
         }
-        let rules = grants.iter().filter_map(Grant::checked).collect();
-        *now = Now { ids, rules: Arc::new(self.config.clone().with(Layer::Grants, rules)) };
+        let rules = grants.iter().filter_map(Grant::parse_rule).collect();
+        *now =
+            ActiveRules { grant_ids: ids, rules: Arc::new(self.config.clone().with_layer(PolicyLayer::Grants, rules)) };
         true
     }
 }
 
 /// The narrowest rule that would let the call happen, if it may be granted and is enough.
-pub(crate) fn narrowest(rules: &Rules, question: &Question<'_>) -> Option<RuleText> {
+pub(crate) fn narrowest_grant(rules: &LayeredRules, question: &PolicyRequest<'_>) -> Option<RuleText> {
     let mut asking = Vec::new();
-    for touch in question.touches {
-        let verdict = rules.judge(touch, question);
+    for touch in question.accesses {
+        let verdict = rules.evaluate(touch, question);
         match verdict.decision {
             Decision::Allow => {}
-            Decision::Ask if may_be_granted(touch, &verdict) => asking.push(touch),
+            Decision::Ask if is_grantable(touch, &verdict) => asking.push(touch),
             _ => return None,
         }
     }
     let (first, rest) = asking.split_first()?;
-    let alike = |touch: &&Touch| touch.verb == first.verb && touch.place.mount == first.place.mount;
-    if !rest.iter().all(alike) || asking.len() > MOST_PLACES {
+    let alike = |touch: &&ResourceAccess| touch.action == first.action && touch.resource.mount == first.resource.mount;
+    if !rest.iter().all(alike) || asking.len() > MAX_GRANT_ACCESSES {
         return None;
     }
-    let mut path: Vec<String> = asking.iter().flat_map(|touch| touch.place.names()).map(path_pattern).collect();
+    let mut path: Vec<String> = asking.iter().flat_map(|touch| touch.resource.names()).map(path_pattern).collect();
     path.dedup();
     let text = RuleText {
         decision: Decision::Allow.name().to_owned(),
         tool: Some(vec![question.tool.to_owned()]),
-        effect: Some(vec![first.verb.as_str().to_owned()]),
-        mount: Some(vec![first.place.mount.to_string()]),
+        effect: Some(vec![first.action.as_str().to_owned()]),
+        mount: Some(vec![first.resource.mount.to_string()]),
         path: Some(path),
         agent: question.session.agent.clone().map(|agent| vec![agent]),
         ..RuleText::default()
     };
-    let rule = Rule::new(text.clone(), "granted").ok()?;
-    let granted = rules.clone().with(Layer::Grants, vec![rule]).decide(question);
+    let rule = PolicyRule::new(text.clone(), "granted").ok()?;
+    let granted = rules.clone().with_layer(PolicyLayer::Grants, vec![rule]).decide(question);
     (granted.decision == Decision::Allow).then_some(text)
 }
 
 /// A rule as it is shown to who would grant it.
-pub(crate) fn rule_line(text: &RuleText) -> Option<String> {
-    let rule = Rule::new(text.clone(), "granted").ok()?;
-    Some(format!("{{ decision = \"{}\", {} }}", rule.decision.name(), rule.scope()))
+pub(crate) fn format_rule_line(text: &RuleText) -> Option<String> {
+    let rule = PolicyRule::new(text.clone(), "granted").ok()?;
+    Some(format!("{{ decision = \"{}\", {} }}", rule.decision.name(), rule.scope_text()))
 }
 
-fn may_be_granted(touch: &Touch, verdict: &Verdict) -> bool {
-    let seen = Seen::of(touch);
-    let ordinary =
-        !seen.is_secret() && !seen.is_protected() && (touch.verb.is_about_files() || touch.verb == Verb::External);
-    ordinary && verdict.layer == Layer::Preset && verdict.grant.is_some()
+fn is_grantable(touch: &ResourceAccess, verdict: &Verdict) -> bool {
+    let seen = RuleSubject::from_access(touch);
+    let ordinary = !seen.is_secret()
+        && !seen.is_protected()
+        && (touch.action.is_file_action() || touch.action == PolicyAction::External);
+    ordinary && verdict.layer == PolicyLayer::Preset && verdict.grant.is_some()
 }

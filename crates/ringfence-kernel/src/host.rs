@@ -17,27 +17,29 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::ask::{Heard, Suspended, not_yet};
-use crate::dialect::Notes;
-use crate::face::Offer;
-use crate::gate::Answer;
-use crate::record::Moment;
-use crate::tally::Tally;
-use crate::trip::{Asked, Covered, Leg, Trip, guarded, too_late};
-use crate::turn::Turns;
+use crate::approval::ApprovalOutcome;
+use crate::approval_queue::ApprovalQueues;
+use crate::ask_approval::{AskOutcome, SuspendedCall, pending_error};
+use crate::audit::AuditEvent;
+use crate::connection_log::ConnectionLog;
+use crate::dialect::ReplyNotes;
+use crate::invocation::{
+    CallProgress, Invocation, PendingApproval, PriorApproval, arguments_fixed_error, catch_tool_panic,
+};
+use crate::tool_binding::ErasedTool;
 use crate::{
-    Abandon, Approver, AuditLost, AuditSink, Bit, Desk, ErrorKind, Listener, Origin, Policy, Principal, Scope, Session,
-    Signal, Store, StoreLost, ToolError,
+    AbandonReason, ApprovalInbox, ApprovalStore, Approver, AuditSink, AuditSinkError, AuthScope, CallOrigin,
+    CommitState, ErrorKind, Policy, Principal, ProgressListener, Session, StoreError, Taint, ToolError,
 };
 
 /// How often a person may change the arguments of one call before it is refused.
-const ROUNDS: usize = 3;
+const MAX_ARGUMENT_CHANGES: usize = 3;
 
 /// How long a committed change is waited for after its deadline, before the reply says that its end is unknown.
-const GRACE: Duration = Duration::from_millis(250);
+const COMMIT_GRACE_TIME: Duration = Duration::from_millis(250);
 
 /// How long a call that ends by itself is given to do so.
-const STOP_TIME: Duration = Duration::from_secs(5);
+const GRACEFUL_STOP_TIME: Duration = Duration::from_secs(5);
 
 /// One request of a model: a tool by name, and its arguments as the model wrote them.
 #[derive(Clone, Debug)]
@@ -50,36 +52,36 @@ pub struct ToolCall {
 
 /// What the model is told. An error reply is a reply.
 #[derive(Clone, Debug)]
-pub struct Reply {
+pub struct ToolReply {
     pub call_id: String,
     /// In the words of the session's dialect.
     pub text: String,
     pub error: Option<ErrorKind>,
     /// The call waits for a person, and can be brought back.
-    pub suspended: Option<Suspended>,
+    pub suspended: Option<SuspendedCall>,
 }
 
 /// What ends a run: without it no call can be made safely.
 #[derive(Debug, thiserror::Error)]
-pub enum Fatal {
+pub enum HostError {
     #[error(transparent)]
-    Audit(#[from] AuditLost),
+    Audit(#[from] AuditSinkError),
     /// The world may have changed, and the trace does not say how it ended.
     #[error("the call was carried out, and its end could not be recorded")]
-    EndUnrecorded(#[source] AuditLost),
+    EndUnrecorded(#[source] AuditSinkError),
     #[error(transparent)]
-    Store(#[from] StoreLost),
+    Store(#[from] StoreError),
     #[error("the system gives no random bytes")]
     Entropy(#[from] getrandom::Error),
 }
 
 /// What a host is made of.
 #[derive(Debug)]
-pub struct Parts {
+pub struct HostConfig {
     pub policy: Box<dyn Policy>,
     pub approver: Box<dyn Approver>,
     pub audit: Box<dyn AuditSink>,
-    pub store: Box<dyn Store>,
+    pub store: Box<dyn ApprovalStore>,
     /// How many calls may be at work at once; further ones wait for their turn or their deadline.
     pub workers: usize,
 }
@@ -87,20 +89,26 @@ pub struct Parts {
 /// Everything that stands between a call and the world.
 #[derive(Clone, Debug)]
 pub struct Host {
-    pub(crate) parts: Arc<Parts>,
+    pub(crate) config: Arc<HostConfig>,
     pub(crate) workers: Arc<Semaphore>,
     /// The same for calls that end by themselves, such as programs: however many go on for minutes, the others go on too.
-    programs: Arc<Semaphore>,
+    program_workers: Arc<Semaphore>,
     /// What each mount is, by its alias. Nothing can be granted on others.
-    pub(crate) directories: Arc<BTreeMap<String, String>>,
-    pub(crate) turns: Arc<Turns>,
+    pub(crate) mount_identities: Arc<BTreeMap<String, String>>,
+    pub(crate) approval_queues: Arc<ApprovalQueues>,
 }
 
 impl Host {
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(parts: HostConfig) -> Self {
         let places = || Arc::new(Semaphore::new(parts.workers.max(1)));
-        let (workers, programs) = (places(), places());
-        Self { parts: Arc::new(parts), workers, programs, directories: Arc::default(), turns: Arc::default() }
+        let (workers, program_workers) = (places(), places());
+        Self {
+            config: Arc::new(parts),
+            workers,
+            program_workers,
+            mount_identities: Arc::default(),
+            approval_queues: Arc::default(),
+        }
     }
 
     /// Lets people allow things for good on these mounts: for each alias, a name of the directory that no other one
@@ -108,12 +116,12 @@ impl Host {
     /// program the alias is `mcp/server/tool`, and the name is a digest of what that program says about it.
     #[must_use]
     pub fn with_grants(self, directories: BTreeMap<String, String>) -> Self {
-        Self { directories: Arc::new(directories), ..self }
+        Self { mount_identities: Arc::new(directories), ..self }
     }
 
     /// Where `by` sees and answers the requests that wait for a person.
-    pub fn desk<'a>(&'a self, by: &'a Principal) -> Desk<'a> {
-        Desk { store: self.parts.store.as_ref(), by }
+    pub fn inbox<'a>(&'a self, by: &'a Principal) -> ApprovalInbox<'a> {
+        ApprovalInbox { store: self.config.store.as_ref(), principal: by }
     }
 
     /// Makes one call. The only way to run a tool.
@@ -122,86 +130,91 @@ impl Host {
         session: &Arc<Session>,
         call: ToolCall,
         cancel: &CancellationToken,
-    ) -> Result<Reply, Fatal> {
-        self.call_heard(session, call, cancel, None).await
+    ) -> Result<ToolReply, HostError> {
+        self.call_with_progress(session, call, cancel, None).await
     }
 
     /// Makes one call, and lets somebody hear how it is getting on.
-    pub async fn call_heard(
+    pub async fn call_with_progress(
         &self,
         session: &Arc<Session>,
         call: ToolCall,
         cancel: &CancellationToken,
-        listener: Option<Arc<dyn Listener>>,
-    ) -> Result<Reply, Fatal> {
-        match self.depart(session, call, listener)? {
-            Ok((trip, offer)) => self.go(trip, offer, cancel).await,
+        listener: Option<Arc<dyn ProgressListener>>,
+    ) -> Result<ToolReply, HostError> {
+        match self.resolve_tool(session, call, listener)? {
+            Ok((trip, offer)) => self.drive(trip, offer, cancel).await,
             Err(reply) => Ok(reply),
         }
     }
 
-    pub(crate) fn trip(&self, session: &Arc<Session>, call: ToolCall) -> Trip {
+    pub(crate) fn new_invocation(&self, session: &Arc<Session>, call: ToolCall) -> Invocation {
         // What other programs say about their tools was read by whoever chose this one.
-        if session.catalog.has_foreign() {
-            session.bits.raise(Bit::SawUntrusted);
+        if session.catalog.has_mcp_tools() {
+            session.taint.add(Taint::SawUntrusted);
         }
-        Trip {
-            parts: Arc::clone(&self.parts),
-            directories: Arc::clone(&self.directories),
+        Invocation {
+            config: Arc::clone(&self.config),
+            mount_identities: Arc::clone(&self.mount_identities),
             session: Arc::clone(session),
-            origin: Origin {
+            origin: CallOrigin {
                 session: session.id.clone(),
                 call: call.id.clone(),
                 tool: call.name.clone(),
-                may_undo: session.principal.may(Scope::Undo),
+                may_undo: session.principal.has_scope(AuthScope::Undo),
             },
             call,
             started: Instant::now(),
-            time: session.limits.call_time,
-            stops_itself: false,
-            covered: None,
-            notes: Notes::default(),
+            time_limit: session.limits.call_time,
+            stops_gracefully: false,
+            prior_approval: None,
+            notes: ReplyNotes::default(),
             listener: None,
-            tally: Tally::default(),
+            connection_log: ConnectionLog::default(),
         }
     }
 
     /// Finds the tool, for who may call it. A reply where there is none.
-    pub(crate) fn depart(
+    pub(crate) fn resolve_tool(
         &self,
         session: &Arc<Session>,
         call: ToolCall,
-        listener: Option<Arc<dyn Listener>>,
-    ) -> Result<Result<Departed, Reply>, Fatal> {
-        let offer = session.catalog.offer(&call.name).cloned();
+        listener: Option<Arc<dyn ProgressListener>>,
+    ) -> Result<Result<ResolvedCall, ToolReply>, HostError> {
+        let offer = session.catalog.find_tool(&call.name).cloned();
         // Rules and records know a tool by one name, however it was spelled.
         let call = match &offer {
             Some(offer) => ToolCall { name: offer.definition().name.to_string(), ..call },
             None => call,
         };
-        let mut trip = Trip { listener, ..self.trip(session, call) };
+        let mut trip = Invocation { listener, ..self.new_invocation(session, call) };
         if let Some(offer) = &offer {
-            trip.time = offer.time(&session.limits);
-            trip.stops_itself = offer.stops_itself();
+            trip.time_limit = offer.time_limit(&session.limits);
+            trip.stops_gracefully = offer.stops_gracefully();
         }
         let trip = Arc::new(trip);
-        if !session.principal.may(Scope::Call) {
+        if !session.principal.has_scope(AuthScope::Call) {
             let message = format!("`{}` may not call tools", session.principal.name);
             return trip.refuse(&[], &ToolError::new(ErrorKind::PermissionDenied, message)).map(Err);
         }
         let Some(offer) = offer else {
             let offered = session.catalog.list().map(|definition| definition.name.as_ref());
-            return trip.refuse(&[], &session.dialect.unknown_tool(&trip.call.name, offered)).map(Err);
+            return trip.refuse(&[], &session.dialect.unknown_tool_error(&trip.call.name, offered)).map(Err);
         };
         Ok(Ok((trip, offer)))
     }
 
     /// From the start to the reply, with as many questions as it takes.
-    async fn go(&self, mut trip: Arc<Trip>, offer: Arc<dyn Offer>, cancel: &CancellationToken) -> Result<Reply, Fatal> {
+    async fn drive(
+        &self,
+        mut trip: Arc<Invocation>,
+        offer: Arc<dyn ErasedTool>,
+        cancel: &CancellationToken,
+    ) -> Result<ToolReply, HostError> {
         let mut turn = None;
-        for _ in 0..ROUNDS {
-            let leg = self.set_out_in_turn(&trip, &offer, &mut turn, cancel).await?;
-            match self.settle_leg(&trip, leg, cancel).await? {
+        for _ in 0..MAX_ARGUMENT_CHANGES {
+            let leg = self.start_in_queue(&trip, &offer, &mut turn, cancel).await?;
+            match self.resolve_approvals(&trip, leg, cancel).await? {
                 ControlFlow::Break(reply) => return Ok(reply),
                 ControlFlow::Continue(changed) => trip = changed,
             }
@@ -211,26 +224,26 @@ impl Host {
     }
 
     /// Asks, as long as what was answered leads to another question. The reply, or the call as it was changed.
-    async fn settle_leg(
+    async fn resolve_approvals(
         &self,
-        trip: &Arc<Trip>,
-        mut leg: Leg,
+        trip: &Arc<Invocation>,
+        mut leg: CallProgress,
         cancel: &CancellationToken,
-    ) -> Result<ControlFlow<Reply, Arc<Trip>>, Fatal> {
+    ) -> Result<ControlFlow<ToolReply, Arc<Invocation>>, HostError> {
         loop {
             let asked = match leg {
-                Leg::Done(reply) => return Ok(ControlFlow::Break(reply)),
-                Leg::Asked(asked) => asked,
+                CallProgress::Done(reply) => return Ok(ControlFlow::Break(reply)),
+                CallProgress::NeedsApproval(asked) => asked,
             };
             // What a program left is kept by nobody but this call, so the call has to wait.
-            let answer = match self.ask(trip, &asked.shown, !asked.is_rest(), cancel).await? {
-                Heard::Answer(answer) => answer,
-                Heard::Later(suspended) => {
-                    let reply = trip.refuse(&asked.touches, &not_yet(&suspended.request))?;
-                    return Ok(ControlFlow::Break(Reply { suspended: Some(suspended), ..reply }));
+            let answer = match self.ask_approver(trip, &asked.prompt, !asked.is_follow_up(), cancel).await? {
+                AskOutcome::Answered(answer) => answer,
+                AskOutcome::Suspended(suspended) => {
+                    let reply = trip.refuse(&asked.accesses, &pending_error(&suspended.request_id))?;
+                    return Ok(ControlFlow::Break(ToolReply { suspended: Some(suspended), ..reply }));
                 }
             };
-            match self.take(trip, asked, answer, cancel).await? {
+            match self.apply_answer(trip, asked, answer, cancel).await? {
                 ControlFlow::Break(next) => leg = next,
                 ControlFlow::Continue(changed) => return Ok(ControlFlow::Continue(changed)),
             }
@@ -238,107 +251,124 @@ impl Host {
     }
 
     /// Does what was answered to a call that came back, and goes on from there.
-    pub(crate) async fn heed(
+    pub(crate) async fn resume_with_answer(
         &self,
-        trip: Arc<Trip>,
-        offer: Arc<dyn Offer>,
-        asked: Box<Asked>,
-        answer: Answer,
+        trip: Arc<Invocation>,
+        offer: Arc<dyn ErasedTool>,
+        asked: Box<PendingApproval>,
+        answer: ApprovalOutcome,
         cancel: &CancellationToken,
-    ) -> Result<Reply, Fatal> {
-        let changed = match self.take(&trip, asked, answer, cancel).await? {
-            ControlFlow::Break(leg) => match self.settle_leg(&trip, leg, cancel).await? {
+    ) -> Result<ToolReply, HostError> {
+        let changed = match self.apply_answer(&trip, asked, answer, cancel).await? {
+            ControlFlow::Break(leg) => match self.resolve_approvals(&trip, leg, cancel).await? {
                 ControlFlow::Break(reply) => return Ok(reply),
                 ControlFlow::Continue(changed) => changed,
             },
             ControlFlow::Continue(changed) => changed,
         };
-        self.go(changed, offer, cancel).await
+        self.drive(changed, offer, cancel).await
     }
 
     /// Runs what was approved, or gives the call as it was changed.
-    async fn take(
+    async fn apply_answer(
         &self,
-        trip: &Arc<Trip>,
-        asked: Box<Asked>,
-        answer: Answer,
+        trip: &Arc<Invocation>,
+        asked: Box<PendingApproval>,
+        answer: ApprovalOutcome,
         cancel: &CancellationToken,
-    ) -> Result<ControlFlow<Leg, Arc<Trip>>, Fatal> {
+    ) -> Result<ControlFlow<CallProgress, Arc<Invocation>>, HostError> {
         let approval = match answer {
-            Answer::Yes(approval) => approval,
-            Answer::Always(approval) => {
-                if let Some(rule) = asked.shown.grant.clone() {
-                    self.keep_grant(rule, &approval).await?;
+            ApprovalOutcome::Approved(approval) => approval,
+            ApprovalOutcome::ApprovedAlways(approval) => {
+                if let Some(rule) = asked.prompt.grant.clone() {
+                    self.store_grant(rule, &approval).await?;
                 }
                 approval
             }
-            Answer::Changed(..) if asked.is_rest() => return self.decline(trip, asked, too_late(), cancel).await,
-            Answer::Changed(arguments, approval) => {
-                let Asked { touches, bits, shown, .. } = *asked;
-                let covered = Covered { touches, bits, fingerprint: shown.preview.fingerprint().to_owned(), approval };
-                return Ok(ControlFlow::Continue(Arc::new(trip.changed(arguments, covered))));
+            ApprovalOutcome::ApprovedWithChanges(..) if asked.is_follow_up() => {
+                return self.decline_follow_up(trip, asked, arguments_fixed_error(), cancel).await;
             }
-            Answer::No(error) if asked.is_rest() => return self.decline(trip, asked, error, cancel).await,
-            Answer::No(error) => return trip.refuse(&asked.touches, &error).map(Leg::Done).map(ControlFlow::Break),
+            ApprovalOutcome::ApprovedWithChanges(arguments, approval) => {
+                let PendingApproval { accesses: touches, taint: bits, prompt: shown, .. } = *asked;
+                let covered = PriorApproval {
+                    accesses: touches,
+                    taint: bits,
+                    fingerprint: shown.preview.fingerprint().to_owned(),
+                    approval,
+                };
+                return Ok(ControlFlow::Continue(Arc::new(trip.with_arguments(arguments, covered))));
+            }
+            ApprovalOutcome::Denied(error) if asked.is_follow_up() => {
+                return self.decline_follow_up(trip, asked, error, cancel).await;
+            }
+            ApprovalOutcome::Denied(error) => {
+                return trip.refuse(&asked.accesses, &error).map(CallProgress::Done).map(ControlFlow::Break);
+            }
         };
-        let run = move |trip: &Trip, signal: &Signal| match asked.is_rest() {
-            true => trip.settle_rest(*asked, Ok(&approval), signal),
+        let run = move |trip: &Invocation, signal: &CommitState| match asked.is_follow_up() {
+            true => trip.apply_follow_up_answer(*asked, Ok(&approval), signal),
             false => trip.run_approved(asked, &approval, signal),
         };
-        self.on_worker(trip, cancel, run).await.map(ControlFlow::Break)
+        self.run_on_worker(trip, cancel, run).await.map(ControlFlow::Break)
     }
 
     /// Keeps the changes of a run that need no approval, after the others were declined.
-    async fn decline(
+    async fn decline_follow_up(
         &self,
-        trip: &Arc<Trip>,
-        asked: Box<Asked>,
+        trip: &Arc<Invocation>,
+        asked: Box<PendingApproval>,
         refused: ToolError,
         cancel: &CancellationToken,
-    ) -> Result<ControlFlow<Leg, Arc<Trip>>, Fatal> {
+    ) -> Result<ControlFlow<CallProgress, Arc<Invocation>>, HostError> {
         // The caller does not wait any more: nothing is kept.
         if refused.kind == ErrorKind::Cancelled {
-            return trip.leave(*asked, refused).map(Leg::Done).map(ControlFlow::Break);
+            return trip.finish_without(*asked, refused).map(CallProgress::Done).map(ControlFlow::Break);
         }
-        let run = move |trip: &Trip, signal: &Signal| trip.settle_rest(*asked, Err(refused), signal);
-        self.on_worker(trip, cancel, run).await.map(ControlFlow::Break)
+        let run =
+            move |trip: &Invocation, signal: &CommitState| trip.apply_follow_up_answer(*asked, Err(refused), signal);
+        self.run_on_worker(trip, cancel, run).await.map(ControlFlow::Break)
     }
 
     /// Plans and polices; runs too, unless somebody has to be asked.
-    pub(crate) async fn set_out(
+    pub(crate) async fn start(
         &self,
-        trip: &Arc<Trip>,
-        offer: &Arc<dyn Offer>,
+        trip: &Arc<Invocation>,
+        offer: &Arc<dyn ErasedTool>,
         cancel: &CancellationToken,
-    ) -> Result<Leg, Fatal> {
+    ) -> Result<CallProgress, HostError> {
         if cancel.is_cancelled() {
-            return trip.refuse(&[], &Abandon::Cancel.error()).map(Leg::Done);
+            return trip.refuse(&[], &AbandonReason::Cancel.error()).map(CallProgress::Done);
         }
-        if offer.quick()
-            && let Some(leg) = trip.go_quickly(offer.as_ref())?
+        if offer.supports_non_blocking()
+            && let Some(leg) = trip.try_inline(offer.as_ref())?
         {
             return Ok(leg);
         }
         let offer = Arc::clone(offer);
-        self.on_worker(trip, cancel, move |trip, signal| trip.go(offer.as_ref(), signal)).await
+        self.run_on_worker(trip, cancel, move |trip, signal| trip.run_blocking(offer.as_ref(), signal)).await
     }
 
     /// Does a piece of work on a worker thread, and waits for it as long as the call may take. The thread ends
     /// by itself: at its next look at the signal, or when what it does returns.
-    pub(crate) async fn on_worker<F>(&self, trip: &Arc<Trip>, cancel: &CancellationToken, work: F) -> Result<Leg, Fatal>
+    pub(crate) async fn run_on_worker<F>(
+        &self,
+        trip: &Arc<Invocation>,
+        cancel: &CancellationToken,
+        work: F,
+    ) -> Result<CallProgress, HostError>
     where
-        F: FnOnce(&Trip, &Signal) -> Result<Option<Leg>, Fatal> + Send + 'static,
+        F: FnOnce(&Invocation, &CommitState) -> Result<Option<CallProgress>, HostError> + Send + 'static,
     {
-        let signal = Signal::new();
-        let mut waiting = Waiting { trip: Arc::clone(trip), signal: signal.clone(), over: false };
-        let workers = Arc::clone(if trip.stops_itself { &self.programs } else { &self.workers });
+        let signal = CommitState::new();
+        let mut waiting = WorkerGuard { invocation: Arc::clone(trip), commit_state: signal.clone(), finished: false };
+        let workers = Arc::clone(if trip.stops_gracefully { &self.program_workers } else { &self.workers });
         let companion = Arc::clone(trip);
         let job = async move {
             // The semaphore is never closed, so this only ever waits.
             let permit = workers.acquire_owned().await.ok();
             let job = move || {
                 let _permit = permit;
-                guarded(&companion, &signal, || work(&companion, &signal))
+                catch_tool_panic(&companion, &signal, || work(&companion, &signal))
             };
             // Where the system gives no more threads, this panics instead of failing.
             let job = catch_unwind(AssertUnwindSafe(|| spawn_blocking(job))).ok()?;
@@ -348,62 +378,63 @@ impl Host {
         let why = tokio::select! {
             biased;
             done = &mut job => {
-                waiting.over = true;
-                return trip.arrived(done);
+                waiting.finished = true;
+                return trip.into_progress(done);
             }
-            () = cancel.cancelled() => Abandon::Cancel,
-            () = sleep(trip.time) => Abandon::Deadline,
+            () = cancel.cancelled() => AbandonReason::Cancel,
+            () = sleep(trip.time_limit) => AbandonReason::Deadline,
         };
-        if trip.stops_itself {
-            waiting.signal.stop(why);
-            if let Ok(done) = timeout(STOP_TIME, &mut job).await {
-                waiting.over = true;
-                return trip.arrived(done);
+        if trip.stops_gracefully {
+            waiting.commit_state.request_stop(why);
+            if let Ok(done) = timeout(GRACEFUL_STOP_TIME, &mut job).await {
+                waiting.finished = true;
+                return trip.into_progress(done);
             }
         }
-        if let Some(reply) = waiting.give_up(why)? {
-            return Ok(Leg::Done(reply));
+        if let Some(reply) = waiting.abandon(why)? {
+            return Ok(CallProgress::Done(reply));
         }
-        let done = timeout(GRACE, &mut job).await;
-        waiting.over = true;
+        let done = timeout(COMMIT_GRACE_TIME, &mut job).await;
+        waiting.finished = true;
         match done {
-            Ok(done) => trip.arrived(done),
-            Err(_) => trip.overdue(why, waiting.signal.subject()).map(Leg::Done),
+            Ok(done) => trip.into_progress(done),
+            Err(_) => trip.record_overdue(why, waiting.commit_state.subject()).map(CallProgress::Done),
         }
     }
 }
 
 /// Somebody who waits for a worker. Dropped while the work goes on, because the caller went away, it is a cancel.
-struct Waiting {
-    trip: Arc<Trip>,
-    signal: Signal,
+struct WorkerGuard {
+    invocation: Arc<Invocation>,
+    commit_state: CommitState,
     /// Nothing is waited for any more.
-    over: bool,
+    finished: bool,
 }
 
-impl Waiting {
+impl WorkerGuard {
     /// Stops waiting. Nothing if the worker committed first.
-    fn give_up(&mut self, why: Abandon) -> Result<Option<Reply>, Fatal> {
-        if !self.signal.abandon(why) {
+    fn abandon(&mut self, why: AbandonReason) -> Result<Option<ToolReply>, HostError> {
+        if !self.commit_state.abandon(why) {
             return Ok(None);
         }
-        self.over = true;
+        self.finished = true;
         let error = why.error().detail("committed", false);
-        let reply = self.trip.error_reply(&error);
-        let moment = Moment::End { error: Some(&error), reply: &reply.text, duration: self.trip.started.elapsed() };
-        self.trip.record_about(self.signal.subject(), &[], moment)?;
+        let reply = self.invocation.error_reply(&error);
+        let moment =
+            AuditEvent::End { error: Some(&error), reply: &reply.text, duration: self.invocation.started.elapsed() };
+        self.invocation.record_with_subject(self.commit_state.subject(), &[], moment)?;
         Ok(Some(reply))
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WorkerGuard {
     fn drop(&mut self) {
-        if !self.over {
+        if !self.finished {
             // There is nobody left to be told that the record failed.
-            let _ = self.give_up(Abandon::Cancel);
+            let _ = self.abandon(AbandonReason::Cancel);
         }
     }
 }
 
 /// A call that found its tool.
-type Departed = (Arc<Trip>, Arc<dyn Offer>);
+type ResolvedCall = (Arc<Invocation>, Arc<dyn ErasedTool>);

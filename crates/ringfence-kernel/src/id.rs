@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 /// `prefix` and 80 random bits: enough that ids of all processes on a machine never meet.
-pub(crate) fn mint(prefix: &str) -> Result<String, getrandom::Error> {
+pub(crate) fn new_id(prefix: &str) -> Result<String, getrandom::Error> {
     let mut bytes = [0u8; 10];
     getrandom::fill(&mut bytes)?;
     let mut id = String::with_capacity(prefix.len() + 1 + 2 * bytes.len());

@@ -6,70 +6,79 @@
 //!
 //! Not here: any file, process, socket, protocol or model. Tools bring those.
 
-mod ask;
-mod bits;
+mod approval;
+mod approval_queue;
+mod ask_approval;
+mod audit;
+mod commit_state;
+mod connection_log;
 mod decode;
-mod desk;
 mod dialect;
 mod draft;
 mod error;
 mod explain;
-mod face;
-mod gate;
+mod follow_up;
 mod grants;
 mod host;
 mod id;
+mod inbox;
+mod invocation;
+mod layered_rules;
 mod limits;
 mod pattern;
 mod policy;
 mod preview;
-mod record;
 mod registry;
 mod resume;
+mod resume_token;
 mod rule;
 mod rule_text;
-mod rules;
-mod seal;
+mod sanitize;
 mod sensitive;
 mod session;
-mod settlement;
-mod signal;
 mod store;
 mod suggest;
-mod tally;
+mod taint;
 mod tool;
-mod trip;
-mod turn;
-mod visible;
+mod tool_binding;
 mod workspace;
 
-pub use ask::Suspended;
-pub use bits::{Bit, BitSet, Bits};
-pub use desk::{Desk, DeskError};
-pub use dialect::{Dialect, Notes};
-pub use error::{Alternatives, ErrorKind, ToolError};
-pub use explain::{Explained, ExplainedChange, Explanation};
-pub use face::{Declared, Definition, Face};
-pub use gate::{Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Nobody, Ticket, Word};
-pub use grants::{GRANT_TIME, Grant, GrantedRules};
-pub use host::{Fatal, Host, Parts, Reply, ToolCall};
-pub use limits::Limits;
-pub use policy::{Assurance, Decision, Policy, Preset, Question, Verdict};
-pub use preview::{Body, Entry, List, Preview};
-pub use record::{AuditLost, AuditSink, Moment, Record, Unrecorded};
-pub use registry::{Catalog, Choice, FOREIGN, NameTaken, NoSuchTool, Registry};
-pub use resume::Returned;
-pub use rule::Rule;
-pub use rule_text::{BadRule, RuleText};
-pub use rules::{Layer, Rules};
-pub use sensitive::{Sensitivity, acting_program, entry_sensitivity, sensitivity, settings_through_link};
-pub use session::{Principal, Scope, Session};
-pub use signal::{Abandon, Signal};
-pub use store::{ArgumentDraft, DraftOutcome, MemoryStore, NOES_TIME, Noes, Put, Store, StoreLost, SuspendLifetime};
-pub use suggest::nearest;
-pub use tool::{
-    CODE, ChangeGroup, Context, Effect, KeepDecision, Listener, MCP, NET, Named, Next, Origin, Pace, Place, Plan,
-    Progress, Remainder, Review, SEARCH, Sought, Tool, Touch, Verb, WORKSPACE,
+pub use approval::{
+    Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, Approver, ApproverReply, DenyApprover, Ticket,
 };
-pub use visible::{visible, visible_json, visible_line, visible_whole};
-pub use workspace::{Attempt, ChangeKind, ChangedPath, Changes, Egress, Shown, View, Way, Workspace};
+pub use ask_approval::SuspendedCall;
+pub use audit::{AuditEvent, AuditSink, AuditSinkError, CallRecord, NullAuditSink};
+pub use commit_state::{AbandonReason, CommitState};
+pub use dialect::{Dialect, ReplyNotes};
+pub use error::{ErrorKind, NameSuggestions, ToolError};
+pub use explain::{AccessExplanation, ChangeExplanation, PolicyExplanation};
+pub use grants::{GRANT_LIFETIME, Grant, GrantedRules};
+pub use host::{Host, HostConfig, HostError, ToolCall, ToolReply};
+pub use inbox::{ApprovalInbox, InboxError};
+pub use layered_rules::{LayeredRules, PolicyLayer};
+pub use limits::CallLimits;
+pub use policy::{Assurance, Decision, Policy, PolicyRequest, Preset, Verdict};
+pub use preview::{Preview, PreviewBody, PreviewEntry, PreviewList};
+pub use registry::{DuplicateToolError, MCP_TOOL_PREFIX, ToolCatalog, ToolFilter, ToolRegistry, UnknownToolError};
+pub use resume::ResumeRequest;
+pub use rule::PolicyRule;
+pub use rule_text::{RuleError, RuleText};
+pub use sanitize::{sanitize_json, sanitize_line, sanitize_text, sanitize_untruncated};
+pub use sensitive::{Sensitivity, acting_program, entry_sensitivity, sensitivity, settings_through_link};
+pub use session::{AuthScope, Principal, Session};
+pub use store::{
+    AnswerStatus, ApprovalStore, ArgumentDraft, DENIAL_STREAK_LIFETIME, DenialStreak, DraftOutcome, MemoryStore,
+    StoreError, SuspendLifetime,
+};
+pub use suggest::nearest_name;
+pub use taint::{SessionTaint, Taint, TaintSet};
+pub use tool::{
+    CODE_MOUNT, CachedSensitivity, CallContext, CallOrigin, ChangeGroup, FollowUpPlan, IoMode, KeepDecision,
+    LookupTarget, MCP_MOUNT, NET_MOUNT, NextPhase, PolicyAction, PolicyResource, ProgressListener, ProgressUpdate,
+    ResourceAccess, ReviewRequirement, SEARCH_MOUNT, Tool, ToolCapabilities, ToolPlan, WORKSPACE_MOUNTS,
+};
+pub use tool_binding::{ExternalToolDefinition, ToolBinding, ToolDefinition};
+pub use workspace::{
+    ChangeKind, ChangedPath, ConnectionAttempt, Egress, EgressChannel, ExposedDir, Workspace, WorkspaceChanges,
+    WorkspaceView,
+};

@@ -13,7 +13,7 @@ const GIB: u64 = 1 << 30;
 
 /// The bounds of a session's calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct CallLimits {
     /// Bytes of arguments, before they are parsed.
     pub argument_bytes: u64,
     /// Bytes of content that one read returns.
@@ -96,8 +96,8 @@ pub struct Limits {
     pub denials_in_a_row: u64,
 }
 
-impl Limits {
-    pub fn of(dialect: Dialect) -> Self {
+impl CallLimits {
+    pub fn for_dialect(dialect: Dialect) -> Self {
         let standard = Self {
             argument_bytes: 32 * MIB,
             read_bytes: MIB,

@@ -14,15 +14,15 @@ use crate::sensitive::{fold, fold_case};
 
 /// How much a pattern takes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum MatchBreadth {
     /// Every spelling of a name, the directory that `dir/**` names, and all that is in a directory that matches.
     Wide,
     /// What is written, letter by letter.
     Narrow,
 }
 
-impl Reach {
-    fn other(self) -> Self {
+impl MatchBreadth {
+    fn inverse(self) -> Self {
         match self {
             Self::Wide => Self::Narrow,
             Self::Narrow => Self::Wide,
@@ -32,20 +32,20 @@ impl Reach {
 
 /// A path to be compared with patterns.
 #[derive(Debug)]
-pub(crate) struct PathName {
+pub(crate) struct CandidatePath {
     exact: String,
     /// As the worst file systems spell it; made when the first pattern asks.
-    folded: OnceCell<Folded>,
+    folded: OnceCell<FoldedPath>,
 }
 
 #[derive(Debug)]
-struct Folded {
+struct FoldedPath {
     case: String,
     /// Where more than the letter case is lost.
-    more: Option<String>,
+    fully_folded: Option<String>,
 }
 
-impl PathName {
+impl CandidatePath {
     pub(crate) fn new(path: &str) -> Self {
         // The road spells the root `.`, and what is in it sometimes `./name`.
         let exact = path.strip_prefix("./").unwrap_or(path).to_owned();
@@ -56,11 +56,11 @@ impl PathName {
         &self.exact
     }
 
-    fn folded(&self) -> impl Iterator<Item = &str> {
-        let Folded { case, more } = self.folded.get_or_init(|| {
+    fn folded_forms(&self) -> impl Iterator<Item = &str> {
+        let FoldedPath { case, fully_folded: more } = self.folded.get_or_init(|| {
             let case = fold_case(&self.exact);
             let more = self.exact.split('/').map(fold).collect::<Vec<_>>().join("/");
-            Folded { more: Some(more).filter(|more| *more != case), case }
+            FoldedPath { fully_folded: Some(more).filter(|more| *more != case), case }
         });
         std::iter::once(case.as_str()).chain(more.as_deref())
     }
@@ -68,45 +68,45 @@ impl PathName {
 
 /// Patterns for paths; those with a `!` in front say what the others do not mean.
 #[derive(Clone, Debug)]
-pub(crate) struct Paths {
-    pub(crate) written: Vec<String>,
-    include: Globs,
-    exclude: Globs,
+pub(crate) struct PathPatterns {
+    pub(crate) sources: Vec<String>,
+    include: PathGlobs,
+    exclude: PathGlobs,
 }
 
-impl Paths {
+impl PathPatterns {
     pub(crate) fn parse(patterns: &[String]) -> Result<Self, String> {
-        let (exclude, include) = split(patterns);
-        check_leaves_something(&include, &exclude, &["**", "*"])?;
+        let (exclude, include) = split_exclusions(patterns);
+        check_not_all_excluded(&include, &exclude, &["**", "*"])?;
         Ok(Self {
-            written: patterns.to_vec(),
-            include: Globs::parse(&include)?,
+            sources: patterns.to_vec(),
+            include: PathGlobs::parse(&include)?,
             // Nothing but exclusions means everything else.
-            exclude: Globs::parse(&exclude)?,
+            exclude: PathGlobs::parse(&exclude)?,
         })
     }
 
-    pub(crate) fn contain(&self, name: &PathName, reach: Reach) -> bool {
-        (self.include.is_empty() || self.include.contain(name, reach)) && !self.exclude.contain(name, reach.other())
+    pub(crate) fn matches(&self, name: &CandidatePath, reach: MatchBreadth) -> bool {
+        (self.include.is_empty() || self.include.matches(name, reach)) && !self.exclude.matches(name, reach.inverse())
     }
 }
 
 #[derive(Clone, Debug)]
-struct Globs {
+struct PathGlobs {
     /// What is written.
     exact: GlobSet,
     /// The same for folded names, what is below it, and the directory in `directory/**`.
     folded: GlobSet,
 }
 
-impl Globs {
+impl PathGlobs {
     fn parse(patterns: &[&str]) -> Result<Self, String> {
         let (mut exact, mut folded) = (GlobSetBuilder::new(), GlobSetBuilder::new());
         for pattern in patterns {
             let bad = |error: globset::Error| format!("`{pattern}` is not a pattern: {}", error.kind());
             let build =
                 |glob: &str| GlobBuilder::new(glob).literal_separator(true).backslash_escape(true).build().map_err(bad);
-            let glob = anchored(pattern)?;
+            let glob = anchored_glob(pattern)?;
             exact.add(build(&glob)?);
             let glob = fold_case(&glob);
             folded.add(build(&glob)?);
@@ -123,21 +123,21 @@ impl Globs {
         self.exact.is_empty()
     }
 
-    fn contain(&self, name: &PathName, reach: Reach) -> bool {
+    fn matches(&self, name: &CandidatePath, reach: MatchBreadth) -> bool {
         match reach {
             _ if self.is_empty() => false,
-            Reach::Narrow => self.exact.is_match(&name.exact),
-            Reach::Wide => name.folded().any(|path| self.folded.is_match(path)),
+            MatchBreadth::Narrow => self.exact.is_match(&name.exact),
+            MatchBreadth::Wide => name.folded_forms().any(|path| self.folded.is_match(path)),
         }
     }
 }
 
 /// The glob that a pattern stands for: without a slash it is a name at any depth, with `./` in front only at the top.
-fn anchored(pattern: &str) -> Result<String, String> {
-    const LONGEST: usize = 1024;
-    const MOST_BRACES: usize = 10;
-    if pattern.len() > LONGEST || pattern.matches('{').count() > MOST_BRACES {
-        return Err(format!("a pattern has at most {LONGEST} bytes and {MOST_BRACES} `{{`"));
+fn anchored_glob(pattern: &str) -> Result<String, String> {
+    const MAX_PATTERN_BYTES: usize = 1024;
+    const MAX_BRACES: usize = 10;
+    if pattern.len() > MAX_PATTERN_BYTES || pattern.matches('{').count() > MAX_BRACES {
+        return Err(format!("a pattern has at most {MAX_PATTERN_BYTES} bytes and {MAX_BRACES} `{{`"));
     }
     let nothing = |advice: &str| Err(format!("`{pattern}` can match nothing: {advice}"));
     if let Some((mount, rest)) = pattern.strip_prefix('@').and_then(|rest| rest.split_once('/')) {
@@ -171,85 +171,86 @@ pub(crate) fn path_pattern(path: &str) -> String {
 
 /// Patterns for hosts; those with a `!` in front say what the others do not mean.
 #[derive(Clone, Debug)]
-pub(crate) struct Hosts {
-    pub(crate) written: Vec<String>,
-    include: Vec<Host>,
-    exclude: Vec<Host>,
+pub(crate) struct HostPatterns {
+    pub(crate) sources: Vec<String>,
+    include: Vec<HostPattern>,
+    exclude: Vec<HostPattern>,
 }
 
-impl Hosts {
+impl HostPatterns {
     pub(crate) fn parse(patterns: &[String]) -> Result<Self, String> {
-        let (exclude, include) = split(patterns);
-        check_leaves_something(&include, &exclude, &["*"])?;
-        let parse = |patterns: Vec<&str>| patterns.into_iter().map(Host::parse).collect::<Result<Vec<_>, _>>();
-        Ok(Self { written: patterns.to_vec(), include: parse(include)?, exclude: parse(exclude)? })
+        let (exclude, include) = split_exclusions(patterns);
+        check_not_all_excluded(&include, &exclude, &["*"])?;
+        let parse = |patterns: Vec<&str>| patterns.into_iter().map(HostPattern::parse).collect::<Result<Vec<_>, _>>();
+        Ok(Self { sources: patterns.to_vec(), include: parse(include)?, exclude: parse(exclude)? })
     }
 
     /// The patterns with this place of the network taken out, where that can be written and leaves something of each that is
     /// about the host.
-    pub(crate) fn written_without(patterns: &[String], place: &str) -> Option<Vec<String>> {
+    pub(crate) fn sources_without(patterns: &[String], place: &str) -> Option<Vec<String>> {
         let pattern = host_pattern(place)?;
-        let out = Host::parse(&pattern).ok()?;
+        let out = HostPattern::parse(&pattern).ok()?;
         let patterns: Vec<String> = patterns.iter().cloned().chain([format!("!{pattern}")]).collect();
         let left = Self::parse(&patterns).ok()?;
-        (!left.include.iter().any(|host| host.is_within(&out)) && !left.contain(place, Reach::Wide)).then_some(patterns)
+        (!left.include.iter().any(|host| host.is_within(&out)) && !left.matches(place, MatchBreadth::Wide))
+            .then_some(patterns)
     }
 
     /// `target` is `host:port`, with `/path` behind it where that is known.
-    pub(crate) fn contain(&self, target: &str, reach: Reach) -> bool {
+    pub(crate) fn matches(&self, target: &str, reach: MatchBreadth) -> bool {
         let (host, path) = split_path(target);
         let (name, port) = split_port(host);
-        let any = |hosts: &[Host], reach| {
-            hosts.iter().any(|host| host.is(&name, port, reach) && host.path.is_about(path, reach))
+        let any = |hosts: &[HostPattern], reach| {
+            hosts.iter().any(|host| host.matches_name(&name, port, reach) && host.path.matches(path, reach))
         };
-        (self.include.is_empty() || any(&self.include, reach)) && !any(&self.exclude, reach.other())
+        (self.include.is_empty() || any(&self.include, reach)) && !any(&self.exclude, reach.inverse())
     }
 }
 
 #[derive(Clone, Debug)]
-struct Host {
-    name: HostName,
+struct HostPattern {
+    name: HostNamePattern,
     port: Option<u16>,
-    path: Prefix,
+    path: UrlPathPrefix,
 }
 
 /// Where the paths of a host begin that are meant; empty means anywhere.
 #[derive(Clone, Debug)]
-struct Prefix(String);
+struct UrlPathPrefix(String);
 
-impl Prefix {
+impl UrlPathPrefix {
     /// A path that is not known, such as that of an encrypted connection, is never allowed by its beginning, and always
     /// forbidden by it. The same holds where servers differ about what the path is.
-    fn is_about(&self, path: Option<&str>, reach: Reach) -> bool {
+    fn matches(&self, path: Option<&str>, reach: MatchBreadth) -> bool {
         let prefix = self.0.trim_end_matches('/');
         let Some(path) = path.filter(|_| !self.0.is_empty()) else {
-            return self.0.is_empty() || reach == Reach::Wide;
+            return self.0.is_empty() || reach == MatchBreadth::Wide;
         };
         let begins = |path: &str, prefix: &str| {
             path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         match reach {
-            _ if is_unclear(path) => reach == Reach::Wide,
-            Reach::Narrow => begins(path, prefix),
-            Reach::Wide => begins(&path.to_lowercase(), &prefix.to_lowercase()),
+            _ if is_ambiguous_path(path) => reach == MatchBreadth::Wide,
+            MatchBreadth::Narrow => begins(path, prefix),
+            MatchBreadth::Wide => begins(&path.to_lowercase(), &prefix.to_lowercase()),
         }
     }
 }
 
 /// Whether a server could take the path for another one: escaped letters, steps up, empty names.
-fn is_unclear(path: &str) -> bool {
+fn is_ambiguous_path(path: &str) -> bool {
     path.contains(['%', '\\', ';']) || path.contains("//") || path.split('/').any(|name| matches!(name, "." | ".."))
 }
 
 #[derive(Clone, Debug)]
-enum HostName {
+enum HostNamePattern {
     Any,
     Exact(String),
     /// Every host below a domain, with the dot.
-    Below(String),
+    Subdomains(String),
 }
 
-impl Host {
+impl HostPattern {
     fn parse(pattern: &str) -> Result<Self, String> {
         let refuse =
             |problem: &str| Err(format!("`{pattern}` {problem}; a host looks like `docs.rs` or `*.docs.rs:443/std/`"));
@@ -260,7 +261,7 @@ impl Host {
             return refuse("has letters that no host has: write it with `xn--`");
         }
         let (host, path) = split_path(pattern);
-        if path.is_some_and(|path| is_unclear(path) || path.contains('*')) {
+        if path.is_some_and(|path| is_ambiguous_path(path) || path.contains('*')) {
             return refuse("has a path that can be taken for another one, or a `*` in it");
         }
         let (name, port) = split_port(host);
@@ -271,33 +272,33 @@ impl Host {
             return refuse("has a port that is none");
         }
         let name = match name.strip_prefix("*.") {
-            _ if name == "*" && !host.starts_with("*.") => HostName::Any,
-            Some(domain) if is_host(domain) => HostName::Below(format!(".{domain}")),
-            None if is_host(&name) => HostName::Exact(name),
+            _ if name == "*" && !host.starts_with("*.") => HostNamePattern::Any,
+            Some(domain) if is_host(domain) => HostNamePattern::Subdomains(format!(".{domain}")),
+            None if is_host(&name) => HostNamePattern::Exact(name),
             _ => return refuse("is no host"),
         };
-        Ok(Self { name, port, path: Prefix(path.unwrap_or_default().to_owned()) })
+        Ok(Self { name, port, path: UrlPathPrefix(path.unwrap_or_default().to_owned()) })
     }
 
     /// Whether another one has all of this, but perhaps for ports.
     fn is_within(&self, other: &Self) -> bool {
         let path = if self.path.0.is_empty() { "/" } else { &self.path.0 };
-        let same = matches!((&self.name, &other.name), (HostName::Exact(one), HostName::Exact(other)) if one == other);
-        same && (other.path.0.is_empty() || other.path.is_about(Some(path), Reach::Narrow))
+        let same = matches!((&self.name, &other.name), (HostNamePattern::Exact(one), HostNamePattern::Exact(other)) if one == other);
+        same && (other.path.0.is_empty() || other.path.matches(Some(path), MatchBreadth::Narrow))
     }
 
-    fn is(&self, name: &str, port: Option<u16>, reach: Reach) -> bool {
+    fn matches_name(&self, name: &str, port: Option<u16>, reach: MatchBreadth) -> bool {
         let named = match &self.name {
-            HostName::Any => true,
-            HostName::Exact(exact) => name == exact,
-            HostName::Below(domain) => name.len() > domain.len() && name.ends_with(domain.as_str()),
+            HostNamePattern::Any => true,
+            HostNamePattern::Exact(exact) => name == exact,
+            HostNamePattern::Subdomains(domain) => name.len() > domain.len() && name.ends_with(domain.as_str()),
         };
         let at_port = match (self.port, reach) {
-            (Some(wanted), Reach::Wide) => port.is_none_or(|port| port == wanted),
-            (Some(wanted), Reach::Narrow) => port == Some(wanted),
-            (None, Reach::Wide) => true,
+            (Some(wanted), MatchBreadth::Wide) => port.is_none_or(|port| port == wanted),
+            (Some(wanted), MatchBreadth::Narrow) => port == Some(wanted),
+            (None, MatchBreadth::Wide) => true,
             // Who allows a host means its pages, not whatever else listens there.
-            (None, Reach::Narrow) => matches!(port, Some(80 | 443)),
+            (None, MatchBreadth::Narrow) => matches!(port, Some(80 | 443)),
         };
         named && at_port
     }
@@ -316,8 +317,8 @@ fn split_path(text: &str) -> (&str, Option<&str>) {
 
 /// The pattern that means this place of the network and what is below its path, where one can be written.
 pub(crate) fn host_pattern(place: &str) -> Option<String> {
-    let host = Host::parse(place).ok()?;
-    (matches!(host.name, HostName::Exact(_)) && host.port.is_some()).then(|| place.to_owned())
+    let host = HostPattern::parse(place).ok()?;
+    (matches!(host.name, HostNamePattern::Exact(_)) && host.port.is_some()).then(|| place.to_owned())
 }
 
 /// `host:port` as DNS compares it: without letter case, and without the dot that may stand at the end.
@@ -330,13 +331,13 @@ fn split_port(text: &str) -> (String, Option<u16>) {
 }
 
 /// The patterns with a `!` in front, without it, and the others.
-fn split(patterns: &[String]) -> (Vec<&str>, Vec<&str>) {
+fn split_exclusions(patterns: &[String]) -> (Vec<&str>, Vec<&str>) {
     let (exclude, include): (Vec<&str>, Vec<&str>) =
         patterns.iter().map(String::as_str).partition(|pattern| pattern.starts_with('!'));
     (exclude.into_iter().map(|pattern| &pattern[1..]).collect(), include)
 }
 
-fn check_leaves_something(include: &[&str], exclude: &[&str], everything: &[&str]) -> Result<(), String> {
+fn check_not_all_excluded(include: &[&str], exclude: &[&str], everything: &[&str]) -> Result<(), String> {
     let excluded = |pattern: &&str| exclude.contains(pattern);
     if everything.iter().any(excluded) || (!include.is_empty() && include.iter().all(excluded)) {
         return Err("it can match nothing: all that it includes is excluded again".to_owned());
@@ -349,7 +350,7 @@ mod tests {
     use expect_test::{Expect, expect};
     use proptest::prelude::*;
 
-    use super::{Hosts, PathName, Paths, Reach, path_pattern};
+    use super::{CandidatePath, HostPatterns, MatchBreadth, PathPatterns, path_pattern};
 
     fn owned(patterns: &[&str]) -> Vec<String> {
         patterns.iter().map(|pattern| (*pattern).to_owned()).collect()
@@ -358,10 +359,10 @@ mod tests {
     /// Whether a path is meant by patterns: in a rule that asks or denies, and in one that allows.
     #[track_caller]
     fn check(patterns: &[&str], path: &str, [wide, narrow]: [bool; 2]) {
-        let paths = Paths::parse(&owned(patterns)).unwrap();
-        let name = PathName::new(path);
-        assert_eq!(paths.contain(&name, Reach::Wide), wide, "{patterns:?} wide: {path}");
-        assert_eq!(paths.contain(&name, Reach::Narrow), narrow, "{patterns:?} narrow: {path}");
+        let paths = PathPatterns::parse(&owned(patterns)).unwrap();
+        let name = CandidatePath::new(path);
+        assert_eq!(paths.matches(&name, MatchBreadth::Wide), wide, "{patterns:?} wide: {path}");
+        assert_eq!(paths.matches(&name, MatchBreadth::Narrow), narrow, "{patterns:?} narrow: {path}");
     }
 
     const BOTH: [bool; 2] = [true, true];
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_forbids_reaches_into_directories_and_takes_them_too() {
+    fn a_forbidding_pattern_covers_directories_and_their_contents() {
         check(&["private/**"], "private", WIDE);
         check(&["private"], "private/a/b", WIDE);
         check(&["private"], "a/private/b", WIDE);
@@ -401,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_forbids_knows_every_spelling_and_what_allows_only_one() {
+    fn a_forbidding_pattern_matches_every_spelling_and_an_allowing_one_only_its_own() {
         for other in [".ENV", ".Env", ".e\u{200b}nv", ".env.", ".env "] {
             check(&[".env"], other, WIDE);
         }
@@ -427,7 +428,7 @@ mod tests {
 
     #[track_caller]
     fn refused(patterns: &[&str], expected: Expect) {
-        expected.assert_eq(&Paths::parse(&owned(patterns)).unwrap_err());
+        expected.assert_eq(&PathPatterns::parse(&owned(patterns)).unwrap_err());
     }
 
     #[test]
@@ -461,7 +462,7 @@ mod tests {
     #[test]
     fn a_pattern_may_be_as_long_as_it_may_be() {
         for pattern in ["x".repeat(1024), "{a,b}".repeat(10)] {
-            Paths::parse(&[pattern]).unwrap();
+            PathPatterns::parse(&[pattern]).unwrap();
         }
     }
 
@@ -470,17 +471,17 @@ mod tests {
 
         #[test]
         fn the_pattern_of_a_path_means_that_path_and_no_other(path in "[a-c!@~*?{}\\[\\]\\\\]{1,6}(/[a-c*!]{1,3}){0,2}", other in "[a-c/]{1,8}") {
-            let paths = Paths::parse(&[path_pattern(&path)]).unwrap();
-            prop_assert!(paths.contain(&PathName::new(&path), Reach::Narrow), "{}", path_pattern(&path));
-            prop_assert_eq!(paths.contain(&PathName::new(&other), Reach::Narrow), other == path);
+            let paths = PathPatterns::parse(&[path_pattern(&path)]).unwrap();
+            prop_assert!(paths.matches(&CandidatePath::new(&path), MatchBreadth::Narrow), "{}", path_pattern(&path));
+            prop_assert_eq!(paths.matches(&CandidatePath::new(&other), MatchBreadth::Narrow), other == path);
         }
     }
 
     #[track_caller]
     fn check_host(patterns: &[&str], target: &str, [wide, narrow]: [bool; 2]) {
-        let hosts = Hosts::parse(&owned(patterns)).unwrap();
-        assert_eq!(hosts.contain(target, Reach::Wide), wide, "{patterns:?} wide: {target}");
-        assert_eq!(hosts.contain(target, Reach::Narrow), narrow, "{patterns:?} narrow: {target}");
+        let hosts = HostPatterns::parse(&owned(patterns)).unwrap();
+        assert_eq!(hosts.matches(target, MatchBreadth::Wide), wide, "{patterns:?} wide: {target}");
+        assert_eq!(hosts.matches(target, MatchBreadth::Narrow), narrow, "{patterns:?} narrow: {target}");
     }
 
     #[test]
@@ -540,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_host_is_refused() {
+    fn an_invalid_host_is_refused() {
         for bad in [
             "",
             "https://docs.rs/",
@@ -563,8 +564,8 @@ mod tests {
             "a..b",
             "é.fr",
         ] {
-            assert!(Hosts::parse(&owned(&[bad])).is_err(), "{bad}");
+            assert!(HostPatterns::parse(&owned(&[bad])).is_err(), "{bad}");
         }
-        assert!(Hosts::parse(&owned(&["*", "!*"])).is_err());
+        assert!(HostPatterns::parse(&owned(&["*", "!*"])).is_err());
     }
 }

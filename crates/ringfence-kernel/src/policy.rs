@@ -10,65 +10,68 @@ use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
 
-use crate::rules::strictest;
-use crate::{Bit, BitSet, Grant, Layer, NET, Review, Rule, RuleText, Rules, SEARCH, Session, Touch, Verb};
+use crate::layered_rules::strictest;
+use crate::{
+    Grant, LayeredRules, NET_MOUNT, PolicyAction, PolicyLayer, PolicyRule, ResourceAccess, ReviewRequirement, RuleText,
+    SEARCH_MOUNT, Session, Taint, TaintSet,
+};
 
 /// Decides about plans. Where it cannot decide, it asks.
 pub trait Policy: Send + Sync + fmt::Debug {
     /// About one of the touches of a plan.
-    fn judge(&self, touch: &Touch, question: &Question<'_>) -> Verdict;
+    fn evaluate(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict;
 
     /// About the whole plan: as about the touch that is judged most strictly.
-    fn decide(&self, question: &Question<'_>) -> Verdict {
-        let judged = question.touches.iter().map(|touch| self.judge(touch, question));
+    fn decide(&self, question: &PolicyRequest<'_>) -> Verdict {
+        let judged = question.accesses.iter().map(|touch| self.evaluate(touch, question));
         strictest(judged).unwrap_or_else(Verdict::unknown_effect)
     }
 
     /// The narrowest rule that would let this call happen from now on, where a person may grant one.
-    fn grant_for(&self, _: &Question<'_>) -> Option<RuleText> {
+    fn narrowest_grant(&self, _: &PolicyRequest<'_>) -> Option<RuleText> {
         None
     }
 
     /// From now on these grants hold, and no others. False when they did already.
-    fn hold_grants(&self, _: &[Grant]) -> bool {
+    fn set_grants(&self, _: &[Grant]) -> bool {
         false
     }
 }
 
 /// A planned call, as the policy sees it.
 #[derive(Debug)]
-pub struct Question<'a> {
+pub struct PolicyRequest<'a> {
     pub session: &'a Session,
     pub tool: &'a str,
-    pub touches: &'a [Touch],
+    pub accesses: &'a [ResourceAccess],
     /// What the session has been through, at the moment of the question.
-    pub bits: BitSet,
+    pub taint: TaintSet,
     /// For each bit, how many of the touches raise it.
-    raising: [usize; Bit::ALL.len()],
+    added_counts: [usize; Taint::ALL.len()],
 }
 
-impl<'a> Question<'a> {
-    pub fn new(session: &'a Session, tool: &'a str, touches: &'a [Touch], bits: BitSet) -> Self {
-        let raised: Vec<Bit> = touches.iter().filter_map(Bit::raised_by).collect();
-        let raising = Bit::ALL.map(|bit| raised.iter().filter(|raised| **raised == bit).count());
-        Self { session, tool, touches, bits, raising }
+impl<'a> PolicyRequest<'a> {
+    pub fn new(session: &'a Session, tool: &'a str, accesses: &'a [ResourceAccess], taint: TaintSet) -> Self {
+        let raised: Vec<Taint> = accesses.iter().filter_map(Taint::from_access).collect();
+        let added_counts = Taint::ALL.map(|bit| raised.iter().filter(|raised| **raised == bit).count());
+        Self { session, tool, accesses, taint, added_counts }
     }
 
     /// The bits that the call raises.
-    pub(crate) fn raises(&self) -> BitSet {
-        self.raised(None)
+    pub(crate) fn added_taint(&self) -> TaintSet {
+        self.added_taint_except(None)
     }
 
     /// The bits that are up when everything was touched but this one of the touches.
-    pub(crate) fn bits_besides(&self, touch: &Touch) -> BitSet {
-        match self.raises().is_empty() {
-            true => self.bits,
-            false => self.raised(Bit::raised_by(touch)).iter().fold(self.bits, BitSet::with),
+    pub(crate) fn taint_without(&self, touch: &ResourceAccess) -> TaintSet {
+        match self.added_taint().is_empty() {
+            true => self.taint,
+            false => self.added_taint_except(Taint::from_access(touch)).iter().fold(self.taint, TaintSet::with),
         }
     }
 
-    fn raised(&self, less: Option<Bit>) -> BitSet {
-        let raised = Bit::ALL.into_iter().zip(self.raising);
+    fn added_taint_except(&self, less: Option<Taint>) -> TaintSet {
+        let raised = Taint::ALL.into_iter().zip(self.added_counts);
         raised.filter(|(bit, count)| *count > usize::from(less == Some(*bit))).map(|(bit, _)| bit).collect()
     }
 }
@@ -80,7 +83,7 @@ pub struct Verdict {
     /// The rule that decided, as records name it.
     pub rule: Arc<str>,
     /// Whose rule it is.
-    pub layer: Layer,
+    pub layer: PolicyLayer,
     /// Why, in words for a person and a model.
     pub reason: String,
     /// What an answer must at least be, where somebody is asked.
@@ -95,7 +98,7 @@ impl Verdict {
         Self {
             decision: Decision::Ask,
             rule: Arc::from("unknown effect"),
-            layer: Layer::Preset,
+            layer: PolicyLayer::Preset,
             reason: "it is not known what this would touch".to_owned(),
             assurance: Assurance::Person,
             grant: None,
@@ -110,7 +113,7 @@ impl Verdict {
     }
 
     /// What was allowed, for a call that wants to be looked at all the same.
-    pub(crate) fn for_review(self, Review { reason, assurance }: Review) -> Self {
+    pub(crate) fn requiring_review(self, ReviewRequirement { reason, assurance }: ReviewRequirement) -> Self {
         Self {
             decision: Decision::Ask,
             rule: Arc::from(Self::REVIEW),
@@ -182,7 +185,7 @@ pub enum Preset {
 
 impl Preset {
     /// The rule by which only this preset asks: a looser one would not.
-    pub(crate) const ASKS: &str = "preset ask";
+    pub(crate) const ASK_RULE: &str = "preset ask";
 
     pub const ALL: [Self; 3] = [Self::Edits, Self::Ask, Self::ReadOnly];
 
@@ -194,35 +197,52 @@ impl Preset {
         }
     }
 
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|preset| preset.name() == name)
     }
 
     /// Everything that the preset says, as rules.
-    pub(crate) fn rules(self) -> Vec<Rule> {
-        let ordinary = [Verb::List, Verb::Read, Verb::Create, Verb::Overwrite, Verb::MoveAway, Verb::Delete, Verb::Run];
-        let anything_else =
-            Rule { decision: Decision::Allow, effects: ordinary.to_vec(), ..Rule::ours("preset", None) };
+    pub(crate) fn rules(self) -> Vec<PolicyRule> {
+        let ordinary = [
+            PolicyAction::List,
+            PolicyAction::Read,
+            PolicyAction::Create,
+            PolicyAction::Overwrite,
+            PolicyAction::Move,
+            PolicyAction::Delete,
+            PolicyAction::Run,
+        ];
+        let anything_else = PolicyRule {
+            decision: Decision::Allow,
+            actions: ordinary.to_vec(),
+            ..PolicyRule::built_in("preset", None)
+        };
         [
-            sensitive_names(),
-            self.own_rules(),
-            vec![other_hosts(), own_search(), no_way_back(), other_programs(), anything_else],
+            sensitive_name_rules(),
+            self.additional_rules(),
+            vec![unlisted_host_rule(), search_engine_rule(), irreversible_rule(), external_tool_rule(), anything_else],
         ]
         .concat()
     }
 
     /// What the preset says that a looser one does not.
-    pub(crate) fn own_rules(self) -> Vec<Rule> {
+    pub(crate) fn additional_rules(self) -> Vec<PolicyRule> {
         match self {
             Self::Edits => Vec::new(),
             Self::Ask => {
-                vec![Rule { effects: vec![Verb::Overwrite, Verb::Delete], ..Rule::ours(Self::ASKS, None) }]
+                vec![PolicyRule {
+                    actions: vec![PolicyAction::Overwrite, PolicyAction::Delete],
+                    ..PolicyRule::built_in(Self::ASK_RULE, None)
+                }]
             }
-            Self::ReadOnly => vec![Rule {
+            Self::ReadOnly => vec![PolicyRule {
                 decision: Decision::Deny,
                 // Nobody can promise that another program's tool changes nothing.
-                effects: Verb::ALL.into_iter().filter(|verb| verb.changes() || *verb == Verb::External).collect(),
-                ..Rule::ours(
+                actions: PolicyAction::ALL
+                    .into_iter()
+                    .filter(|verb| verb.changes_files() || *verb == PolicyAction::External)
+                    .collect(),
+                ..PolicyRule::built_in(
                     "preset read-only",
                     Some("and the preset `read-only` allows no change; listing and reading is allowed"),
                 )
@@ -231,67 +251,73 @@ impl Preset {
     }
 
     /// The word to write instead of `read-only`, so that this is no longer denied.
-    pub(crate) fn instead(verb: Verb) -> Self {
-        if matches!(verb, Verb::Overwrite | Verb::Delete) { Self::Edits } else { Self::Ask }
+    pub(crate) fn looser_preset_for(verb: PolicyAction) -> Self {
+        if matches!(verb, PolicyAction::Overwrite | PolicyAction::Delete) { Self::Edits } else { Self::Ask }
     }
 }
 
 /// What the journal cannot keep is gone for good.
-fn no_way_back() -> Rule {
-    Rule { effects: vec![Verb::Lose], ..Rule::ours("cannot be undone", Some("and what is there now is not kept")) }
+fn irreversible_rule() -> PolicyRule {
+    PolicyRule {
+        actions: vec![PolicyAction::Lose],
+        ..PolicyRule::built_in("cannot be undone", Some("and what is there now is not kept"))
+    }
 }
 
 /// What another program does is not in the journal, whatever it says about itself.
-fn other_programs() -> Rule {
-    Rule { effects: vec![Verb::External], ..Rule::ours("external", Some("which cannot be undone")) }
+fn external_tool_rule() -> PolicyRule {
+    PolicyRule {
+        actions: vec![PolicyAction::External],
+        ..PolicyRule::built_in("external", Some("which cannot be undone"))
+    }
 }
 
 /// Names that deserve a second look, whatever the preset.
-fn sensitive_names() -> Vec<Rule> {
-    let changes = Verb::ALL.into_iter().filter(|verb| verb.changes()).collect();
+fn sensitive_name_rules() -> Vec<PolicyRule> {
+    let changes = PolicyAction::ALL.into_iter().filter(|verb| verb.changes_files()).collect();
     vec![
-        Rule {
-            effects: vec![Verb::Read, Verb::Overwrite, Verb::MoveAway, Verb::Delete],
+        PolicyRule {
+            actions: vec![PolicyAction::Read, PolicyAction::Overwrite, PolicyAction::Move, PolicyAction::Delete],
             secret: Some(true),
-            ..Rule::ours("secret", Some("which may hold secrets"))
+            ..PolicyRule::built_in("secret", Some("which may hold secrets"))
         },
-        Rule {
-            effects: changes,
+        PolicyRule {
+            actions: changes,
             protected: Some(true),
-            ..Rule::ours("protected path", Some("a setting that other programs act on"))
+            ..PolicyRule::built_in("protected path", Some("a setting that other programs act on"))
         },
     ]
 }
 
 /// A host is reached without asking only where a rule allows it.
-fn other_hosts() -> Rule {
-    Rule {
-        effects: vec![Verb::Fetch],
-        mounts: vec![NET.to_owned()],
-        ..Rule::ours("other host", Some("a host that no rule allows"))
+fn unlisted_host_rule() -> PolicyRule {
+    PolicyRule {
+        actions: vec![PolicyAction::Fetch],
+        mounts: vec![NET_MOUNT.to_owned()],
+        ..PolicyRule::built_in("other host", Some("a host that no rule allows"))
     }
 }
 
 /// Who chose a search engine wants it used.
-fn own_search() -> Rule {
-    Rule {
+fn search_engine_rule() -> PolicyRule {
+    PolicyRule {
         decision: Decision::Allow,
-        effects: vec![Verb::Fetch],
-        mounts: vec![SEARCH.to_owned()],
-        ..Rule::ours("search", None)
+        actions: vec![PolicyAction::Fetch],
+        mounts: vec![SEARCH_MOUNT.to_owned()],
+        ..PolicyRule::built_in("search", None)
     }
 }
 
 impl Policy for Preset {
-    fn judge(&self, touch: &Touch, question: &Question<'_>) -> Verdict {
-        static RULES: LazyLock<[Rules; 3]> = LazyLock::new(|| Preset::ALL.map(Rules::of));
+    fn evaluate(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
+        static RULES: LazyLock<[LayeredRules; 3]> = LazyLock::new(|| Preset::ALL.map(LayeredRules::from_preset));
         let [edits, ask, read_only] = &*RULES;
         let rules = match self {
             Self::Edits => edits,
             Self::Ask => ask,
             Self::ReadOnly => read_only,
         };
-        rules.judge(touch, question)
+        rules.evaluate(touch, question)
     }
 }
 
@@ -299,18 +325,21 @@ impl Policy for Preset {
 mod tests {
     use std::sync::Arc;
 
-    use super::{Decision, Policy, Preset, Question};
-    use crate::{BitSet, Bits, Catalog, Dialect, Limits, Place, Principal, Sensitivity, Session, Touch, Verb};
+    use super::{Decision, Policy, PolicyRequest, Preset};
+    use crate::{
+        CallLimits, Dialect, PolicyAction, PolicyResource, Principal, ResourceAccess, Sensitivity, Session,
+        SessionTaint, TaintSet, ToolCatalog,
+    };
 
-    fn touch(verb: Verb, given: &str, resolved: Option<&str>) -> Touch {
-        let place = Place {
+    fn access(verb: PolicyAction, given: &str, resolved: Option<&str>) -> ResourceAccess {
+        let place = PolicyResource {
             mount: Arc::from("workspace"),
-            given: given.to_owned(),
-            resolved: resolved.map(str::to_owned),
-            shown: given.to_owned(),
-            ..Place::default()
+            requested_path: given.to_owned(),
+            resolved_path: resolved.map(str::to_owned),
+            display_path: given.to_owned(),
+            ..PolicyResource::default()
         };
-        Touch { verb, place }
+        ResourceAccess { action: verb, resource: place }
     }
 
     fn session() -> Session {
@@ -319,19 +348,19 @@ mod tests {
             principal: Principal::agent("test"),
             dialect: Dialect::Standard,
             agent: None,
-            limits: Limits::of(Dialect::Standard),
-            catalog: Catalog::default(),
-            bits: Bits::default(),
+            limits: CallLimits::for_dialect(Dialect::Standard),
+            catalog: ToolCatalog::default(),
+            taint: SessionTaint::default(),
         }
     }
 
-    fn decide(preset: Preset, touches: &[Touch]) -> Decision {
-        preset.decide(&Question::new(&session(), "t", touches, BitSet::default())).decision
+    fn decide(preset: Preset, touches: &[ResourceAccess]) -> Decision {
+        preset.decide(&PolicyRequest::new(&session(), "t", touches, TaintSet::default())).decision
     }
 
     #[track_caller]
-    fn check(verb: Verb, path: &str, [edits, ask, read_only]: [Decision; 3]) {
-        let touches = [touch(verb, path, None)];
+    fn check(verb: PolicyAction, path: &str, [edits, ask, read_only]: [Decision; 3]) {
+        let touches = [access(verb, path, None)];
         let expected = [(Preset::Edits, edits), (Preset::Ask, ask), (Preset::ReadOnly, read_only)];
         for (preset, expected) in expected {
             assert_eq!(decide(preset, &touches), expected, "{} {path} under {}", verb.as_str(), preset.name());
@@ -339,33 +368,37 @@ mod tests {
     }
 
     #[test]
-    fn each_preset_decides_each_verb() {
+    fn each_preset_decides_each_action() {
         use Decision::{Allow, Ask, Deny};
-        check(Verb::List, "a", [Allow, Allow, Allow]);
-        check(Verb::Read, "a", [Allow, Allow, Allow]);
-        check(Verb::Create, "a", [Allow, Allow, Deny]);
-        check(Verb::Overwrite, "a", [Allow, Ask, Deny]);
-        check(Verb::MoveAway, "a", [Allow, Allow, Deny]);
-        check(Verb::Delete, "a", [Allow, Ask, Deny]);
-        check(Verb::Lose, "a", [Ask, Ask, Deny]);
-        check(Verb::Read, ".env", [Ask, Ask, Ask]);
-        check(Verb::List, ".env", [Allow, Allow, Allow]);
-        check(Verb::Create, ".env", [Allow, Allow, Deny]);
-        check(Verb::MoveAway, ".env", [Ask, Ask, Deny]);
-        check(Verb::Read, ".git/config", [Allow, Allow, Allow]);
-        check(Verb::Create, ".git/hooks/pre-commit", [Ask, Ask, Deny]);
-        check(Verb::Fetch, "docs.rs:443", [Ask, Ask, Ask]);
-        check(Verb::Run, "python", [Allow, Allow, Allow]);
-        check(Verb::Run, ".env", [Allow, Allow, Allow]);
-        check(Verb::Fetch, "server.pem:443", [Ask, Ask, Ask]);
-        check(Verb::External, "github/create_issue", [Ask, Ask, Deny]);
+        check(PolicyAction::List, "a", [Allow, Allow, Allow]);
+        check(PolicyAction::Read, "a", [Allow, Allow, Allow]);
+        check(PolicyAction::Create, "a", [Allow, Allow, Deny]);
+        check(PolicyAction::Overwrite, "a", [Allow, Ask, Deny]);
+        check(PolicyAction::Move, "a", [Allow, Allow, Deny]);
+        check(PolicyAction::Delete, "a", [Allow, Ask, Deny]);
+        check(PolicyAction::Lose, "a", [Ask, Ask, Deny]);
+        check(PolicyAction::Read, ".env", [Ask, Ask, Ask]);
+        check(PolicyAction::List, ".env", [Allow, Allow, Allow]);
+        check(PolicyAction::Create, ".env", [Allow, Allow, Deny]);
+        check(PolicyAction::Move, ".env", [Ask, Ask, Deny]);
+        check(PolicyAction::Read, ".git/config", [Allow, Allow, Allow]);
+        check(PolicyAction::Create, ".git/hooks/pre-commit", [Ask, Ask, Deny]);
+        check(PolicyAction::Fetch, "docs.rs:443", [Ask, Ask, Ask]);
+        check(PolicyAction::Run, "python", [Allow, Allow, Allow]);
+        check(PolicyAction::Run, ".env", [Allow, Allow, Allow]);
+        check(PolicyAction::Fetch, "server.pem:443", [Ask, Ask, Ask]);
+        check(PolicyAction::External, "github/create_issue", [Ask, Ask, Deny]);
     }
 
     #[test]
-    fn the_strictest_touch_decides_and_the_resolved_name_counts() {
-        let innocent = touch(Verb::Read, "notes.txt", Some("config/.env"));
+    fn the_strictest_access_decides_and_the_resolved_name_counts() {
+        let innocent = access(PolicyAction::Read, "notes.txt", Some("config/.env"));
         assert_eq!(decide(Preset::Edits, &[innocent]), Decision::Ask);
-        let mixed = [touch(Verb::Read, "a", None), touch(Verb::Delete, "b", None), touch(Verb::Create, "c", None)];
+        let mixed = [
+            access(PolicyAction::Read, "a", None),
+            access(PolicyAction::Delete, "b", None),
+            access(PolicyAction::Create, "c", None),
+        ];
         assert_eq!(decide(Preset::Ask, &mixed), Decision::Ask);
         assert_eq!(decide(Preset::ReadOnly, &mixed), Decision::Deny);
     }
@@ -373,31 +406,31 @@ mod tests {
     #[test]
     fn a_preset_has_one_name() {
         for preset in Preset::ALL {
-            assert_eq!(Preset::named(preset.name()), Some(preset));
+            assert_eq!(Preset::from_name(preset.name()), Some(preset));
         }
-        assert_eq!(Preset::named("yolo"), None);
+        assert_eq!(Preset::from_name("yolo"), None);
     }
 
     #[test]
-    fn what_a_file_is_counts_whatever_it_is_called() {
-        let mut linked = touch(Verb::Read, "notes.txt", None);
-        linked.place.sensitivity = Sensitivity { secret: true, protected: false };
+    fn a_file_s_own_sensitivity_counts_whatever_its_name() {
+        let mut linked = access(PolicyAction::Read, "notes.txt", None);
+        linked.resource.sensitivity = Sensitivity { secret: true, protected: false };
         assert_eq!(decide(Preset::Edits, &[linked]), Decision::Ask);
-        let mut moved = touch(Verb::Overwrite, "notes.txt", None);
-        moved.place.sensitivity = Sensitivity { secret: false, protected: true };
+        let mut moved = access(PolicyAction::Overwrite, "notes.txt", None);
+        moved.resource.sensitivity = Sensitivity { secret: false, protected: true };
         assert_eq!(decide(Preset::Edits, &[moved]), Decision::Ask);
     }
 
     #[test]
     fn a_preset_by_itself_grants_nothing() {
-        let (session, touches) = (session(), [touch(Verb::Overwrite, "a", None)]);
-        let question = Question::new(&session, "t", &touches, BitSet::default());
-        assert!(Preset::Ask.grant_for(&question).is_none());
-        assert!(!Preset::Ask.hold_grants(&[]));
+        let (session, touches) = (session(), [access(PolicyAction::Overwrite, "a", None)]);
+        let question = PolicyRequest::new(&session, "t", &touches, TaintSet::default());
+        assert!(Preset::Ask.narrowest_grant(&question).is_none());
+        assert!(!Preset::Ask.set_grants(&[]));
     }
 
     #[test]
-    fn a_plan_without_touches_is_asked_about() {
+    fn a_plan_without_accesses_is_asked_about() {
         for preset in Preset::ALL {
             assert_eq!(decide(preset, &[]), Decision::Ask);
         }

@@ -9,11 +9,11 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use crate::visible::{visible, visible_line};
-use crate::{ToolError, Touch};
+use crate::sanitize::{sanitize_line, sanitize_text};
+use crate::{ResourceAccess, ToolError};
 
 /// So many places that are not what they are called are named.
-const MOST_REAL: usize = 5;
+const MAX_RESOLVED_NAMES: usize = 5;
 
 /// What would happen, for a person to judge.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,7 +21,7 @@ pub struct Preview {
     summary: String,
     /// What else there is to say, a line each.
     lines: Vec<String>,
-    body: Body,
+    body: PreviewBody,
     fingerprint: String,
     secret: bool,
     failure: Option<Box<ToolError>>,
@@ -30,7 +30,7 @@ pub struct Preview {
 /// The part of a preview that can be long.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", content = "value", rename_all = "camelCase")]
-pub enum Body {
+pub enum PreviewBody {
     #[default]
     None,
     /// A unified diff.
@@ -38,7 +38,7 @@ pub enum Body {
     /// Words about what cannot be shown as a diff.
     Text(String),
     /// What goes or moves along.
-    List(List),
+    List(PreviewList),
     /// A program that would run.
     Code(String),
     /// What would be fetched.
@@ -47,15 +47,15 @@ pub enum Body {
 
 /// Entries of a directory, as many as are worth listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct List {
-    pub entries: Vec<Entry>,
+pub struct PreviewList {
+    pub entries: Vec<PreviewEntry>,
     /// How many there are beyond these.
     pub more: u64,
 }
 
 /// One of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Entry {
+pub struct PreviewEntry {
     pub path: String,
     pub size: u64,
     /// `file`, `directory`, `symlink`; rarely another.
@@ -66,29 +66,29 @@ impl Preview {
     /// In one line what would happen. The fingerprint is of what was found, and not of the arguments: it changes when they
     /// would do something else than is shown.
     pub fn new(summary: &str, fingerprint: impl Into<String>) -> Self {
-        Self { summary: visible_line(summary), fingerprint: fingerprint.into(), ..Self::default() }
+        Self { summary: sanitize_line(summary), fingerprint: fingerprint.into(), ..Self::default() }
     }
 
     /// Says more on a line of its own, above the body: however long it is, nothing else is cut off for it.
     #[must_use]
-    pub fn line(mut self, text: &str) -> Self {
-        self.lines.push(visible_line(text));
+    pub fn with_line(mut self, text: &str) -> Self {
+        self.lines.push(sanitize_line(text));
         self
     }
 
     #[must_use]
-    pub fn with(mut self, body: Body) -> Self {
+    pub fn with_body(mut self, body: PreviewBody) -> Self {
         self.body = match body {
-            Body::None => Body::None,
-            Body::Diff(text) => Body::Diff(visible(&text)),
-            Body::Text(text) => Body::Text(visible(&text)),
-            Body::Code(text) => Body::Code(visible(&text)),
-            Body::Url(text) => Body::Url(visible_line(&text)),
-            Body::List(mut list) => {
+            PreviewBody::None => PreviewBody::None,
+            PreviewBody::Diff(text) => PreviewBody::Diff(sanitize_text(&text)),
+            PreviewBody::Text(text) => PreviewBody::Text(sanitize_text(&text)),
+            PreviewBody::Code(text) => PreviewBody::Code(sanitize_text(&text)),
+            PreviewBody::Url(text) => PreviewBody::Url(sanitize_line(&text)),
+            PreviewBody::List(mut list) => {
                 for entry in &mut list.entries {
-                    entry.path = visible_line(&entry.path);
+                    entry.path = sanitize_line(&entry.path);
                 }
-                Body::List(list)
+                PreviewBody::List(list)
             }
         };
         self
@@ -96,11 +96,11 @@ impl Preview {
 
     /// Binds an answer to where it would happen, and says so where that is not what the caller called it.
     #[must_use]
-    pub(crate) fn about(mut self, touches: &[Touch]) -> Self {
+    pub(crate) fn bound_to(mut self, touches: &[ResourceAccess]) -> Self {
         let mut hash = Sha256::new();
-        for Touch { verb, place } in touches {
-            let resolved = place.resolved.as_deref();
-            let parts = [verb.as_str(), &place.mount, &place.given, resolved.unwrap_or_default()];
+        for ResourceAccess { action: verb, resource: place } in touches {
+            let resolved = place.resolved_path.as_deref();
+            let parts = [verb.as_str(), &place.mount, &place.requested_path, resolved.unwrap_or_default()];
             for part in parts {
                 hash.update(part.len().to_le_bytes());
                 hash.update(part);
@@ -111,14 +111,15 @@ impl Preview {
         let hex = digest.iter().take(16).fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
         self.fingerprint = format!("{}@{hex}", self.fingerprint);
         let mut named: Vec<(&str, String)> = Vec::new();
-        for place in touches.iter().map(|touch| &touch.place) {
-            let real = place.real().filter(|_| !named.iter().any(|(shown, _)| *shown == place.shown));
-            named.extend(real.map(|real| (place.shown.as_str(), real)));
+        for place in touches.iter().map(|touch| &touch.resource) {
+            let real =
+                place.resolved_display_path().filter(|_| !named.iter().any(|(shown, _)| *shown == place.display_path));
+            named.extend(real.map(|real| (place.display_path.as_str(), real)));
         }
-        for (shown, real) in named.iter().take(MOST_REAL) {
-            let _ = write!(self.summary, "; `{}` is `{}`", visible_line(shown), visible_line(real));
+        for (shown, real) in named.iter().take(MAX_RESOLVED_NAMES) {
+            let _ = write!(self.summary, "; `{}` is `{}`", sanitize_line(shown), sanitize_line(real));
         }
-        if let Some(more @ 1..) = named.len().checked_sub(MOST_REAL) {
+        if let Some(more @ 1..) = named.len().checked_sub(MAX_RESOLVED_NAMES) {
             let _ = write!(self.summary, "; {more} more are not what they are called");
         }
         self
@@ -126,7 +127,7 @@ impl Preview {
 
     /// Says why the call is certain to fail, where that is known already.
     #[must_use]
-    pub fn fails_with(mut self, failure: Option<ToolError>) -> Self {
+    pub fn with_failure(mut self, failure: Option<ToolError>) -> Self {
         self.failure = failure.map(Box::new);
         self
     }
@@ -138,8 +139,8 @@ impl Preview {
 
     /// Says whether the body shows what is or shall be in a secret.
     #[must_use]
-    pub fn secret_if(mut self, secret: bool) -> Self {
-        self.secret = secret && self.body != Body::None;
+    pub fn with_secret(mut self, secret: bool) -> Self {
+        self.secret = secret && self.body != PreviewBody::None;
         self
     }
 
@@ -147,7 +148,7 @@ impl Preview {
     #[must_use]
     pub fn redacted(&self) -> Self {
         match self.secret {
-            true => Self { lines: Vec::new(), body: Body::None, secret: false, ..self.clone() },
+            true => Self { lines: Vec::new(), body: PreviewBody::None, secret: false, ..self.clone() },
             false => self.clone(),
         }
     }
@@ -156,7 +157,7 @@ impl Preview {
         &self.summary
     }
 
-    pub fn body(&self) -> &Body {
+    pub fn body(&self) -> &PreviewBody {
         &self.body
     }
 
@@ -176,12 +177,12 @@ impl Preview {
             let _ = write!(text, "\n{line}");
         }
         match &self.body {
-            Body::None => {}
-            Body::Diff(body) | Body::Text(body) | Body::Code(body) | Body::Url(body) => {
+            PreviewBody::None => {}
+            PreviewBody::Diff(body) | PreviewBody::Text(body) | PreviewBody::Code(body) | PreviewBody::Url(body) => {
                 let _ = write!(text, "\n{body}");
             }
-            Body::List(List { entries, more }) => {
-                for Entry { path, size, kind } in entries {
+            PreviewBody::List(PreviewList { entries, more }) => {
+                for PreviewEntry { path, size, kind } in entries {
                     let _ = match *kind {
                         "file" => write!(text, "\n{path} ({size} bytes)"),
                         kind => write!(text, "\n{path} ({kind})"),
@@ -198,27 +199,29 @@ impl Preview {
 
 #[cfg(test)]
 mod tests {
-    use super::{Body, Entry, List, Preview};
+    use super::{Preview, PreviewBody, PreviewEntry, PreviewList};
 
     #[test]
     fn everything_shown_is_visible() {
-        let diff = Preview::new("write `a\u{202e}b\nc`", "f").with(Body::Diff("+x\x1b[2K\r\n".to_owned()));
+        let diff = Preview::new("write `a\u{202e}b\nc`", "f").with_body(PreviewBody::Diff("+x\x1b[2K\r\n".to_owned()));
         assert_eq!(diff.text(), "write `a\\u{202e}b\\u{a}c`\n+x\\u{1b}[2K␍\n");
-        let entry = Entry { path: "a\nb".to_owned(), size: 3, kind: "file" };
-        let below = Entry { path: "d".to_owned(), size: 0, kind: "directory" };
-        let list = Preview::new("delete", "f").with(Body::List(List { entries: vec![entry, below], more: 7 }));
+        let entry = PreviewEntry { path: "a\nb".to_owned(), size: 3, kind: "file" };
+        let below = PreviewEntry { path: "d".to_owned(), size: 0, kind: "directory" };
+        let list = Preview::new("delete", "f")
+            .with_body(PreviewBody::List(PreviewList { entries: vec![entry, below], more: 7 }));
         assert_eq!(list.text(), "delete\na\\u{a}b (3 bytes)\nd (directory)\n… and 7 more");
-        let url = Preview::new("fetch", "f").with(Body::Url("https://a/\u{200b}\n".to_owned()));
+        let url = Preview::new("fetch", "f").with_body(PreviewBody::Url("https://a/\u{200b}\n".to_owned()));
         assert_eq!(url.text(), "fetch\nhttps://a/\\u{200b}\\u{a}");
-        let lines = Preview::new("run", "f").line("a\x1b\nb").line("c").with(Body::Code("d".to_owned()));
+        let lines =
+            Preview::new("run", "f").with_line("a\x1b\nb").with_line("c").with_body(PreviewBody::Code("d".to_owned()));
         assert_eq!((lines.text().as_str(), lines.summary()), ("run\na\\u{1b}\\u{a}b\nc\nd", "run"));
     }
 
     #[test]
-    fn a_channel_that_others_hear_gets_no_secret() {
-        let preview = Preview::new("write `.env`", "f").with(Body::Diff("+KEY=1".to_owned()));
+    fn a_relayed_preview_shows_no_secret() {
+        let preview = Preview::new("write `.env`", "f").with_body(PreviewBody::Diff("+KEY=1".to_owned()));
         assert_eq!(preview.redacted(), preview);
-        let secret = preview.line("KEY is new").secret_if(true);
+        let secret = preview.with_line("KEY is new").with_secret(true);
         assert!(secret.is_secret() && secret.text().contains("KEY"));
         assert_eq!((secret.redacted().text().as_str(), secret.redacted().fingerprint()), ("write `.env`", "f"));
     }

@@ -9,15 +9,15 @@ use std::time::SystemTime;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::ask::not_yet;
-use crate::gate::{Asker, denial_message};
-use crate::grants::rule_line;
-use crate::seal::Sealed;
-use crate::trip::{Asked, Leg, moved};
-use crate::turn::Said;
+use crate::approval::{ApprovalContext, denial_message};
+use crate::approval_queue::AnswerKind;
+use crate::ask_approval::pending_error;
+use crate::grants::format_rule_line;
+use crate::invocation::{CallProgress, PendingApproval, plan_changed_error};
+use crate::resume_token::ResumeToken;
 use crate::{
-    Answered, Approval, ApprovalRequest, Decision, Desk, DeskError, ErrorKind, Fatal, Host, Listener, Reply, Session,
-    Store, Suspended, ToolCall, ToolError,
+    Approval, ApprovalDecision, ApprovalInbox, ApprovalRequest, ApprovalStore, Decision, ErrorKind, Host, HostError,
+    InboxError, ProgressListener, Session, SuspendedCall, ToolCall, ToolError, ToolReply,
 };
 
 impl Host {
@@ -27,36 +27,45 @@ impl Host {
         session: &Arc<Session>,
         token: &str,
         cancel: &CancellationToken,
-    ) -> Result<Reply, Fatal> {
-        self.resume_heard(session, token, cancel, None).await
+    ) -> Result<ToolReply, HostError> {
+        self.resume_with_progress(session, token, cancel, None).await
     }
 
-    async fn resume_heard(
+    async fn resume_with_progress(
         &self,
         session: &Arc<Session>,
         token: &str,
         cancel: &CancellationToken,
-        listener: Option<Arc<dyn Listener>>,
-    ) -> Result<Reply, Fatal> {
-        let key = self.in_store(|store| store.key()).await?;
-        let is_theirs = |sealed: &Sealed| sealed.principal == session.principal.name && sealed.session == session.id;
-        let opened = Sealed::open(token, &key).filter(is_theirs);
+        listener: Option<Arc<dyn ProgressListener>>,
+    ) -> Result<ToolReply, HostError> {
+        let key = self.with_store(|store| store.sealing_key()).await?;
+        let is_theirs =
+            |sealed: &ResumeToken| sealed.principal == session.principal.name && sealed.session == session.id;
+        let opened = ResumeToken::open(token, &key).filter(is_theirs);
         let Some(sealed) = opened else {
             let nothing = String::new;
             let call = ToolCall { id: nothing(), name: "resume".to_owned(), arguments: nothing() };
-            return self.trip(session, call).refuse(&[], &refused("the token is not one that was given to you"));
+            return self
+                .new_invocation(session, call)
+                .refuse(&[], &resume_error("the token is not one that was given to you"));
         };
         let call = ToolCall { id: sealed.call.clone(), name: sealed.tool.clone(), arguments: sealed.arguments.clone() };
-        let (request, answered) = match self.answer_to(&sealed).await? {
-            Found::Answered(found) => *found,
-            Found::Nothing(why) => return self.trip(session, call).refuse(&[], &refused(why)),
-            Found::NotYet => {
-                let reply = self.trip(session, call).refuse(&[], &not_yet(&sealed.request))?;
-                let suspended = Suspended { token: token.to_owned(), request: sealed.request };
-                return Ok(Reply { suspended: Some(suspended), ..reply });
+        let (request, answered) = match self.redeem_token(&sealed).await? {
+            AnswerLookup::Answered(found) => *found,
+            AnswerLookup::Invalid(why) => return self.new_invocation(session, call).refuse(&[], &resume_error(why)),
+            AnswerLookup::Pending => {
+                let reply = self.new_invocation(session, call).refuse(&[], &pending_error(&sealed.request))?;
+                let suspended = SuspendedCall { token: token.to_owned(), request_id: sealed.request };
+                return Ok(ToolReply { suspended: Some(suspended), ..reply });
             }
         };
-        self.go_on(session, call, Comeback { sealed, request, answered, listener }, cancel).await
+        self.continue_resumed(
+            session,
+            call,
+            ResumedCall { token: sealed, request, decision: answered, listener },
+            cancel,
+        )
+        .await
     }
 
     /// The same for a front whose client brings the whole call back, perhaps with the answer of its user. The call must be
@@ -64,109 +73,110 @@ impl Host {
     pub async fn resume_call(
         &self,
         session: &Arc<Session>,
-        back: Returned,
+        back: ResumeRequest,
         cancel: &CancellationToken,
-    ) -> Result<Reply, Fatal> {
-        let Returned { token, call, answered, listener } = back;
-        let key = self.in_store(|store| store.key()).await?;
-        let is_theirs = |sealed: &Sealed| sealed.principal == session.principal.name && sealed.session == session.id;
-        if let Some(sealed) = Sealed::open(&token, &key).filter(is_theirs) {
-            if !sealed.is_for(&call, session) {
-                return self.trip(session, call).refuse(&[], &refused("the token is for another call"));
+    ) -> Result<ToolReply, HostError> {
+        let ResumeRequest { token, call, decision: answered, listener } = back;
+        let key = self.with_store(|store| store.sealing_key()).await?;
+        let is_theirs =
+            |sealed: &ResumeToken| sealed.principal == session.principal.name && sealed.session == session.id;
+        if let Some(sealed) = ResumeToken::open(&token, &key).filter(is_theirs) {
+            if !sealed.is_for_call(&call, session) {
+                return self.new_invocation(session, call).refuse(&[], &resume_error("the token is for another call"));
             }
             match answered {
-                Some(Answered { response, approval: Approval { assurance, by: Some(by) } }) => {
-                    let put = move |store: &dyn Store| {
-                        let desk = Desk { store, by: &by };
+                Some(ApprovalDecision { response, approval: Approval { assurance, by: Some(by) } }) => {
+                    let put = move |store: &dyn ApprovalStore| {
+                        let desk = ApprovalInbox { store, principal: &by };
                         match desk.answer(&sealed.request, response, assurance, SystemTime::now()) {
-                            Err(DeskError::Store(lost)) => Err(lost),
+                            Err(InboxError::Store(lost)) => Err(lost),
                             // Whoever was first counts, and what nobody may answer waits on.
                             _ => Ok(()),
                         }
                     };
-                    self.in_store(put).await?;
+                    self.with_store(put).await?;
                 }
                 // A no that nobody said is the client's own: it gives its call up.
                 Some(answered) if !answered.response.approved => {
-                    self.first_of(&sealed.request, answered).await?;
+                    self.record_first_answer(&sealed.request, answered).await?;
                 }
                 Some(_) | None => {}
             }
         }
-        self.resume_heard(session, &token, cancel, listener).await
+        self.resume_with_progress(session, &token, cancel, listener).await
     }
 
     /// What was answered, if this token may still be used. Then it is used up.
-    async fn answer_to(&self, sealed: &Sealed) -> Result<Found, Fatal> {
-        let Sealed { request: id, nonce, expires, .. } = sealed.clone();
-        self.in_store(move |store| {
+    async fn redeem_token(&self, sealed: &ResumeToken) -> Result<AnswerLookup, HostError> {
+        let ResumeToken { request: id, nonce, expires, .. } = sealed.clone();
+        self.with_store(move |store| {
             let now = SystemTime::now();
             if expires <= now {
-                return Ok(Found::Nothing("the token has expired"));
+                return Ok(AnswerLookup::Invalid("the token has expired"));
             }
             let found = store.request(&id)?;
             let answered = store.answer_of(&id)?;
             match (found, answered) {
-                (Some(_), None) => Ok(Found::NotYet),
-                (Some(request), Some(answered)) if store.use_once(&nonce, expires, now)? => {
-                    store.close(&id)?;
-                    Ok(Found::Answered(Box::new((request, answered))))
+                (Some(_), None) => Ok(AnswerLookup::Pending),
+                (Some(request), Some(answered)) if store.consume_nonce(&nonce, expires, now)? => {
+                    store.close_request(&id)?;
+                    Ok(AnswerLookup::Answered(Box::new((request, answered))))
                 }
-                _ => Ok(Found::Nothing("the token was used already")),
+                _ => Ok(AnswerLookup::Invalid("the token was used already")),
             }
         })
         .await
     }
 
-    async fn go_on(
+    async fn continue_resumed(
         &self,
         session: &Arc<Session>,
         call: ToolCall,
-        mut comeback: Comeback,
+        mut comeback: ResumedCall,
         cancel: &CancellationToken,
-    ) -> Result<Reply, Fatal> {
-        let (trip, offer) = match self.depart(session, call, comeback.listener.take())? {
+    ) -> Result<ToolReply, HostError> {
+        let (trip, offer) = match self.resolve_tool(session, call, comeback.listener.take())? {
             Ok(departed) => departed,
             Err(reply) => return Ok(reply),
         };
         // A no needs no second look.
-        let Answered { response, approval } = &comeback.answered;
+        let ApprovalDecision { response, approval } = &comeback.decision;
         if !response.approved {
             let message = denial_message(&comeback.request.reason, response, approval);
-            self.count_answer(session, Said::No(approval.assurance)).await?;
+            self.record_answer(session, AnswerKind::Denied(approval.assurance)).await?;
             return trip.refuse(&[], &ToolError::new(ErrorKind::ApprovalDenied, message));
         }
         let again = Arc::clone(&offer);
-        let leg = self.on_worker(&trip, cancel, move |trip, signal| trip.look_again(again.as_ref(), signal)).await?;
+        let leg = self.run_on_worker(&trip, cancel, move |trip, signal| trip.replan(again.as_ref(), signal)).await?;
         let asked = match leg {
-            Leg::Done(reply) => return Ok(reply),
-            Leg::Asked(asked) => asked,
+            CallProgress::Done(reply) => return Ok(reply),
+            CallProgress::NeedsApproval(asked) => asked,
         };
-        if !comeback.is_about(&asked) {
-            return trip.refuse(&asked.touches, &moved());
+        if !comeback.matches_plan(&asked) {
+            return trip.refuse(&asked.accesses, &plan_changed_error());
         }
-        let may_grant = asked.shown.grant.as_ref().and_then(rule_line) == comeback.request.grant
+        let may_grant = asked.prompt.grant.as_ref().and_then(format_rule_line) == comeback.request.grant
             && comeback.request.grant.is_some();
-        let asker = Asker { verdict: &asked.shown.verdict, principal: &session.principal, may_grant };
-        let answer = self.weigh(session, comeback.answered, &asker).await?;
-        self.heed(trip, offer, asked, answer, cancel).await
+        let asker = ApprovalContext { verdict: &asked.prompt.verdict, principal: &session.principal, may_grant };
+        let answer = self.evaluate_answer(session, comeback.decision, &asker).await?;
+        self.resume_with_answer(trip, offer, asked, answer, cancel).await
     }
 }
 
 /// A suspended call that its caller's client brings back.
 #[derive(Clone, Debug)]
-pub struct Returned {
+pub struct ResumeRequest {
     pub token: String,
     pub call: ToolCall,
     /// What the client's user said, if they were asked.
-    pub answered: Option<Answered>,
+    pub decision: Option<ApprovalDecision>,
     /// Who hears how the call is getting on.
-    pub listener: Option<Arc<dyn Listener>>,
+    pub listener: Option<Arc<dyn ProgressListener>>,
 }
 
-impl Sealed {
+impl ResumeToken {
     /// Whether a call is this one, however its tool and its arguments are spelled.
-    fn is_for(&self, call: &ToolCall, session: &Session) -> bool {
+    fn is_for_call(&self, call: &ToolCall, session: &Session) -> bool {
         let parsed = |arguments: &str| match arguments.trim().is_empty() {
             true => Some(Value::Object(Map::new())),
             false => serde_json::from_str(arguments).ok(),
@@ -177,31 +187,31 @@ impl Sealed {
 }
 
 /// What the store knows about the request of a token.
-enum Found {
-    Answered(Box<(ApprovalRequest, Answered)>),
-    NotYet,
-    Nothing(&'static str),
+enum AnswerLookup {
+    Answered(Box<(ApprovalRequest, ApprovalDecision)>),
+    Pending,
+    Invalid(&'static str),
 }
 
 /// A call on its way back.
-struct Comeback {
-    sealed: Sealed,
+struct ResumedCall {
+    token: ResumeToken,
     request: ApprovalRequest,
-    answered: Answered,
-    listener: Option<Arc<dyn Listener>>,
+    decision: ApprovalDecision,
+    listener: Option<Arc<dyn ProgressListener>>,
 }
 
-impl Comeback {
+impl ResumedCall {
     /// Whether a plan is the one that was shown, and is asked about for the same reason, if at all.
-    fn is_about(&self, asked: &Asked) -> bool {
-        let (verdict, request) = (&asked.shown.verdict, &self.request);
+    fn matches_plan(&self, asked: &PendingApproval) -> bool {
+        let (verdict, request) = (&asked.prompt.verdict, &self.request);
         let same_question =
             verdict.rule.as_ref() == request.rule && verdict.layer == request.layer && verdict.reason == request.reason;
-        asked.shown.preview.fingerprint() == self.sealed.fingerprint
+        asked.prompt.preview.fingerprint() == self.token.fingerprint
             && (verdict.decision == Decision::Allow || same_question)
     }
 }
 
-fn refused(why: &str) -> ToolError {
+fn resume_error(why: &str) -> ToolError {
     ToolError::new(ErrorKind::ApprovalDenied, format!("{why}; nothing was done"))
 }

@@ -7,11 +7,11 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::pattern::{Hosts, Paths};
-use crate::registry::is_called;
-use crate::rule::{GROUPS, Rule, Seen};
-use crate::suggest::nearest;
-use crate::{Assurance, Bit, BitSet, Decision, NET, SEARCH, Verb};
+use crate::pattern::{HostPatterns, PathPatterns};
+use crate::registry::name_matches;
+use crate::rule::{ACTION_GROUPS, PolicyRule, RuleSubject};
+use crate::suggest::nearest_name;
+use crate::{Assurance, Decision, NET_MOUNT, PolicyAction, SEARCH_MOUNT, Taint, TaintSet};
 
 /// A rule as it is written. A key that is left out leaves open what it is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,45 +62,53 @@ pub struct RuleText {
 /// Why a rule cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{key}`: {problem}")]
-pub struct BadRule {
+pub struct RuleError {
     /// The key that is wrong.
     pub key: &'static str,
     pub problem: String,
 }
 
-impl Rule {
+impl PolicyRule {
     /// Checks a rule. `unnamed` is its name where it has none of its own.
-    pub fn new(text: RuleText, unnamed: &str) -> Result<Self, BadRule> {
-        for (key, list) in text.lists() {
+    pub fn new(text: RuleText, unnamed: &str) -> Result<Self, RuleError> {
+        for (key, list) in text.list_fields() {
             if list.is_some_and(Vec::is_empty) {
-                return Err(bad(
+                return Err(rule_error(
                     key,
                     "the list is empty, so the rule can match nothing; leave the key out to mean any",
                 ));
             }
         }
-        let decision = word("decision", &text.decision, &Decision::ALL.map(|one| (one.name(), one)))?;
+        let decision = parse_word("decision", &text.decision, &Decision::ALL.map(|one| (one.name(), one)))?;
         let rule = Self {
             decision,
             tools: text.tool.unwrap_or_default(),
-            effects: effects(&text.effect.unwrap_or_default())?,
-            paths: text.path.map(|path| Paths::parse(&path)).transpose().map_err(|problem| bad("path", problem))?,
+            actions: parse_actions(&text.effect.unwrap_or_default())?,
+            paths: text
+                .path
+                .map(|path| PathPatterns::parse(&path))
+                .transpose()
+                .map_err(|problem| rule_error("path", problem))?,
             mounts: text.mount.iter().flatten().map(|mount| mount.trim_start_matches('@').to_owned()).collect(),
-            hosts: text.host.map(|host| Hosts::parse(&host)).transpose().map_err(|problem| bad("host", problem))?,
+            hosts: text
+                .host
+                .map(|host| HostPatterns::parse(&host))
+                .transpose()
+                .map_err(|problem| rule_error("host", problem))?,
             agents: text.agent.unwrap_or_default(),
             principals: text.principal.unwrap_or_default(),
-            when: bits(&text.when.unwrap_or_default())?,
+            required_taint: parse_taints(&text.when.unwrap_or_default())?,
             secret: text.secret,
             protected: text.protected,
-            assurance: text.assurance.as_deref().map(|text| word("assurance", text, &ASSURANCES)).transpose()?,
+            assurance: text.assurance.as_deref().map(|text| parse_word("assurance", text, &ASSURANCES)).transpose()?,
             because: text.because.filter(|because| !because.trim().is_empty()),
-            is_ours: false,
-            ..Self::ours(text.name.as_deref().filter(|name| !name.trim().is_empty()).unwrap_or(unnamed), None)
+            is_built_in: false,
+            ..Self::built_in(text.name.as_deref().filter(|name| !name.trim().is_empty()).unwrap_or(unnamed), None)
         };
         rule.check()?;
         let expected = [("match", text.matches, true), ("not_match", text.not_matches, false)];
         let examples = expected.into_iter().flat_map(|(key, texts, matches)| {
-            texts.into_iter().flatten().map(move |text| Example { key, text, matches })
+            texts.into_iter().flatten().map(move |text| RuleExample { key, text, matches })
         });
         let examples = examples.collect::<Vec<_>>();
         for example in &examples {
@@ -110,40 +118,40 @@ impl Rule {
     }
 
     /// What can be known to match nothing without an example.
-    fn check(&self) -> Result<(), BadRule> {
+    fn check(&self) -> Result<(), RuleError> {
         let about_paths = [
             ("path", self.paths.is_some()),
             ("secret", self.secret.is_some()),
             ("protected", self.protected.is_some()),
-            ("mount", self.mounts.iter().any(|mount| mount != NET && mount != SEARCH)),
+            ("mount", self.mounts.iter().any(|mount| mount != NET_MOUNT && mount != SEARCH_MOUNT)),
         ];
         let about_paths = about_paths.into_iter().find_map(|(key, is)| is.then_some(key));
-        let (fetches, touches_files) = match self.effects.as_slice() {
+        let (fetches, touches_files) = match self.actions.as_slice() {
             [] => (true, true),
-            effects => (effects.contains(&Verb::Fetch), effects.iter().any(|effect| effect.is_about_files())),
+            effects => (effects.contains(&PolicyAction::Fetch), effects.iter().any(|effect| effect.is_file_action())),
         };
-        let has_path = touches_files || self.effects.contains(&Verb::External);
+        let has_path = touches_files || self.actions.contains(&PolicyAction::External);
         if self.hosts.is_some()
             && let Some(key) = about_paths
         {
-            return Err(bad(key, "a rule about hosts can match no file; make it two rules"));
+            return Err(rule_error(key, "a rule about hosts can match no file; make it two rules"));
         }
         if self.hosts.is_some() && !fetches {
-            return Err(bad("host", "only the effect `fetch` has a host, and the rule is about others"));
+            return Err(rule_error("host", "only the effect `fetch` has a host, and the rule is about others"));
         }
         let files_only = |key: &&str| matches!(*key, "secret" | "protected");
         if let Some(key) = about_paths.filter(|key| !has_path || (files_only(key) && !touches_files)) {
-            return Err(bad(key, "the effects `fetch` and `run` are about no file; use `host` or `tool`"));
+            return Err(rule_error(key, "the effects `fetch` and `run` are about no file; use `host` or `tool`"));
         }
         if self.assurance.is_some() && self.decision != Decision::Ask {
-            return Err(bad("assurance", "only a rule that asks gets an answer"));
+            return Err(rule_error("assurance", "only a rule that asks gets an answer"));
         }
         Ok(())
     }
 }
 
 impl RuleText {
-    fn lists(&self) -> [(&'static str, Option<&Vec<String>>); 10] {
+    fn list_fields(&self) -> [(&'static str, Option<&Vec<String>>); 10] {
         [
             ("tool", self.tool.as_ref()),
             ("effect", self.effect.as_ref()),
@@ -161,16 +169,16 @@ impl RuleText {
 
 /// Something that a rule must be about, or must not: an effect or a tool, and a place.
 #[derive(Clone, Debug)]
-pub(crate) struct Example {
+pub(crate) struct RuleExample {
     key: &'static str,
     text: String,
     matches: bool,
 }
 
-impl Example {
+impl RuleExample {
     /// The tool that it names, if it is not an effect.
     pub(crate) fn tool(&self) -> Option<&str> {
-        self.parts().map(|(word, _)| word).filter(|word| verb_named(word).is_none())
+        self.parts().map(|(word, _)| word).filter(|word| action_from_name(word).is_none())
     }
 
     fn parts(&self) -> Option<(&str, &str)> {
@@ -178,30 +186,34 @@ impl Example {
         Some((word, place.trim_start()))
     }
 
-    fn check(&self, rule: &Rule) -> Result<(), BadRule> {
+    fn check(&self, rule: &PolicyRule) -> Result<(), RuleError> {
         let Self { key, text, matches } = self;
         let shape = "an example is an effect or a tool, and a place, such as `overwrite src/main.rs`";
         let Some((word, place)) = self.parts() else {
-            return Err(bad(key, format!("`{text}` names no place; {shape}")));
+            return Err(rule_error(key, format!("`{text}` names no place; {shape}")));
         };
-        if GROUPS.iter().any(|(group, _)| *group == word) {
-            return Err(bad(key, format!("`{word}` stands for several effects, and an example is about one")));
+        if ACTION_GROUPS.iter().any(|(group, _)| *group == word) {
+            return Err(rule_error(key, format!("`{word}` stands for several effects, and an example is about one")));
         }
-        let verb = verb_named(word);
-        let is_host = verb.map_or(rule.hosts.is_some(), |verb| verb == Verb::Fetch);
+        let verb = action_from_name(word);
+        let is_host = verb.map_or(rule.hosts.is_some(), |verb| verb == PolicyAction::Fetch);
         let (mount, place) = match place.strip_prefix('@') {
             Some(rest) => rest.split_once('/').map_or((Some(rest), "."), |(mount, path)| (Some(mount), path)),
             None => (None, place),
         };
         if !is_host && (place.starts_with('/') || place.split('/').any(|part| part == "..")) {
-            return Err(bad(key, format!("`{text}` is no place: a path starts inside its mount and has no `..`")));
+            return Err(rule_error(
+                key,
+                format!("`{text}` is no place: a path starts inside its mount and has no `..`"),
+            ));
         }
         let place = if is_host && !has_port(place) { format!("{place}:443") } else { place.to_owned() };
-        let seen = Seen::example(verb, mount, &place);
-        let tool_fits = verb.is_some() || rule.tools.is_empty() || rule.tools.iter().any(|tool| is_called(tool, word));
-        match (tool_fits && rule.is_about_touch(&seen), *matches) {
-            (true, false) => Err(bad(key, format!("the rule matches `{text}`, and should not"))),
-            (false, true) => Err(bad(key, format!("the rule does not match `{text}`, and should"))),
+        let seen = RuleSubject::from_example(verb, mount, &place);
+        let tool_fits =
+            verb.is_some() || rule.tools.is_empty() || rule.tools.iter().any(|tool| name_matches(tool, word));
+        match (tool_fits && rule.matches_access(&seen), *matches) {
+            (true, false) => Err(rule_error(key, format!("the rule matches `{text}`, and should not"))),
+            (false, true) => Err(rule_error(key, format!("the rule does not match `{text}`, and should"))),
             _ => Ok(()),
         }
     }
@@ -214,46 +226,46 @@ fn has_port(host: &str) -> bool {
 const ASSURANCES: [(&str, Assurance); 2] =
     [(Assurance::Relayed.name(), Assurance::Relayed), (Assurance::Person.name(), Assurance::Person)];
 
-fn verb_named(name: &str) -> Option<Verb> {
-    Verb::ALL.into_iter().find(|verb| verb.as_str() == name)
+fn action_from_name(name: &str) -> Option<PolicyAction> {
+    PolicyAction::ALL.into_iter().find(|verb| verb.as_str() == name)
 }
 
-fn effects(words: &[String]) -> Result<Vec<Verb>, BadRule> {
-    let single = Verb::ALL.map(|verb| (verb.as_str(), vec![verb]));
-    let known: Vec<_> = single.into_iter().chain(GROUPS.map(|(word, verbs)| (word, verbs.to_vec()))).collect();
-    let meant = words.iter().map(|text| word("effect", text, &known)).collect::<Result<Vec<_>, _>>()?.concat();
-    Ok(Verb::ALL.into_iter().filter(|verb| meant.contains(verb)).collect())
+fn parse_actions(words: &[String]) -> Result<Vec<PolicyAction>, RuleError> {
+    let single = PolicyAction::ALL.map(|verb| (verb.as_str(), vec![verb]));
+    let known: Vec<_> = single.into_iter().chain(ACTION_GROUPS.map(|(word, verbs)| (word, verbs.to_vec()))).collect();
+    let meant = words.iter().map(|text| parse_word("effect", text, &known)).collect::<Result<Vec<_>, _>>()?.concat();
+    Ok(PolicyAction::ALL.into_iter().filter(|verb| meant.contains(verb)).collect())
 }
 
-fn bits(words: &[String]) -> Result<BitSet, BadRule> {
-    words.iter().map(|text| word("when", text, &Bit::ALL.map(|bit| (bit.name(), bit)))).collect()
+fn parse_taints(words: &[String]) -> Result<TaintSet, RuleError> {
+    words.iter().map(|text| parse_word("when", text, &Taint::ALL.map(|bit| (bit.name(), bit)))).collect()
 }
 
-fn word<T: Clone>(key: &'static str, text: &str, known: &[(&str, T)]) -> Result<T, BadRule> {
+fn parse_word<T: Clone>(key: &'static str, text: &str, known: &[(&str, T)]) -> Result<T, RuleError> {
     let found = known.iter().find(|(word, _)| *word == text);
     found.map(|(_, value)| value.clone()).ok_or_else(|| {
         let words: Vec<&str> = known.iter().map(|(word, _)| *word).collect();
-        let guess = nearest(text, words.iter().copied());
+        let guess = nearest_name(text, words.iter().copied());
         let guess = guess.map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
-        bad(key, format!("`{text}` is none of {}{guess}", words.join(", ")))
+        rule_error(key, format!("`{text}` is none of {}{guess}", words.join(", ")))
     })
 }
 
-fn bad(key: &'static str, problem: impl Into<String>) -> BadRule {
-    BadRule { key, problem: problem.into() }
+fn rule_error(key: &'static str, problem: impl Into<String>) -> RuleError {
+    RuleError { key, problem: problem.into() }
 }
 
 /// A text, or a list of texts.
 fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "expected a text or a list of texts")]
-    enum Written {
+    enum OneOrManyWords {
         One(String),
         Several(Vec<String>),
     }
-    Ok(Some(match Written::deserialize(deserializer)? {
-        Written::One(word) => vec![word],
-        Written::Several(words) => words,
+    Ok(Some(match OneOrManyWords::deserialize(deserializer)? {
+        OneOrManyWords::One(word) => vec![word],
+        OneOrManyWords::Several(words) => words,
     }))
 }
 
@@ -263,31 +275,31 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::RuleText;
-    use crate::Rule;
+    use crate::PolicyRule;
 
-    fn read(text: Value) -> Result<Rule, String> {
+    fn read(text: Value) -> Result<PolicyRule, String> {
         let text: RuleText = serde_json::from_value(text).map_err(|error| error.to_string())?;
-        Rule::new(text, "rule 1").map_err(|error| error.to_string())
+        PolicyRule::new(text, "rule 1").map_err(|error| error.to_string())
     }
 
     #[track_caller]
-    fn shows(text: Value, expected: Expect) {
+    fn assert_shown(text: Value, expected: Expect) {
         expected.assert_eq(&read(text).unwrap().to_string());
     }
 
     #[track_caller]
-    fn refused(text: Value, expected: Expect) {
+    fn assert_refused(text: Value, expected: Expect) {
         expected.assert_eq(&read(text).unwrap_err());
     }
 
     #[test]
     fn a_rule_is_shown_as_it_would_be_written() {
-        shows(json!({"decision": "allow"}), expect![[r#"{ name = "rule 1", decision = "allow" }"#]]);
-        shows(
+        assert_shown(json!({"decision": "allow"}), expect![[r#"{ name = "rule 1", decision = "allow" }"#]]);
+        assert_shown(
             json!({"decision": "deny", "name": "no keys", "effect": ["delete", "read", "list", "fetch"], "tool": "a"}),
             expect![[r#"{ name = "no keys", decision = "deny", tool = "a", effect = ["look", "delete", "fetch"] }"#]],
         );
-        shows(
+        assert_shown(
             json!({
                 "decision": "ask", "path": ["a\"/**", "!b"], "mount": ["@pkg", "state"], "agent": "x", "principal": "y",
                 "when": ["has-egress", "read-secret"], "secret": false, "protected": true, "assurance": "person",
@@ -297,42 +309,42 @@ mod tests {
                 r#"{ name = "rule 1", decision = "ask", effect = "change", path = ["a\"/**", "!b"], mount = ["pkg", "state"], agent = "x", principal = "y", when = ["read-secret", "has-egress"], secret = false, protected = true, assurance = "person", because = "of it" }"#
             ]],
         );
-        shows(
+        assert_shown(
             json!({"decision": "allow", "host": ["*.docs.rs", "!a.docs.rs:80"]}),
             expect![[r#"{ name = "rule 1", decision = "allow", host = ["*.docs.rs", "!a.docs.rs:80"] }"#]],
         );
     }
 
     #[test]
-    fn a_word_that_is_none_names_the_nearest() {
-        refused(
+    fn an_unknown_word_names_the_nearest() {
+        assert_refused(
             json!({"decision": "alow"}),
             expect!["`decision`: `alow` is none of allow, ask, deny; did you mean `allow`?"],
         );
-        refused(
+        assert_refused(
             json!({"decision": "deny", "effect": ["read", "overwirte"]}),
             expect![
                 "`effect`: `overwirte` is none of list, read, create, overwrite, move, delete, fetch, lose, run, external, look, change; did you mean `overwrite`?"
             ],
         );
-        refused(
+        assert_refused(
             json!({"decision": "deny", "when": "read_secret"}),
             expect![
                 "`when`: `read_secret` is none of read-secret, saw-untrusted, has-egress; did you mean `read-secret`?"
             ],
         );
-        refused(
+        assert_refused(
             json!({"decision": "ask", "assurance": "none"}),
             expect!["`assurance`: `none` is none of relayed, person"],
         );
-        refused(
+        assert_refused(
             json!({"decision": "deny", "efect": "read"}),
             expect![
                 "unknown field `efect`, expected one of `decision`, `name`, `tool`, `effect`, `path`, `mount`, `host`, `agent`, `principal`, `when`, `secret`, `protected`, `assurance`, `because`, `match`, `not_match`"
             ],
         );
-        refused(json!({"effect": "read"}), expect!["missing field `decision`"]);
-        refused(json!({"decision": "deny", "path": 5}), expect!["expected a text or a list of texts"]);
+        assert_refused(json!({"effect": "read"}), expect!["missing field `decision`"]);
+        assert_refused(json!({"decision": "deny", "path": 5}), expect!["expected a text or a list of texts"]);
     }
 
     #[test]
@@ -341,27 +353,27 @@ mod tests {
         for key in ["tool", "effect", "path", "mount", "host", "agent", "principal", "when", "match", "not_match"] {
             assert_eq!(read(json!({"decision": "deny", key: []})).unwrap_err(), format!("`{key}`: {empty}"));
         }
-        refused(
+        assert_refused(
             json!({"decision": "deny", "host": "docs.rs", "path": "a"}),
             expect!["`path`: a rule about hosts can match no file; make it two rules"],
         );
-        refused(
+        assert_refused(
             json!({"decision": "deny", "host": "docs.rs", "mount": "pkg"}),
             expect!["`mount`: a rule about hosts can match no file; make it two rules"],
         );
-        refused(
+        assert_refused(
             json!({"decision": "deny", "host": "docs.rs", "effect": "read"}),
             expect!["`host`: only the effect `fetch` has a host, and the rule is about others"],
         );
-        refused(
+        assert_refused(
             json!({"decision": "deny", "secret": true, "effect": "fetch"}),
             expect!["`secret`: the effects `fetch` and `run` are about no file; use `host` or `tool`"],
         );
-        refused(
+        assert_refused(
             json!({"decision": "deny", "path": "/etc"}),
             expect!["`path`: `/etc` can match nothing: a path starts inside its mount, such as `src/**`"],
         );
-        refused(
+        assert_refused(
             json!({"decision": "allow", "assurance": "person"}),
             expect!["`assurance`: only a rule that asks gets an answer"],
         );
@@ -429,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tool_that_is_named_is_told() {
+    fn every_named_tool_is_listed() {
         let text = json!({"decision": "deny", "tool": ["a", "b"], "match": ["a x", "read x"], "not_match": "c x"});
         assert_eq!(read(text).unwrap().tool_names().collect::<Vec<_>>(), ["a", "b", "a", "c"]);
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bits, Catalog, Dialect, Limits};
+use crate::{CallLimits, Dialect, SessionTaint, ToolCatalog};
 
 /// One conversation of one caller with the host.
 #[derive(Debug)]
@@ -17,16 +17,16 @@ pub struct Session {
     pub dialect: Dialect,
     /// The agent on whose behalf the principal calls, where a dialect has agents.
     pub agent: Option<String>,
-    pub limits: Limits,
+    pub limits: CallLimits,
     /// The tools that this session may call, and no others.
-    pub catalog: Catalog,
+    pub catalog: ToolCatalog,
     /// What it has been through.
-    pub bits: Bits,
+    pub taint: SessionTaint,
 }
 
 impl Session {
     /// One like this, of somebody else, that has been through nothing yet.
-    pub fn like(&self, id: impl Into<String>, principal: Principal) -> Self {
+    pub fn for_principal(&self, id: impl Into<String>, principal: Principal) -> Self {
         Self {
             id: id.into(),
             principal,
@@ -34,7 +34,7 @@ impl Session {
             agent: self.agent.clone(),
             limits: self.limits.clone(),
             catalog: self.catalog.clone(),
-            bits: Bits::default(),
+            taint: SessionTaint::default(),
         }
     }
 }
@@ -43,13 +43,13 @@ impl Session {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {
     pub name: String,
-    pub scopes: BTreeSet<Scope>,
+    pub scopes: BTreeSet<AuthScope>,
 }
 
 /// One thing that a principal may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Scope {
+pub enum AuthScope {
     /// Call tools.
     Call,
     /// Answer approval requests.
@@ -62,7 +62,7 @@ pub enum Scope {
     Relay,
 }
 
-impl Scope {
+impl AuthScope {
     pub const ALL: [Self; 5] = [Self::Call, Self::Approve, Self::Undo, Self::Admin, Self::Relay];
 
     pub const fn name(self) -> &'static str {
@@ -75,7 +75,7 @@ impl Scope {
         }
     }
 
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|scope| scope.name() == name)
     }
 }
@@ -83,15 +83,18 @@ impl Scope {
 impl Principal {
     /// An agent: it may call, and can never answer its own request.
     pub fn agent(name: impl Into<String>) -> Self {
-        Self { name: name.into(), scopes: BTreeSet::from([Scope::Call]) }
+        Self { name: name.into(), scopes: BTreeSet::from([AuthScope::Call]) }
     }
 
     /// Somebody in charge of this machine: they answer for agents, and call only what takes back what agents did.
     pub fn person(name: impl Into<String>) -> Self {
-        Self { name: name.into(), scopes: BTreeSet::from([Scope::Call, Scope::Approve, Scope::Undo, Scope::Admin]) }
+        Self {
+            name: name.into(),
+            scopes: BTreeSet::from([AuthScope::Call, AuthScope::Approve, AuthScope::Undo, AuthScope::Admin]),
+        }
     }
 
-    pub fn may(&self, scope: Scope) -> bool {
+    pub fn has_scope(&self, scope: AuthScope) -> bool {
         self.scopes.contains(&scope)
     }
 }

@@ -3,8 +3,8 @@
 //! Not here: acting on the guess. A near miss is named in the error and never run.
 
 /// The candidate that `wanted` was most likely meant to be, if any is near enough to be worth saying.
-pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    const NEAR: f64 = 0.75;
+pub fn nearest_name<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    const MIN_SIMILARITY: f64 = 0.75;
     let plain = fold(wanted);
     if plain.is_empty() || plain.len() > 256 {
         return None;
@@ -13,7 +13,7 @@ pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) 
         .into_iter()
         .filter(|candidate| *candidate != wanted)
         .map(|candidate| (strsim::normalized_damerau_levenshtein(&plain, &fold(candidate)), candidate))
-        .filter(|(likeness, _)| *likeness >= NEAR)
+        .filter(|(likeness, _)| *likeness >= MIN_SIMILARITY)
         .max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(a.1)))
         .map(|(_, candidate)| candidate)
 }
@@ -25,12 +25,12 @@ fn fold(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::nearest;
+    use super::nearest_name;
 
     #[track_caller]
     fn check(wanted: &str, expected: Option<&str>) {
         let names = ["read_file", "write_file", "list_directory", "edit_file"];
-        assert_eq!(nearest(wanted, names), expected, "nearest to {wanted:?}");
+        assert_eq!(nearest_name(wanted, names), expected, "nearest to {wanted:?}");
     }
 
     #[test]
@@ -46,6 +46,6 @@ mod tests {
 
     #[test]
     fn equally_near_names_are_decided_by_order_of_the_alphabet() {
-        assert_eq!(nearest("aXcdef", ["abcdef", "accdef"]), Some("abcdef"));
+        assert_eq!(nearest_name("aXcdef", ["abcdef", "accdef"]), Some("abcdef"));
     }
 }

@@ -10,32 +10,37 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use crate::{ChangeGroup, Context, KeepDecision, Preview, Ticket, ToolError, Touch};
+use crate::{CallContext, ChangeGroup, KeepDecision, Preview, ResourceAccess, Ticket, ToolError};
 
 /// The files that programs may work on.
 pub trait Workspace: Send + Sync + fmt::Debug {
     /// What a program sees that starts now.
-    fn view(&self, cx: &Context<'_>) -> Result<View, ToolError>;
+    fn view(&self, cx: &CallContext<'_>) -> Result<WorkspaceView, ToolError>;
 
     /// What a program changed. `upper` is the layer of an overlay above the view's directory, made by the program and
     /// therefore by nobody that is trusted. Reads only.
-    fn changes(&self, view: &View, upper: OwnedFd, cx: &Context<'_>) -> Result<Box<dyn Changes>, ToolError>;
+    fn changes(
+        &self,
+        view: &WorkspaceView,
+        upper: OwnedFd,
+        cx: &CallContext<'_>,
+    ) -> Result<Box<dyn WorkspaceChanges>, ToolError>;
 }
 
 /// What a program sees.
 #[derive(Debug)]
-pub struct View {
+pub struct WorkspaceView {
     /// The workspace, which the program may change in a layer of its own.
-    pub workspace: Shown,
+    pub workspace: ExposedDir,
     /// Further mounts, which it may read.
-    pub beside: Vec<Shown>,
+    pub read_only_mounts: Vec<ExposedDir>,
     /// What is changed below later than this was not changed by the program.
     pub started: SystemTime,
 }
 
 /// One directory that a program sees.
 #[derive(Debug)]
-pub struct Shown {
+pub struct ExposedDir {
     /// What callers call it, without `@`.
     pub alias: String,
     /// The directory itself, held.
@@ -51,7 +56,7 @@ pub struct Shown {
 
 /// What a program changed in the workspace, in groups that stand or fall together: each is judged, and those that may be kept
 /// are committed as one.
-pub trait Changes: Send + fmt::Debug {
+pub trait WorkspaceChanges: Send + fmt::Debug {
     /// For the policy. Nothing, where nothing changed.
     fn groups(&self) -> Vec<ChangeGroup>;
 
@@ -59,14 +64,14 @@ pub trait Changes: Send + fmt::Debug {
     fn merge(&mut self);
 
     /// For the reply: every path, with its group.
-    fn list(&self) -> Vec<ChangedPath>;
+    fn changed_paths(&self) -> Vec<ChangedPath>;
 
     /// Takes a decision about each group, and returns what they come to together.
-    fn settle(&mut self, wanted: Vec<KeepDecision>) -> Vec<KeepDecision>;
+    fn reconcile(&mut self, wanted: Vec<KeepDecision>) -> Vec<KeepDecision>;
 
     /// For a person: the groups that are to be asked about. What it showed is kept, so that `commit` can tell whether it
     /// still holds.
-    fn preview(&mut self, cx: &Context<'_>) -> Result<Preview, ToolError>;
+    fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError>;
 
     /// Makes every group beneath the workspace that is to be kept, as one change. A group that was changed below in the
     /// meantime is withheld, and the ticket is told.
@@ -78,7 +83,7 @@ pub trait Changes: Send + fmt::Debug {
 pub struct ChangedPath {
     /// As replies spell it.
     pub path: String,
-    pub what: ChangeKind,
+    pub kind: ChangeKind,
     /// Bytes that are there now. Nothing for what has no contents.
     pub size: Option<u64>,
     /// Which group it belongs to.
@@ -104,46 +109,46 @@ pub enum ChangeKind {
 /// The way out to the network that a program may be granted.
 pub trait Egress: Send + Sync + fmt::Debug {
     /// A way to these hosts (`host:port` each), and to no others.
-    fn open(&self, hosts: &[String], cx: &Context<'_>) -> Result<Box<dyn Way>, ToolError>;
+    fn open(&self, hosts: &[String], cx: &CallContext<'_>) -> Result<Box<dyn EgressChannel>, ToolError>;
 
     /// A host (`host:port`) in the one way in which it is judged, however it was spelled: rules know no other.
-    fn known_as(&self, host: &str) -> Result<String, ToolError>;
+    fn canonical_host(&self, host: &str) -> Result<String, ToolError>;
 }
 
 /// A way out that is open as long as this is there.
-pub trait Way: Send + fmt::Debug {
+pub trait EgressChannel: Send + fmt::Debug {
     /// What the jail gets, once: a socket on which it hands over the socket that it listens on for its programs. When all
     /// copies of it are closed, so is the way.
     fn socket(&mut self) -> Option<OwnedFd>;
 
     /// The next connection that waits to be made. Whoever runs the call records it, and then lets it go ahead.
-    fn next(&self) -> Option<Attempt>;
+    fn next_attempt(&self) -> Option<ConnectionAttempt>;
 }
 
 /// A connection that a program wants.
-pub struct Attempt {
-    pub touch: Touch,
+pub struct ConnectionAttempt {
+    pub access: ResourceAccess,
     /// Why it is not made. It is recorded all the same.
-    pub refused: Option<ToolError>,
-    go: Box<dyn FnOnce() + Send>,
+    pub refusal: Option<ToolError>,
+    proceed: Box<dyn FnOnce() + Send>,
 }
 
-impl Attempt {
+impl ConnectionAttempt {
     /// `go` is called when it was recorded.
-    pub fn new(touch: Touch, refused: Option<ToolError>, go: impl FnOnce() + Send + 'static) -> Self {
-        Self { touch, refused, go: Box::new(go) }
+    pub fn new(access: ResourceAccess, refusal: Option<ToolError>, go: impl FnOnce() + Send + 'static) -> Self {
+        Self { access, refusal, proceed: Box::new(go) }
     }
 
     /// Records it, and lets it go ahead. What cannot be recorded is not made.
-    pub fn record(self, cx: &Context<'_>) {
-        if cx.reached(&self.touch, self.refused.as_ref()).is_ok() {
-            (self.go)();
+    pub fn record(self, cx: &CallContext<'_>) {
+        if cx.record_connection(&self.access, self.refusal.as_ref()).is_ok() {
+            (self.proceed)();
         }
     }
 }
 
-impl fmt::Debug for Attempt {
+impl fmt::Debug for ConnectionAttempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Attempt").field("touch", &self.touch).field("refused", &self.refused).finish_non_exhaustive()
+        f.debug_struct("Attempt").field("touch", &self.access).field("refused", &self.refusal).finish_non_exhaustive()
     }
 }

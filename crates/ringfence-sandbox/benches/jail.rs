@@ -16,8 +16,11 @@ use std::process::{Command, ExitCode, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
-use ringfence_kernel::{Shown, View};
-use ringfence_sandbox::{JailLimits, Job, Sandbox, Script, Settings, Stream, Wall, Watch, take_part};
+use ringfence_kernel::{ExposedDir, WorkspaceView};
+use ringfence_sandbox::{
+    Isolation, JailJob, JailLimits, JailScript, OutputStream, ProgramObserver, Sandbox, SandboxSettings,
+    run_helper_if_requested,
+};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::geteuid;
 
@@ -25,13 +28,13 @@ const ROUNDS: usize = 200;
 
 /// A sandbox that needs longer than this for nothing takes part in every tenth round only.
 const SLOW: Duration = Duration::from_millis(50);
-const SELDOM: usize = 10;
+const SLOW_INTERVAL: usize = 10;
 
 /// Between two runs, so that nobody pays for what the one before left to be cleared away, or built ahead.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Nobody has this one.
-const PLAIN: u32 = 60_601;
+const PLAIN_UID: u32 = 60_601;
 
 const PROGRAMS: [&[&str]; 3] = [&["/bin/true"], &["/bin/bash", "-c", "true"], &["/usr/bin/python3", "-c", "pass"]];
 
@@ -40,7 +43,7 @@ const ENVIRONMENT: [(&str, &str); 3] =
     [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8"), ("PYTHONDONTWRITEBYTECODE", "1")];
 
 fn main() -> ExitCode {
-    if let Some(code) = take_part() {
+    if let Some(code) = run_helper_if_requested() {
         return code;
     }
     // `cargo test --benches` only asks whether this builds and starts.
@@ -57,45 +60,45 @@ fn main() -> ExitCode {
 
 /// Runs this bench once more as somebody else.
 fn as_plain_user() {
-    let stage = stage();
+    let stage = bench_dir();
     // Where the build lies, a plain user may not be.
     let binary = stage.path().join("jail");
     fs::copy(std::env::current_exe().expect("our own path"), &binary).expect("a copy of ourselves");
     let home = stage.path().join("home");
     fs::create_dir(&home).expect("a home");
-    rustix::fs::chown(&home, Some(rustix::fs::Uid::from_raw(PLAIN)), Some(rustix::fs::Gid::from_raw(PLAIN)))
+    rustix::fs::chown(&home, Some(rustix::fs::Uid::from_raw(PLAIN_UID)), Some(rustix::fs::Gid::from_raw(PLAIN_UID)))
         .expect("root may");
     let mut command = Command::new(binary);
-    command.current_dir(&home).env("HOME", &home).uid(PLAIN).gid(PLAIN);
+    command.current_dir(&home).env("HOME", &home).uid(PLAIN_UID).gid(PLAIN_UID);
     let status = command.status().expect("ourselves once more");
     assert!(status.success(), "as a plain user: {status}");
 }
 
 /// On a disk, and where some sandboxes do not refuse to work because it is a directory for temporary files.
-fn stage() -> tempfile::TempDir {
+fn bench_dir() -> tempfile::TempDir {
     let stage = tempfile::tempdir_in("/var/tmp").or_else(|_| tempfile::tempdir()).expect("a directory");
     fs::set_permissions(stage.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
     stage
 }
 
 /// Runs a program with its arguments.
-type Run = Box<dyn Fn(&[&str])>;
+type BenchRunFn = Box<dyn Fn(&[&str])>;
 
 /// One way to run a program.
-struct Way {
+struct BenchSandbox {
     name: &'static str,
-    walls: Vec<Wall>,
-    run: Run,
+    isolation: Vec<Isolation>,
+    run: BenchRunFn,
     /// In how many rounds it takes part: every one, or every so many.
     every: usize,
 }
 
 fn measure(who: &str) {
-    let stage = stage();
+    let stage = bench_dir();
     let workspace = stage.path().join("workspace");
     fs::create_dir(&workspace).expect("a workspace");
-    let ways = ways(&workspace);
-    let mut rows: Vec<String> = ways.iter().map(|way| format!("| {} | {} |", way.name, way.walls.len())).collect();
+    let ways = contenders(&workspace);
+    let mut rows: Vec<String> = ways.iter().map(|way| format!("| {} | {} |", way.name, way.isolation.len())).collect();
     let mut head = format!("| {who} | walls |");
     for program in PROGRAMS {
         if !Path::new(program[0]).exists() {
@@ -123,7 +126,7 @@ fn measure(who: &str) {
     println!("{head}\n{}", "|---".repeat(head.matches('|').count() - 1) + "|");
     rows.iter().for_each(|row| println!("{row}"));
     println!();
-    print_walls(&ways);
+    print_isolation(&ways);
 }
 
 /// Best and median of each way, and in brackets as multiples of the first, which is bare.
@@ -144,65 +147,65 @@ fn add_times(rows: &mut [String], taken: Vec<Vec<Duration>>) {
 }
 
 /// Ours are those that the last run reported; those of others are what they ask the kernel for.
-fn print_walls(ways: &[Way]) {
-    for way in ways.iter().filter(|way| !way.walls.is_empty()) {
-        let names: Vec<String> = way.walls.iter().map(ToString::to_string).collect();
+fn print_isolation(ways: &[BenchSandbox]) {
+    for way in ways.iter().filter(|way| !way.isolation.is_empty()) {
+        let names: Vec<String> = way.isolation.iter().map(ToString::to_string).collect();
         println!("- {}: {}", way.name, names.join(", "));
     }
 }
 
-fn ways(workspace: &Path) -> Vec<Way> {
+fn contenders(workspace: &Path) -> Vec<BenchSandbox> {
     let mut ways = vec![
-        Way { name: "bare", walls: Vec::new(), run: bare(workspace), every: 1 },
-        ours("ours, from the pool", 2, workspace),
-        ours("ours, built per run", 0, workspace),
+        BenchSandbox { name: "bare", isolation: Vec::new(), run: bare(workspace), every: 1 },
+        ringfence_jail("ours, from the pool", 2, workspace),
+        ringfence_jail("ours, built per run", 0, workspace),
     ];
     let others = [
-        Other {
+        ExternalSandbox {
             name: "bubblewrap",
             command: bubblewrap,
-            walls: &[
-                Wall::UserNamespace,
-                Wall::MountNamespace,
-                Wall::PidNamespace,
-                Wall::NetNamespace,
-                Wall::IpcNamespace,
-                Wall::UtsNamespace,
-                Wall::CgroupNamespace,
-                Wall::Proc,
+            isolation: &[
+                Isolation::UserNamespace,
+                Isolation::MountNamespace,
+                Isolation::PidNamespace,
+                Isolation::NetNamespace,
+                Isolation::IpcNamespace,
+                Isolation::UtsNamespace,
+                Isolation::CgroupNamespace,
+                Isolation::Proc,
             ],
             advice: "install the package `bubblewrap`",
         },
-        Other {
+        ExternalSandbox {
             name: "Codex's helper",
             command: codex,
-            walls: &[
-                Wall::UserNamespace,
-                Wall::MountNamespace,
-                Wall::PidNamespace,
-                Wall::NetNamespace,
-                Wall::IpcNamespace,
-                Wall::Proc,
-                Wall::Seccomp,
+            isolation: &[
+                Isolation::UserNamespace,
+                Isolation::MountNamespace,
+                Isolation::PidNamespace,
+                Isolation::NetNamespace,
+                Isolation::IpcNamespace,
+                Isolation::Proc,
+                Isolation::Seccomp,
             ],
             advice: "`npm install -g @openai/codex`",
         },
-        Other {
+        ExternalSandbox {
             name: "sandbox-runtime (srt)",
             command: srt,
-            walls: &[
-                Wall::UserNamespace,
-                Wall::MountNamespace,
-                Wall::PidNamespace,
-                Wall::NetNamespace,
-                Wall::Proc,
-                Wall::Seccomp,
+            isolation: &[
+                Isolation::UserNamespace,
+                Isolation::MountNamespace,
+                Isolation::PidNamespace,
+                Isolation::NetNamespace,
+                Isolation::Proc,
+                Isolation::Seccomp,
             ],
             advice: "`npm install -g @anthropic-ai/sandbox-runtime`, with `bubblewrap`, `socat` and `ripgrep`",
         },
     ];
     for other in others {
-        match other.way(workspace) {
+        match other.contender(workspace) {
             Some(way) => ways.push(way),
             None => println!("{} is not here, or does not work, and is left out: {}", other.name, other.advice),
         }
@@ -210,7 +213,7 @@ fn ways(workspace: &Path) -> Vec<Way> {
     ways
 }
 
-fn bare(workspace: &Path) -> Run {
+fn bare(workspace: &Path) -> BenchRunFn {
     let workspace = workspace.to_owned();
     Box::new(move |program| {
         let mut command = Command::new(program[0]);
@@ -225,62 +228,62 @@ fn succeed(command: &mut Command) {
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
 }
 
-struct Unwatched;
+struct NullObserver;
 
-impl Watch for Unwatched {
-    fn output(&self, _: Stream, _: &[u8]) {}
+impl ProgramObserver for NullObserver {
+    fn on_output(&self, _: OutputStream, _: &[u8]) {}
 
-    fn stopped(&self) -> bool {
+    fn should_stop(&self) -> bool {
         false
     }
 }
 
-fn ours(name: &'static str, pool: u32, workspace: &Path) -> Way {
-    let sandbox = Sandbox::start(Settings { pool, ..Settings::new() }).expect("a sandbox");
+fn ringfence_jail(name: &'static str, pool: u32, workspace: &Path) -> BenchSandbox {
+    let sandbox = Sandbox::start(SandboxSettings { pool, ..SandboxSettings::new() }).expect("a sandbox");
     let view = view(workspace);
     let run = move |program: &[&str]| {
-        let job = Job {
+        let job = JailJob {
             argv: program.iter().map(Into::into).collect(),
-            script: Script { name: "main", bytes: Vec::new() },
+            script: JailScript { name: "main", bytes: Vec::new() },
             env: ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
             limits: JailLimits::default(),
             view: &view,
             toolchains: &[],
             egress: None,
-            input: None,
+            stdin: None,
         };
-        let ended = sandbox.run(&job, &Unwatched).expect("a run");
+        let ended = sandbox.run(&job, &NullObserver).expect("a run");
         assert_eq!(ended.exit_code, 0, "{}", ended.stderr.text());
-        ended.walls
+        ended.isolation
     };
     let walls = run(&["/bin/true"]);
     let run = Box::new(move |program: &[&str]| _ = run(program));
-    Way { name, walls, run, every: 1 }
+    BenchSandbox { name, isolation: walls, run, every: 1 }
 }
 
-fn view(workspace: &Path) -> View {
+fn view(workspace: &Path) -> WorkspaceView {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let workspace = Shown {
+    let workspace = ExposedDir {
         alias: "workspace".to_owned(),
         directory: open(workspace, flags, Mode::empty()).expect("a workspace"),
         path: workspace.to_owned(),
         masked: Vec::new(),
         hidden: Vec::new(),
     };
-    View { workspace, beside: Vec::new(), started: SystemTime::now() }
+    WorkspaceView { workspace, read_only_mounts: Vec::new(), started: SystemTime::now() }
 }
 
 /// A sandbox that is a program of its own.
-struct Other {
+struct ExternalSandbox {
     name: &'static str,
     command: fn(&Path, &[&str]) -> Command,
-    walls: &'static [Wall],
+    isolation: &'static [Isolation],
     advice: &'static str,
 }
 
-impl Other {
+impl ExternalSandbox {
     /// Nothing, where it cannot run a program that does nothing.
-    fn way(&self, workspace: &Path) -> Option<Way> {
+    fn contender(&self, workspace: &Path) -> Option<BenchSandbox> {
         let (command, workspace): (_, PathBuf) = (self.command, workspace.to_owned());
         let ready = move |program: &[&str]| {
             let mut command = command(&workspace, program);
@@ -293,9 +296,9 @@ impl Other {
             ended.status.success().then(|| began.elapsed())
         };
         let (first, second) = (attempt()?, attempt()?);
-        let every = if first.min(second) > SLOW { SELDOM } else { 1 };
+        let every = if first.min(second) > SLOW { SLOW_INTERVAL } else { 1 };
         let run = Box::new(move |program: &[&str]| succeed(&mut ready(program)));
-        Some(Way { name: self.name, walls: self.walls.to_vec(), run, every })
+        Some(BenchSandbox { name: self.name, isolation: self.isolation.to_vec(), run, every })
     }
 }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, stat};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::cgroup_paths::Hierarchies;
+use crate::cgroup_paths::CgroupMounts;
 use crate::limits::JailLimits;
 
 /// Our control groups are called so, then by the process that made them, for people, and a number. Earlier versions named
@@ -30,30 +30,30 @@ const PREFIX: &str = "ringfence-run-";
 const SLOTS: usize = 8;
 
 /// Memory that a group may still have and be used again. What is above is files that somebody keeps.
-const LEFT_OVER: u64 = 1 << 20;
+const MAX_REUSABLE_BYTES: u64 = 1 << 20;
 
 /// The kernel needs a moment after the last process is gone before a group can go.
-const PATIENCE: u32 = 200;
+const REMOVE_RETRIES: u32 = 200;
 
 /// Where groups can be made on this machine.
 #[derive(Clone, Debug)]
-pub(crate) struct Cgroups {
-    place: Option<Arc<Place>>,
+pub(crate) struct CgroupManager {
+    pool: Option<Arc<CgroupPool>>,
 }
 
 #[derive(Debug)]
-struct Place {
-    kind: Kind,
+struct CgroupPool {
+    hierarchy: CgroupHierarchy,
     /// Groups of this process begin so.
     name: String,
     next: AtomicU64,
     /// Groups that are empty and may be used again.
-    slots: Mutex<Vec<LockedGroup>>,
+    slots: Mutex<Vec<LockedCgroup>>,
 }
 
 /// A group that no other process removes.
 #[derive(Debug)]
-struct LockedGroup {
+struct LockedCgroup {
     name: String,
     /// Its directories, one in each hierarchy, locked while they are open.
     _locks: Vec<OwnedFd>,
@@ -61,82 +61,89 @@ struct LockedGroup {
 
 /// Which control groups, and the directories that new ones are made in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Two { base: PathBuf },
-    One { memory: PathBuf, pids: PathBuf },
+pub(crate) enum CgroupHierarchy {
+    V2 { base: PathBuf },
+    V1 { memory: PathBuf, pids: PathBuf },
 }
 
 /// Which version keeps the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Version {
-    One,
-    Two,
+pub(crate) enum CgroupVersion {
+    V1,
+    V2,
 }
 
-impl Cgroups {
+impl CgroupManager {
     /// Looks for a place, tries it, and removes what dead processes of ours left there.
-    pub(crate) fn find() -> Self {
+    pub(crate) fn detect() -> Self {
         let read = |name: &str| fs::read_to_string(name).unwrap_or_default();
-        let hierarchies = Hierarchies::read(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
-        let kinds = [hierarchies.two(), hierarchies.one()];
-        kinds.into_iter().flatten().map(Self::at).find(Self::works).unwrap_or(Self { place: None })
+        let hierarchies = CgroupMounts::read(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
+        let kinds = [hierarchies.v2(), hierarchies.v1()];
+        kinds.into_iter().flatten().map(Self::with_hierarchy).find(Self::is_usable).unwrap_or(Self { pool: None })
     }
 
-    fn at(kind: Kind) -> Self {
+    fn with_hierarchy(kind: CgroupHierarchy) -> Self {
         let name = format!("{PREFIX}{}-", std::process::id());
-        Self { place: Some(Arc::new(Place { kind, name, next: AtomicU64::new(0), slots: Mutex::default() })) }
+        Self {
+            pool: Some(Arc::new(CgroupPool {
+                hierarchy: kind,
+                name,
+                next: AtomicU64::new(0),
+                slots: Mutex::default(),
+            })),
+        }
     }
 
-    fn works(&self) -> bool {
-        let Some(place) = &self.place else { return false };
+    fn is_usable(&self) -> bool {
+        let Some(place) = &self.pool else { return false };
         place.sweep();
         // A group like any other; it is a slot afterwards, or gone.
-        self.make(&JailLimits::default()).is_ok()
+        self.create(&JailLimits::default()).is_ok()
     }
 
-    pub(crate) fn version(&self) -> Option<Version> {
-        self.place.as_ref().map(|place| match place.kind {
-            Kind::One { .. } => Version::One,
-            Kind::Two { .. } => Version::Two,
+    pub(crate) fn version(&self) -> Option<CgroupVersion> {
+        self.pool.as_ref().map(|place| match place.hierarchy {
+            CgroupHierarchy::V1 { .. } => CgroupVersion::V1,
+            CgroupHierarchy::V2 { .. } => CgroupVersion::V2,
         })
     }
 
     /// A group with these limits, or nothing where the machine gives none.
-    pub(crate) fn make(&self, limits: &JailLimits) -> io::Result<Option<Cgroup>> {
-        let Some(place) = &self.place else { return Ok(None) };
+    pub(crate) fn create(&self, limits: &JailLimits) -> io::Result<Option<RunCgroup>> {
+        let Some(place) = &self.pool else { return Ok(None) };
         let slot = place.slots.lock().unwrap_or_else(PoisonError::into_inner).pop();
         if let Some(group) = slot {
             // An administrator may have removed it meanwhile.
-            if let Ok(group) = Cgroup::prepare(place, group, limits) {
+            if let Ok(group) = RunCgroup::prepare(place, group, limits) {
                 return Ok(Some(group));
             }
         }
         let group = place.create()?;
-        Cgroup::prepare(place, group, limits).map(Some)
+        RunCgroup::prepare(place, group, limits).map(Some)
     }
 }
 
-impl Kind {
+impl CgroupHierarchy {
     fn bases(&self) -> Vec<&Path> {
         match self {
-            Self::Two { base } => vec![base],
+            Self::V2 { base } => vec![base],
             // Both may be one hierarchy.
-            Self::One { memory, pids } if memory == pids => vec![memory],
-            Self::One { memory, pids } => vec![memory, pids],
+            Self::V1 { memory, pids } if memory == pids => vec![memory],
+            Self::V1 { memory, pids } => vec![memory, pids],
         }
     }
 }
 
-impl Place {
+impl CgroupPool {
     /// A new group under an unused name. Another jail of this process, or a process of another PID namespace with the same
     /// number, may have made one of that name.
-    fn create(&self) -> io::Result<LockedGroup> {
+    fn create(&self) -> io::Result<LockedCgroup> {
         loop {
             let name = format!("{}{}", self.name, self.next.fetch_add(1, Ordering::Relaxed));
             match self.create_all(&name) {
                 // Taken, or swept before it was locked.
                 Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::WouldBlock) => {}
-                result => return result.map(|locks| LockedGroup { name, _locks: locks }),
+                result => return result.map(|locks| LockedCgroup { name, _locks: locks }),
             }
         }
     }
@@ -144,7 +151,7 @@ impl Place {
     /// In every hierarchy or in none.
     fn create_all(&self, name: &str) -> io::Result<Vec<OwnedFd>> {
         let (mut made, mut locks): (Vec<PathBuf>, Vec<OwnedFd>) = (Vec::new(), Vec::new());
-        for base in self.kind.bases() {
+        for base in self.hierarchy.bases() {
             let group = base.join(name);
             let created = fs::create_dir(&group);
             if created.is_ok() {
@@ -163,7 +170,7 @@ impl Place {
 
     /// Removes groups that no process holds. One that still has processes stays: the kernel sees to that.
     fn sweep(&self) {
-        for base in self.kind.bases() {
+        for base in self.hierarchy.bases() {
             for entry in fs::read_dir(base).into_iter().flatten().flatten() {
                 let is_ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
                 if is_ours && let Ok(Some(_lock)) = lock(&entry.path()) {
@@ -174,8 +181,8 @@ impl Place {
     }
 
     fn remove(&self, name: &str) {
-        for base in self.kind.bases() {
-            for _ in 0..PATIENCE {
+        for base in self.hierarchy.bases() {
+            for _ in 0..REMOVE_RETRIES {
                 match fs::remove_dir(base.join(name)) {
                     Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                         thread::sleep(Duration::from_millis(1));
@@ -187,7 +194,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for CgroupPool {
     fn drop(&mut self) {
         let slots = std::mem::take(self.slots.get_mut().unwrap_or_else(PoisonError::into_inner));
         slots.iter().for_each(|group| self.remove(&group.name));
@@ -216,25 +223,31 @@ fn lock(group: &Path) -> io::Result<Option<OwnedFd>> {
 
 /// One run's group.
 #[derive(Debug)]
-pub(crate) struct Cgroup {
-    place: Arc<Place>,
+pub(crate) struct RunCgroup {
+    pool: Arc<CgroupPool>,
     /// Nothing while this is being dropped.
-    group: Option<LockedGroup>,
-    doors: Vec<OwnedFd>,
+    group: Option<LockedCgroup>,
+    procs_files: Vec<OwnedFd>,
     /// The counts of what the kernel did to earlier runs in this group.
-    kills: u64,
-    refusals: u64,
+    oom_kills_before: u64,
+    fork_failures_before: u64,
 }
 
-impl Cgroup {
-    fn prepare(place: &Arc<Place>, group: LockedGroup, limits: &JailLimits) -> io::Result<Self> {
-        let mut group = Self { place: Arc::clone(place), group: Some(group), doors: Vec::new(), kills: 0, refusals: 0 };
-        group.limit(limits)?;
-        for base in place.kind.bases() {
+impl RunCgroup {
+    fn prepare(place: &Arc<CgroupPool>, group: LockedCgroup, limits: &JailLimits) -> io::Result<Self> {
+        let mut group = Self {
+            pool: Arc::clone(place),
+            group: Some(group),
+            procs_files: Vec::new(),
+            oom_kills_before: 0,
+            fork_failures_before: 0,
+        };
+        group.set_limits(limits)?;
+        for base in place.hierarchy.bases() {
             let door = base.join(group.name()).join("cgroup.procs");
-            group.doors.push(OpenOptions::new().write(true).open(door)?.into());
+            group.procs_files.push(OpenOptions::new().write(true).open(door)?.into());
         }
-        (group.kills, group.refusals) = (group.killed(), group.refused());
+        (group.oom_kills_before, group.fork_failures_before) = (group.oom_kill_count(), group.fork_failure_count());
         Ok(group)
     }
 
@@ -243,50 +256,50 @@ impl Cgroup {
     }
 
     /// Other limits than it was made with.
-    pub(crate) fn limit(&self, limits: &JailLimits) -> io::Result<()> {
+    pub(crate) fn set_limits(&self, limits: &JailLimits) -> io::Result<()> {
         let memory = limits.memory_bytes.to_string();
-        match &self.place.kind {
-            Kind::Two { base } => {
+        match &self.pool.hierarchy {
+            CgroupHierarchy::V2 { base } => {
                 let group = base.join(self.name());
                 set(&group, "memory.max", &memory)?;
-                set_where_there(&group, "memory.swap.max", "0")?;
-                set_where_there(&group, "memory.oom.group", "1")?;
+                set_if_present(&group, "memory.swap.max", "0")?;
+                set_if_present(&group, "memory.oom.group", "1")?;
                 set(&group, "pids.max", &limits.processes.to_string())
             }
-            Kind::One { memory: base, pids } => {
+            CgroupHierarchy::V1 { memory: base, pids } => {
                 let group = base.join(self.name());
                 // Memory with swap is never less than memory, on the way to either.
-                set_where_there(&group, "memory.memsw.limit_in_bytes", "-1")?;
+                set_if_present(&group, "memory.memsw.limit_in_bytes", "-1")?;
                 set(&group, "memory.limit_in_bytes", &memory)?;
-                set_where_there(&group, "memory.memsw.limit_in_bytes", &memory)?;
+                set_if_present(&group, "memory.memsw.limit_in_bytes", &memory)?;
                 // Buffers of TCP have an account of their own in this version.
-                set_where_there(&group, "memory.kmem.tcp.limit_in_bytes", &memory)?;
+                set_if_present(&group, "memory.kmem.tcp.limit_in_bytes", &memory)?;
                 set(&pids.join(self.name()), "pids.max", &limits.processes.to_string())
             }
         }
     }
 
     /// A process that writes `0` to each of these is in the group, with all that it starts.
-    pub(crate) fn doors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.doors.iter().map(AsFd::as_fd)
+    pub(crate) fn procs_files(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.procs_files.iter().map(AsFd::as_fd)
     }
 
     /// Whether the kernel ended a process because the run had no memory left.
     pub(crate) fn oom_killed(&self) -> bool {
-        self.killed() > self.kills
+        self.oom_kill_count() > self.oom_kills_before
     }
 
     /// Whether a process could not be started because there were too many.
-    pub(crate) fn pids_hit(&self) -> bool {
-        self.refused() > self.refusals
+    pub(crate) fn pids_limit_hit(&self) -> bool {
+        self.fork_failure_count() > self.fork_failures_before
     }
 
     /// Ends every process that is in the group.
     pub(crate) fn kill(&self) {
-        match &self.place.kind {
-            Kind::Two { base } if set(&base.join(self.name()), "cgroup.kill", "1").is_ok() => {}
+        match &self.pool.hierarchy {
+            CgroupHierarchy::V2 { base } if set(&base.join(self.name()), "cgroup.kill", "1").is_ok() => {}
             // Processes that start others while we count are there at the next count.
-            _ => (0..PATIENCE).take_while(|_| self.kill_once() > 0).for_each(|_| thread::yield_now()),
+            _ => (0..REMOVE_RETRIES).take_while(|_| self.kill_once() > 0).for_each(|_| thread::yield_now()),
         }
     }
 
@@ -299,52 +312,52 @@ impl Cgroup {
     }
 
     fn processes(&self) -> Vec<Pid> {
-        let pids = self.file("pids", "cgroup.procs");
+        let pids = self.read_file("pids", "cgroup.procs");
         pids.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect()
     }
 
-    fn killed(&self) -> u64 {
-        match self.place.kind {
-            Kind::Two { .. } => count(&self.file("memory", "memory.events"), "oom_kill"),
-            Kind::One { .. } => count(&self.file("memory", "memory.oom_control"), "oom_kill"),
+    fn oom_kill_count(&self) -> u64 {
+        match self.pool.hierarchy {
+            CgroupHierarchy::V2 { .. } => read_count(&self.read_file("memory", "memory.events"), "oom_kill"),
+            CgroupHierarchy::V1 { .. } => read_count(&self.read_file("memory", "memory.oom_control"), "oom_kill"),
         }
     }
 
-    fn refused(&self) -> u64 {
-        count(&self.file("pids", "pids.events"), "max")
+    fn fork_failure_count(&self) -> u64 {
+        read_count(&self.read_file("pids", "pids.events"), "max")
     }
 
     /// Empty where it cannot be read.
-    fn file(&self, controller: &str, name: &str) -> String {
-        let base = match &self.place.kind {
-            Kind::Two { base } => base,
-            Kind::One { memory, .. } if controller == "memory" => memory,
-            Kind::One { pids, .. } => pids,
+    fn read_file(&self, controller: &str, name: &str) -> String {
+        let base = match &self.pool.hierarchy {
+            CgroupHierarchy::V2 { base } => base,
+            CgroupHierarchy::V1 { memory, .. } if controller == "memory" => memory,
+            CgroupHierarchy::V1 { pids, .. } => pids,
         };
         fs::read_to_string(base.join(self.name()).join(name)).unwrap_or_default()
     }
 
     /// Whether the next run may have it as if it were new.
     fn is_reusable(&self) -> bool {
-        let Kind::One { memory, .. } = &self.place.kind else { return false };
+        let CgroupHierarchy::V1 { memory, .. } = &self.pool.hierarchy else { return false };
         let group = memory.join(self.name());
         let _ = set(&group, "memory.force_empty", "0");
-        let used = self.file("memory", "memory.usage_in_bytes").trim().parse().unwrap_or(u64::MAX);
-        used <= LEFT_OVER && self.processes().is_empty() && !self.doors.is_empty()
+        let used = self.read_file("memory", "memory.usage_in_bytes").trim().parse().unwrap_or(u64::MAX);
+        used <= MAX_REUSABLE_BYTES && self.processes().is_empty() && !self.procs_files.is_empty()
     }
 }
 
-impl Drop for Cgroup {
+impl Drop for RunCgroup {
     fn drop(&mut self) {
         self.kill();
         let is_reusable = self.is_reusable();
         let Some(group) = self.group.take() else { return };
-        let mut slots = self.place.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.pool.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if is_reusable && slots.len() < SLOTS {
             slots.push(group);
         } else {
             drop(slots);
-            self.place.remove(&group.name);
+            self.pool.remove(&group.name);
         }
     }
 }
@@ -354,7 +367,7 @@ fn set(group: &Path, file: &str, value: &str) -> io::Result<()> {
 }
 
 /// Some kernels are built without.
-fn set_where_there(group: &Path, file: &str, value: &str) -> io::Result<()> {
+fn set_if_present(group: &Path, file: &str, value: &str) -> io::Result<()> {
     match set(group, file, value) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,
@@ -362,7 +375,7 @@ fn set_where_there(group: &Path, file: &str, value: &str) -> io::Result<()> {
 }
 
 /// The number after a word, in a file with one word and number a line.
-fn count(text: &str, word: &str) -> u64 {
+fn read_count(text: &str, word: &str) -> u64 {
     let number = text.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
@@ -375,21 +388,21 @@ mod tests {
     use std::path::{Path, PathBuf};
     use std::process::{Command, Output, Stdio};
 
-    use super::{Cgroup, Cgroups, Kind, LockedGroup, PREFIX, Version};
+    use super::{CgroupHierarchy, CgroupManager, CgroupVersion, LockedCgroup, PREFIX, RunCgroup};
     use crate::limits::JailLimits;
 
     const MIB: u64 = 1 << 20;
 
     /// Directories of our own at the roots of version 1, where that can be had.
-    struct Base(Kind);
+    struct TestHierarchy(CgroupHierarchy);
 
-    impl Base {
+    impl TestHierarchy {
         fn new(name: &str) -> Option<Self> {
             let base = |controller: &str| {
                 let path = PathBuf::from(format!("/sys/fs/cgroup/{controller}/test-{}-{name}", std::process::id()));
                 fs::create_dir(&path).is_ok().then_some(path)
             };
-            let made = (|| Some(Self(Kind::One { memory: base("memory")?, pids: base("pids")? })))();
+            let made = (|| Some(Self(CgroupHierarchy::V1 { memory: base("memory")?, pids: base("pids")? })))();
             if made.is_none() {
                 println!("no control groups of version 1 to make here");
             }
@@ -403,7 +416,7 @@ mod tests {
         }
     }
 
-    impl Drop for Base {
+    impl Drop for TestHierarchy {
         fn drop(&mut self) {
             for base in self.0.bases() {
                 let _ = fs::remove_dir(base);
@@ -411,8 +424,8 @@ mod tests {
         }
     }
 
-    fn run(group: &Cgroup, script: &str) -> Output {
-        let doors: Vec<i32> = group.doors().map(|door| door.as_raw_fd()).collect();
+    fn run(group: &RunCgroup, script: &str) -> Output {
+        let doors: Vec<i32> = group.procs_files().map(|door| door.as_raw_fd()).collect();
         let mut command = Command::new("python3");
         command.args(["-c", script]).stdin(Stdio::null());
         // SAFETY: the child only writes a byte to descriptors that are open.
@@ -427,9 +440,9 @@ mod tests {
 
     #[test]
     fn a_run_that_takes_too_much_memory_is_ended_and_that_is_known() {
-        let Some(base) = Base::new("memory") else { return };
-        let groups = Cgroups::at(base.0.clone());
-        let group = groups.make(&JailLimits { memory_bytes: 48 * MIB, ..JailLimits::default() }).unwrap().unwrap();
+        let Some(base) = TestHierarchy::new("memory") else { return };
+        let groups = CgroupManager::with_hierarchy(base.0.clone());
+        let group = groups.create(&JailLimits { memory_bytes: 48 * MIB, ..JailLimits::default() }).unwrap().unwrap();
         let ended = run(&group, "print(len(bytearray(8 << 20)))");
         assert_eq!(String::from_utf8_lossy(&ended.stdout), "8388608\n", "{}", String::from_utf8_lossy(&ended.stderr));
         assert!(!group.oom_killed());
@@ -437,7 +450,7 @@ mod tests {
         assert!(group.oom_killed());
         drop(group);
         // The next run does not hear of it.
-        let next = groups.make(&JailLimits::default()).unwrap().unwrap();
+        let next = groups.create(&JailLimits::default()).unwrap().unwrap();
         assert!(!next.oom_killed());
         assert!(run(&next, "bytearray(b'x') * (200 << 20)").status.success());
         drop((next, groups));
@@ -446,9 +459,9 @@ mod tests {
 
     #[test]
     fn too_many_processes_are_not_started_and_none_is_left() {
-        let Some(base) = Base::new("pids") else { return };
-        let groups = Cgroups::at(base.0.clone());
-        let group = groups.make(&JailLimits { processes: 8, ..JailLimits::default() }).unwrap().unwrap();
+        let Some(base) = TestHierarchy::new("pids") else { return };
+        let groups = CgroupManager::with_hierarchy(base.0.clone());
+        let group = groups.create(&JailLimits { processes: 8, ..JailLimits::default() }).unwrap().unwrap();
         let script = "
 import os, signal
 os.close(1); os.close(2)
@@ -460,7 +473,7 @@ try:
 except OSError: os._exit(count)
 os._exit(0)";
         assert_eq!(run(&group, script).status.code(), Some(8));
-        assert!(group.pids_hit());
+        assert!(group.pids_limit_hit());
         assert_eq!(group.processes().len(), 7);
         group.kill();
         drop((group, groups));
@@ -469,9 +482,9 @@ os._exit(0)";
 
     #[test]
     fn groups_are_used_again() {
-        let Some(base) = Base::new("slots") else { return };
-        let groups = Cgroups::at(base.0.clone());
-        let make = || groups.make(&JailLimits::default()).unwrap().unwrap();
+        let Some(base) = TestHierarchy::new("slots") else { return };
+        let groups = CgroupManager::with_hierarchy(base.0.clone());
+        let make = || groups.create(&JailLimits::default()).unwrap().unwrap();
         let first = make().name().to_owned();
         assert_eq!(make().name(), first);
         let (one, two) = (make(), make());
@@ -486,13 +499,13 @@ os._exit(0)";
 
     #[test]
     fn groups_of_dead_processes_are_removed() {
-        let Some(base) = Base::new("sweep") else { return };
-        let groups = Cgroups::at(base.0.clone());
-        let living = groups.make(&JailLimits::default()).unwrap().unwrap();
-        let Kind::One { memory, .. } = &base.0 else { return };
+        let Some(base) = TestHierarchy::new("sweep") else { return };
+        let groups = CgroupManager::with_hierarchy(base.0.clone());
+        let living = groups.create(&JailLimits::default()).unwrap().unwrap();
+        let CgroupHierarchy::V1 { memory, .. } = &base.0 else { return };
         let dead = memory.join(format!("{PREFIX}{}-99", std::process::id()));
         fs::create_dir(&dead).unwrap();
-        assert!(Cgroups::at(base.0.clone()).works());
+        assert!(CgroupManager::with_hierarchy(base.0.clone()).is_usable());
         assert!(!dead.exists());
         assert_eq!(base.groups().len(), 2, "{:?}", base.groups());
         drop((living, groups));
@@ -506,13 +519,16 @@ os._exit(0)";
         let told: Vec<String> = std::env::args().collect();
         let bases: Vec<PathBuf> = told.iter().filter_map(|word| word.strip_prefix(BASE)).map(PathBuf::from).collect();
         if let [memory, pids] = &bases[..] {
-            return assert!(Cgroups::at(Kind::One { memory: memory.clone(), pids: pids.clone() }).works());
+            return assert!(
+                CgroupManager::with_hierarchy(CgroupHierarchy::V1 { memory: memory.clone(), pids: pids.clone() })
+                    .is_usable()
+            );
         }
-        let Some(base) = Base::new("namespaces") else { return };
-        let groups = Cgroups::at(base.0.clone());
+        let Some(base) = TestHierarchy::new("namespaces") else { return };
+        let groups = CgroupManager::with_hierarchy(base.0.clone());
         // One that a run has and that no process entered yet, and one that waits for the next.
-        let group = groups.make(&JailLimits::default()).unwrap().unwrap();
-        drop(groups.make(&JailLimits::default()).unwrap().unwrap());
+        let group = groups.create(&JailLimits::default()).unwrap().unwrap();
+        drop(groups.create(&JailLimits::default()).unwrap().unwrap());
         let before = base.groups();
         let name = "cgroup::tests::a_process_of_another_pid_namespace_sweeps_nothing_of_ours";
         let mut other = Command::new("unshare");
@@ -528,7 +544,7 @@ os._exit(0)";
     }
 
     /// Where version 2 is mounted, beside version 1 or alone, and root may make groups.
-    fn mounted_two() -> Option<PathBuf> {
+    fn mounted_v2() -> Option<PathBuf> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?.split(' ').nth(4)?.to_owned();
         let base = Path::new(&mount).join(format!("test-{}-two", std::process::id()));
@@ -539,13 +555,19 @@ os._exit(0)";
     /// limits are for the next test.
     #[test]
     fn a_group_of_version_two_is_entered_ended_and_removed() {
-        let Some(base) = mounted_two() else { return println!("no control groups of version 2 to make here") };
-        let groups = Cgroups::at(Kind::Two { base: base.clone() });
-        let place = groups.place.clone().unwrap();
+        let Some(base) = mounted_v2() else { return println!("no control groups of version 2 to make here") };
+        let groups = CgroupManager::with_hierarchy(CgroupHierarchy::V2 { base: base.clone() });
+        let place = groups.pool.clone().unwrap();
         let group = place.create().unwrap();
         let name = group.name.clone();
         let door = fs::OpenOptions::new().write(true).open(base.join(&name).join("cgroup.procs")).unwrap();
-        let group = Cgroup { place, group: Some(group), doors: vec![door.into()], kills: 0, refusals: 0 };
+        let group = RunCgroup {
+            pool: place,
+            group: Some(group),
+            procs_files: vec![door.into()],
+            oom_kills_before: 0,
+            fork_failures_before: 0,
+        };
         let daemons = "import os, signal\nos.close(1); os.close(2)\n\
                        for _ in range(5):\n    if os.fork() == 0: os.setsid(); signal.pause()";
         assert!(run(&group, daemons).status.success());
@@ -568,35 +590,35 @@ os._exit(0)";
         }
         file("memory.events", "low 0\nhigh 0\nmax 7\noom 2\noom_kill 3\noom_group_kill 1\n");
         file("pids.events", "max 4\n");
-        let groups = Cgroups::at(Kind::Two { base: directory.path().to_owned() });
-        let place = groups.place.clone().unwrap();
+        let groups = CgroupManager::with_hierarchy(CgroupHierarchy::V2 { base: directory.path().to_owned() });
+        let place = groups.pool.clone().unwrap();
         let limits = JailLimits { memory_bytes: 48 * MIB, processes: 9, ..JailLimits::default() };
-        let locked = LockedGroup { name: "ringfence-1-2-3".to_owned(), _locks: Vec::new() };
-        let made = Cgroup::prepare(&place, locked, &limits).unwrap();
+        let locked = LockedCgroup { name: "ringfence-1-2-3".to_owned(), _locks: Vec::new() };
+        let made = RunCgroup::prepare(&place, locked, &limits).unwrap();
         let read = |name: &str| fs::read_to_string(group.join(name)).unwrap();
         let written = ["memory.max", "memory.swap.max", "memory.oom.group", "pids.max"].map(read);
         assert_eq!(written, ["50331648", "0", "1", "9"]);
-        assert!(!made.oom_killed() && !made.pids_hit(), "what earlier runs did is not this one's");
+        assert!(!made.oom_killed() && !made.pids_limit_hit(), "what earlier runs did is not this one's");
         file("memory.events", "oom_kill 4\n");
         file("pids.events", "max 5\n");
-        assert!(made.oom_killed() && made.pids_hit());
+        assert!(made.oom_killed() && made.pids_limit_hit());
         assert!(!made.is_reusable());
         // Without swap, or on an older kernel, it is still a group; without a bound on memory it is none.
         fs::remove_file(group.join("memory.swap.max")).unwrap();
-        assert!(made.limit(&limits).is_ok());
+        assert!(made.set_limits(&limits).is_ok());
         fs::remove_file(group.join("memory.max")).unwrap();
-        assert!(made.limit(&limits).is_err());
+        assert!(made.set_limits(&limits).is_err());
     }
 
     #[test]
     fn looking_leaves_nothing() {
-        let groups = Cgroups::find();
+        let groups = CgroupManager::detect();
         println!("{:?}", groups.version());
-        let place = groups.place.clone();
+        let place = groups.pool.clone();
         let bases: Vec<PathBuf> =
-            place.iter().flat_map(|place| place.kind.bases().into_iter().map(Path::to_owned)).collect();
-        if groups.version() == Some(Version::Two) {
-            assert!(groups.make(&JailLimits::default()).unwrap().is_some());
+            place.iter().flat_map(|place| place.hierarchy.bases().into_iter().map(Path::to_owned)).collect();
+        if groups.version() == Some(CgroupVersion::V2) {
+            assert!(groups.create(&JailLimits::default()).unwrap().is_some());
         }
         let name = place.as_ref().map(|place| place.name.clone()).unwrap_or_default();
         drop((place, groups));

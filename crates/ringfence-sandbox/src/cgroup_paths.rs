@@ -11,22 +11,22 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-use crate::cgroup::Kind;
+use crate::cgroup::CgroupHierarchy;
 
 /// The directories of this process in each hierarchy that is mounted.
 #[derive(Debug, Default)]
-pub(crate) struct Hierarchies {
+pub(crate) struct CgroupMounts {
     /// By controller; version 2 has none of that name.
-    own: BTreeMap<String, Own>,
+    controllers: BTreeMap<String, ControllerDir>,
 }
 
 #[derive(Debug)]
-struct Own {
+struct ControllerDir {
     directory: PathBuf,
     mount: PathBuf,
 }
 
-impl Hierarchies {
+impl CgroupMounts {
     /// From `/proc/self/cgroup` and `/proc/self/mountinfo`.
     pub(crate) fn read(cgroup: &str, mountinfo: &str) -> Self {
         let mut found = Self::default();
@@ -34,8 +34,8 @@ impl Hierarchies {
             let mut fields = line.splitn(3, ':').skip(1);
             let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
             for controller in controllers.split(',') {
-                if let Some(own) = own_directory(mountinfo, controller, path) {
-                    found.own.insert(controller.to_owned(), own);
+                if let Some(own) = controller_dir(mountinfo, controller, path) {
+                    found.controllers.insert(controller.to_owned(), own);
                 }
             }
         }
@@ -45,24 +45,24 @@ impl Hierarchies {
     /// A group of version 2 has either processes or groups with limits in it, and we are in ours. So it is one above us
     /// that is divided. A plain user who may write there was given it; root may write everywhere, and goes no higher than
     /// the next.
-    pub(crate) fn two(&self) -> Option<Kind> {
-        let own = self.own.get("")?;
+    pub(crate) fn v2(&self) -> Option<CgroupHierarchy> {
+        let own = self.controllers.get("")?;
         let highest = if rustix::process::geteuid().is_root() { 2 } else { usize::MAX };
         let above = own.directory.ancestors().take_while(|directory| directory.starts_with(&own.mount));
-        let base = above.take(highest).find(|directory| is_divided(directory))?;
-        Some(Kind::Two { base: base.to_owned() })
+        let base = above.take(highest).find(|directory| delegates_controllers(directory))?;
+        Some(CgroupHierarchy::V2 { base: base.to_owned() })
     }
 
     /// Below our own groups, so that what bounds us bounds the run too.
-    pub(crate) fn one(&self) -> Option<Kind> {
-        let own = |controller| self.own.get(controller).map(|own: &Own| own.directory.clone());
+    pub(crate) fn v1(&self) -> Option<CgroupHierarchy> {
+        let own = |controller| self.controllers.get(controller).map(|own: &ControllerDir| own.directory.clone());
         let (memory, pids) = (own("memory")?, own("pids")?);
-        (is_writable(&memory) && is_writable(&pids)).then_some(Kind::One { memory, pids })
+        (is_writable(&memory) && is_writable(&pids)).then_some(CgroupHierarchy::V1 { memory, pids })
     }
 }
 
 /// Where a controller's hierarchy is mounted, and our own path in it. In a container the mount may show only a part.
-fn own_directory(mountinfo: &str, controller: &str, path: &str) -> Option<Own> {
+fn controller_dir(mountinfo: &str, controller: &str, path: &str) -> Option<ControllerDir> {
     mountinfo.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         let (before, after): (Vec<&str>, Vec<&str>) = (before.split(' ').collect(), after.split(' ').collect());
@@ -73,12 +73,12 @@ fn own_directory(mountinfo: &str, controller: &str, path: &str) -> Option<Own> {
             _ => false,
         };
         let below = Path::new(path).strip_prefix(root).ok()?;
-        is_it.then(|| Own { directory: mount.join(below), mount })
+        is_it.then(|| ControllerDir { directory: mount.join(below), mount })
     })
 }
 
 /// Whether groups made here get both controllers.
-fn is_divided(directory: &Path) -> bool {
+fn delegates_controllers(directory: &Path) -> bool {
     let divided = fs::read_to_string(directory.join("cgroup.subtree_control")).unwrap_or_default();
     let has = |controller: &str| divided.split_whitespace().any(|word| word == controller);
     has("memory") && has("pids") && is_writable(directory) && is_writable(&directory.join("cgroup.procs"))
@@ -92,8 +92,8 @@ fn is_writable(path: &Path) -> bool {
 mod tests {
     use std::fs;
 
-    use super::Hierarchies;
-    use crate::cgroup::Kind;
+    use super::CgroupMounts;
+    use crate::cgroup::CgroupHierarchy;
 
     const MOUNTS: &str = "\
 31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
@@ -106,15 +106,15 @@ mod tests {
     #[test]
     fn our_own_directories_are_found() {
         let cgroup = "8:pids:/\n4:memory:/docker/abc/x\n2:cpu,cpuacct:/a\n1:devices:/\n0::/user.slice/a:b\n";
-        let found = Hierarchies::read(cgroup, MOUNTS);
-        let own = |name: &str| found.own.get(name).map(|own| own.directory.display().to_string());
+        let found = CgroupMounts::read(cgroup, MOUNTS);
+        let own = |name: &str| found.controllers.get(name).map(|own| own.directory.display().to_string());
         assert_eq!(own("memory").as_deref(), Some("/sys/fs/cgroup/memory/x"));
         assert_eq!(own("pids").as_deref(), Some("/sys/fs/cgroup/pids/"));
         assert_eq!(own("cpuacct").as_deref(), Some("/sys/fs/cgroup/cpu,cpuacct/a"));
         assert_eq!(own("").as_deref(), Some("/sys/fs/cgroup/unified/user.slice/a:b"));
         assert_eq!(own("devices"), None);
         // Above what the mount shows.
-        assert!(!Hierarchies::read("4:memory:/elsewhere\n", MOUNTS).own.contains_key("memory"));
+        assert!(!CgroupMounts::read("4:memory:/elsewhere\n", MOUNTS).controllers.contains_key("memory"));
     }
 
     #[test]
@@ -128,11 +128,11 @@ mod tests {
             fs::write(path.join("cgroup.subtree_control"), controllers).unwrap();
             fs::write(path.join("cgroup.procs"), "").unwrap();
         };
-        let found = || Hierarchies::read("0::/app.slice/run.scope\n", &mounts).two();
+        let found = || CgroupMounts::read("0::/app.slice/run.scope\n", &mounts).v2();
         divide("app.slice/run.scope", "");
         divide("app.slice", "cpu pids\n");
         assert_eq!(found(), None);
         divide("app.slice", "cpu memory pids\n");
-        assert_eq!(found(), Some(Kind::Two { base: mount.join("app.slice") }));
+        assert_eq!(found(), Some(CgroupHierarchy::V2 { base: mount.join("app.slice") }));
     }
 }

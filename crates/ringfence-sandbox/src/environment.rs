@@ -18,7 +18,7 @@ pub(crate) const HOME: &str = "/tmp/home";
 
 const SYSTEM_PATH: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-const FIXED: [(&str, &str); 18] = [
+const BASE_VARIABLES: [(&str, &str); 18] = [
     // Reading a repository does not write to it, and git does not repack it by itself.
     ("GIT_OPTIONAL_LOCKS", "0"),
     ("GIT_CONFIG_COUNT", "2"),
@@ -42,76 +42,76 @@ const FIXED: [(&str, &str); 18] = [
 ];
 
 /// The longest string that the kernel takes in an environment, and what we take altogether.
-const LONGEST: usize = 128 << 10;
-const ALTOGETHER: usize = 1 << 20;
+const MAX_VALUE_BYTES: usize = 128 << 10;
+const MAX_TOTAL_BYTES: usize = 1 << 20;
 
 /// Names that a caller may not set, and why. A star stands for any ending.
-const REFUSED: [(&str, Why); 31] = [
-    ("LD_*", Why::Loader),
-    ("GLIBC_TUNABLES", Why::Loader),
-    ("GCONV_PATH", Why::Loader),
-    ("BASH_ENV", Why::Startup),
-    ("ENV", Why::Startup),
-    ("BASHOPTS", Why::Startup),
-    ("SHELLOPTS", Why::Startup),
-    ("PYTHONHOME", Why::Startup),
-    ("PYTHONSTARTUP", Why::Startup),
-    ("PYTHONINSPECT", Why::Startup),
-    ("PYTHONPLATLIBDIR", Why::Startup),
-    ("NODE_OPTIONS", Why::Startup),
-    ("PERL5OPT", Why::Startup),
-    ("PERL5DB", Why::Startup),
-    ("RUBYOPT", Why::Startup),
-    ("JAVA_TOOL_OPTIONS", Why::Startup),
-    ("JDK_JAVA_OPTIONS", Why::Startup),
-    ("_JAVA_OPTIONS", Why::Startup),
-    ("LUA_INIT*", Why::Startup),
-    ("GIT_ASKPASS", Why::Starts),
-    ("GIT_CONFIG*", Why::Starts),
-    ("GIT_EDITOR", Why::Starts),
-    ("GIT_EXEC_PATH", Why::Starts),
-    ("GIT_EXTERNAL_DIFF", Why::Starts),
-    ("GIT_PAGER", Why::Starts),
-    ("GIT_PROXY_COMMAND", Why::Starts),
-    ("GIT_SEQUENCE_EDITOR", Why::Starts),
-    ("GIT_SSH*", Why::Starts),
-    ("GIT_TEMPLATE_DIR", Why::Starts),
-    ("RUSTC_WRAPPER", Why::Starts),
-    ("RUSTC_WORKSPACE_WRAPPER", Why::Starts),
+const DENIED_VARIABLES: [(&str, EnvDenyReason); 31] = [
+    ("LD_*", EnvDenyReason::Loader),
+    ("GLIBC_TUNABLES", EnvDenyReason::Loader),
+    ("GCONV_PATH", EnvDenyReason::Loader),
+    ("BASH_ENV", EnvDenyReason::Startup),
+    ("ENV", EnvDenyReason::Startup),
+    ("BASHOPTS", EnvDenyReason::Startup),
+    ("SHELLOPTS", EnvDenyReason::Startup),
+    ("PYTHONHOME", EnvDenyReason::Startup),
+    ("PYTHONSTARTUP", EnvDenyReason::Startup),
+    ("PYTHONINSPECT", EnvDenyReason::Startup),
+    ("PYTHONPLATLIBDIR", EnvDenyReason::Startup),
+    ("NODE_OPTIONS", EnvDenyReason::Startup),
+    ("PERL5OPT", EnvDenyReason::Startup),
+    ("PERL5DB", EnvDenyReason::Startup),
+    ("RUBYOPT", EnvDenyReason::Startup),
+    ("JAVA_TOOL_OPTIONS", EnvDenyReason::Startup),
+    ("JDK_JAVA_OPTIONS", EnvDenyReason::Startup),
+    ("_JAVA_OPTIONS", EnvDenyReason::Startup),
+    ("LUA_INIT*", EnvDenyReason::Startup),
+    ("GIT_ASKPASS", EnvDenyReason::Launcher),
+    ("GIT_CONFIG*", EnvDenyReason::Launcher),
+    ("GIT_EDITOR", EnvDenyReason::Launcher),
+    ("GIT_EXEC_PATH", EnvDenyReason::Launcher),
+    ("GIT_EXTERNAL_DIFF", EnvDenyReason::Launcher),
+    ("GIT_PAGER", EnvDenyReason::Launcher),
+    ("GIT_PROXY_COMMAND", EnvDenyReason::Launcher),
+    ("GIT_SEQUENCE_EDITOR", EnvDenyReason::Launcher),
+    ("GIT_SSH*", EnvDenyReason::Launcher),
+    ("GIT_TEMPLATE_DIR", EnvDenyReason::Launcher),
+    ("RUSTC_WRAPPER", EnvDenyReason::Launcher),
+    ("RUSTC_WORKSPACE_WRAPPER", EnvDenyReason::Launcher),
 ];
 
 /// What a refused variable would do.
 #[derive(Clone, Copy, Debug)]
-enum Why {
+enum EnvDenyReason {
     Loader,
     Startup,
-    Starts,
+    Launcher,
 }
 
 /// Why a caller's variables are not taken.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum EnvironmentError {
+pub enum RunEnvironmentError {
     #[error("`{0}` is no name for a variable: letters, digits and `_`, not beginning with a digit")]
-    Name(String),
+    InvalidName(String),
     #[error("the value of `{0}` has a zero byte in it")]
-    Zero(String),
+    NulByte(String),
     #[error("the value of `{0}` is longer than 128 KiB")]
-    Long(String),
+    ValueTooLong(String),
     #[error("the variables have more than 1 MiB altogether")]
-    Large,
+    TotalTooLarge,
     #[error("`{0}` cannot be set: it changes which libraries every program loads")]
     Loader(String),
     #[error("`{0}` cannot be set: it makes an interpreter do something before the code starts; do it in the code")]
     Startup(String),
     #[error("`{0}` cannot be set: it names a program that others start; set it in the code, if it is needed")]
-    Starts(String),
+    Launcher(String),
 }
 
 /// Where programs find the way out, inside the jail.
 pub(crate) const PROXY_PORT: u16 = 3128;
 
 /// The caller's variables, and where there is a way out, those by which programs know it.
-pub(crate) fn told(caller: &BTreeMap<String, String>, has_egress: bool) -> BTreeMap<String, String> {
+pub(crate) fn with_proxy_vars(caller: &BTreeMap<String, String>, has_egress: bool) -> BTreeMap<String, String> {
     let proxy = format!("http://127.0.0.1:{PROXY_PORT}");
     let names = ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"];
     let own = [("no_proxy", "localhost,127.0.0.1,::1"), ("NO_PROXY", "localhost,127.0.0.1,::1")];
@@ -128,7 +128,7 @@ pub(crate) fn told(caller: &BTreeMap<String, String>, has_egress: bool) -> BTree
 pub(crate) const CARGO_HOME: &str = "/tmp/home/.cargo";
 
 /// Cargo's home on the host, if these toolchains have one.
-pub(crate) fn shown_cargo_home(toolchains: &[Toolchain]) -> Option<PathBuf> {
+pub(crate) fn host_cargo_home(toolchains: &[Toolchain]) -> Option<PathBuf> {
     let mut variables = toolchains.iter().flat_map(|toolchain| &toolchain.env);
     variables.find(|(name, _)| name == "CARGO_HOME").map(|(_, path)| PathBuf::from(path))
 }
@@ -145,27 +145,28 @@ fn toolchain_variables(toolchains: &[Toolchain], has_egress: bool) -> impl Itera
 }
 
 /// All variables of a run, as the kernel takes them.
-pub(crate) fn fixed(
+pub(crate) fn run_environment(
     caller: &BTreeMap<String, String>,
     toolchains: &[Toolchain],
     has_egress: bool,
-) -> Result<Vec<CString>, EnvironmentError> {
-    let mut all: BTreeMap<&str, String> = FIXED.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+) -> Result<Vec<CString>, RunEnvironmentError> {
+    let mut all: BTreeMap<&str, String> =
+        BASE_VARIABLES.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
     all.insert("PATH", search_path(toolchains));
     all.extend(toolchain_variables(toolchains, has_egress));
     for (name, value) in caller {
         check(name, value)?;
         all.insert(name, value.clone());
     }
-    let strings: Result<Vec<CString>, EnvironmentError> = all
+    let strings: Result<Vec<CString>, RunEnvironmentError> = all
         .into_iter()
         .map(|(name, value)| {
-            CString::new(format!("{name}={value}")).map_err(|_| EnvironmentError::Zero(name.to_owned()))
+            CString::new(format!("{name}={value}")).map_err(|_| RunEnvironmentError::NulByte(name.to_owned()))
         })
         .collect();
     let strings = strings?;
     let altogether: usize = strings.iter().map(|string| string.as_bytes_with_nul().len()).sum();
-    if altogether > ALTOGETHER { Err(EnvironmentError::Large) } else { Ok(strings) }
+    if altogether > MAX_TOTAL_BYTES { Err(RunEnvironmentError::TotalTooLarge) } else { Ok(strings) }
 }
 
 /// Where programs are looked for inside the jail, in this order.
@@ -181,21 +182,21 @@ fn search_path(toolchains: &[Toolchain]) -> String {
     directories.join(":")
 }
 
-fn check(name: &str, value: &str) -> Result<(), EnvironmentError> {
+fn check(name: &str, value: &str) -> Result<(), RunEnvironmentError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if name.is_empty() || !name.chars().all(plain) || name.starts_with(|c: char| c.is_ascii_digit()) {
-        return Err(EnvironmentError::Name(name.escape_debug().take(64).collect()));
+        return Err(RunEnvironmentError::InvalidName(name.escape_debug().take(64).collect()));
     }
     if value.contains('\0') {
-        return Err(EnvironmentError::Zero(name.to_owned()));
+        return Err(RunEnvironmentError::NulByte(name.to_owned()));
     }
-    if name.len() + value.len() + "=\0".len() > LONGEST {
-        return Err(EnvironmentError::Long(name.chars().take(64).collect()));
+    if name.len() + value.len() + "=\0".len() > MAX_VALUE_BYTES {
+        return Err(RunEnvironmentError::ValueTooLong(name.chars().take(64).collect()));
     }
-    match REFUSED.iter().find(|(refused, _)| matches(refused, name)) {
-        Some((_, Why::Loader)) => Err(EnvironmentError::Loader(name.to_owned())),
-        Some((_, Why::Startup)) => Err(EnvironmentError::Startup(name.to_owned())),
-        Some((_, Why::Starts)) => Err(EnvironmentError::Starts(name.to_owned())),
+    match DENIED_VARIABLES.iter().find(|(refused, _)| matches(refused, name)) {
+        Some((_, EnvDenyReason::Loader)) => Err(RunEnvironmentError::Loader(name.to_owned())),
+        Some((_, EnvDenyReason::Startup)) => Err(RunEnvironmentError::Startup(name.to_owned())),
+        Some((_, EnvDenyReason::Launcher)) => Err(RunEnvironmentError::Launcher(name.to_owned())),
         None => Ok(()),
     }
 }
@@ -209,41 +210,41 @@ mod tests {
     use std::collections::BTreeMap;
     use std::path::PathBuf;
 
-    use super::{EnvironmentError, LONGEST, fixed, told};
+    use super::{MAX_VALUE_BYTES, RunEnvironmentError, run_environment, with_proxy_vars};
     use crate::toolchains::Toolchain;
 
-    fn with(name: &str, value: &str) -> Result<Vec<String>, EnvironmentError> {
+    fn environment_with(name: &str, value: &str) -> Result<Vec<String>, RunEnvironmentError> {
         let caller = BTreeMap::from([(name.to_owned(), value.to_owned())]);
-        let strings = fixed(&caller, &[], false)?;
+        let strings = run_environment(&caller, &[], false)?;
         Ok(strings.into_iter().map(|string| string.into_string().unwrap()).collect())
     }
 
     #[track_caller]
-    fn refused(name: &str, value: &str, expected: &str) {
-        assert_eq!(with(name, value).unwrap_err().to_string(), expected);
+    fn assert_denied(name: &str, value: &str, expected: &str) {
+        assert_eq!(environment_with(name, value).unwrap_err().to_string(), expected);
     }
 
     #[test]
     fn nothing_of_ours_is_inherited() {
-        let all = fixed(&BTreeMap::new(), &[], false).unwrap();
+        let all = run_environment(&BTreeMap::new(), &[], false).unwrap();
         let names: Vec<&str> = all.iter().map(|string| string.to_str().unwrap().split('=').next().unwrap()).collect();
-        assert_eq!(all.len(), super::FIXED.len() + 1);
+        assert_eq!(all.len(), super::BASE_VARIABLES.len() + 1);
         assert!(!names.iter().any(|name| name.starts_with("CARGO")), "{names:?}");
     }
 
     #[test]
     fn the_callers_values_win() {
-        let all = with("LANG", "de_DE.UTF-8").unwrap();
+        let all = environment_with("LANG", "de_DE.UTF-8").unwrap();
         assert!(all.contains(&"LANG=de_DE.UTF-8".to_owned()));
         assert_eq!(all.iter().filter(|string| string.starts_with("LANG=")).count(), 1);
-        assert!(with("EMPTY", "").unwrap().contains(&"EMPTY=".to_owned()));
+        assert!(environment_with("EMPTY", "").unwrap().contains(&"EMPTY=".to_owned()));
     }
 
     #[test]
     fn a_way_out_is_told_unless_the_caller_says_otherwise() {
         let caller = BTreeMap::from([("HTTP_PROXY".to_owned(), "http://own:1".to_owned())]);
-        assert_eq!(told(&caller, false), caller);
-        let told = told(&caller, true);
+        assert_eq!(with_proxy_vars(&caller, false), caller);
+        let told = with_proxy_vars(&caller, true);
         assert_eq!(
             (told["HTTP_PROXY"].as_str(), told["https_proxy"].as_str()),
             ("http://own:1", "http://127.0.0.1:3128")
@@ -259,7 +260,7 @@ mod tests {
             path: vec![PathBuf::from("/a:b/bin"), PathBuf::from("/home/me/.cargo/bin")],
             env: vec![("CARGO_HOME".to_owned(), "/home/me/.cargo".to_owned())],
         };
-        let all = fixed(&BTreeMap::new(), &[rust], false).unwrap();
+        let all = run_environment(&BTreeMap::new(), &[rust], false).unwrap();
         let path = c"PATH=/home/me/.cargo/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
         assert!(all.iter().any(|string| string.as_c_str() == path), "{all:?}");
         assert!(all.iter().any(|string| string.as_c_str() == c"CARGO_HOME=/home/me/.cargo"));
@@ -272,7 +273,7 @@ mod tests {
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         let rust = [Toolchain { name: "cargo".to_owned(), shown: Vec::new(), path: Vec::new(), env }];
         let check = |has_egress: bool, expected: &[&str]| {
-            let all = fixed(&BTreeMap::new(), &rust, has_egress).unwrap();
+            let all = run_environment(&BTreeMap::new(), &rust, has_egress).unwrap();
             let all: Vec<&str> = all.iter().map(|string| string.to_str().unwrap()).collect();
             let told = all.into_iter().filter(|one| one.starts_with("CARGO") || one.starts_with("RUSTUP"));
             assert_eq!(told.collect::<Vec<_>>(), expected);
@@ -284,34 +285,34 @@ mod tests {
     #[test]
     fn names_are_names() {
         let words = "is no name for a variable: letters, digits and `_`, not beginning with a digit";
-        refused("", "x", &format!("`` {words}"));
-        refused("1A", "x", &format!("`1A` {words}"));
-        refused("A=B", "x", &format!("`A=B` {words}"));
-        refused("A\nB", "x", &format!("`A\\nB` {words}"));
-        refused("BASH_FUNC_ls%%", "x", &format!("`BASH_FUNC_ls%%` {words}"));
-        assert!(with("_a1", "any\nvalue = ü").is_ok());
+        assert_denied("", "x", &format!("`` {words}"));
+        assert_denied("1A", "x", &format!("`1A` {words}"));
+        assert_denied("A=B", "x", &format!("`A=B` {words}"));
+        assert_denied("A\nB", "x", &format!("`A\\nB` {words}"));
+        assert_denied("BASH_FUNC_ls%%", "x", &format!("`BASH_FUNC_ls%%` {words}"));
+        assert!(environment_with("_a1", "any\nvalue = ü").is_ok());
     }
 
     #[test]
     fn hooks_are_refused_by_name() {
         let libraries = "cannot be set: it changes which libraries every program loads";
-        refused("LD_PRELOAD", "/x.so", &format!("`LD_PRELOAD` {libraries}"));
-        refused("LD_LIBRARY_PATH", "/x", &format!("`LD_LIBRARY_PATH` {libraries}"));
+        assert_denied("LD_PRELOAD", "/x.so", &format!("`LD_PRELOAD` {libraries}"));
+        assert_denied("LD_LIBRARY_PATH", "/x", &format!("`LD_LIBRARY_PATH` {libraries}"));
         let before = "cannot be set: it makes an interpreter do something before the code starts; do it in the code";
-        refused("BASH_ENV", "/x", &format!("`BASH_ENV` {before}"));
-        refused("NODE_OPTIONS", "--require x", &format!("`NODE_OPTIONS` {before}"));
+        assert_denied("BASH_ENV", "/x", &format!("`BASH_ENV` {before}"));
+        assert_denied("NODE_OPTIONS", "--require x", &format!("`NODE_OPTIONS` {before}"));
         let starts = "cannot be set: it names a program that others start; set it in the code, if it is needed";
-        refused("GIT_SSH_COMMAND", "x", &format!("`GIT_SSH_COMMAND` {starts}"));
+        assert_denied("GIT_SSH_COMMAND", "x", &format!("`GIT_SSH_COMMAND` {starts}"));
         for fine in ["LDFLAGS", "ENVIRONMENT", "PYTHONPATH", "GIT_AUTHOR_NAME", "PATH", "RUSTFLAGS"] {
-            assert!(with(fine, "x").is_ok(), "{fine}");
+            assert!(environment_with(fine, "x").is_ok(), "{fine}");
         }
     }
 
     #[test]
     fn sizes_are_bounded() {
-        refused("A", "x\0", "the value of `A` has a zero byte in it");
-        refused("A", &"x".repeat(LONGEST), "the value of `A` is longer than 128 KiB");
-        let many = (0..9).map(|number| (format!("A{number}"), "x".repeat(LONGEST - 8))).collect();
-        assert_eq!(fixed(&many, &[], false), Err(EnvironmentError::Large));
+        assert_denied("A", "x\0", "the value of `A` has a zero byte in it");
+        assert_denied("A", &"x".repeat(MAX_VALUE_BYTES), "the value of `A` is longer than 128 KiB");
+        let many = (0..9).map(|number| (format!("A{number}"), "x".repeat(MAX_VALUE_BYTES - 8))).collect();
+        assert_eq!(run_environment(&many, &[], false), Err(RunEnvironmentError::TotalTooLarge));
     }
 }

@@ -38,7 +38,7 @@ pub(crate) fn files() -> &'static [(&'static str, &'static str)] {
 
 /// What of the host's `/etc` is shown where it is there. All of it is public, and the same on every machine with the same
 /// packages. A star stands for any ending.
-const SHOWN: [&str; 28] = [
+const HOST_FILES: [&str; 28] = [
     // The loader.
     "ld.so.cache",
     "ld.so.conf",
@@ -76,8 +76,8 @@ const SHOWN: [&str; 28] = [
 ];
 
 /// Those that are there, as paths relative to `etc`, sorted.
-pub(crate) fn from_host(etc: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = SHOWN.iter().flat_map(|shown| present(etc, shown)).collect();
+pub(crate) fn host_files(etc: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = HOST_FILES.iter().flat_map(|shown| present(etc, shown)).collect();
     found.sort();
     found
 }
@@ -96,25 +96,25 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    use super::{GID, HOSTNAME, UID, USER, files, from_host};
+    use super::{GID, HOSTNAME, UID, USER, files, host_files};
     use crate::environment;
 
-    fn made(name: &str) -> &'static str {
+    fn generated_file(name: &str) -> &'static str {
         files().iter().find(|(file, _)| *file == name).unwrap().1
     }
 
     #[test]
     fn the_files_agree_with_each_other() {
         let user = format!("{USER}:x:{UID}:{GID}::{}:/bin/sh\n", environment::HOME);
-        assert!(made("passwd").starts_with(&user));
-        assert!(made("group").starts_with(&format!("{USER}:x:{GID}:\n")));
-        assert_eq!(made("hostname"), format!("{HOSTNAME}\n"));
-        assert!(made("hosts").lines().all(|line| line.ends_with(HOSTNAME)));
+        assert!(generated_file("passwd").starts_with(&user));
+        assert!(generated_file("group").starts_with(&format!("{USER}:x:{GID}:\n")));
+        assert_eq!(generated_file("hostname"), format!("{HOSTNAME}\n"));
+        assert!(generated_file("hosts").lines().all(|line| line.ends_with(HOSTNAME)));
     }
 
     #[test]
-    fn what_is_made_is_not_taken_from_the_host() {
-        let shown = from_host(Path::new("/etc"));
+    fn generated_files_are_not_taken_from_the_host() {
+        let shown = host_files(Path::new("/etc"));
         for (name, _) in files() {
             assert!(!shown.contains(&PathBuf::from(name)), "{name}");
         }
@@ -146,7 +146,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "").unwrap();
         }
-        let shown: Vec<String> = from_host(etc.path()).iter().map(|path| path.display().to_string()).collect();
+        let shown: Vec<String> = host_files(etc.path()).iter().map(|path| path.display().to_string()).collect();
         assert_eq!(shown, ["ld.so.cache", "python3", "python3.12", "ssl/certs"]);
     }
 }

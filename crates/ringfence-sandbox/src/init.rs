@@ -15,107 +15,117 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
 
-use crate::bwrap::Backend;
-use crate::claim::{self, Layer};
+use crate::bwrap::JailBackend;
 use crate::environment::PROXY_PORT;
-use crate::filter::Filters;
-use crate::jail::{self, Furnished};
+use crate::jail::{self, JailRoot};
 use crate::lock_budget::LockBudget;
 use crate::lockdown::{self, drop_capabilities};
-use crate::memory_watch::{MemoryWatch, Processes};
-use crate::message::{Beyond, LONGEST, Order, Reply, Status, Step, Trouble};
-use crate::sys::{self, Side};
+use crate::memory_monitor::{MemoryMonitor, ProcessSource};
+use crate::protocol::{LimitExceeded, MAX_MESSAGE_BYTES, ProgramStatus, RunSpec, SetupError, SetupStep, SpawnerReply};
+use crate::run_mounts::{self, JailOverlay};
+use crate::seccomp::SeccompFilters;
+use crate::sys::{self, ForkResult};
 
 /// Loopback addresses of the host that one run can reach.
-const MOST_LISTENERS: usize = 63;
+const MAX_LISTENERS: usize = 63;
 
 /// All of it. `socket` is where the order comes from, `reply` where the host is told how it went.
-pub(crate) fn live(socket: &OwnedFd, reply: &OwnedFd, doors: &[OwnedFd], filter: &Filters) -> ! {
+pub(crate) fn run_init(socket: &OwnedFd, reply: &OwnedFd, doors: &[OwnedFd], filter: &SeccompFilters) -> ! {
     // What the spawner has open is not for here.
     let kept: Vec<BorrowedFd<'_>> = [socket, reply].into_iter().chain(doors).map(AsFd::as_fd).collect();
-    let Ok(()) = sys::keep_only(&kept) else { sys::leave() };
-    let (socket, reply) = (sys::kept(0), sys::kept(1));
-    let doors = (2..kept.len()).map(sys::kept).collect();
+    let Ok(()) = sys::keep_only(&kept) else { sys::exit() };
+    let (socket, reply) = (sys::inherited_fd(0), sys::inherited_fd(1));
+    let doors = (2..kept.len()).map(sys::inherited_fd).collect();
     // Where the machine is short of memory, it is to end what runs in a jail before anything else. A process may always say
     // that of itself and of what it starts; there is no `/proc` here where a container refuses one.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
-    let ready = jail::furnish().and_then(|furnished| Ready::new(furnished, doors, filter));
+    let ready = jail::build_root().and_then(|furnished| PreparedJail::new(furnished, doors, filter));
 
-    let mut buffer = [0; LONGEST];
-    let Ok((bytes, descriptors)) = sys::receive(socket.as_fd(), &mut buffer) else { sys::leave() };
+    let mut buffer = [0; MAX_MESSAGE_BYTES];
+    let Ok((bytes, descriptors)) = sys::receive(socket.as_fd(), &mut buffer) else { sys::exit() };
     if bytes.is_empty() {
-        sys::leave();
+        sys::exit();
     }
     let end = ready.as_ref().map_err(|trouble| *trouble).and_then(|ready| ready.run(descriptors, &reply));
     let end = end.unwrap_or_else(|trouble| {
-        end_all();
-        Reply::Failed(trouble)
+        kill_and_reap_all();
+        SpawnerReply::Failed(trouble)
     });
     // Whoever waited may be gone.
     let _ = sys::send(reply.as_fd(), &end.encode(), &[]);
-    sys::leave()
+    sys::exit()
 }
 
 /// A jail that is finished, with the process in it that will be the program.
-struct Ready {
-    furnished: Furnished,
-    layer: Layer,
+struct PreparedJail {
+    root: JailRoot,
+    overlay: JailOverlay,
     program: Pid,
     /// To that process.
     socket: OwnedFd,
     /// Readable when a child ended.
-    ended: OwnedFd,
+    sigchld_fd: OwnedFd,
 }
 
-impl Ready {
-    fn new(furnished: Furnished, doors: Vec<OwnedFd>, filter: &Filters) -> Result<Self, Trouble> {
-        let failed = || Step::Start.failed::<Errno>();
-        let layer = Layer::new().map_err(Step::Layer.failed())?;
+impl PreparedJail {
+    fn new(furnished: JailRoot, doors: Vec<OwnedFd>, filter: &SeccompFilters) -> Result<Self, SetupError> {
+        let failed = || SetupStep::Start.failed::<Errno>();
+        let layer = JailOverlay::new().map_err(SetupStep::Layer.failed())?;
         let (socket, theirs) = sys::message_pair().map_err(failed())?;
-        let ended = sys::children_ended().map_err(failed())?;
+        let ended = sys::sigchld_fd().map_err(failed())?;
         // SAFETY: this process has one thread.
         match unsafe { sys::clone_into(0) }.map_err(failed())? {
-            Side::Child => lockdown::live(&theirs, &doors, filter, Backend::Native),
-            Side::Parent(child) => Ok(Self { furnished, layer, program: child.pid, socket, ended }),
+            ForkResult::Child => lockdown::run_child(&theirs, &doors, filter, JailBackend::Native),
+            ForkResult::Parent(child) => {
+                Ok(Self { root: furnished, overlay: layer, program: child.pid, socket, sigchld_fd: ended })
+            }
         }
     }
 
     /// One order, with its descriptors: the order itself, and those that it says.
-    fn run(&self, mut descriptors: Vec<OwnedFd>, reply: &OwnedFd) -> Result<Reply, Trouble> {
-        let failed = || Step::Order.failed::<Errno>();
-        let order = Order::read(descriptors.first().ok_or(Errno::BADMSG).map_err(failed())?).map_err(failed())?;
+    fn run(&self, mut descriptors: Vec<OwnedFd>, reply: &OwnedFd) -> Result<SpawnerReply, SetupError> {
+        let failed = || SetupStep::Order.failed::<Errno>();
+        let order = RunSpec::read(descriptors.first().ok_or(Errno::BADMSG).map_err(failed())?).map_err(failed())?;
         // Open until this process ends, and the way with it.
-        let _way = if order.egress { open_way(descriptors.pop())? } else { None };
+        let _way = if order.egress { open_egress(descriptors.pop())? } else { None };
         let [text, output, errors, shown @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG)) };
-        claim::bring_in(&order, shown, &self.layer, &self.furnished.hall)?;
-        let streams = [text, output, errors].into_iter().chain(input_of(&order, shown));
+        run_mounts::mount_workspace(&order, shown, &self.overlay, &self.root.hidden_root)?;
+        let streams = [text, output, errors].into_iter().chain(stdin_of(&order, shown));
         // If it is not there any more, it said why.
         let _ = sys::send(self.socket.as_fd(), b"o", &streams.map(AsFd::as_fd).collect::<Vec<_>>());
         // Among them the pipes, which must close with the program.
         drop(descriptors);
-        drop_capabilities().map_err(Step::Capabilities.failed())?;
+        drop_capabilities().map_err(SetupStep::Capabilities.failed())?;
         let Some(requests) = wait_for_start(&self.socket)? else {
-            end_all();
-            return Ok(Reply::NoProgram);
+            kill_and_reap_all();
+            return Ok(SpawnerReply::ProgramNotFound);
         };
-        let started = Reply::Started { proc: self.furnished.proc };
-        let _ = sys::send(reply.as_fd(), &started.encode(), &[self.layer.upper.as_fd()]);
-        let processes = if self.furnished.proc { Processes::Own } else { Processes::Above(&self.furnished.above) };
-        Ok(reap(self.program, &self.ended, Bounds::of(&order, processes, Backend::Native, requests.into_iter().next())))
+        let started = SpawnerReply::Started { proc: self.root.has_proc };
+        let _ = sys::send(reply.as_fd(), &started.encode(), &[self.overlay.upper.as_fd()]);
+        let processes = if self.root.has_proc {
+            ProcessSource::JailProc
+        } else {
+            ProcessSource::SpawnerProc(&self.root.spawner_proc)
+        };
+        Ok(reap(
+            self.program,
+            &self.sigchld_fd,
+            LimitMonitor::new(&order, processes, JailBackend::Native, requests.into_iter().next()),
+        ))
     }
 }
 
 /// Listens for the jail's programs, and hands over the sockets to whoever speaks for them outside: the proxy's first, then
 /// one for each loopback address that the other end has named.
 #[expect(clippy::disallowed_methods, reason = "it is in the jail's own network, and served from outside")]
-pub(crate) fn open_way(socket: Option<OwnedFd>) -> Result<Option<OwnedFd>, Trouble> {
-    let socket = socket.ok_or(Errno::BADMSG).map_err(Step::Egress.failed())?;
+pub(crate) fn open_egress(socket: Option<OwnedFd>) -> Result<Option<OwnedFd>, SetupError> {
+    let socket = socket.ok_or(Errno::BADMSG).map_err(SetupStep::Egress.failed())?;
     let proxy = SocketAddr::from((Ipv4Addr::LOCALHOST, PROXY_PORT));
-    let mut listeners = vec![TcpListener::bind(proxy).map_err(|cause| Step::Egress.failed_with(&cause))?];
+    let mut listeners = vec![TcpListener::bind(proxy).map_err(|cause| SetupStep::Egress.failed_with(&cause))?];
     // One that cannot be had is reached by the proxy.
     listeners.extend(loopback_addresses(&socket).into_iter().filter_map(|address| TcpListener::bind(address).ok()));
     let descriptors: Vec<BorrowedFd<'_>> = listeners.iter().map(AsFd::as_fd).collect();
-    sys::send(socket.as_fd(), b"l", &descriptors).map_err(Step::Egress.failed())?;
+    sys::send(socket.as_fd(), b"l", &descriptors).map_err(SetupStep::Egress.failed())?;
     Ok(Some(socket))
 }
 
@@ -125,37 +135,37 @@ fn loopback_addresses(socket: &OwnedFd) -> Vec<SocketAddr> {
     let read = recv(socket, &mut buffer, RecvFlags::DONTWAIT);
     let text = buffer.get(..read.map_or(0, |(read, _)| read)).map(String::from_utf8_lossy).unwrap_or_default();
     let addresses = text.lines().filter_map(|line| line.parse::<SocketAddr>().ok());
-    addresses.filter(|address| address.ip().is_loopback()).take(MOST_LISTENERS).collect()
+    addresses.filter(|address| address.ip().is_loopback()).take(MAX_LISTENERS).collect()
 }
 
 /// Its standard input, behind what is shown to it.
-pub(crate) fn input_of<'a>(order: &Order, shown: &'a [OwnedFd]) -> Option<&'a OwnedFd> {
-    shown.get(order.shown.len()).filter(|_| order.has_input)
+pub(crate) fn stdin_of<'a>(order: &RunSpec, shown: &'a [OwnedFd]) -> Option<&'a OwnedFd> {
+    shown.get(order.mounts.len()).filter(|_| order.has_stdin)
 }
 
 /// Once the program runs, behind every wall: what came with that word, which is where the filter asks, if it does. Nothing,
 /// if there is no such program.
-pub(crate) fn wait_for_start(socket: &OwnedFd) -> Result<Option<Vec<OwnedFd>>, Trouble> {
+pub(crate) fn wait_for_start(socket: &OwnedFd) -> Result<Option<Vec<OwnedFd>>, SetupError> {
     let mut started = None;
     loop {
-        let mut buffer = [0; LONGEST];
-        let (bytes, descriptors) = sys::receive(socket.as_fd(), &mut buffer).map_err(Step::Start.failed())?;
+        let mut buffer = [0; MAX_MESSAGE_BYTES];
+        let (bytes, descriptors) = sys::receive(socket.as_fd(), &mut buffer).map_err(SetupStep::Start.failed())?;
         if bytes.is_empty() {
             // Its end of the socket closed with the change of programs, or with its death before that.
-            return started.ok_or(Errno::PIPE).map(Some).map_err(Step::Start.failed());
+            return started.ok_or(Errno::PIPE).map(Some).map_err(SetupStep::Start.failed());
         }
-        match Reply::decode(bytes).map_err(Step::Start.failed())? {
-            Reply::Started { .. } => started = Some(descriptors),
-            Reply::Failed(trouble) => return Err(trouble),
+        match SpawnerReply::decode(bytes).map_err(SetupStep::Start.failed())? {
+            SpawnerReply::Started { .. } => started = Some(descriptors),
+            SpawnerReply::Failed(trouble) => return Err(trouble),
             _ => return Ok(None),
         }
     }
 }
 
 /// What the first process looks after while a program runs.
-pub(crate) struct Bounds<'a> {
+pub(crate) struct LimitMonitor<'a> {
     /// Nothing, where a cgroup keeps it.
-    memory: Option<MemoryWatch<'a>>,
+    memory: Option<MemoryMonitor<'a>>,
     locks: LockBudget,
     /// Where the filter of system calls asks, as long as a process can.
     requests: Option<OwnedFd>,
@@ -164,11 +174,16 @@ pub(crate) struct Bounds<'a> {
     own_proc: bool,
 }
 
-impl<'a> Bounds<'a> {
-    pub(crate) fn of(order: &Order, processes: Processes<'a>, backend: Backend, requests: Option<OwnedFd>) -> Self {
-        let own_proc = matches!(processes, Processes::Own);
-        let watch = || MemoryWatch::new(order.limits.memory_bytes, processes, backend);
-        let memory = (!order.memory_kept).then(watch);
+impl<'a> LimitMonitor<'a> {
+    pub(crate) fn new(
+        order: &RunSpec,
+        processes: ProcessSource<'a>,
+        backend: JailBackend,
+        requests: Option<OwnedFd>,
+    ) -> Self {
+        let own_proc = matches!(processes, ProcessSource::JailProc);
+        let watch = || MemoryMonitor::new(order.limits.memory_bytes, processes, backend);
+        let memory = (!order.memory_by_cgroup).then(watch);
         let locks = LockBudget::within(order.limits.memory_bytes);
         Self { memory, locks, requests, cpu: order.limits.cpu.max(Duration::from_secs(1)), own_proc }
     }
@@ -210,38 +225,39 @@ impl<'a> Bounds<'a> {
 }
 
 /// Reaps whatever ends, until the program has, then kills and reaps the rest.
-pub(crate) fn reap(program: Pid, ended: &OwnedFd, mut bounds: Bounds<'_>) -> Reply {
+pub(crate) fn reap(program: Pid, ended: &OwnedFd, mut bounds: LimitMonitor<'_>) -> SpawnerReply {
     let mut beyond = None;
     let status = loop {
-        let cpu = if bounds.own_proc { cpu_at_end(program) } else { None };
+        let cpu = if bounds.own_proc { cpu_time_at_exit(program) } else { None };
         match wait(WaitOptions::NOHANG) {
             Ok(Some((pid, status))) if pid == program => {
                 let status = match status.terminating_signal() {
-                    Some(signal) => Status::Killed(signal),
-                    None => Status::Exited(status.exit_status().unwrap_or_default()),
+                    Some(signal) => ProgramStatus::Killed(signal),
+                    None => ProgramStatus::Exited(status.exit_status().unwrap_or_default()),
                 };
                 // Who does not heed the signal that says so is killed a second later.
-                let used_up = status == Status::Killed(libc::SIGKILL) && cpu.is_some_and(|used| used >= bounds.cpu);
-                beyond = beyond.or(used_up.then_some(Beyond::Cpu));
+                let used_up =
+                    status == ProgramStatus::Killed(libc::SIGKILL) && cpu.is_some_and(|used| used >= bounds.cpu);
+                beyond = beyond.or(used_up.then_some(LimitExceeded::Cpu));
                 break status;
             }
             Ok(Some(_)) => {}
             Ok(None) => bounds.wait(ended),
             // The program was ours, and nobody else waits for it.
-            Err(_) => break Status::Killed(libc::SIGKILL),
+            Err(_) => break ProgramStatus::Killed(libc::SIGKILL),
         }
         // By the clock, not when nothing else happens: a program can see to it that something always does.
-        if beyond.is_none() && bounds.memory.as_mut().is_some_and(MemoryWatch::is_exceeded) {
-            beyond = Some(Beyond::Memory);
+        if beyond.is_none() && bounds.memory.as_mut().is_some_and(MemoryMonitor::is_exceeded) {
+            beyond = Some(LimitExceeded::Memory);
             sys::kill_all();
         }
     };
-    end_all();
-    Reply::Ended { status, beyond }
+    kill_and_reap_all();
+    SpawnerReply::Exited { status, beyond }
 }
 
 /// Kills and reaps until nobody is left.
-pub(crate) fn end_all() {
+pub(crate) fn kill_and_reap_all() {
     loop {
         sys::kill_all();
         match wait(WaitOptions::empty()) {
@@ -252,7 +268,7 @@ pub(crate) fn end_all() {
 }
 
 /// The time on a processor that a child of ours used, if it has ended and nobody has reaped it, and if that can be seen.
-fn cpu_at_end(program: Pid) -> Option<Duration> {
+fn cpu_time_at_exit(program: Pid) -> Option<Duration> {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let ended = waitid(WaitId::Pid(program), look).ok()??;
     // Nobody else's end is looked at, and reading costs more than most ends do.

@@ -3,7 +3,7 @@
 //! A jail is built before anybody knows what will run in it, and used once. It is finished by its own first process, so
 //! that the spawner does not wait; what goes wrong there is kept for whoever claims the jail.
 //!
-//! Not here: what the run brings (`claim.rs`), and the life of the first process (`init.rs`).
+//! Not here: what the run brings (`run_mounts.rs`), and the life of the first process (`init.rs`).
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -16,14 +16,15 @@ use rustix::process::{DumpableBehavior, WaitId, WaitIdOptions, chroot, fchdir, s
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 
 use crate::etc;
-use crate::filter::Filters;
 use crate::init;
 use crate::limits::JailLimits;
-use crate::message::{Identity, Reply, Step, Trouble};
 use crate::mounts::{
-    IMAGE, NO_DIRECTORY, NO_FILE, Open, READ_ONLY, attach, attach_over, become_root, copy, proc, terminals, tmpfs,
+    EMPTY_DIR, EMPTY_FILE, IMAGE, READ_ONLY, TmpfsMode, attach, attach_over, clone_mount, devpts, pivot_into, procfs,
+    tmpfs,
 };
-use crate::sys::{self, Child, Reach, Side};
+use crate::protocol::{JailUser, SetupError, SetupStep, SpawnerReply};
+use crate::seccomp::SeccompFilters;
+use crate::sys::{self, ChildProcess, ForkResult, MountScope};
 
 /// What every jail has of its own.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
@@ -35,7 +36,7 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWCGROUP;
 
 /// Parts of `/proc` that tell about the host, its devices and its paths, or act on it.
-pub(crate) const COVERED_IN_PROC: [&str; 27] = [
+pub(crate) const MASKED_PROC_PATHS: [&str; 27] = [
     "acpi",
     "asound",
     "bootconfig",
@@ -68,11 +69,11 @@ pub(crate) const COVERED_IN_PROC: [&str; 27] = [
 ];
 
 /// What programs read but must not write.
-const READ_ONLY_IN_PROC: &str = "sys";
+const READ_ONLY_PROC_PATH: &str = "sys";
 
 /// Bounds that a jail has by settings of its own namespaces. A TCP connection may buffer this much (least, initial and
 /// most), and each instance of inotify keeps thousands of events.
-const NAMESPACE_SETTINGS: [(&str, &str); 4] = [
+const NAMESPACE_SYSCTLS: [(&str, &str); 4] = [
     // The filter refuses them anyway; this also holds where a program finds a way around it.
     ("user/max_user_namespaces", "0"),
     ("user/max_inotify_instances", "32"),
@@ -82,172 +83,181 @@ const NAMESPACE_SETTINGS: [(&str, &str); 4] = [
 
 /// A jail that nobody has claimed yet.
 #[derive(Debug)]
-pub(crate) struct Jail {
-    pub(crate) init: Child,
+pub(crate) struct IdleJail {
+    pub(crate) init: ChildProcess,
     pub(crate) socket: OwnedFd,
     /// To the host.
     pub(crate) reply: OwnedFd,
 }
 
-impl Jail {
+impl IdleJail {
     /// Starts one. It finishes itself while the caller goes on. `doors` lead into its cgroup. If it cannot be started, the
     /// host is told.
-    pub(crate) fn start(identity: Identity, reply: OwnedFd, doors: &[OwnedFd], filter: &Filters) -> Option<Self> {
+    pub(crate) fn start(
+        identity: JailUser,
+        reply: OwnedFd,
+        doors: &[OwnedFd],
+        filter: &SeccompFilters,
+    ) -> Option<Self> {
         match Self::begin(identity, &reply, doors, filter) {
             Ok((init, socket)) => {
-                let _ = sys::send(reply.as_fd(), &Reply::Made.encode(), &[init.handle.as_fd()]);
+                let _ = sys::send(reply.as_fd(), &SpawnerReply::Created.encode(), &[init.pidfd.as_fd()]);
                 Some(Self { init, socket, reply })
             }
             Err(trouble) => {
-                let _ = sys::send(reply.as_fd(), &Reply::Failed(trouble).encode(), &[]);
+                let _ = sys::send(reply.as_fd(), &SpawnerReply::Failed(trouble).encode(), &[]);
                 None
             }
         }
     }
 
     fn begin(
-        identity: Identity,
+        identity: JailUser,
         reply: &OwnedFd,
         doors: &[OwnedFd],
-        filter: &Filters,
-    ) -> Result<(Child, OwnedFd), Trouble> {
-        let (socket, theirs) = sys::message_pair().map_err(Step::Namespaces.failed())?;
-        match start_mapped(NAMESPACES, Map { inside: INSIDE, outside: identity })? {
-            Side::Child => init::live(&theirs, reply, doors, filter),
-            Side::Parent(child) => Ok((child, socket)),
+        filter: &SeccompFilters,
+    ) -> Result<(ChildProcess, OwnedFd), SetupError> {
+        let (socket, theirs) = sys::message_pair().map_err(SetupStep::Namespaces.failed())?;
+        match clone_with_id_map(NAMESPACES, IdMapping { inside: INSIDE_USER, outside: identity })? {
+            ForkResult::Child => init::run_init(&theirs, reply, doors, filter),
+            ForkResult::Parent(child) => Ok((child, socket)),
         }
     }
 }
 
 /// Who the program is to itself.
-const INSIDE: Identity = Identity { uid: etc::UID, gid: etc::GID };
+const INSIDE_USER: JailUser = JailUser { uid: etc::UID, gid: etc::GID };
 
 /// One user and one group that a user namespace has.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Map {
-    pub(crate) inside: Identity,
-    pub(crate) outside: Identity,
+pub(crate) struct IdMapping {
+    pub(crate) inside: JailUser,
+    pub(crate) outside: JailUser,
 }
 
 /// A process in namespaces of its own, with its user mapped when this returns there. The new process may still be looked
 /// into, by the spawner among others; whoever means to stay sees to that.
-pub(crate) fn start_mapped(namespaces: libc::c_int, map: Map) -> Result<Side, Trouble> {
-    let failed = || Step::Namespaces.failed::<Errno>();
+pub(crate) fn clone_with_id_map(namespaces: libc::c_int, map: IdMapping) -> Result<ForkResult, SetupError> {
+    let failed = || SetupStep::Namespaces.failed::<Errno>();
     let (ours, theirs) = sys::message_pair().map_err(failed())?;
     // The files that take the mapping belong to the host's root while the process may not be looked into.
     set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(failed())?;
     // SAFETY: the spawner has one thread.
     let side = unsafe { sys::clone_into(namespaces) };
-    if !matches!(side, Ok(Side::Child)) {
+    if !matches!(side, Ok(ForkResult::Child)) {
         set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed())?;
     }
     match side.map_err(failed())? {
-        Side::Child => {
+        ForkResult::Child => {
             drop(ours);
             // Nothing comes where the parent failed, or died.
             let go = sys::receive(theirs.as_fd(), &mut [0; 1]).is_ok_and(|(bytes, _)| !bytes.is_empty());
-            if go { Ok(Side::Child) } else { sys::leave() }
+            if go { Ok(ForkResult::Child) } else { sys::exit() }
         }
-        Side::Parent(child) => {
-            let mapped = write_map(&child, "uid_map", map.inside.uid, map.outside.uid)
-                .and_then(|()| write_map(&child, "gid_map", map.inside.gid, map.outside.gid))
-                .and_then(|()| sys::send(ours.as_fd(), b"g", &[]).map_err(Step::Users.failed()));
+        ForkResult::Parent(child) => {
+            let mapped = write_id_map(&child, "uid_map", map.inside.uid, map.outside.uid)
+                .and_then(|()| write_id_map(&child, "gid_map", map.inside.gid, map.outside.gid))
+                .and_then(|()| sys::send(ours.as_fd(), b"g", &[]).map_err(SetupStep::Users.failed()));
             if mapped.is_err() {
                 // It hears nothing, and ends.
                 drop(ours);
-                let _ = waitid(WaitId::PidFd(child.handle.as_fd()), WaitIdOptions::EXITED);
+                let _ = waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED);
             }
-            mapped.map(|()| Side::Parent(child))
+            mapped.map(|()| ForkResult::Parent(child))
         }
     }
 }
 
 /// Where the `/proc` that there is has a process. It may count in another pid namespace than we do.
-pub(crate) fn process_path(child: &Child) -> std::io::Result<PathBuf> {
-    let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", child.handle.as_raw_fd()))?;
+pub(crate) fn process_path(child: &ChildProcess) -> std::io::Result<PathBuf> {
+    let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", child.pidfd.as_raw_fd()))?;
     let pid = about.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse::<u32>().ok());
     pid.map(|pid| Path::new("/proc").join(pid.to_string())).ok_or_else(|| Errno::SRCH.into())
 }
 
-fn write_map(child: &Child, file: &str, inside: u32, outside: u32) -> Result<(), Trouble> {
+fn write_id_map(child: &ChildProcess, file: &str, inside: u32, outside: u32) -> Result<(), SetupError> {
     process_path(child)
         .and_then(|process| OpenOptions::new().write(true).open(process.join(file)))
         .and_then(|mut map| map.write_all(format!("{inside} {outside} 1").as_bytes()))
-        .map_err(|cause| Step::Users.failed_with(&cause))
+        .map_err(|cause| SetupStep::Users.failed_with(&cause))
 }
 
 /// What a jail has, as its first process found it.
 #[derive(Debug)]
-pub(crate) struct Furnished {
-    pub(crate) proc: bool,
+pub(crate) struct JailRoot {
+    pub(crate) has_proc: bool,
     /// The spawner's `/proc`, which knows the jail's processes by other numbers. None of them finds it.
-    pub(crate) above: OwnedFd,
+    pub(crate) spawner_proc: OwnedFd,
     /// What lies above the root that every process of the jail has. What is mounted here, none of them finds, not even in
     /// its list of mounts.
-    pub(crate) hall: OwnedFd,
+    pub(crate) hidden_root: OwnedFd,
 }
 
 /// In the first process of a new jail: becomes its user, and builds its root.
-pub(crate) fn furnish() -> Result<Furnished, Trouble> {
+pub(crate) fn build_root() -> Result<JailRoot, SetupError> {
     let (uid, gid) = (Uid::from_raw(etc::UID), Gid::from_raw(etc::GID));
-    set_thread_res_gid(gid, gid, gid).map_err(Step::Users.failed())?;
-    set_thread_res_uid(uid, uid, uid).map_err(Step::Users.failed())?;
+    set_thread_res_gid(gid, gid, gid).map_err(SetupStep::Users.failed())?;
+    set_thread_res_uid(uid, uid, uid).map_err(SetupStep::Users.failed())?;
     // With every change of users these two are lost.
-    sys::die_with_parent().map_err(Step::Hold.failed())?;
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(Step::Hold.failed())?;
+    sys::die_with_parent().map_err(SetupStep::Hold.failed())?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(SetupStep::Hold.failed())?;
 
-    sys::raise_loopback().map_err(Step::Loopback.failed())?;
-    rustix::system::sethostname(etc::HOSTNAME.as_bytes()).map_err(Step::Root.failed())?;
-    build_root().map_err(Step::Root.failed())
+    sys::bring_up_loopback().map_err(SetupStep::Loopback.failed())?;
+    rustix::system::sethostname(etc::HOSTNAME.as_bytes()).map_err(SetupStep::Root.failed())?;
+    mount_root().map_err(SetupStep::Root.failed())
 }
 
-fn build_root() -> Result<Furnished, Errno> {
-    let root = copy(CWD, IMAGE, Reach::Tree)?;
-    let hall = tmpfs("64k", "1024", Open::ToItsOwner)?;
+fn mount_root() -> Result<JailRoot, Errno> {
+    let root = clone_mount(CWD, IMAGE, MountScope::Tree)?;
+    let hall = tmpfs("64k", "1024", TmpfsMode::OwnerOnly)?;
     attach(&hall, CWD, IMAGE)?;
     mkdirat(&hall, "jail", Mode::from_raw_mode(0o755))?;
     attach(&root, hall.as_fd(), "jail")?;
     let defaults = JailLimits::default();
-    let (size, files) = (defaults.tmp_bytes.to_string(), most_files(defaults.tmp_bytes));
-    for (path, open) in [("tmp", Open::ToAll), ("dev/shm", Open::ToAll), ("run/ringfence", Open::ToItsOwner)] {
+    let (size, files) = (defaults.tmp_bytes.to_string(), max_inodes(defaults.tmp_bytes));
+    for (path, open) in [
+        ("tmp", TmpfsMode::WorldWritable),
+        ("dev/shm", TmpfsMode::WorldWritable),
+        ("run/ringfence", TmpfsMode::OwnerOnly),
+    ] {
         attach(&tmpfs(&size, &files, open)?, root.as_fd(), path)?;
     }
     mkdirat(&root, "tmp/home", Mode::from_raw_mode(0o755))?;
-    match terminals() {
+    match devpts() {
         Ok(terminals) => attach(&terminals, root.as_fd(), "dev/pts")?,
         // Some containers refuse them. Programs then find that there are none.
         Err(Errno::PERM | Errno::ACCESS | Errno::NODEV) => {}
         Err(other) => return Err(other),
     }
-    for (name, value) in NAMESPACE_SETTINGS {
+    for (name, value) in NAMESPACE_SYSCTLS {
         let _ = std::fs::write(Path::new("/proc/sys").join(name), value);
     }
-    let proc = build_proc(&root)?;
+    let proc = mount_proc(&root)?;
     let above = open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    become_root(&hall)?;
+    pivot_into(&hall)?;
     fchdir(&root)?;
     chroot(".")?;
-    Ok(Furnished { proc, above, hall })
+    Ok(JailRoot { has_proc: proc, spawner_proc: above, hidden_root: hall })
 }
 
 /// A `/proc` of the jail's own processes. Some containers refuse one; then it is empty.
-fn build_proc(root: &OwnedFd) -> Result<bool, Errno> {
-    let proc = match proc() {
+fn mount_proc(root: &OwnedFd) -> Result<bool, Errno> {
+    let proc = match procfs() {
         Ok(proc) => proc,
         Err(Errno::PERM | Errno::ACCESS) => return Ok(false),
         Err(other) => return Err(other),
     };
     attach(&proc, root.as_fd(), "proc")?;
-    let part = copy(proc.as_fd(), READ_ONLY_IN_PROC, Reach::Tree)?;
-    sys::set_mount_flags(part.as_fd(), READ_ONLY, Reach::Tree, None)?;
-    attach(&part, proc.as_fd(), READ_ONLY_IN_PROC)?;
-    for name in COVERED_IN_PROC {
-        cover(root, proc.as_fd(), name)?;
+    let part = clone_mount(proc.as_fd(), READ_ONLY_PROC_PATH, MountScope::Tree)?;
+    sys::set_mount_flags(part.as_fd(), READ_ONLY, MountScope::Tree, None)?;
+    attach(&part, proc.as_fd(), READ_ONLY_PROC_PATH)?;
+    for name in MASKED_PROC_PATHS {
+        mask_path(root, proc.as_fd(), name)?;
     }
     Ok(true)
 }
 
-fn cover(root: &OwnedFd, directory: rustix::fd::BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
+fn mask_path(root: &OwnedFd, directory: rustix::fd::BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
     use rustix::fs::{FileType, fstat, openat};
     let target = match openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
         Ok(target) => target,
@@ -255,12 +265,12 @@ fn cover(root: &OwnedFd, directory: rustix::fd::BorrowedFd<'_>, name: &str) -> R
         Err(other) => return Err(other),
     };
     let is_directory = FileType::from_raw_mode(fstat(&target)?.st_mode) == FileType::Directory;
-    let nothing = if is_directory { NO_DIRECTORY } else { NO_FILE };
-    let nothing = copy(root.as_fd(), nothing.trim_start_matches('/'), Reach::Mount)?;
+    let nothing = if is_directory { EMPTY_DIR } else { EMPTY_FILE };
+    let nothing = clone_mount(root.as_fd(), nothing.trim_start_matches('/'), MountScope::Mount)?;
     attach_over(&nothing, target.as_fd())
 }
 
 /// As many files as there are small blocks.
-pub(crate) fn most_files(bytes: u64) -> String {
+pub(crate) fn max_inodes(bytes: u64) -> String {
     (bytes / 4096).max(1024).to_string()
 }

@@ -10,61 +10,61 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use ringfence_kernel::View;
+use ringfence_kernel::WorkspaceView;
 
-use crate::environment::EnvironmentError;
+use crate::environment::RunEnvironmentError;
+use crate::isolation::Isolation;
 use crate::limits::JailLimits;
-use crate::output::Captured;
+use crate::output::CapturedOutput;
 use crate::toolchains::Toolchain;
-use crate::walls::Wall;
 
 /// One program to be run in a jail of its own.
 #[derive(Debug)]
-pub struct Job<'a> {
+pub struct JailJob<'a> {
     /// The program and its arguments. It is looked up on the jail's own `PATH`.
     pub argv: Vec<OsString>,
-    pub script: Script,
+    pub script: JailScript,
     /// The caller's variables, laid over the fixed ones.
     pub env: BTreeMap<String, String>,
     pub limits: JailLimits,
     /// What it sees of the files: the workspace at `/workspace`, the rest at `/mnt/<alias>`.
-    pub view: &'a View,
+    pub view: &'a WorkspaceView,
     /// Read-only extras, where they are on the host.
     pub toolchains: &'a [Toolchain],
     /// The way out to the network, if one is granted.
     pub egress: Option<OwnedFd>,
     /// What it reads on standard input, for a program that is talked to. Nothing is there to be read without. Whoever
     /// talks to it bounds what it says, so that it may say as much as it likes altogether.
-    pub input: Option<&'a OwnedFd>,
+    pub stdin: Option<&'a OwnedFd>,
 }
 
 /// A file that the program finds at `/run/ringfence/<name>`.
 #[derive(Clone, Debug)]
-pub struct Script {
+pub struct JailScript {
     pub name: &'static str,
     pub bytes: Vec<u8>,
 }
 
 /// Who looks on while a program runs.
-pub trait Watch {
+pub trait ProgramObserver {
     /// Output, as it comes.
-    fn output(&self, stream: Stream, bytes: &[u8]);
+    fn on_output(&self, stream: OutputStream, bytes: &[u8]);
 
     /// Whether the program is to be ended. Asked at least every ten milliseconds.
-    fn stopped(&self) -> bool;
+    fn should_stop(&self) -> bool;
 }
 
 /// Where output came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
-    Out,
+pub enum OutputStream {
+    Stdout,
     Err,
 }
 
-impl Stream {
+impl OutputStream {
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Out => "stdout",
+            Self::Stdout => "stdout",
             Self::Err => "stderr",
         }
     }
@@ -72,26 +72,26 @@ impl Stream {
 
 /// How a run ended. Nothing of it is alive any more.
 #[derive(Debug)]
-pub struct Ended {
+pub struct RunResult {
     /// As a shell says it: the status, or 128 and the signal.
     pub exit_code: i32,
     pub signal: Option<i32>,
-    pub ended_by: EndedBy,
+    pub exit_reason: ExitReason,
     /// Whether a process could not be started because there were too many. Known only where a cgroup counts them.
-    pub crowded: bool,
-    pub stdout: Captured,
-    pub stderr: Captured,
+    pub process_limit_hit: bool,
+    pub stdout: CapturedOutput,
+    pub stderr: CapturedOutput,
     pub duration: Duration,
     /// The layer above the workspace with what the program changed, made by the program and therefore by nobody that is
     /// trusted. Nothing, where the run was ended before it had one.
     pub upper: Option<OwnedFd>,
     /// The walls that stood. None, where the run was ended before they did.
-    pub walls: Vec<Wall>,
+    pub isolation: Vec<Isolation>,
 }
 
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndedBy {
+pub enum ExitReason {
     Exit,
     Signal,
     Timeout,
@@ -101,7 +101,7 @@ pub enum EndedBy {
     Output,
 }
 
-impl EndedBy {
+impl ExitReason {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Exit => "exit",
@@ -117,23 +117,23 @@ impl EndedBy {
 
 /// Why nothing was run, or why nobody knows how it ended.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum JailError {
     /// This machine, or this workspace, cannot be confined.
     #[error("no jail here: {reason}; {hint}")]
     Unavailable { reason: String, hint: String },
     #[error("there is no program `{name}` in the jail")]
-    NoProgram { name: String },
+    ProgramNotFound { name: String },
     /// A variable that a caller may not set.
     #[error(transparent)]
-    Environment(#[from] EnvironmentError),
+    Environment(#[from] RunEnvironmentError),
     /// All that was in the jail is dead, but not by the program's doing or ours.
     #[error("{0} ended unexpectedly, and the run with it; try again")]
-    Lost(&'static str),
+    UnexpectedExit(&'static str),
     #[error("the jail could not {0}")]
     Io(&'static str, #[source] std::io::Error),
 }
 
-impl Failure {
+impl JailError {
     pub(crate) fn unavailable(reason: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Unavailable { reason: reason.into(), hint: hint.into() }
     }

@@ -5,58 +5,63 @@
 use std::process::ExitCode;
 
 mod bwrap;
+mod bwrap_init;
+mod bwrap_launcher;
 mod cargo_home;
 mod cgroup;
 mod cgroup_paths;
-mod claim;
-mod denied;
+mod diagnose;
 mod environment;
 mod etc;
-mod filter;
-mod filter_rules;
 mod init;
-mod inmate;
+mod isolation;
 mod jail;
 mod job;
-mod launcher;
+mod landlock_rules;
 mod limits;
 mod lock_budget;
 mod lockdown;
-mod memory_watch;
-mod message;
+mod memory_monitor;
 mod mounts;
 mod output;
+mod protocol;
 mod report;
-mod ruleset;
 mod run;
 mod run_code;
+mod run_mounts;
 mod sandbox;
+mod seccomp;
+mod seccomp_rules;
 mod spawner;
+mod spawner_handle;
 mod sys;
 mod toolchain_secrets;
 mod toolchains;
-mod walls;
-mod warden;
 
-pub use bwrap::{Fallback, falls_back};
-pub use denied::{Barrier, Denied, WRITABLE, WRITABLE_BY_BWRAP, crowded, explain};
-pub use environment::EnvironmentError;
-pub use job::{Ended, EndedBy, Failure, Job, Script, Stream, Watch};
+pub use bwrap::{JailFallback, needs_bwrap_fallback};
+pub use diagnose::{
+    SandboxDenial, SandboxDenialKind, WRITABLE, WRITABLE_BY_BWRAP, diagnose_stderr, process_limit_denial,
+};
+pub use environment::RunEnvironmentError;
+pub use isolation::{Isolation, IsolationStatus, probe};
+pub use job::{ExitReason, JailError, JailJob, JailScript, OutputStream, ProgramObserver, RunResult};
 pub use limits::JailLimits;
-pub use output::{Captured, HeadTail};
-pub use run_code::{Jail, register};
-pub use sandbox::{Sandbox, Settings};
+pub use output::{CapturedOutput, HeadTailBuffer};
+pub use run_code::{RunCodeSetup, register};
+pub use sandbox::{Sandbox, SandboxSettings};
 pub use toolchains::{Toolchain, detect};
-pub use walls::{Standing, Wall, probe};
 
 /// For a server that runs for long: workers come and go, each on a heap of its own, and glibc gives little of those back.
-pub fn bound_memory() {
+pub fn limit_malloc_arenas() {
     const HEAPS: i32 = 2;
-    sys::bound_heaps(HEAPS);
+    sys::set_malloc_arenas(HEAPS);
 }
 
 /// For the first line of `main` of a program that runs others in jails: it is started again as one of its helpers.
 /// Something, if this process is one; it has done its work then.
-pub fn take_part() -> Option<ExitCode> {
-    spawner::spawner_main().or_else(launcher::launcher_main).or_else(inmate::inmate_main).or_else(walls::probe_main)
+pub fn run_helper_if_requested() -> Option<ExitCode> {
+    spawner::spawner_main()
+        .or_else(bwrap_launcher::launcher_main)
+        .or_else(bwrap_init::bwrap_init_main)
+        .or_else(isolation::probe_main)
 }

@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 /// More processes than a jail has of its own.
-const JAILS_OWN: u64 = 8;
+const JAIL_OVERHEAD_PROCESSES: u64 = 8;
 
 /// The bounds of one run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,12 +61,12 @@ impl Default for JailLimits {
 impl JailLimits {
     /// The resource limits to set in the process that asks, none above what it has. Memory is not among them where a
     /// cgroup keeps it: only there is it what the whole tree uses, and programs map much more than they use.
-    pub(crate) fn rlimits(&self, memory: MemoryKeeper) -> Vec<(Resource, Rlimit)> {
+    pub(crate) fn rlimits(&self, memory: MemoryLimiter) -> Vec<(Resource, Rlimit)> {
         let cpu = self.cpu.as_secs().max(1);
         // It also counts the jail's own, and what it refuses nobody notes: where a cgroup counts, that is to be first.
         let processes = match memory {
-            MemoryKeeper::Cgroup => self.processes.saturating_add(JAILS_OWN),
-            MemoryKeeper::Rlimit => self.processes,
+            MemoryLimiter::Cgroup => self.processes.saturating_add(JAIL_OVERHEAD_PROCESSES),
+            MemoryLimiter::Rlimit => self.processes,
         };
         let mut wanted = vec![
             // The second in between is for the signal that says why it ends.
@@ -78,25 +78,25 @@ impl JailLimits {
             (Resource::Nice, 0, 0),
             (Resource::Rtprio, 0, 0),
         ];
-        if memory == MemoryKeeper::Rlimit {
+        if memory == MemoryLimiter::Rlimit {
             wanted.push((Resource::Data, self.memory_bytes, self.memory_bytes));
         }
         let lowered =
-            wanted.into_iter().map(|(resource, soft, hard)| (resource, lowered(getrlimit(resource), soft, hard)));
-        lowered.chain([(Resource::Core, no_core(getrlimit(Resource::Core)))]).collect()
+            wanted.into_iter().map(|(resource, soft, hard)| (resource, lower_rlimit(getrlimit(resource), soft, hard)));
+        lowered.chain([(Resource::Core, core_rlimit(getrlimit(Resource::Core)))]).collect()
     }
 }
 
 /// No core, neither as a file nor for the program that collects the machine's cores, which is root's and runs outside. With
 /// a limit of zero that program would still be started; with one byte it is not.
-fn no_core(now: Rlimit) -> Rlimit {
+fn core_rlimit(now: Rlimit) -> Rlimit {
     let most = now.maximum.map_or(1, |most| most.min(1));
     Rlimit { current: Some(most), maximum: Some(most) }
 }
 
 /// Who bounds the memory of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MemoryKeeper {
+pub(crate) enum MemoryLimiter {
     /// A cgroup, all processes together.
     Cgroup,
     /// `RLIMIT_DATA`, each process alone. It counts private memory that can be written, so that what is reserved without
@@ -105,7 +105,7 @@ pub(crate) enum MemoryKeeper {
 }
 
 /// Nothing stands for no bound.
-fn lowered(now: Rlimit, soft: u64, hard: u64) -> Rlimit {
+fn lower_rlimit(now: Rlimit, soft: u64, hard: u64) -> Rlimit {
     let hard = now.maximum.map_or(hard, |most| most.min(hard));
     let soft = now.current.map_or(soft, |most| most.min(soft)).min(hard);
     Rlimit { current: Some(soft), maximum: Some(hard) }
@@ -117,16 +117,16 @@ mod tests {
 
     use rustix::process::{Resource, Rlimit, getrlimit};
 
-    use super::{JailLimits, MemoryKeeper, lowered, no_core};
+    use super::{JailLimits, MemoryLimiter, core_rlimit, lower_rlimit};
 
     #[test]
     fn a_resource_limit_is_only_lowered() {
         let now = |current, maximum| Rlimit { current, maximum };
-        assert_eq!(lowered(now(None, None), 5, 6), now(Some(5), Some(6)));
-        assert_eq!(lowered(now(Some(3), Some(100)), 5, 6), now(Some(3), Some(6)));
-        assert_eq!(lowered(now(Some(3), Some(4)), 5, 6), now(Some(3), Some(4)));
+        assert_eq!(lower_rlimit(now(None, None), 5, 6), now(Some(5), Some(6)));
+        assert_eq!(lower_rlimit(now(Some(3), Some(100)), 5, 6), now(Some(3), Some(6)));
+        assert_eq!(lower_rlimit(now(Some(3), Some(4)), 5, 6), now(Some(3), Some(4)));
         let most = JailLimits { open_files: u64::MAX, ..JailLimits::default() };
-        for (resource, limit) in most.rlimits(MemoryKeeper::Rlimit) {
+        for (resource, limit) in most.rlimits(MemoryLimiter::Rlimit) {
             let now = getrlimit(resource);
             assert!(now.maximum.is_none_or(|most| limit.maximum.unwrap() <= most), "{resource:?}");
         }
@@ -134,18 +134,18 @@ mod tests {
 
     #[test]
     fn a_core_is_one_byte_and_therefore_none() {
-        let found = JailLimits::default().rlimits(MemoryKeeper::Cgroup);
+        let found = JailLimits::default().rlimits(MemoryLimiter::Cgroup);
         let cores: Vec<_> = found.iter().filter(|(resource, _)| *resource == Resource::Core).collect();
         assert_eq!(cores.len(), 1);
         let now = |current, maximum| Rlimit { current, maximum };
-        assert_eq!(no_core(now(Some(0), None)), now(Some(1), Some(1)));
-        assert_eq!(no_core(now(Some(0), Some(0))), now(Some(0), Some(0)));
+        assert_eq!(core_rlimit(now(Some(0), None)), now(Some(1), Some(1)));
+        assert_eq!(core_rlimit(now(Some(0), Some(0))), now(Some(0), Some(0)));
     }
 
     #[test]
     fn processor_time_ends_with_a_signal_that_says_so() {
         let limits = JailLimits { cpu: Duration::from_millis(10), ..JailLimits::default() };
-        let found = limits.rlimits(MemoryKeeper::Cgroup);
+        let found = limits.rlimits(MemoryLimiter::Cgroup);
         assert!(found.contains(&(Resource::Cpu, Rlimit { current: Some(1), maximum: Some(2) })), "{found:?}");
         assert!(!found.iter().any(|(resource, _)| *resource == Resource::Data));
     }

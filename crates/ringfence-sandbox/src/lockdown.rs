@@ -4,7 +4,7 @@
 //! comes last, and the program starts only when all of them are done. A step that fails ends the process. What is the same
 //! for every program is done before there is an order.
 //!
-//! Not here: what the walls are made of (`ruleset.rs`, `filter.rs`, `limits.rs`).
+//! Not here: what the walls are made of (`landlock_rules.rs`, `seccomp.rs`, `limits.rs`).
 
 use std::convert::Infallible;
 use std::ffi::CString;
@@ -21,121 +21,134 @@ use rustix::thread::{
     unshare_unsafe,
 };
 
-use crate::bwrap::Backend;
+use crate::bwrap::JailBackend;
 use crate::cargo_home::link_cargo_home;
-use crate::claim::WORKSPACE;
 use crate::environment::CARGO_HOME;
-use crate::filter::Filters;
-use crate::limits::MemoryKeeper;
-use crate::message::{LONGEST, Order, Reply, Step, Trouble};
-use crate::ruleset::{ConfineError, Confined, Rules, rules};
+use crate::landlock_rules::{LandlockEnforcement, LandlockError, LandlockRules, writable_rules};
+use crate::limits::MemoryLimiter;
+use crate::protocol::{MAX_MESSAGE_BYTES, RunSpec, SetupError, SetupStep, SpawnerReply};
+use crate::run_mounts::WORKSPACE;
+use crate::seccomp::SeccompFilters;
 use crate::sys;
 
 /// Where the program may write, besides the workspace, which is not there yet when this is said.
 const WRITABLE: [&str; 2] = ["/tmp", "/dev/shm"];
 
 /// Does what can be done ahead, waits for an order on `socket`, and becomes its program, or says there why not.
-pub(crate) fn live(socket: &OwnedFd, doors: &[OwnedFd], filter: &Filters, backend: Backend) -> ! {
+pub(crate) fn run_child(socket: &OwnedFd, doors: &[OwnedFd], filter: &SeccompFilters, backend: JailBackend) -> ! {
     let entered =
         doors.iter().try_for_each(|door| rustix::io::write(door, b"0").map(drop)).and_then(|()| match backend {
-            Backend::Native => own_groups(),
+            JailBackend::Native => unshare_cgroup_ns(),
             // It made that namespace too.
-            Backend::Bwrap => Ok(()),
+            JailBackend::Bwrap => Ok(()),
         });
-    let Ok(()) = sys::keep_only(&[socket.as_fd()]) else { sys::leave() };
-    let socket = sys::kept(0);
-    let entered = entered.map_err(|errno| Refused::from(Step::Cgroup.failed()(errno)));
-    let reply = match entered.and_then(|()| prepare(backend)).and_then(|rules| obey(&socket, rules, filter, backend)) {
+    let Ok(()) = sys::keep_only(&[socket.as_fd()]) else { sys::exit() };
+    let socket = sys::inherited_fd(0);
+    let entered = entered.map_err(|errno| LockdownError::from(SetupStep::Cgroup.failed()(errno)));
+    let reply = match entered
+        .and_then(|()| prepare(backend))
+        .and_then(|rules| receive_and_exec(&socket, rules, filter, backend))
+    {
         Ok(never) => match never {},
-        Err(Refused::NoProgram) => Reply::NoProgram,
-        Err(Refused::Trouble(trouble)) => Reply::Failed(trouble),
+        Err(LockdownError::ProgramNotFound) => SpawnerReply::ProgramNotFound,
+        Err(LockdownError::Setup(trouble)) => SpawnerReply::Failed(trouble),
     };
     let _ = sys::send(socket.as_fd(), &reply.encode(), &[]);
-    sys::leave()
+    sys::exit()
 }
 
 /// From here on the group that this process is in is the topmost that it sees. What the group is called says which process
 /// of the host made it.
-fn own_groups() -> Result<(), Errno> {
+fn unshare_cgroup_ns() -> Result<(), Errno> {
     // SAFETY: this process has one thread, and its descriptors stay its own.
     unsafe { unshare_unsafe(UnshareFlags::NEWCGROUP) }
 }
 
-enum Refused {
-    NoProgram,
-    Trouble(Trouble),
+enum LockdownError {
+    ProgramNotFound,
+    Setup(SetupError),
 }
 
-impl From<Trouble> for Refused {
-    fn from(trouble: Trouble) -> Self {
-        Self::Trouble(trouble)
+impl From<SetupError> for LockdownError {
+    fn from(trouble: SetupError) -> Self {
+        Self::Setup(trouble)
     }
 }
 
 /// What does not depend on the program: a session of its own, no input yet, and nothing to be gained by a capability.
-fn prepare(backend: Backend) -> Result<Rules, Refused> {
-    let failed = || Step::Start.failed::<Errno>();
+fn prepare(backend: JailBackend) -> Result<LandlockRules, LockdownError> {
+    let failed = || SetupStep::Start.failed::<Errno>();
     setsid().map_err(failed())?;
     sys::unblock_signals();
     umask(Mode::from_raw_mode(0o022));
     let nothing = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed())?;
-    sys::put_at(nothing.as_fd(), 0).map_err(failed())?;
+    sys::dup_onto(nothing.as_fd(), 0).map_err(failed())?;
     match backend {
-        Backend::Native => bound_capabilities().map_err(Step::Capabilities.failed())?,
+        JailBackend::Native => clear_bounding_set().map_err(SetupStep::Capabilities.failed())?,
         // It left no capability, not even the one to say so.
-        Backend::Bwrap => has_none().map_err(Step::Capabilities.failed())?,
+        JailBackend::Bwrap => check_no_capabilities().map_err(SetupStep::Capabilities.failed())?,
     }
-    set_no_new_privs(true).map_err(Step::Capabilities.failed())?;
-    Ok(rules(&WRITABLE.map(Path::new)).map_err(no_rules)?)
+    set_no_new_privs(true).map_err(SetupStep::Capabilities.failed())?;
+    Ok(writable_rules(&WRITABLE.map(Path::new)).map_err(landlock_setup_error)?)
 }
 
-fn obey(socket: &OwnedFd, rules: Rules, filter: &Filters, backend: Backend) -> Result<Infallible, Refused> {
-    let failed = || Step::Order.failed::<Errno>();
-    let mut buffer = [0; LONGEST];
+fn receive_and_exec(
+    socket: &OwnedFd,
+    rules: LandlockRules,
+    filter: &SeccompFilters,
+    backend: JailBackend,
+) -> Result<Infallible, LockdownError> {
+    let failed = || SetupStep::Order.failed::<Errno>();
+    let mut buffer = [0; MAX_MESSAGE_BYTES];
     let (_, descriptors) = sys::receive(socket.as_fd(), &mut buffer).map_err(failed())?;
     let [text, output, errors, input @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG).into()) };
-    let order = Order::read(text).map_err(failed())?;
-    sys::put_at(output.as_fd(), 1).map_err(failed())?;
-    sys::put_at(errors.as_fd(), 2).map_err(failed())?;
+    let order = RunSpec::read(text).map_err(failed())?;
+    sys::dup_onto(output.as_fd(), 1).map_err(failed())?;
+    sys::dup_onto(errors.as_fd(), 2).map_err(failed())?;
     if let [input] = input {
-        sys::put_at(input.as_fd(), 0).map_err(failed())?;
+        sys::dup_onto(input.as_fd(), 0).map_err(failed())?;
     }
     // From here on there is nothing open but the streams, and the socket that closes with the change of programs.
     drop(descriptors);
     let rules = match backend {
-        Backend::Native => rules.and_writable(&[Path::new(WORKSPACE)]).map_err(no_rules)?,
-        Backend::Bwrap => rules,
+        JailBackend::Native => rules.allow_writes(&[Path::new(WORKSPACE)]).map_err(landlock_setup_error)?,
+        JailBackend::Bwrap => rules,
     };
     lock_down(&order, socket, rules, filter)
 }
 
-fn no_rules(_: ConfineError) -> Trouble {
-    Step::Landlock.failed()(Errno::PERM)
+fn landlock_setup_error(_: LandlockError) -> SetupError {
+    SetupStep::Landlock.failed()(Errno::PERM)
 }
 
-fn lock_down(order: &Order, socket: &OwnedFd, rules: Rules, filter: &Filters) -> Result<Infallible, Refused> {
-    let program = Program::from(order)?;
-    chdir(WORKSPACE).map_err(Step::Start.failed())?;
+fn lock_down(
+    order: &RunSpec,
+    socket: &OwnedFd,
+    rules: LandlockRules,
+    filter: &SeccompFilters,
+) -> Result<Infallible, LockdownError> {
+    let program = ExecSpec::from(order)?;
+    chdir(WORKSPACE).map_err(SetupStep::Start.failed())?;
     if !order.cargo_home.as_os_str().is_empty() {
         link_cargo_home(&order.cargo_home, Path::new(CARGO_HOME));
     }
-    let keeper = if order.memory_kept { MemoryKeeper::Cgroup } else { MemoryKeeper::Rlimit };
+    let keeper = if order.memory_by_cgroup { MemoryLimiter::Cgroup } else { MemoryLimiter::Rlimit };
     for (resource, limit) in order.limits.rlimits(keeper) {
-        setrlimit(resource, limit).map_err(Step::Limits.failed())?;
+        setrlimit(resource, limit).map_err(SetupStep::Limits.failed())?;
     }
-    if rules.confine().map_err(no_rules)? == Confined::Not {
-        return Err(Step::Landlock.failed()(Errno::NOSYS).into());
+    if rules.restrict_self().map_err(landlock_setup_error)? == LandlockEnforcement::NotEnforced {
+        return Err(SetupStep::Landlock.failed()(Errno::NOSYS).into());
     }
-    drop_capabilities().map_err(Step::Capabilities.failed())?;
-    let requests = filter.install(keeper).map_err(|_| Step::Seccomp.failed()(Errno::PERM))?;
+    drop_capabilities().map_err(SetupStep::Capabilities.failed())?;
+    let requests = filter.install(keeper).map_err(|_| SetupStep::Seccomp.failed()(Errno::PERM))?;
 
-    let (started, requests) = (Reply::Started { proc: true }, requests.as_slice());
-    sys::send(socket.as_fd(), &started.encode(), &sys::borrowed(requests)).map_err(Step::Start.failed())?;
-    Err(program.execute())
+    let (started, requests) = (SpawnerReply::Started { proc: true }, requests.as_slice());
+    sys::send(socket.as_fd(), &started.encode(), &sys::borrowed(requests)).map_err(SetupStep::Start.failed())?;
+    Err(program.exec())
 }
 
 /// No program that is started from here on gains a capability, and there is no way to change that.
-fn bound_capabilities() -> Result<(), Errno> {
+fn clear_bounding_set() -> Result<(), Errno> {
     let bits = CapabilitiesSecureBits::NO_ROOT
         | CapabilitiesSecureBits::NO_ROOT_LOCKED
         | CapabilitiesSecureBits::NO_SETUID_FIXUP
@@ -157,7 +170,7 @@ fn bound_capabilities() -> Result<(), Errno> {
 }
 
 /// That there is no capability to be lost, and none to be gained.
-fn has_none() -> Result<(), Errno> {
+fn check_no_capabilities() -> Result<(), Errno> {
     let CapabilitySets { effective, permitted, inheritable } = capabilities(None)?;
     let none = effective.union(permitted).union(inheritable).is_empty();
     if none { clear_ambient_capability_set() } else { Err(Errno::PERM) }
@@ -170,21 +183,21 @@ pub(crate) fn drop_capabilities() -> Result<(), Errno> {
 }
 
 /// What is to be executed, in the kernel's form, so that nothing is left to do behind the walls.
-struct Program {
+struct ExecSpec {
     /// Where it may be, in order.
-    places: Vec<CString>,
+    paths: Vec<CString>,
     argv: Vec<CString>,
     env: Vec<CString>,
 }
 
-impl Program {
-    fn from(order: &Order) -> Result<Self, Refused> {
-        let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| Step::Order.failed()(Errno::INVAL));
+impl ExecSpec {
+    fn from(order: &RunSpec) -> Result<Self, LockdownError> {
+        let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| SetupStep::Order.failed()(Errno::INVAL));
         let texts = |list: &[std::ffi::OsString]| list.iter().map(|one| text(one.as_bytes())).collect();
         let (argv, env): (Result<Vec<_>, _>, Result<Vec<_>, _>) = (texts(&order.argv), texts(&order.env));
         let name = order.argv.first().map(|name| name.as_bytes()).unwrap_or_default();
         if name.is_empty() {
-            return Err(Refused::NoProgram);
+            return Err(LockdownError::ProgramNotFound);
         }
         let path = order.env.iter().find_map(|one| one.as_bytes().strip_prefix(b"PATH=")).unwrap_or_default();
         let places = if name.contains(&b'/') {
@@ -193,17 +206,17 @@ impl Program {
             let directories = path.split(|&byte| byte == b':').filter(|directory| directory.starts_with(b"/"));
             directories.map(|directory| text(&[directory, b"/", name].concat())).collect::<Result<_, _>>()?
         };
-        Ok(Self { places, argv: argv?, env: env? })
+        Ok(Self { paths: places, argv: argv?, env: env? })
     }
 
     /// Comes back only with the reason why it could not.
-    fn execute(&self) -> Refused {
-        for place in &self.places {
-            match sys::execute(place, &self.argv, &self.env) {
+    fn exec(&self) -> LockdownError {
+        for place in &self.paths {
+            match sys::execve(place, &self.argv, &self.env) {
                 Errno::NOENT | Errno::NOTDIR | Errno::ACCESS => {}
-                other => return Refused::Trouble(Step::Start.failed()(other)),
+                other => return LockdownError::Setup(SetupStep::Start.failed()(other)),
             }
         }
-        Refused::NoProgram
+        LockdownError::ProgramNotFound
     }
 }

@@ -4,7 +4,7 @@
 //! only what `etc.rs` lists. It lives in a mount namespace of its own, so that a new jail copies a handful of mounts and
 //! not all of the host's.
 //!
-//! Not here: what differs between jails (`jail.rs`) and between runs (`claim.rs`).
+//! Not here: what differs between jails (`jail.rs`) and between runs (`run_mounts.rs`).
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -25,24 +25,24 @@ use rustix::process::{chdir, fchdir, pivot_root};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use crate::etc;
-use crate::sys::{Reach, set_mount_flags};
-use crate::toolchain_secrets::{Secret, secrets};
+use crate::sys::{MountScope, set_mount_flags};
+use crate::toolchain_secrets::{SecretPath, find_secrets};
 
 /// Below this the image lies, in the namespace that new jails copy.
 pub(crate) const IMAGE: &str = "/image";
 
 /// What is mounted over what must not be seen: an empty file, and an empty directory.
-pub(crate) const NO_FILE: &str = "/run/nothing/file";
-pub(crate) const NO_DIRECTORY: &str = "/run/nothing/directory";
+pub(crate) const EMPTY_FILE: &str = "/run/nothing/file";
+pub(crate) const EMPTY_DIR: &str = "/run/nothing/directory";
 
 /// Directories of the host that are shown, or links that are shown as links.
-pub(crate) const SYSTEM: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+pub(crate) const SYSTEM_DIRS: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
 /// Devices that are no way to anything. The last is a process's own terminal, which only ever is one of the jail's.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 /// Names below `/dev` that point at the jail's own terminals, and at a process's own descriptors.
-const STREAMS: [(&str, &str); 5] = [
+const DEV_LINKS: [(&str, &str); 5] = [
     ("ptmx", "pts/ptmx"),
     ("fd", "/proc/self/fd"),
     ("stdin", "/proc/self/fd/0"),
@@ -55,11 +55,12 @@ const MOUNT_POINTS: [&str; 9] =
     ["proc", "tmp", "run/ringfence", "run/nothing/directory", "workspace", "mnt", "dev/pts", "dev/shm", "var"];
 
 /// Single files of the host that are larger than this are left out.
-const LARGEST_COPY: u64 = 8 << 20;
+const MAX_COPY_BYTES: u64 = 8 << 20;
 
 /// No program in a jail gains from a setuid bit or a device.
-pub(crate) const TAME: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
-pub(crate) const READ_ONLY: MountAttrFlags = TAME.union(MountAttrFlags::MOUNT_ATTR_RDONLY);
+pub(crate) const NOSUID_NODEV: MountAttrFlags =
+    MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
+pub(crate) const READ_ONLY: MountAttrFlags = NOSUID_NODEV.union(MountAttrFlags::MOUNT_ATTR_RDONLY);
 
 /// Leaves the current mount namespace for a new one in which there is nothing but a `/proc` and the image. The `/proc` is one
 /// of this process's pid namespace or, where a container refuses that, the one that we were started with.
@@ -71,30 +72,30 @@ pub(crate) fn enter_image(toolchains: &[PathBuf]) -> Result<(), Errno> {
 
     // Before there is another root.
     let mounted = mount_points();
-    let base = tmpfs("8m", "16384", Open::ToItsOwner)?;
+    let base = tmpfs("8m", "16384", TmpfsMode::OwnerOnly)?;
     for name in ["proc", "image", "masks"] {
         mkdirat(&base, name, Mode::from_raw_mode(0o755))?;
     }
     // Over the root, where it hides nothing: paths are looked up from the held one.
     attach(&base, CWD, "/")?;
-    let proc = match proc() {
-        Err(Errno::PERM | Errno::ACCESS) => copy(host.as_fd(), "proc", Reach::Tree),
+    let proc = match procfs() {
+        Err(Errno::PERM | Errno::ACCESS) => clone_mount(host.as_fd(), "proc", MountScope::Tree),
         made => made,
     };
     attach(&proc?, base.as_fd(), "proc")?;
-    let image = tmpfs("32m", "4096", Open::ToItsOwner)?;
+    let image = tmpfs("32m", "4096", TmpfsMode::OwnerOnly)?;
     attach(&image, base.as_fd(), "image")?;
-    fill(&Image { base: &base, image: &image, host: &Host(host), mounted }, toolchains)?;
-    set_mount_flags(image.as_fd(), READ_ONLY, Reach::Mount, None)?;
-    become_root(&base)
+    fill_image(&ImageBuilder { base: &base, image: &image, host: &HostRoot(host), mounted }, toolchains)?;
+    set_mount_flags(image.as_fd(), READ_ONLY, MountScope::Mount, None)?;
+    pivot_into(&base)
 }
 
 /// An image that is being filled.
-struct Image<'a> {
+struct ImageBuilder<'a> {
     /// What the image is attached to. Jails see nothing of it.
     base: &'a OwnedFd,
     image: &'a OwnedFd,
-    host: &'a Host,
+    host: &'a HostRoot,
     /// Where the host has something mounted.
     mounted: Vec<PathBuf>,
 }
@@ -106,7 +107,7 @@ fn mount_points() -> Vec<PathBuf> {
 }
 
 /// Makes a mount the root, and lets go of everything else.
-pub(crate) fn become_root(root: &OwnedFd) -> Result<(), Errno> {
+pub(crate) fn pivot_into(root: &OwnedFd) -> Result<(), Errno> {
     fchdir(root)?;
     pivot_root(".", ".")?;
     // The old root lies on top of the new one now.
@@ -116,30 +117,30 @@ pub(crate) fn become_root(root: &OwnedFd) -> Result<(), Errno> {
 
 /// Who may write to a new file system in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Open {
-    ToItsOwner,
-    ToAll,
+pub(crate) enum TmpfsMode {
+    OwnerOnly,
+    WorldWritable,
 }
 
 /// A new file system in memory with caps on bytes and files, not attached anywhere yet.
-pub(crate) fn tmpfs(size: &str, files: &str, open: Open) -> Result<OwnedFd, Errno> {
+pub(crate) fn tmpfs(size: &str, files: &str, open: TmpfsMode) -> Result<OwnedFd, Errno> {
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&context, "size", size)?;
     fsconfig_set_string(&context, "nr_inodes", files)?;
-    fsconfig_set_string(&context, "mode", if open == Open::ToAll { "1777" } else { "0755" })?;
+    fsconfig_set_string(&context, "mode", if open == TmpfsMode::WorldWritable { "1777" } else { "0755" })?;
     fsconfig_create(&context)?;
-    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, TAME)
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, NOSUID_NODEV)
 }
 
 /// The processes of this pid namespace.
-pub(crate) fn proc() -> Result<OwnedFd, Errno> {
+pub(crate) fn procfs() -> Result<OwnedFd, Errno> {
     let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;
-    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, TAME | MountAttrFlags::MOUNT_ATTR_NOEXEC)
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, NOSUID_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC)
 }
 
 /// Pseudo-terminals of the jail's own. The machine's are limited, so that each jail has a few.
-pub(crate) fn terminals() -> Result<OwnedFd, Errno> {
+pub(crate) fn devpts() -> Result<OwnedFd, Errno> {
     let context = fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (name, value) in [("ptmxmode", "0666"), ("mode", "0620"), ("max", "64")] {
         fsconfig_set_string(&context, name, value)?;
@@ -161,9 +162,13 @@ pub(crate) fn attach_over(mount: &OwnedFd, target: BorrowedFd<'_>) -> Result<(),
 }
 
 /// A copy of a mount, from there downwards, not attached anywhere yet.
-pub(crate) fn copy(directory: BorrowedFd<'_>, path: impl rustix::path::Arg, reach: Reach) -> Result<OwnedFd, Errno> {
+pub(crate) fn clone_mount(
+    directory: BorrowedFd<'_>,
+    path: impl rustix::path::Arg,
+    reach: MountScope,
+) -> Result<OwnedFd, Errno> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-    if reach == Reach::Tree {
+    if reach == MountScope::Tree {
         flags |= OpenTreeFlags::AT_RECURSIVE;
     }
     open_tree(directory, path, flags | OpenTreeFlags::AT_NO_AUTOMOUNT)
@@ -197,57 +202,57 @@ fn finish_overlay(context: &OwnedFd) -> Result<OwnedFd, Errno> {
     fsconfig_set_string(context, "source", "workspace")?;
     fsconfig_set_flag(context, "userxattr")?;
     fsconfig_create(context)?;
-    fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, TAME)
+    fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, NOSUID_NODEV)
 }
 
 /// The host's root, from which paths are looked up.
-struct Host(OwnedFd);
+struct HostRoot(OwnedFd);
 
-impl Host {
+impl HostRoot {
     fn kind(&self, path: &Path) -> Option<FileType> {
         let found = statat(&self.0, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         Some(FileType::from_raw_mode(found.st_mode))
     }
 }
 
-fn fill(all: &Image<'_>, toolchains: &[PathBuf]) -> Result<(), Errno> {
+fn fill_image(all: &ImageBuilder<'_>, toolchains: &[PathBuf]) -> Result<(), Errno> {
     let (image, host) = (all.image, all.host);
     for path in MOUNT_POINTS {
         make_directories(image, Path::new(path))?;
     }
-    make_file(image, Path::new(NO_FILE), b"")?;
+    make_file(image, Path::new(EMPTY_FILE), b"")?;
     symlinkat("/tmp", image, "var/tmp")?;
-    for name in SYSTEM {
-        show(image, host, Path::new(name))?;
+    for name in SYSTEM_DIRS {
+        bind_from_host(image, host, Path::new(name))?;
         // Where the kernel shows it by no overlay, it is shown as it is.
-        all.shut(Path::new(name), Within::System)?;
+        all.overlay_directory(Path::new(name), ImageSource::System)?;
     }
     for name in DEVICES {
         let path = Path::new("dev").join(name);
         make_file(image, &path, b"")?;
-        let device = copy(host.0.as_fd(), &path, Reach::Mount)?;
+        let device = clone_mount(host.0.as_fd(), &path, MountScope::Mount)?;
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        set_mount_flags(device.as_fd(), flags, Reach::Mount, None)?;
+        set_mount_flags(device.as_fd(), flags, MountScope::Mount, None)?;
         attach(&device, image.as_fd(), &path)?;
     }
-    for (name, target) in STREAMS {
+    for (name, target) in DEV_LINKS {
         symlinkat(target, image, Path::new("dev").join(name))?;
     }
     make_directories(image, Path::new("etc"))?;
     for (name, contents) in etc::files() {
         make_file(image, &Path::new("etc").join(name), contents.as_bytes())?;
     }
-    for name in etc::from_host(Path::new("/etc")) {
+    for name in etc::host_files(Path::new("/etc")) {
         let path = Path::new("etc").join(name);
-        show(image, host, &path)?;
-        all.shut(&path, Within::System)?;
+        bind_from_host(image, host, &path)?;
+        all.overlay_directory(&path, ImageSource::System)?;
     }
     for path in toolchains {
         let Ok(path) = path.strip_prefix("/") else { continue };
         // One that lies in what is shown already is there.
         if is_plain(path) && openat(image, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).is_err() {
-            show(image, host, path)?;
-            if let Shut::Not(shown) = all.shut(path, Within::Toolchain)? {
+            bind_from_host(image, host, path)?;
+            if let ImageOverlay::NotApplied(shown) = all.overlay_directory(path, ImageSource::Toolchain)? {
                 unmount(descriptor_path(&shown), UnmountFlags::DETACH)?;
             }
         }
@@ -257,43 +262,45 @@ fn fill(all: &Image<'_>, toolchains: &[PathBuf]) -> Result<(), Errno> {
 
 /// Where a directory is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Within {
+enum ImageSource {
     System,
     Toolchain,
 }
 
 /// Whether a directory is shown through an overlay.
-enum Shut {
-    Done,
+enum ImageOverlay {
+    Applied,
     /// It is shown as it is.
-    Not(OwnedFd),
+    NotApplied(OwnedFd),
 }
 
-impl Image<'_> {
+impl ImageBuilder<'_> {
     /// Shows a directory through an overlay: there is no process at the other end of its sockets and pipes, secrets in it
     /// are empty, and lists of mounts tell nothing of the host's file system. What is mounted inside is lost, and changes
     /// that the host makes later may be missed. So a directory of the system, which packages change, is shown as it is, but
     /// for secrets, if its file system tells nothing or something is mounted inside.
-    fn shut(&self, path: &Path, within: Within) -> Result<Shut, Errno> {
+    fn overlay_directory(&self, path: &Path, within: ImageSource) -> Result<ImageOverlay, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let shown = match openat(self.image, path, flags, Mode::empty()) {
             Ok(shown) => shown,
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(Shut::Done),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(ImageOverlay::Applied),
             Err(other) => return Err(other),
         };
         let whole = Path::new("/").join(path);
-        let Some(secrets) = secrets(&descriptor_directory(&self.host.0), path) else { return Ok(Shut::Not(shown)) };
+        let Some(secrets) = find_secrets(&descriptor_directory(&self.host.0), path) else {
+            return Ok(ImageOverlay::NotApplied(shown));
+        };
         let holds_mounts = self.mounted.iter().any(|point| *point != whole && point.starts_with(&whole));
-        if within == Within::System && (holds_mounts || is_local(&shown)?) {
-            self.cover(&shown, &secrets)?;
-            return Ok(Shut::Not(shown));
+        if within == ImageSource::System && (holds_mounts || is_local(&shown)?) {
+            self.mask_in_place(&shown, &secrets)?;
+            return Ok(ImageOverlay::NotApplied(shown));
         }
-        let masks = self.mask(&secrets)?;
-        let empty = openat(self.image, names(Path::new(NO_DIRECTORY)).collect::<PathBuf>(), flags, Mode::empty())?;
+        let masks = self.build_mask(&secrets)?;
+        let empty = openat(self.image, components(Path::new(EMPTY_DIR)).collect::<PathBuf>(), flags, Mode::empty())?;
         let lower: Vec<&OwnedFd> = masks.iter().map(|(_, directory)| directory).chain([&shown, &empty]).collect();
         let both = overlay(&lower, None).or_else(|_| {
             // Where scripts will be, there is nothing in the image yet.
-            attach(&copy(shown.as_fd(), "", Reach::Mount)?, self.image.as_fd(), "run/ringfence")?;
+            attach(&clone_mount(shown.as_fd(), "", MountScope::Mount)?, self.image.as_fd(), "run/ringfence")?;
             let masks = masks.iter().map(|(path, _)| format!("{path}:")).collect::<String>();
             let paths = format!("{masks}image/run/ringfence:image/run/nothing/directory");
             let both = overlay_by_paths(self.base, &paths, &[]);
@@ -301,27 +308,27 @@ impl Image<'_> {
             unmount(descriptor_path(&aside), UnmountFlags::DETACH)?;
             both
         });
-        let Ok(both) = both else { return Ok(Shut::Not(shown)) };
+        let Ok(both) = both else { return Ok(ImageOverlay::NotApplied(shown)) };
         unmount(descriptor_path(&shown), UnmountFlags::DETACH)?;
-        set_mount_flags(both.as_fd(), READ_ONLY, Reach::Mount, None)?;
-        attach(&both, self.image.as_fd(), path).map(|()| Shut::Done)
+        set_mount_flags(both.as_fd(), READ_ONLY, MountScope::Mount, None)?;
+        attach(&both, self.image.as_fd(), path).map(|()| ImageOverlay::Applied)
     }
 
-    fn cover(&self, shown: &OwnedFd, secrets: &[Secret]) -> Result<(), Errno> {
+    fn mask_in_place(&self, shown: &OwnedFd, secrets: &[SecretPath]) -> Result<(), Errno> {
         for secret in secrets {
             let (path, nothing) = match secret {
-                Secret::File(path) => (path, NO_FILE),
-                Secret::Directory(path) => (path, NO_DIRECTORY),
+                SecretPath::File(path) => (path, EMPTY_FILE),
+                SecretPath::Directory(path) => (path, EMPTY_DIR),
             };
             let target = openat(shown, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-            let nothing = copy(self.image.as_fd(), nothing.trim_start_matches('/'), Reach::Mount)?;
+            let nothing = clone_mount(self.image.as_fd(), nothing.trim_start_matches('/'), MountScope::Mount)?;
             attach_over(&nothing, target.as_fd())?;
         }
         Ok(())
     }
 
     /// A directory with empty files and directories in the place of secrets, to be laid over them.
-    fn mask(&self, secrets: &[Secret]) -> Result<Option<(String, OwnedFd)>, Errno> {
+    fn build_mask(&self, secrets: &[SecretPath]) -> Result<Option<(String, OwnedFd)>, Errno> {
         if secrets.is_empty() {
             return Ok(None);
         }
@@ -331,8 +338,8 @@ impl Image<'_> {
         let mask = openat(&masks, number.to_string(), DIRECTORY, Mode::empty())?;
         for secret in secrets {
             match secret {
-                Secret::File(path) => make_file(&mask, path, b"")?,
-                Secret::Directory(path) => {
+                SecretPath::File(path) => make_file(&mask, path, b"")?,
+                SecretPath::Directory(path) => {
                     make_directories(&mask, path)?;
                     let directory = openat(&mask, path, DIRECTORY, Mode::empty())?;
                     // Nothing of what lies below is merged into it.
@@ -377,7 +384,7 @@ fn descriptor_path(descriptor: &OwnedFd) -> String {
 
 /// Shows a directory or file of the host where it is, read-only, or a link as the link that it is. What is not there, or
 /// not for us to see, is not shown.
-fn show(image: &OwnedFd, host: &Host, path: &Path) -> Result<(), Errno> {
+fn bind_from_host(image: &OwnedFd, host: &HostRoot, path: &Path) -> Result<(), Errno> {
     let Some(kind) = host.kind(path) else { return Ok(()) };
     match kind {
         FileType::Symlink => {
@@ -392,29 +399,29 @@ fn show(image: &OwnedFd, host: &Host, path: &Path) -> Result<(), Errno> {
         FileType::RegularFile => return copy_file(image, host, path),
         _ => return Ok(()),
     }
-    let copied = match copy(host.0.as_fd(), path, Reach::Tree) {
+    let copied = match clone_mount(host.0.as_fd(), path, MountScope::Tree) {
         Ok(copied) => copied,
         Err(Errno::ACCESS | Errno::NOENT) => return Ok(()),
         Err(other) => return Err(other),
     };
-    set_mount_flags(copied.as_fd(), READ_ONLY, Reach::Tree, None)?;
+    set_mount_flags(copied.as_fd(), READ_ONLY, MountScope::Tree, None)?;
     attach(&copied, image.as_fd(), path)
 }
 
-fn copy_file(image: &OwnedFd, host: &Host, path: &Path) -> Result<(), Errno> {
+fn copy_file(image: &OwnedFd, host: &HostRoot, path: &Path) -> Result<(), Errno> {
     let source = match openat(&host.0, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
         Ok(source) => std::fs::File::from(source),
         Err(Errno::ACCESS | Errno::NOENT) => return Ok(()),
         Err(other) => return Err(other),
     };
     let mut contents = Vec::new();
-    let read = std::io::Read::read_to_end(&mut std::io::Read::take(source, LARGEST_COPY), &mut contents);
-    if read.is_ok_and(|length| (length as u64) < LARGEST_COPY) { make_file(image, path, &contents) } else { Ok(()) }
+    let read = std::io::Read::read_to_end(&mut std::io::Read::take(source, MAX_COPY_BYTES), &mut contents);
+    if read.is_ok_and(|length| (length as u64) < MAX_COPY_BYTES) { make_file(image, path, &contents) } else { Ok(()) }
 }
 
 fn make_directories(image: &OwnedFd, path: &Path) -> Result<(), Errno> {
     let mut made = PathBuf::new();
-    for name in names(path) {
+    for name in components(path) {
         made.push(name);
         match mkdirat(image, &made, Mode::from_raw_mode(0o755)) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -425,7 +432,7 @@ fn make_directories(image: &OwnedFd, path: &Path) -> Result<(), Errno> {
 }
 
 fn make_file(image: &OwnedFd, path: &Path, contents: &[u8]) -> Result<(), Errno> {
-    let path: PathBuf = names(path).collect();
+    let path: PathBuf = components(path).collect();
     if let Some(parent) = path.parent() {
         make_directories(image, parent)?;
     }
@@ -434,7 +441,7 @@ fn make_file(image: &OwnedFd, path: &Path, contents: &[u8]) -> Result<(), Errno>
     std::io::Write::write_all(&mut file, contents).map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO))
 }
 
-fn names(path: &Path) -> impl Iterator<Item = &OsStr> {
+fn components(path: &Path) -> impl Iterator<Item = &OsStr> {
     path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name),
         _ => None,
@@ -445,5 +452,5 @@ fn names(path: &Path) -> impl Iterator<Item = &OsStr> {
 pub(crate) fn is_plain(path: &Path) -> bool {
     let own = ["proc", "dev", "tmp", "run", "workspace", "mnt", "etc", "sys"];
     path.components().all(|part| matches!(part, Component::Normal(_)))
-        && names(path).next().is_some_and(|first| !own.iter().any(|own| own.as_bytes() == first.as_bytes()))
+        && components(path).next().is_some_and(|first| !own.iter().any(|own| own.as_bytes() == first.as_bytes()))
 }

@@ -10,11 +10,11 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 /// The longest character has four bytes, so that a cut leaves at most three of one.
-const PARTIAL: usize = 3;
+const MAX_PARTIAL_CHAR: usize = 3;
 
 /// What is kept of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Captured {
+pub struct CapturedOutput {
     /// All of it, or the head, the mark and the tail.
     pub bytes: Vec<u8>,
     /// Bytes that were printed.
@@ -23,7 +23,7 @@ pub struct Captured {
     pub truncated: bool,
 }
 
-impl Captured {
+impl CapturedOutput {
     /// As text. What is not UTF-8 is escaped byte by byte.
     pub fn text(&self) -> String {
         let mut text = String::with_capacity(self.bytes.len());
@@ -39,7 +39,7 @@ impl Captured {
 
 /// Takes a stream in and keeps its head and its tail.
 #[derive(Debug)]
-pub struct HeadTail {
+pub struct HeadTailBuffer {
     head: Vec<u8>,
     tail: VecDeque<u8>,
     head_limit: usize,
@@ -47,7 +47,7 @@ pub struct HeadTail {
     total: u64,
 }
 
-impl HeadTail {
+impl HeadTailBuffer {
     /// Keeps so many bytes; the mark comes on top.
     pub fn new(limit: u64) -> Self {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -70,28 +70,28 @@ impl HeadTail {
         self.total
     }
 
-    pub fn finish(self) -> Captured {
+    pub fn finish(self) -> CapturedOutput {
         let Self { head: mut bytes, tail, total, .. } = self;
         let tail = Vec::from(tail);
         if (bytes.len() + tail.len()) as u64 == total {
             bytes.extend(tail);
-            return Captured { bytes, total, truncated: false };
+            return CapturedOutput { bytes, total, truncated: false };
         }
-        bytes.truncate(bytes.len() - begun_character(&bytes));
-        let tail = &tail[ended_character(&tail)..];
+        bytes.truncate(bytes.len() - trailing_partial_char(&bytes));
+        let tail = &tail[leading_partial_char(&tail)..];
         let left_out = total - (bytes.len() + tail.len()) as u64;
         if bytes.last().is_some_and(|last| *last != b'\n') {
             bytes.push(b'\n');
         }
         bytes.extend(format!("[… {left_out} bytes left out …]\n").bytes());
         bytes.extend(tail);
-        Captured { bytes, total, truncated: true }
+        CapturedOutput { bytes, total, truncated: true }
     }
 }
 
 /// How many bytes at the end are the beginning of a character whose rest is missing.
-fn begun_character(bytes: &[u8]) -> usize {
-    let last = &bytes[bytes.len().saturating_sub(PARTIAL)..];
+fn trailing_partial_char(bytes: &[u8]) -> usize {
+    let last = &bytes[bytes.len().saturating_sub(MAX_PARTIAL_CHAR)..];
     match last.utf8_chunks().last() {
         // An error at the very end is a character cut short if more bytes could make it whole.
         Some(chunk) if !chunk.invalid().is_empty() && std::str::from_utf8(chunk.invalid()).is_err_and(is_short) => {
@@ -106,18 +106,18 @@ fn is_short(error: std::str::Utf8Error) -> bool {
 }
 
 /// How many bytes at the beginning are the end of a character whose beginning is missing.
-fn ended_character(bytes: &[u8]) -> usize {
-    bytes.iter().take(PARTIAL).take_while(|byte| **byte & 0b1100_0000 == 0b1000_0000).count()
+fn leading_partial_char(bytes: &[u8]) -> usize {
+    bytes.iter().take(MAX_PARTIAL_CHAR).take_while(|byte| **byte & 0b1100_0000 == 0b1000_0000).count()
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Captured, HeadTail};
+    use super::{CapturedOutput, HeadTailBuffer};
 
-    fn capture(limit: u64, pieces: &[&[u8]]) -> Captured {
-        let mut stream = HeadTail::new(limit);
+    fn capture(limit: u64, pieces: &[&[u8]]) -> CapturedOutput {
+        let mut stream = HeadTailBuffer::new(limit);
         for piece in pieces {
             stream.push(piece);
         }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_kept_as_it_is() {
+    fn output_within_the_limit_is_kept_unchanged() {
         check(8, b"", "");
         check(8, b"12345678", "12345678");
         check(64, b"a\0b\x1b[2Jc\r\n", "a\0b\x1b[2Jc\r\n");
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_text_is_escaped() {
+    fn invalid_utf8_is_escaped() {
         check(64, b"a\xff\xfeb\xc3", "a\\xff\\xfeb\\xc3");
         check(64, b"\xe6\xbc", "\\xe6\\xbc");
         check(4, b"\xff\xffaaaa\xff\xff", "\\xff\\xff\n[… 4 bytes left out …]\n\\xff\\xff");

@@ -4,45 +4,45 @@
 
 use std::time::Duration;
 
-use ringfence_kernel::{ChangeKind, ChangedPath, Changes, ErrorKind, KeepDecision, ToolError};
+use ringfence_kernel::{ChangeKind, ChangedPath, ErrorKind, KeepDecision, ToolError, WorkspaceChanges};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::denied::{Denied, WRITABLE, WRITABLE_BY_BWRAP, crowded, explain};
-use crate::job::{Ended, EndedBy};
+use crate::diagnose::{SandboxDenial, WRITABLE, WRITABLE_BY_BWRAP, diagnose_stderr, process_limit_denial};
+use crate::isolation::Isolation;
+use crate::job::{ExitReason, RunResult};
 use crate::limits::JailLimits;
-use crate::walls::Wall;
 
 /// So many paths an error lists of those that were kept, and of those that were not, with a reason each.
-const MOST_IN_ERROR: usize = 100;
+const MAX_PATHS_IN_ERROR: usize = 100;
 
 /// What there is to say about a program that ended by itself.
 #[derive(Debug)]
-pub(crate) struct Report {
-    ended: Printed,
+pub(crate) struct RunCodeReport {
+    summary: RunSummary,
     exit_code: i32,
     /// Every path that it changed.
     pub(crate) changes: Vec<ChangedPath>,
     /// So many paths are named.
-    pub(crate) most_named: usize,
-    committed: Committed,
+    pub(crate) max_listed: usize,
+    committed: CommitExtent,
     /// The caller wanted them dropped.
     pub(crate) discarded: bool,
     pub(crate) change: Option<String>,
     /// Still to be decided about.
-    pub(crate) rest: Option<(Box<dyn Changes>, bool)>,
+    pub(crate) pending_changes: Option<(Box<dyn WorkspaceChanges>, bool)>,
 }
 
 /// How much of what a program changed is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Committed {
+enum CommitExtent {
     All,
     Some,
     None,
 }
 
-impl Committed {
+impl CommitExtent {
     const fn name(self) -> &'static str {
         match self {
             Self::All => "all",
@@ -54,24 +54,24 @@ impl Committed {
 
 /// What every ending has to say.
 #[derive(Debug)]
-pub(crate) struct Printed {
+pub(crate) struct RunSummary {
     stdout: String,
     stderr: String,
     truncated: bool,
     duration: Duration,
     signal: Option<i32>,
-    ended_by: EndedBy,
-    walls: Vec<String>,
-    pub(crate) denied: Option<Denied>,
+    exit_reason: ExitReason,
+    isolation: Vec<String>,
+    pub(crate) denied: Option<SandboxDenial>,
 }
 
-impl Printed {
-    pub(crate) fn of(ended: &Ended, limits: &JailLimits) -> Self {
+impl RunSummary {
+    pub(crate) fn new(ended: &RunResult, limits: &JailLimits) -> Self {
         let stderr = ended.stderr.text();
-        let writable = if ended.walls.contains(&Wall::Bwrap) { WRITABLE_BY_BWRAP } else { WRITABLE };
-        let denied = match ended.crowded {
-            true => Some(crowded(limits.processes, writable)),
-            false => explain(&stderr, writable),
+        let writable = if ended.isolation.contains(&Isolation::Bwrap) { WRITABLE_BY_BWRAP } else { WRITABLE };
+        let denied = match ended.process_limit_hit {
+            true => Some(process_limit_denial(limits.processes, writable)),
+            false => diagnose_stderr(&stderr, writable),
         };
         Self {
             stdout: ended.stdout.text(),
@@ -80,21 +80,21 @@ impl Printed {
             truncated: ended.stdout.truncated || ended.stderr.truncated,
             duration: ended.duration,
             signal: ended.signal,
-            ended_by: ended.ended_by,
-            walls: ended.walls.iter().map(ToString::to_string).collect(),
+            exit_reason: ended.exit_reason,
+            isolation: ended.isolation.iter().map(ToString::to_string).collect(),
         }
     }
 
     /// Puts it into the details of an error.
-    pub(crate) fn explain(self, error: ToolError) -> ToolError {
+    pub(crate) fn attach_to(self, error: ToolError) -> ToolError {
         let mut error = error
             .detail("stdout", self.stdout)
             .detail("stderr", self.stderr)
             .detail("truncated", self.truncated)
             .detail("duration", millis(self.duration))
-            .detail("endedBy", self.ended_by.name())
-            .detail("committed", Committed::None.name())
-            .detail("walls", self.walls);
+            .detail("endedBy", self.exit_reason.name())
+            .detail("committed", CommitExtent::None.name())
+            .detail("walls", self.isolation);
         if let Some(signal) = self.signal {
             error = error.detail("signal", signal);
         }
@@ -109,29 +109,33 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl Report {
+impl RunCodeReport {
     /// The same program without any of its changes. A cancelled call, and one whose effect is not
     /// known, keep their own error.
-    pub(crate) fn without(self, mut decided: Vec<KeepDecision>, refused: ToolError) -> Result<Self, ToolError> {
+    pub(crate) fn with_changes_refused(
+        self,
+        mut decided: Vec<KeepDecision>,
+        refused: ToolError,
+    ) -> Result<Self, ToolError> {
         let exit_code = self.exit_code;
         if let Some(committed) = refused.details.get("committed").cloned() {
             // What is made and may not survive a power cut is made.
-            let committed = if committed == true { Value::from(Committed::All.name()) } else { committed };
-            return Err(self.ended.explain(refused).detail("exitCode", exit_code).detail("committed", committed));
+            let committed = if committed == true { Value::from(CommitExtent::All.name()) } else { committed };
+            return Err(self.summary.attach_to(refused).detail("exitCode", exit_code).detail("committed", committed));
         }
         if matches!(refused.kind, ErrorKind::Cancelled | ErrorKind::Timeout) || self.changes.is_empty() {
-            return Err(self.ended.explain(refused).detail("exitCode", exit_code));
+            return Err(self.summary.attach_to(refused).detail("exitCode", exit_code));
         }
         for decision in &mut decided {
             if !matches!(decision, KeepDecision::Refuse(_)) {
                 *decision = KeepDecision::Refuse(refused.clone());
             }
         }
-        self.with(&decided)
+        self.with_decisions(&decided)
     }
 
     /// What the call comes to when it was decided about every group. What is not kept makes it an error that names it.
-    pub(crate) fn with(mut self, decided: &[KeepDecision]) -> Result<Self, ToolError> {
+    pub(crate) fn with_decisions(mut self, decided: &[KeepDecision]) -> Result<Self, ToolError> {
         let refusal = |change: &ChangedPath| match decided.get(change.group) {
             Some(KeepDecision::Refuse(error)) => Some(error),
             _ => None,
@@ -142,19 +146,19 @@ impl Report {
         let of_kind = |kind: ErrorKind| errors.iter().find(|error| error.kind == kind);
         let first = of_kind(ErrorKind::ApprovalDenied).or(of_kind(ErrorKind::PermissionDenied)).or(errors.first());
         let Some(first) = first else {
-            return Ok(Self { committed: Committed::All, changes: kept, ..self });
+            return Ok(Self { committed: CommitExtent::All, changes: kept, ..self });
         };
-        let committed = if kept.is_empty() { Committed::None } else { Committed::Some };
+        let committed = if kept.is_empty() { CommitExtent::None } else { CommitExtent::Some };
         let others = match kept.len() {
             0 => "nothing that the program changed was kept".to_owned(),
             count => format!("{count} other change(s) were kept"),
         };
-        let message = format!("not kept: {}: {}; {others}", names(&not_kept), first.message);
-        let most = self.most_named.min(MOST_IN_ERROR);
+        let message = format!("not kept: {}: {}; {others}", list_paths(&not_kept), first.message);
+        let most = self.max_listed.min(MAX_PATHS_IN_ERROR);
         let named = |changes: Vec<ChangedPath>| -> Vec<Value> {
             let value = |change: ChangedPath| {
                 let reason = refusal(&change).map(|error| error.message.clone());
-                let mut value = serde_json::to_value(StandardChange::from(change)).unwrap_or_default();
+                let mut value = serde_json::to_value(RunCodeChange::from(change)).unwrap_or_default();
                 if let Some(reason) = reason {
                     value["reason"] = Value::from(reason);
                 }
@@ -164,8 +168,8 @@ impl Report {
         };
         let (total_kept, total_not_kept) = (kept.len(), not_kept.len());
         let mut error = self
-            .ended
-            .explain(ToolError::new(first.kind, message))
+            .summary
+            .attach_to(ToolError::new(first.kind, message))
             .detail("exitCode", self.exit_code)
             .detail("committed", committed.name())
             .detail("kept", named(kept))
@@ -180,7 +184,7 @@ impl Report {
 }
 
 /// The first of some paths, and how many there are besides.
-fn names(changes: &[ChangedPath]) -> String {
+fn list_paths(changes: &[ChangedPath]) -> String {
     const MOST: usize = 5;
     let first: Vec<String> = changes.iter().take(MOST).map(|change| format!("`{}`", change.path)).collect();
     match changes.len().saturating_sub(MOST) {
@@ -189,17 +193,17 @@ fn names(changes: &[ChangedPath]) -> String {
     }
 }
 
-impl Report {
-    pub(crate) fn new(ended: Printed, exit_code: i32) -> Self {
+impl RunCodeReport {
+    pub(crate) fn new(summary: RunSummary, exit_code: i32) -> Self {
         Self {
-            ended,
+            summary,
             exit_code,
             changes: Vec::new(),
-            most_named: 0,
-            committed: Committed::None,
+            max_listed: 0,
+            committed: CommitExtent::None,
             discarded: false,
             change: None,
-            rest: None,
+            pending_changes: None,
         }
     }
 }
@@ -207,7 +211,7 @@ impl Report {
 /// What `run_code` replies.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct StandardReply {
+pub(crate) struct RunCodeReply {
     stdout: String,
     stderr: String,
     /// 128 and the number of the signal, where one ended it.
@@ -223,7 +227,7 @@ pub(crate) struct StandardReply {
     /// How much of what it changed in the workspace is kept: `all`, or `none` where it changed nothing or `mode` is `discard`.
     committed: &'static str,
     /// What it changed: the first paths.
-    changes: Vec<StandardChange>,
+    changes: Vec<RunCodeChange>,
     /// How many paths it changed.
     total_changes: usize,
     /// The id of the change, for `undo`.
@@ -234,14 +238,14 @@ pub(crate) struct StandardReply {
     discarded: bool,
     /// What a wall of the jail kept it from.
     #[serde(skip_serializing_if = "Option::is_none")]
-    denied: Option<StandardDenied>,
+    denied: Option<RunCodeDenial>,
     /// What stood between the program and the machine.
     walls: Vec<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct StandardChange {
+struct RunCodeChange {
     path: String,
     /// `created`, `modified`, `deleted`, `renamed`, `mode` or `link`.
     kind: &'static str,
@@ -252,15 +256,16 @@ struct StandardChange {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct StandardDenied {
+struct RunCodeDenial {
     message: String,
     /// Where it may write.
     writable: Vec<&'static str>,
 }
 
-impl From<Report> for StandardReply {
-    fn from(report: Report) -> Self {
-        let Printed { stdout, stderr, truncated, duration, signal, ended_by, walls, denied } = report.ended;
+impl From<RunCodeReport> for RunCodeReply {
+    fn from(report: RunCodeReport) -> Self {
+        let RunSummary { stdout, stderr, truncated, duration, signal, exit_reason: ended_by, isolation: walls, denied } =
+            report.summary;
         Self {
             stdout,
             stderr,
@@ -271,18 +276,18 @@ impl From<Report> for StandardReply {
             truncated,
             committed: report.committed.name(),
             total_changes: report.changes.len(),
-            changes: report.changes.into_iter().take(report.most_named).map(StandardChange::from).collect(),
+            changes: report.changes.into_iter().take(report.max_listed).map(RunCodeChange::from).collect(),
             change: report.change,
             discarded: report.discarded,
             denied: denied
-                .map(|Denied { message, writable, .. }| StandardDenied { message, writable: writable.to_vec() }),
+                .map(|SandboxDenial { message, writable, .. }| RunCodeDenial { message, writable: writable.to_vec() }),
             walls,
         }
     }
 }
 
-impl From<ChangedPath> for StandardChange {
-    fn from(ChangedPath { path, what, size, .. }: ChangedPath) -> Self {
+impl From<ChangedPath> for RunCodeChange {
+    fn from(ChangedPath { path, kind: what, size, .. }: ChangedPath) -> Self {
         let (kind, from) = match what {
             ChangeKind::Created => ("created", None),
             ChangeKind::Modified => ("modified", None),

@@ -13,143 +13,155 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::process::{Signal, pidfd_send_signal};
 
-use crate::bwrap::Backend;
-use crate::cgroup::Cgroup;
-use crate::job::{Ended, EndedBy, Failure, Job, Stream, Watch};
-use crate::message::{Beyond, LONGEST, Reply, Status};
-use crate::output::HeadTail;
+use crate::bwrap::JailBackend;
+use crate::cgroup::RunCgroup;
+use crate::isolation::Isolation;
+use crate::job::{ExitReason, JailError, JailJob, OutputStream, ProgramObserver, RunResult};
+use crate::output::HeadTailBuffer;
+use crate::protocol::{LimitExceeded, MAX_MESSAGE_BYTES, ProgramStatus, SpawnerReply};
+use crate::spawner_handle::JailLease;
 use crate::sys;
-use crate::walls::Wall;
-use crate::warden::Claimed;
 
 /// How often the watch is asked whether to stop.
-const ASK_EVERY: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How often the cgroup is asked whether memory was short.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const OOM_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A run that prints more than this many times what is kept of it is ended.
-const FLOOD: u64 = 16;
+const MAX_OUTPUT_FACTOR: u64 = 16;
 /// At least this much may always be printed.
-const LEAST_FLOOD: u64 = 64 << 20;
+const MIN_OUTPUT_LIMIT: u64 = 64 << 20;
 
 /// Walls without which no program is started.
-const ALWAYS: [Wall; 9] = [
-    Wall::UserNamespace,
-    Wall::MountNamespace,
-    Wall::PidNamespace,
-    Wall::NetNamespace,
-    Wall::IpcNamespace,
-    Wall::UtsNamespace,
-    Wall::CgroupNamespace,
-    Wall::Seccomp,
-    Wall::Landlock,
+const REQUIRED_ISOLATION: [Isolation; 9] = [
+    Isolation::UserNamespace,
+    Isolation::MountNamespace,
+    Isolation::PidNamespace,
+    Isolation::NetNamespace,
+    Isolation::IpcNamespace,
+    Isolation::UtsNamespace,
+    Isolation::CgroupNamespace,
+    Isolation::Seccomp,
+    Isolation::Landlock,
 ];
 
 /// A run that is under way.
-pub(crate) struct Run<'a> {
-    job: &'a Job<'a>,
-    watch: &'a dyn Watch,
-    backend: Backend,
-    cgroup: Option<&'a Cgroup>,
+pub(crate) struct ProgramRun<'a> {
+    job: &'a JailJob<'a>,
+    observer: &'a dyn ProgramObserver,
+    backend: JailBackend,
+    cgroup: Option<&'a RunCgroup>,
     /// When the cgroup was last asked.
-    looked: Instant,
-    began: Instant,
-    streams: [Tap; 2],
-    reply: &'a OwnedFd,
+    oom_checked_at: Instant,
+    started_at: Instant,
+    streams: [StreamReader; 2],
+    reply_socket: &'a OwnedFd,
     /// The first process of the jail, once we know it.
-    jail: Option<OwnedFd>,
+    jail_pidfd: Option<OwnedFd>,
     upper: Option<OwnedFd>,
-    walls: Vec<Wall>,
+    isolation: Vec<Isolation>,
     /// Why we killed it.
-    killed: Option<EndedBy>,
+    kill_reason: Option<ExitReason>,
 }
 
 /// One output stream.
-struct Tap {
-    stream: Stream,
+struct StreamReader {
+    stream: OutputStream,
     pipe: Option<OwnedFd>,
-    kept: HeadTail,
+    buffer: HeadTailBuffer,
 }
 
 /// What the jail said last.
-enum End {
+enum JailExit {
     Status {
-        status: Status,
-        beyond: Option<Beyond>,
+        status: ProgramStatus,
+        beyond: Option<LimitExceeded>,
     },
     /// Killed, by us or by somebody else. All of it is dead.
     Killed,
 }
 
-impl<'a> Run<'a> {
-    pub(crate) fn begin(
-        job: &'a Job<'a>,
-        watch: &'a dyn Watch,
-        jail: &'a Claimed,
+impl<'a> ProgramRun<'a> {
+    pub(crate) fn start(
+        job: &'a JailJob<'a>,
+        watch: &'a dyn ProgramObserver,
+        jail: &'a JailLease,
         [output, errors]: [OwnedFd; 2],
-    ) -> Result<Self, Failure> {
-        let tap = |stream, pipe: OwnedFd| -> Result<Tap, Failure> {
-            fcntl_setfl(&pipe, OFlags::NONBLOCK).map_err(Failure::io("read a pipe"))?;
-            Ok(Tap { stream, pipe: Some(pipe), kept: HeadTail::new(job.limits.output_bytes) })
+    ) -> Result<Self, JailError> {
+        let tap = |stream, pipe: OwnedFd| -> Result<StreamReader, JailError> {
+            fcntl_setfl(&pipe, OFlags::NONBLOCK).map_err(JailError::io("read a pipe"))?;
+            Ok(StreamReader { stream, pipe: Some(pipe), buffer: HeadTailBuffer::new(job.limits.output_bytes) })
         };
-        let streams = [tap(Stream::Out, output)?, tap(Stream::Err, errors)?];
+        let streams = [tap(OutputStream::Stdout, output)?, tap(OutputStream::Err, errors)?];
         let (began, walls) = (Instant::now(), Vec::new());
-        let (looked, cgroup, reply) = (began, jail.cgroup.as_ref(), &jail.reply);
+        let (looked, cgroup, reply) = (began, jail.cgroup.as_ref(), &jail.reply_socket);
         let backend = jail.backend;
         Ok(Self {
             job,
-            watch,
+            observer: watch,
             backend,
             cgroup,
-            looked,
-            began,
+            oom_checked_at: looked,
+            started_at: began,
             streams,
-            reply,
-            jail: None,
+            reply_socket: reply,
+            jail_pidfd: None,
             upper: None,
-            walls,
-            killed: None,
+            isolation: walls,
+            kill_reason: None,
         })
     }
 
     /// Follows it to its end.
-    pub(crate) fn finish(mut self) -> Result<Ended, Failure> {
-        let end = self.follow()?;
+    pub(crate) fn finish(mut self) -> Result<RunResult, JailError> {
+        let end = self.event_loop()?;
         self.drain();
-        let duration = self.began.elapsed();
-        let out_of_memory = self.cgroup.is_some_and(Cgroup::oom_killed);
-        if self.cgroup.is_some() && !self.walls.is_empty() {
-            self.walls.push(Wall::Cgroup);
+        let duration = self.started_at.elapsed();
+        let out_of_memory = self.cgroup.is_some_and(RunCgroup::oom_killed);
+        if self.cgroup.is_some() && !self.isolation.is_empty() {
+            self.isolation.push(Isolation::Cgroup);
         }
         let (status, beyond) = match end {
-            End::Status { status, beyond } => (status, beyond),
-            End::Killed if self.killed.is_none() && !out_of_memory => return Err(Failure::Lost("the jail")),
-            End::Killed => (Status::Killed(libc::SIGKILL), None),
+            JailExit::Status { status, beyond } => (status, beyond),
+            JailExit::Killed if self.kill_reason.is_none() && !out_of_memory => {
+                return Err(JailError::UnexpectedExit("the jail"));
+            }
+            JailExit::Killed => (ProgramStatus::Killed(libc::SIGKILL), None),
         };
-        let beyond = if out_of_memory { Some(Beyond::Memory) } else { beyond };
+        let beyond = if out_of_memory { Some(LimitExceeded::Memory) } else { beyond };
         let (exit_code, signal) = match status {
-            Status::Exited(code) => (code, None),
-            Status::Killed(signal) => (128 + signal, Some(signal)),
+            ProgramStatus::Exited(code) => (code, None),
+            ProgramStatus::Killed(signal) => (128 + signal, Some(signal)),
         };
-        let ended_by = self.killed.unwrap_or(match (beyond, signal) {
-            (Some(Beyond::Memory), _) => EndedBy::Memory,
-            (Some(Beyond::Cpu), _) | (None, Some(libc::SIGXCPU)) => EndedBy::Cpu,
-            (None, Some(_)) => EndedBy::Signal,
-            (None, None) => EndedBy::Exit,
+        let ended_by = self.kill_reason.unwrap_or(match (beyond, signal) {
+            (Some(LimitExceeded::Memory), _) => ExitReason::Memory,
+            (Some(LimitExceeded::Cpu), _) | (None, Some(libc::SIGXCPU)) => ExitReason::Cpu,
+            (None, Some(_)) => ExitReason::Signal,
+            (None, None) => ExitReason::Exit,
         });
-        let crowded = self.cgroup.is_some_and(Cgroup::pids_hit);
-        let [stdout, stderr] = self.streams.map(|tap| tap.kept.finish());
-        let (upper, walls) = (self.upper, self.walls);
-        Ok(Ended { exit_code, signal, ended_by, crowded, stdout, stderr, duration, upper, walls })
+        let crowded = self.cgroup.is_some_and(RunCgroup::pids_limit_hit);
+        let [stdout, stderr] = self.streams.map(|tap| tap.buffer.finish());
+        let (upper, walls) = (self.upper, self.isolation);
+        Ok(RunResult {
+            exit_code,
+            signal,
+            exit_reason: ended_by,
+            process_limit_hit: crowded,
+            stdout,
+            stderr,
+            duration,
+            upper,
+            isolation: walls,
+        })
     }
 
-    fn follow(&mut self) -> Result<End, Failure> {
+    fn event_loop(&mut self) -> Result<JailExit, JailError> {
         loop {
             self.wait();
             self.drain();
-            self.judge();
-            if let Some(end) = self.hear()? {
+            self.enforce_limits();
+            if let Some(end) = self.receive_reply()? {
                 return Ok(end);
             }
         }
@@ -157,106 +169,108 @@ impl<'a> Run<'a> {
 
     /// Until there is something to read, or it is time to ask.
     fn wait(&self) {
-        let mut watched = vec![PollFd::new(self.reply, PollFlags::IN)];
+        let mut watched = vec![PollFd::new(self.reply_socket, PollFlags::IN)];
         watched.extend(self.streams.iter().filter_map(|tap| Some(PollFd::new(tap.pipe.as_ref()?, PollFlags::IN))));
-        let left = self.job.limits.wall.saturating_sub(self.began.elapsed());
-        let left = if self.killed.is_some() { ASK_EVERY } else { left.min(ASK_EVERY) };
+        let left = self.job.limits.wall.saturating_sub(self.started_at.elapsed());
+        let left = if self.kill_reason.is_some() { POLL_INTERVAL } else { left.min(POLL_INTERVAL) };
         let _ = poll(&mut watched, Some(&Timespec::try_from(left).unwrap_or_default()));
     }
 
     /// Takes what was printed, as long as there is something at once.
     fn drain(&mut self) {
         for tap in &mut self.streams {
-            tap.drain(self.watch);
+            tap.drain(self.observer);
         }
     }
 
     /// Ends it if it is to be ended.
-    fn judge(&mut self) {
-        let flood = self.job.limits.output_bytes.saturating_mul(FLOOD).max(LEAST_FLOOD);
-        if self.killed.is_none() {
-            self.killed = if self.watch.stopped() {
-                Some(EndedBy::Cancelled)
-            } else if self.began.elapsed() >= self.job.limits.wall {
-                Some(EndedBy::Timeout)
+    fn enforce_limits(&mut self) {
+        let flood = self.job.limits.output_bytes.saturating_mul(MAX_OUTPUT_FACTOR).max(MIN_OUTPUT_LIMIT);
+        if self.kill_reason.is_none() {
+            self.kill_reason = if self.observer.should_stop() {
+                Some(ExitReason::Cancelled)
+            } else if self.started_at.elapsed() >= self.job.limits.wall {
+                Some(ExitReason::Timeout)
             } else if self.is_out_of_memory() {
-                Some(EndedBy::Memory)
-            } else if self.job.input.is_none() && self.streams.iter().any(|tap| tap.kept.total() > flood) {
-                Some(EndedBy::Output)
+                Some(ExitReason::Memory)
+            } else if self.job.stdin.is_none() && self.streams.iter().any(|tap| tap.buffer.total() > flood) {
+                Some(ExitReason::Output)
             } else {
                 None
             };
         }
         // Until it has a jail there is nothing to kill.
-        if let (Some(_), Some(jail)) = (self.killed, &self.jail) {
+        if let (Some(_), Some(jail)) = (self.kill_reason, &self.jail_pidfd) {
             let _ = pidfd_send_signal(jail, Signal::KILL);
         }
     }
 
     /// Some kernels end one process only where memory is short. The rest would wait for it in vain.
     fn is_out_of_memory(&mut self) -> bool {
-        let Some(cgroup) = self.cgroup.filter(|_| self.looked.elapsed() >= LOOK_EVERY) else { return false };
-        self.looked = Instant::now();
+        let Some(cgroup) = self.cgroup.filter(|_| self.oom_checked_at.elapsed() >= OOM_POLL_INTERVAL) else {
+            return false;
+        };
+        self.oom_checked_at = Instant::now();
         cgroup.oom_killed()
     }
 
     /// One message, if there is one.
-    fn hear(&mut self) -> Result<Option<End>, Failure> {
-        let mut watched = [PollFd::new(self.reply, PollFlags::IN)];
+    fn receive_reply(&mut self) -> Result<Option<JailExit>, JailError> {
+        let mut watched = [PollFd::new(self.reply_socket, PollFlags::IN)];
         if poll(&mut watched, Some(&Timespec::default())) == Ok(0) {
             return Ok(None);
         }
-        let mut buffer = [0; LONGEST];
-        let (bytes, descriptors) = match sys::receive(self.reply.as_fd(), &mut buffer) {
+        let mut buffer = [0; MAX_MESSAGE_BYTES];
+        let (bytes, descriptors) = match sys::receive(self.reply_socket.as_fd(), &mut buffer) {
             Ok(message) => message,
             Err(Errno::CONNRESET) => (&[][..], Vec::new()),
-            Err(other) => return Err(Failure::Io("hear from a jail", other.into())),
+            Err(other) => return Err(JailError::Io("hear from a jail", other.into())),
         };
         if bytes.is_empty() {
-            return self.await_death().map(Some);
+            return self.await_jail_exit().map(Some);
         }
         let descriptor = descriptors.into_iter().next();
-        match Reply::decode(bytes).map_err(|_| Failure::Lost("the jail"))? {
-            Reply::Made => self.jail = descriptor,
-            Reply::Started { proc } => {
+        match SpawnerReply::decode(bytes).map_err(|_| JailError::UnexpectedExit("the jail"))? {
+            SpawnerReply::Created => self.jail_pidfd = descriptor,
+            SpawnerReply::Started { proc } => {
                 self.upper = descriptor;
-                self.walls = ALWAYS.to_vec();
-                self.walls.push(match self.backend {
-                    Backend::Native => Wall::Overlay,
-                    Backend::Bwrap => Wall::Bwrap,
+                self.isolation = REQUIRED_ISOLATION.to_vec();
+                self.isolation.push(match self.backend {
+                    JailBackend::Native => Isolation::Overlay,
+                    JailBackend::Bwrap => Isolation::Bwrap,
                 });
-                self.walls.extend(proc.then_some(Wall::Proc));
+                self.isolation.extend(proc.then_some(Isolation::Proc));
             }
-            Reply::Ended { status, beyond } => {
-                return Ok(Some(End::Status { status, beyond }));
+            SpawnerReply::Exited { status, beyond } => {
+                return Ok(Some(JailExit::Status { status, beyond }));
             }
-            Reply::NoProgram => {
+            SpawnerReply::ProgramNotFound => {
                 let name = self.job.argv.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-                return Err(Failure::NoProgram { name });
+                return Err(JailError::ProgramNotFound { name });
             }
-            Reply::Failed(trouble) => return Err(trouble.into()),
-            Reply::Ready | Reply::Mapped => {}
+            SpawnerReply::Failed(trouble) => return Err(trouble.into()),
+            SpawnerReply::Ready | SpawnerReply::Mapped => {}
         }
         Ok(None)
     }
 
     /// The jail's first process has closed everything. Its handle says when nothing of the jail is left.
-    fn await_death(&mut self) -> Result<End, Failure> {
-        let jail = self.jail.take().ok_or(Failure::Lost("the spawner"))?;
+    fn await_jail_exit(&mut self) -> Result<JailExit, JailError> {
+        let jail = self.jail_pidfd.take().ok_or(JailError::UnexpectedExit("the spawner"))?;
         loop {
             self.drain();
-            let every = Timespec::try_from(ASK_EVERY).unwrap_or_default();
+            let every = Timespec::try_from(POLL_INTERVAL).unwrap_or_default();
             match poll(&mut [PollFd::new(&jail, PollFlags::IN)], Some(&every)) {
                 Ok(0) | Err(Errno::INTR) => {}
-                Ok(_) => return Ok(End::Killed),
-                Err(other) => return Err(Failure::Io("wait for a jail", other.into())),
+                Ok(_) => return Ok(JailExit::Killed),
+                Err(other) => return Err(JailError::Io("wait for a jail", other.into())),
             }
         }
     }
 }
 
-impl Tap {
-    fn drain(&mut self, watch: &dyn Watch) {
+impl StreamReader {
+    fn drain(&mut self, watch: &dyn ProgramObserver) {
         let mut buffer = [0; 64 << 10];
         // Not for ever: who prints without end must not keep us from the clock.
         for _ in 0..16 {
@@ -265,8 +279,8 @@ impl Tap {
                 Ok(0) => self.pipe = None,
                 Ok(length) => {
                     let bytes = buffer.get(..length).unwrap_or_default();
-                    self.kept.push(bytes);
-                    watch.output(self.stream, bytes);
+                    self.buffer.push(bytes);
+                    watch.on_output(self.stream, bytes);
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,

@@ -14,34 +14,36 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ringfence_kernel::{
-    Bit, Body, CODE, Changes, Context, Egress, ErrorKind, Face, KeepDecision, Limits, NET, NameTaken, Next, Place,
-    Plan, Preview, Progress, Registry, Remainder, Review, Ticket, Tool, ToolError, Touch, Verb, Way, Workspace,
+    CODE_MOUNT, CallContext, CallLimits, DuplicateToolError, Egress, EgressChannel, ErrorKind, FollowUpPlan,
+    KeepDecision, NET_MOUNT, NextPhase, PolicyAction, PolicyResource, Preview, PreviewBody, ProgressUpdate,
+    ResourceAccess, ReviewRequirement, Taint, Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry, Workspace,
+    WorkspaceChanges,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::denied::Barrier;
-use crate::job::{Ended, EndedBy, Failure, Job, Script, Stream, Watch};
+use crate::diagnose::SandboxDenialKind;
+use crate::job::{ExitReason, JailError, JailJob, JailScript, OutputStream, ProgramObserver, RunResult};
 use crate::limits::JailLimits;
-use crate::report::{Printed, Report, StandardReply};
-use crate::sandbox::{Sandbox, Settings};
+use crate::report::{RunCodeReply, RunCodeReport, RunSummary};
+use crate::sandbox::{Sandbox, SandboxSettings};
 use crate::toolchains::Toolchain;
 
 /// What the tool is made of.
 #[derive(Debug)]
-pub struct Jail {
+pub struct RunCodeSetup {
     pub workspace: Arc<dyn Workspace>,
     /// How the spawner is started. It is, with the first program.
-    pub settings: Settings,
+    pub settings: SandboxSettings,
     pub toolchains: Vec<Toolchain>,
     /// The way out to the network, where there is one.
     pub egress: Option<Arc<dyn Egress>>,
 }
 
 /// Gives `run_code` to a registry.
-pub fn register(registry: &mut Registry, jail: Jail) -> Result<(), NameTaken> {
-    let tool = RunCode { jail, sandbox: Mutex::new(None) };
-    registry.register(tool, [Face::standard::<StandardArgs, StandardReply>("run_code")])
+pub fn register(registry: &mut ToolRegistry, jail: RunCodeSetup) -> Result<(), DuplicateToolError> {
+    let tool = RunCodeTool { setup: jail, sandbox: Mutex::new(None) };
+    registry.register(tool, [ToolBinding::standard::<RunCodeArgs, RunCodeReply>("run_code")])
 }
 
 /// Run Python or bash code in a sandbox, in the workspace. It sees the workspace and the system's programs, and no network
@@ -50,9 +52,9 @@ pub fn register(registry: &mut Registry, jail: Jail) -> Result<(), NameTaken> {
 /// `/tmp` is empty in each run.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct StandardArgs {
+struct RunCodeArgs {
     /// Interpreter.
-    language: Language,
+    language: ScriptLanguage,
     /// Program text.
     code: String,
     /// Arguments.
@@ -68,17 +70,17 @@ struct StandardArgs {
     network: Vec<String>,
     /// `auto` keeps allowed changes, `review` asks a person and keeps all or none, `discard` drops them.
     #[serde(default)]
-    mode: Mode,
+    mode: RunCodeMode,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum Language {
+enum ScriptLanguage {
     Python,
     Bash,
 }
 
-impl Language {
+impl ScriptLanguage {
     const fn name(self) -> &'static str {
         match self {
             Self::Python => "python",
@@ -87,7 +89,7 @@ impl Language {
     }
 
     /// The interpreter, and the file that it is given.
-    const fn parts(self) -> (&'static str, &'static str) {
+    const fn interpreter(self) -> (&'static str, &'static str) {
         match self {
             Self::Python => ("python3", "code.py"),
             Self::Bash => ("bash", "code.sh"),
@@ -97,18 +99,18 @@ impl Language {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum Mode {
+enum RunCodeMode {
     #[default]
     Auto,
     Review,
     Discard,
 }
 
-impl TryFrom<StandardArgs> for Program {
+impl TryFrom<RunCodeArgs> for RunCodeProgram {
     type Error = ToolError;
 
-    fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
-        let StandardArgs { language, code, args, env, timeout, network, mode } = args;
+    fn try_from(args: RunCodeArgs) -> Result<Self, ToolError> {
+        let RunCodeArgs { language, code, args, env, timeout, network, mode } = args;
         if args.iter().any(|arg| arg.contains('\0')) {
             return Err(ToolError::invalid("args", "must not hold a NUL"));
         }
@@ -124,17 +126,17 @@ fn seconds(timeout: f64) -> Result<Duration, ToolError> {
 
 /// What is to be run.
 #[derive(Clone, Debug)]
-pub(crate) struct Program {
-    language: Language,
+pub(crate) struct RunCodeProgram {
+    language: ScriptLanguage,
     code: String,
     args: Vec<String>,
     env: BTreeMap<String, String>,
     timeout: Option<Duration>,
     network: Vec<String>,
-    mode: Mode,
+    mode: RunCodeMode,
 }
 
-impl Program {
+impl RunCodeProgram {
     /// Where the program may connect to, each with its port.
     fn hosts(&self) -> Result<Vec<String>, ToolError> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
@@ -149,22 +151,22 @@ impl Program {
         self.network.iter().map(host).collect()
     }
 
-    fn touches(&self) -> Result<Vec<Touch>, ToolError> {
-        let touch = |verb, mount: &str, path: &str| Touch {
-            verb,
-            place: Place {
+    fn accesses(&self) -> Result<Vec<ResourceAccess>, ToolError> {
+        let touch = |verb, mount: &str, path: &str| ResourceAccess {
+            action: verb,
+            resource: PolicyResource {
                 mount: Arc::from(mount),
-                given: path.to_owned(),
-                shown: path.to_owned(),
-                ..Place::default()
+                requested_path: path.to_owned(),
+                display_path: path.to_owned(),
+                ..PolicyResource::default()
             },
         };
-        let run = touch(Verb::Run, CODE, self.language.name());
+        let run = touch(PolicyAction::Run, CODE_MOUNT, self.language.name());
         let hosts = self.hosts()?;
-        Ok(std::iter::once(run).chain(hosts.iter().map(|host| touch(Verb::Fetch, NET, host))).collect())
+        Ok(std::iter::once(run).chain(hosts.iter().map(|host| touch(PolicyAction::Fetch, NET_MOUNT, host))).collect())
     }
 
-    fn limits(&self, limits: &Limits) -> Result<JailLimits, ToolError> {
+    fn limits(&self, limits: &CallLimits) -> Result<JailLimits, ToolError> {
         let longest = limits.longest_run_time;
         let wall = self.timeout.unwrap_or(limits.run_time.min(longest));
         if wall > longest {
@@ -185,7 +187,7 @@ impl Program {
     }
 
     fn argv(&self) -> Vec<OsString> {
-        let (interpreter, file) = self.language.parts();
+        let (interpreter, file) = self.language.interpreter();
         let words = [interpreter.to_owned(), format!("/run/ringfence/{file}")];
         words.into_iter().chain(self.args.iter().cloned()).map(OsString::from).collect()
     }
@@ -193,7 +195,7 @@ impl Program {
     /// The caller's, and what lets a program find the modules beside it.
     fn environment(&self) -> BTreeMap<String, String> {
         let mut env = self.env.clone();
-        if self.language == Language::Python {
+        if self.language == ScriptLanguage::Python {
             env.entry("PYTHONPATH".to_owned()).or_insert_with(|| "/workspace".to_owned());
         }
         env
@@ -203,7 +205,7 @@ impl Program {
     fn preview(&self) -> Preview {
         let lines = self.code.lines().count();
         let mut summary = format!("run {} code of {lines} line(s)", self.language.name());
-        let mut hosts = lines_of(&self.network).into_iter();
+        let mut hosts = wrap_hosts(&self.network).into_iter();
         if let Some(first) = hosts.next() {
             let _ = write!(summary, ", which may reach {}", first.join(", "));
             let more: usize = hosts.as_slice().iter().map(|hosts| hosts.len()).sum();
@@ -213,20 +215,20 @@ impl Program {
         }
         let mut preview = Preview::new(&summary, "");
         for more in hosts {
-            preview = preview.line(&format!("and may reach {}", more.join(", ")));
+            preview = preview.with_line(&format!("and may reach {}", more.join(", ")));
         }
         if !self.args.is_empty() {
-            preview = preview.line(&format!("with the arguments {:?}", self.args));
+            preview = preview.with_line(&format!("with the arguments {:?}", self.args));
         }
         if !self.env.is_empty() {
-            preview = preview.line(&format!("with the variables {:?}", self.env));
+            preview = preview.with_line(&format!("with the variables {:?}", self.env));
         }
-        preview.with(Body::Code(self.code.clone()))
+        preview.with_body(PreviewBody::Code(self.code.clone()))
     }
 }
 
 /// Hosts, as many in a line as are shown of one.
-fn lines_of(hosts: &[String]) -> Vec<&[String]> {
+fn wrap_hosts(hosts: &[String]) -> Vec<&[String]> {
     const LONGEST: usize = 1500;
     let mut lines = Vec::new();
     let mut left = hosts;
@@ -246,176 +248,200 @@ fn lines_of(hosts: &[String]) -> Vec<&[String]> {
 
 /// The two halves of a call.
 #[derive(Debug)]
-pub(crate) enum Work {
-    Start(Box<Program>, JailLimits),
-    Keep(Box<Left>),
+pub(crate) enum RunCodePrepared {
+    Run(Box<RunCodeProgram>, JailLimits),
+    Commit(Box<FinishedRun>),
 }
 
 /// A program that ended, and changes that wait.
 #[derive(Debug)]
-pub(crate) struct Left {
-    report: Report,
-    changes: Box<dyn Changes>,
+pub(crate) struct FinishedRun {
+    report: RunCodeReport,
+    changes: Box<dyn WorkspaceChanges>,
     review: bool,
     /// What becomes of each group of changes.
-    decided: Vec<KeepDecision>,
+    decisions: Vec<KeepDecision>,
 }
 
 #[derive(Debug)]
-struct RunCode {
-    jail: Jail,
+struct RunCodeTool {
+    setup: RunCodeSetup,
     /// Started with the first program.
     sandbox: Mutex<Option<Arc<Sandbox>>>,
 }
 
-impl Tool for RunCode {
-    type Args = Program;
-    type Work = Work;
-    type Outcome = Report;
-    const STOPS_ITSELF: bool = true;
-    const VERBS: &'static [Verb] = &[Verb::Run, Verb::Fetch, Verb::Create, Verb::Overwrite, Verb::Delete, Verb::Lose];
+impl Tool for RunCodeTool {
+    type Args = RunCodeProgram;
+    type Prepared = RunCodePrepared;
+    type Outcome = RunCodeReport;
+    const GRACEFUL_STOP: bool = true;
+    const ACTIONS: &'static [PolicyAction] = &[
+        PolicyAction::Run,
+        PolicyAction::Fetch,
+        PolicyAction::Create,
+        PolicyAction::Overwrite,
+        PolicyAction::Delete,
+        PolicyAction::Lose,
+    ];
 
-    fn plan(&self, mut program: Program, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
-        cx.name_subject(program.language.name());
+    fn plan(&self, mut program: RunCodeProgram, cx: &CallContext<'_>) -> Result<ToolPlan<RunCodePrepared>, ToolError> {
+        cx.set_subject(program.language.name());
         let limits = program.limits(cx.limits)?;
-        program.network = match &self.jail.egress {
-            Some(egress) => program.hosts()?.iter().map(|host| egress.known_as(host)).collect::<Result<_, _>>()?,
+        program.network = match &self.setup.egress {
+            Some(egress) => {
+                program.hosts()?.iter().map(|host| egress.canonical_host(host)).collect::<Result<_, _>>()?
+            }
             None if program.network.is_empty() => Vec::new(),
             None => {
                 let message = "programs have no network here; run it without `network`";
                 return Err(ToolError::new(ErrorKind::Unavailable, message));
             }
         };
-        Ok(Plan { touches: program.touches()?, work: Work::Start(Box::new(program), limits) })
+        Ok(ToolPlan { accesses: program.accesses()?, prepared: RunCodePrepared::Run(Box::new(program), limits) })
     }
 
-    fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut RunCodePrepared, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
         match work {
-            Work::Start(program, _) => Ok(program.preview()),
-            Work::Keep(left) => left.changes.preview(cx),
+            RunCodePrepared::Run(program, _) => Ok(program.preview()),
+            RunCodePrepared::Commit(left) => left.changes.preview(cx),
         }
     }
 
-    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Report, ToolError> {
+    fn run(&self, work: RunCodePrepared, ticket: &Ticket<'_>) -> Result<RunCodeReport, ToolError> {
         match work {
-            Work::Start(program, limits) => self.start(&program, limits, ticket.context()),
-            Work::Keep(left) => left.keep(ticket),
+            RunCodePrepared::Run(program, limits) => self.run_program(&program, limits, ticket.context()),
+            RunCodePrepared::Commit(left) => left.commit(ticket),
         }
     }
 
     /// The program's own time, and that of a call for what comes before and after it.
-    fn time(limits: &Limits) -> Duration {
+    fn time_limit(limits: &CallLimits) -> Duration {
         limits.longest_run_time + limits.call_time
     }
 
-    fn wants_review(&self, work: &Work) -> Option<Review> {
-        matches!(work, Work::Keep(left) if left.review).then_some(Review::WISHED)
+    fn required_review(&self, work: &RunCodePrepared) -> Option<ReviewRequirement> {
+        matches!(work, RunCodePrepared::Commit(left) if left.review).then_some(ReviewRequirement::REQUESTED_BY_CALLER)
     }
 
-    fn follow(&self, mut report: Report) -> Next<Report, Work> {
-        match report.rest.take() {
-            None => Next::Done(report),
+    fn next_phase(&self, mut report: RunCodeReport) -> NextPhase<RunCodeReport, RunCodePrepared> {
+        match report.pending_changes.take() {
+            None => NextPhase::Done(report),
             Some((changes, review)) => {
                 let groups = changes.groups();
                 let decided = vec![KeepDecision::Ask; groups.len()];
-                Next::Rest(Remainder { groups, work: Work::Keep(Box::new(Left { report, changes, review, decided })) })
+                NextPhase::FollowUp(FollowUpPlan {
+                    groups,
+                    prepared: RunCodePrepared::Commit(Box::new(FinishedRun {
+                        report,
+                        changes,
+                        review,
+                        decisions: decided,
+                    })),
+                })
             }
         }
     }
 
-    fn settle(&self, work: &mut Work, wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
+    fn reconcile(&self, work: &mut RunCodePrepared, wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
         match work {
-            Work::Keep(left) => {
-                left.decided = left.changes.settle(wanted);
-                left.decided.clone()
+            RunCodePrepared::Commit(left) => {
+                left.decisions = left.changes.reconcile(wanted);
+                left.decisions.clone()
             }
-            Work::Start(..) => wanted,
+            RunCodePrepared::Run(..) => wanted,
         }
     }
 
-    fn leave(&self, work: Work, refused: ToolError) -> Result<Report, ToolError> {
+    fn abort(&self, work: RunCodePrepared, refused: ToolError) -> Result<RunCodeReport, ToolError> {
         match work {
-            Work::Keep(left) => left.report.without(left.decided, refused),
-            Work::Start(..) => Err(refused),
+            RunCodePrepared::Commit(left) => left.report.with_changes_refused(left.decisions, refused),
+            RunCodePrepared::Run(..) => Err(refused),
         }
     }
 }
 
-impl Left {
-    fn keep(self, ticket: &Ticket<'_>) -> Result<Report, ToolError> {
-        let Self { mut report, changes, mut decided, .. } = self;
+impl FinishedRun {
+    fn commit(self, ticket: &Ticket<'_>) -> Result<RunCodeReport, ToolError> {
+        let Self { mut report, changes, decisions: mut decided, .. } = self;
         if let Err(error) = changes.commit(ticket) {
-            return report.without(decided, error);
+            return report.with_changes_refused(decided, error);
         }
         for (group, error) in ticket.withheld() {
             if let Some(decision) = decided.get_mut(group) {
                 *decision = KeepDecision::Refuse(error);
             }
         }
-        let change = decided.contains(&KeepDecision::Keep).then(|| ticket.change().to_owned());
+        let change = decided.contains(&KeepDecision::Keep).then(|| ticket.change_id().to_owned());
         report.change = change;
-        report.with(&decided)
+        report.with_decisions(&decided)
     }
 }
 
-impl RunCode {
-    fn start(&self, program: &Program, limits: JailLimits, cx: &Context<'_>) -> Result<Report, ToolError> {
+impl RunCodeTool {
+    fn run_program(
+        &self,
+        program: &RunCodeProgram,
+        limits: JailLimits,
+        cx: &CallContext<'_>,
+    ) -> Result<RunCodeReport, ToolError> {
         let sandbox = self.sandbox()?;
-        let view = self.jail.workspace.view(cx)?;
-        let mut way = match (&self.jail.egress, program.hosts()?.as_slice()) {
+        let view = self.setup.workspace.view(cx)?;
+        let mut way = match (&self.setup.egress, program.hosts()?.as_slice()) {
             (_, []) | (None, _) => None,
             (Some(egress), hosts) => Some(egress.open(hosts, cx)?),
         };
-        let (_, name) = program.language.parts();
-        let job = Job {
+        let (_, name) = program.language.interpreter();
+        let job = JailJob {
             argv: program.argv(),
-            script: Script { name, bytes: program.code.clone().into_bytes() },
+            script: JailScript { name, bytes: program.code.clone().into_bytes() },
             env: program.environment(),
             limits,
             view: &view,
-            toolchains: &self.jail.toolchains,
+            toolchains: &self.setup.toolchains,
             egress: way.as_mut().and_then(|way| way.socket()),
-            input: None,
+            stdin: None,
         };
-        let mut ended = sandbox.run(&job, &Keeper { cx, way: way.as_deref() }).map_err(|failure| failed(&failure))?;
+        let mut ended =
+            sandbox.run(&job, &ToolObserver { cx, egress: way.as_deref() }).map_err(|failure| tool_error(&failure))?;
         let upper = ended.upper.take();
         let limits = &job.limits;
-        let mut printed = Printed::of(&ended, limits);
+        let mut printed = RunSummary::new(&ended, limits);
         // Who has a network is not told that there is none.
-        printed.denied = printed.denied.filter(|denied| job.egress.is_none() || denied.wall != Barrier::Network);
-        let report = match cut_short(&ended, limits) {
-            Some(error) => return Err(printed.explain(error)),
-            None => Report::new(printed, ended.exit_code),
+        printed.denied =
+            printed.denied.filter(|denied| job.egress.is_none() || denied.wall != SandboxDenialKind::Network);
+        let report = match limit_error(&ended, limits) {
+            Some(error) => return Err(printed.attach_to(error)),
+            None => RunCodeReport::new(printed, ended.exit_code),
         };
         match upper {
-            Some(upper) => self.look(report, &view, upper, program.mode, cx),
+            Some(upper) => self.collect_changes(report, &view, upper, program.mode, cx),
             None => Ok(report),
         }
     }
 
     /// Finds out what the program changed.
-    fn look(
+    fn collect_changes(
         &self,
-        mut report: Report,
-        view: &ringfence_kernel::View,
+        mut report: RunCodeReport,
+        view: &ringfence_kernel::WorkspaceView,
         upper: OwnedFd,
-        mode: Mode,
-        cx: &Context<'_>,
-    ) -> Result<Report, ToolError> {
+        mode: RunCodeMode,
+        cx: &CallContext<'_>,
+    ) -> Result<RunCodeReport, ToolError> {
         let most_named = usize::try_from(cx.limits.delete_names).unwrap_or(usize::MAX);
-        (report.most_named, report.discarded) = (most_named, mode == Mode::Discard);
-        let mut changes = match self.jail.workspace.changes(view, upper, cx) {
+        (report.max_listed, report.discarded) = (most_named, mode == RunCodeMode::Discard);
+        let mut changes = match self.setup.workspace.changes(view, upper, cx) {
             Ok(changes) => changes,
             // What is dropped anyway need not be understood.
             Err(_) if report.discarded => return Ok(report),
-            Err(error) => return report.without(Vec::new(), error),
+            Err(error) => return report.with_changes_refused(Vec::new(), error),
         };
-        if mode == Mode::Review {
+        if mode == RunCodeMode::Review {
             changes.merge();
         }
-        report.changes = changes.list();
+        report.changes = changes.changed_paths();
         let is_left = !report.changes.is_empty() && !report.discarded;
-        report.rest = is_left.then_some((changes, mode == Mode::Review));
+        report.pending_changes = is_left.then_some((changes, mode == RunCodeMode::Review));
         Ok(report)
     }
 
@@ -424,49 +450,51 @@ impl RunCode {
         if let Some(sandbox) = &*sandbox {
             return Ok(Arc::clone(sandbox));
         }
-        let started = Sandbox::start(self.jail.settings.clone()).map_err(|failure| failed(&failure))?;
+        let started = Sandbox::start(self.setup.settings.clone()).map_err(|failure| tool_error(&failure))?;
         Ok(Arc::clone(sandbox.insert(Arc::new(started))))
     }
 }
 
 /// What a run that never came to an end means for the caller.
-fn failed(failure: &Failure) -> ToolError {
+fn tool_error(failure: &JailError) -> ToolError {
     let kind = match failure {
-        Failure::Unavailable { .. } | Failure::NoProgram { .. } => ErrorKind::Unavailable,
-        Failure::Environment(_) => ErrorKind::InvalidArgs,
-        Failure::Lost(_) | Failure::Io(..) => ErrorKind::Execution,
+        JailError::Unavailable { .. } | JailError::ProgramNotFound { .. } => ErrorKind::Unavailable,
+        JailError::Environment(_) => ErrorKind::InvalidArgs,
+        JailError::UnexpectedExit(_) | JailError::Io(..) => ErrorKind::Execution,
     };
     ToolError::new(kind, failure.to_string())
 }
 
 /// The error for a program that did not end by itself.
-fn cut_short(ended: &Ended, limits: &JailLimits) -> Option<ToolError> {
+fn limit_error(ended: &RunResult, limits: &JailLimits) -> Option<ToolError> {
     let error = |kind, message: String| Some(ToolError::new(kind, message));
-    match ended.ended_by {
-        EndedBy::Exit | EndedBy::Signal => None,
-        EndedBy::Timeout => error(
+    match ended.exit_reason {
+        ExitReason::Exit | ExitReason::Signal => None,
+        ExitReason::Timeout => error(
             ErrorKind::Timeout,
             format!(
                 "the program ran longer than {} s and was ended; its changes are dropped",
                 limits.wall.as_secs_f64()
             ),
         ),
-        EndedBy::Cancelled => error(ErrorKind::Cancelled, "the program was ended; its changes are dropped".to_owned()),
-        EndedBy::Memory => error(
+        ExitReason::Cancelled => {
+            error(ErrorKind::Cancelled, "the program was ended; its changes are dropped".to_owned())
+        }
+        ExitReason::Memory => error(
             ErrorKind::Execution,
             format!(
                 "the program used more than {} bytes of memory and was ended; its changes are dropped",
                 limits.memory_bytes
             ),
         ),
-        EndedBy::Cpu => error(
+        ExitReason::Cpu => error(
             ErrorKind::Execution,
             format!(
                 "the program used more than {} s of processor time and was ended; its changes are dropped",
                 limits.cpu.as_secs_f64()
             ),
         ),
-        EndedBy::Output => error(
+        ExitReason::Output => error(
             ErrorKind::Execution,
             "the program printed far more than is kept and was ended; its changes are dropped; write to a file instead"
                 .to_owned(),
@@ -475,20 +503,20 @@ fn cut_short(ended: &Ended, limits: &JailLimits) -> Option<ToolError> {
 }
 
 /// Tells the caller what a program prints, records where it connects to, and tells the jail when nobody waits any more.
-struct Keeper<'a> {
-    cx: &'a Context<'a>,
-    way: Option<&'a dyn Way>,
+struct ToolObserver<'a> {
+    cx: &'a CallContext<'a>,
+    egress: Option<&'a dyn EgressChannel>,
 }
 
-impl Watch for Keeper<'_> {
-    fn output(&self, stream: Stream, bytes: &[u8]) {
-        self.cx.report(&Progress { stream: stream.name(), text: &String::from_utf8_lossy(bytes) });
+impl ProgramObserver for ToolObserver<'_> {
+    fn on_output(&self, stream: OutputStream, bytes: &[u8]) {
+        self.cx.report_progress(&ProgressUpdate { stream: stream.name(), text: &String::from_utf8_lossy(bytes) });
     }
 
-    fn stopped(&self) -> bool {
-        while let Some(attempt) = self.way.and_then(|way| way.next()) {
+    fn should_stop(&self) -> bool {
+        while let Some(attempt) = self.egress.and_then(|way| way.next_attempt()) {
             // What the program hears there, strangers say.
-            self.cx.raise(Bit::SawUntrusted);
+            self.cx.add_taint(Taint::SawUntrusted);
             attempt.record(self.cx);
         }
         self.cx.check().is_err()

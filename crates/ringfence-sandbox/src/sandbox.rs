@@ -16,27 +16,27 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{getegid, geteuid};
 
-use ringfence_kernel::Shown;
+use ringfence_kernel::ExposedDir;
 
-use crate::bwrap::{Backend, Fallback, falls_back};
-use crate::cgroup::Cgroups;
+use crate::bwrap::{JailBackend, JailFallback, needs_bwrap_fallback};
+use crate::cgroup::CgroupManager;
 use crate::environment;
-use crate::job::{Ended, Failure, Job, Watch};
-use crate::message::{Identity, LONGEST_ORDER, Order, ShownDirectory};
-use crate::run::Run;
+use crate::isolation::{self, IsolationStatus};
+use crate::job::{JailError, JailJob, ProgramObserver, RunResult};
+use crate::protocol::{JailUser, MAX_RUN_SPEC_BYTES, RunMount, RunSpec};
+use crate::run::ProgramRun;
+use crate::spawner_handle::{JailLease, JailPoolConfig, SpawnerHandle, owner};
 use crate::sys;
 use crate::toolchains::Toolchain;
-use crate::walls::{self, Standing};
-use crate::warden::{Claimed, Pool, Warden, owner};
 
 /// The user that programs are when root started us, where the host has it: one that nobody is.
-const NOBODY_ELSE: u32 = 2_000_000_000;
+const RESERVED_UID: u32 = 2_000_000_000;
 /// The one for containers, which have few users.
-const NOBODY: u32 = 65_534;
+const OVERFLOW_UID: u32 = 65_534;
 
 /// What a sandbox is made of.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct SandboxSettings {
     /// Our own binary, whose `main` begins with `take_part`.
     pub program: PathBuf,
     /// How many jails wait, built ahead. With none, each is built when it is asked for.
@@ -44,17 +44,17 @@ pub struct Settings {
     /// What jobs will bring. Others are possible, but the first run of each list waits for it.
     pub toolchains: Vec<Toolchain>,
     /// What to do where namespaces are refused.
-    pub fallback: Fallback,
+    pub fallback: JailFallback,
 }
 
-impl Settings {
+impl SandboxSettings {
     /// The running binary, and a small pool.
     pub fn new() -> Self {
-        Self { program: "/proc/self/exe".into(), pool: 2, toolchains: Vec::new(), fallback: Fallback::default() }
+        Self { program: "/proc/self/exe".into(), pool: 2, toolchains: Vec::new(), fallback: JailFallback::default() }
     }
 }
 
-impl Default for Settings {
+impl Default for SandboxSettings {
     fn default() -> Self {
         Self::new()
     }
@@ -63,40 +63,40 @@ impl Default for Settings {
 /// Runs programs, each in a jail of its own. Any number of threads may.
 #[derive(Debug)]
 pub struct Sandbox {
-    settings: Settings,
-    backend: Backend,
+    settings: SandboxSettings,
+    backend: JailBackend,
     /// Whom programs are unless the workspace's file system makes that impossible.
-    identity: Identity,
+    identity: JailUser,
     /// Nothing after the spawner died, until the next run.
-    warden: Mutex<Option<Arc<Warden>>>,
-    cgroups: Cgroups,
-    walls: OnceLock<Vec<Standing>>,
+    spawner: Mutex<Option<Arc<SpawnerHandle>>>,
+    cgroups: CgroupManager,
+    isolation: OnceLock<Vec<IsolationStatus>>,
 }
 
 impl Sandbox {
     /// Starts the spawner, and waits until it can make jails.
-    pub fn start(settings: Settings) -> Result<Self, Failure> {
+    pub fn start(settings: SandboxSettings) -> Result<Self, JailError> {
         let identity = if geteuid().is_root() {
-            reserved()?
+            reserved_user()?
         } else {
-            Identity { uid: geteuid().as_raw(), gid: getegid().as_raw() }
+            JailUser { uid: geteuid().as_raw(), gid: getegid().as_raw() }
         };
-        let cgroups = Cgroups::find();
-        let warden = first_warden(&settings, identity, &cgroups)?;
+        let cgroups = CgroupManager::detect();
+        let warden = start_backend(&settings, identity, &cgroups)?;
         let (backend, warden) = (warden.backend(), Mutex::new(Some(Arc::new(warden))));
-        Ok(Self { settings, backend, identity, warden, cgroups, walls: OnceLock::new() })
+        Ok(Self { settings, backend, identity, spawner: warden, cgroups, isolation: OnceLock::new() })
     }
 
     /// Which walls stand here. Found out when first asked.
-    pub fn walls(&self) -> &[Standing] {
-        self.walls.get_or_init(|| walls::probe(&self.settings.program))
+    pub fn isolation(&self) -> &[IsolationStatus] {
+        self.isolation.get_or_init(|| isolation::probe(&self.settings.program))
     }
 
     /// Runs a program to its end, and to the end of all that it started.
-    pub fn run(&self, job: &Job<'_>, watch: &dyn Watch) -> Result<Ended, Failure> {
-        let warden = self.warden()?;
-        let result = self.run_under(&warden, job, watch);
-        if matches!(result, Err(Failure::Lost(_))) && warden.is_gone() {
+    pub fn run(&self, job: &JailJob<'_>, watch: &dyn ProgramObserver) -> Result<RunResult, JailError> {
+        let warden = self.spawner()?;
+        let result = self.run_with(&warden, job, watch);
+        if matches!(result, Err(JailError::UnexpectedExit(_))) && warden.is_dead() {
             let mut now = self.lock();
             if now.as_ref().is_some_and(|now| Arc::ptr_eq(now, &warden)) {
                 *now = None;
@@ -105,182 +105,207 @@ impl Sandbox {
         result
     }
 
-    fn run_under(&self, warden: &Warden, job: &Job<'_>, watch: &dyn Watch) -> Result<Ended, Failure> {
+    fn run_with(
+        &self,
+        warden: &SpawnerHandle,
+        job: &JailJob<'_>,
+        watch: &dyn ProgramObserver,
+    ) -> Result<RunResult, JailError> {
         let has_egress = job.egress.is_some();
-        let env = environment::fixed(&environment::told(&job.env, has_egress), job.toolchains, has_egress)?;
-        let (places, identity) = self.places(warden, job)?;
-        let jail = warden.claim(identity, shown_by(job.toolchains), &job.limits)?;
-        let order = order(job, env, &places, jail.has_cgroup());
+        let env = environment::run_environment(
+            &environment::with_proxy_vars(&job.env, has_egress),
+            job.toolchains,
+            has_egress,
+        )?;
+        let (places, identity) = self.mount_sources(warden, job)?;
+        let jail = warden.lease(identity, toolchain_paths(job.toolchains), &job.limits)?;
+        let order = run_spec(job, env, &places, jail.has_cgroup());
         let result = order.and_then(|order| run_in(warden, &jail, &order, &places, job, watch));
-        warden.spent(jail);
+        warden.release(jail);
         result
     }
 
     /// For root: mounts on which the owner's files are the jail's user's. For others, and where that cannot be: the held
     /// directories, and a program that is the owner.
-    fn places<'a>(&self, warden: &Warden, job: &'a Job<'_>) -> Result<(Vec<Place<'a>>, Identity), Failure> {
-        let views = std::iter::once(&job.view.workspace).chain(&job.view.beside);
-        let held = || views.clone().map(|shown| Place::Held(&shown.directory)).collect();
+    fn mount_sources<'a>(
+        &self,
+        warden: &SpawnerHandle,
+        job: &'a JailJob<'_>,
+    ) -> Result<(Vec<MountSource<'a>>, JailUser), JailError> {
+        let views = std::iter::once(&job.view.workspace).chain(&job.view.read_only_mounts);
+        let held = || views.clone().map(|shown| MountSource::HeldDir(&shown.directory)).collect();
         if !geteuid().is_root() {
             return Ok((held(), self.identity));
         }
-        if self.backend == Backend::Bwrap {
-            return Ok((held(), not_root(&job.view.workspace, "that the system's bwrap shows as it is")?));
+        if self.backend == JailBackend::Bwrap {
+            return Ok((held(), workspace_owner(&job.view.workspace, "that the system's bwrap shows as it is")?));
         }
-        match warden.mapped(&job.view.workspace.directory, self.identity)? {
+        match warden.idmapped_mount(&job.view.workspace.directory, self.identity)? {
             Ok(workspace) => {
-                let beside = job.view.beside.iter().map(|shown| {
-                    let mapped = warden.mapped(&shown.directory, self.identity)?;
-                    Ok(mapped.map_or(Place::Held(&shown.directory), Place::Mount))
+                let beside = job.view.read_only_mounts.iter().map(|shown| {
+                    let mapped = warden.idmapped_mount(&shown.directory, self.identity)?;
+                    Ok(mapped.map_or(MountSource::HeldDir(&shown.directory), MountSource::IdmappedMount))
                 });
-                let places =
-                    std::iter::once(Ok(Place::Mount(workspace))).chain(beside).collect::<Result<_, Failure>>()?;
+                let places = std::iter::once(Ok(MountSource::IdmappedMount(workspace)))
+                    .chain(beside)
+                    .collect::<Result<_, JailError>>()?;
                 Ok((places, self.identity))
             }
             Err(cause) => {
                 let why = format!("on a file system that cannot map owners ({cause})");
-                Ok((held(), not_root(&job.view.workspace, &why)?))
+                Ok((held(), workspace_owner(&job.view.workspace, &why)?))
             }
         }
     }
 
     /// The one that runs, or a new one after that died.
-    fn warden(&self) -> Result<Arc<Warden>, Failure> {
+    fn spawner(&self) -> Result<Arc<SpawnerHandle>, JailError> {
         let mut now = self.lock();
         if let Some(warden) = now.as_ref() {
             return Ok(Arc::clone(warden));
         }
-        let new = Arc::new(start_warden(&self.settings, self.backend, self.identity, &self.cgroups)?);
+        let new = Arc::new(start_spawner(&self.settings, self.backend, self.identity, &self.cgroups)?);
         *now = Some(Arc::clone(&new));
         Ok(new)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<Warden>>> {
-        self.warden.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<SpawnerHandle>>> {
+        self.spawner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// By whoever may build jails here: we ourselves, or the system's `bwrap` where only that may.
-fn first_warden(settings: &Settings, identity: Identity, cgroups: &Cgroups) -> Result<Warden, Failure> {
-    let start = |backend| start_warden(settings, backend, identity, cgroups);
+fn start_backend(
+    settings: &SandboxSettings,
+    identity: JailUser,
+    cgroups: &CgroupManager,
+) -> Result<SpawnerHandle, JailError> {
+    let start = |backend| start_spawner(settings, backend, identity, cgroups);
     match settings.fallback {
-        Fallback::None => start(Backend::Native),
-        Fallback::Forced => start(Backend::Bwrap),
-        Fallback::Bwrap => match start(Backend::Native) {
-            Err(Failure::Unavailable { .. }) if falls_back(&walls::probe(&settings.program)) => start(Backend::Bwrap),
+        JailFallback::None => start(JailBackend::Native),
+        JailFallback::Forced => start(JailBackend::Bwrap),
+        JailFallback::Bwrap => match start(JailBackend::Native) {
+            Err(JailError::Unavailable { .. }) if needs_bwrap_fallback(&isolation::probe(&settings.program)) => {
+                start(JailBackend::Bwrap)
+            }
             started => started,
         },
     }
 }
 
-fn start_warden(
-    settings: &Settings,
-    backend: Backend,
-    identity: Identity,
-    cgroups: &Cgroups,
-) -> Result<Warden, Failure> {
+fn start_spawner(
+    settings: &SandboxSettings,
+    backend: JailBackend,
+    identity: JailUser,
+    cgroups: &CgroupManager,
+) -> Result<SpawnerHandle, JailError> {
     // `bwrap` makes none ahead.
-    let size = if backend == Backend::Native { settings.pool as usize } else { 0 };
-    let pool = Pool { backend, size, identity, cgroups: cgroups.clone() };
-    Warden::start(&settings.program, pool, shown_by(&settings.toolchains))
+    let size = if backend == JailBackend::Native { settings.pool as usize } else { 0 };
+    let pool = JailPoolConfig { backend, size, identity, cgroups: cgroups.clone() };
+    SpawnerHandle::start(&settings.program, pool, toolchain_paths(&settings.toolchains))
 }
 
 /// Gives a jail its order, and follows the run to its end.
 fn run_in(
-    warden: &Warden,
-    jail: &Claimed,
-    order: &Order,
-    places: &[Place<'_>],
-    job: &Job<'_>,
-    watch: &dyn Watch,
-) -> Result<Ended, Failure> {
-    let text = order.write().map_err(Failure::io("write its order"))?;
-    let (output, their_output) = pipe_with(PipeFlags::CLOEXEC).map_err(Failure::io("make a pipe"))?;
-    let (errors, their_errors) = pipe_with(PipeFlags::CLOEXEC).map_err(Failure::io("make a pipe"))?;
+    warden: &SpawnerHandle,
+    jail: &JailLease,
+    order: &RunSpec,
+    places: &[MountSource<'_>],
+    job: &JailJob<'_>,
+    watch: &dyn ProgramObserver,
+) -> Result<RunResult, JailError> {
+    let text = order.write().map_err(JailError::io("write its order"))?;
+    let (output, their_output) = pipe_with(PipeFlags::CLOEXEC).map_err(JailError::io("make a pipe"))?;
+    let (errors, their_errors) = pipe_with(PipeFlags::CLOEXEC).map_err(JailError::io("make a pipe"))?;
     let mut descriptors = vec![text.as_fd(), their_output.as_fd(), their_errors.as_fd()];
-    descriptors.extend(places.iter().map(Place::descriptor));
-    descriptors.extend(job.input.map(AsFd::as_fd));
+    descriptors.extend(places.iter().map(MountSource::descriptor));
+    descriptors.extend(job.stdin.map(AsFd::as_fd));
     descriptors.extend(job.egress.as_ref().map(AsFd::as_fd));
     // With the one that the spawner adds.
-    if descriptors.len() >= sys::MOST_DESCRIPTORS {
-        return Err(Failure::unavailable("the view has too many mounts", "mount fewer beside the workspace"));
+    if descriptors.len() >= sys::MAX_DESCRIPTORS {
+        return Err(JailError::unavailable("the view has too many mounts", "mount fewer beside the workspace"));
     }
-    warden.order(jail, &descriptors)?;
+    warden.start_run(jail, &descriptors)?;
     // From here on only the jail holds the other ends.
     drop(descriptors);
     drop((their_output, their_errors));
-    Run::begin(job, watch, jail, [output, errors])?.finish()
+    ProgramRun::start(job, watch, jail, [output, errors])?.finish()
 }
 
 /// What the spawner and the jail are told.
-fn order(job: &Job<'_>, env: Vec<CString>, places: &[Place<'_>], memory_kept: bool) -> Result<Order, Failure> {
+fn run_spec(
+    job: &JailJob<'_>,
+    env: Vec<CString>,
+    places: &[MountSource<'_>],
+    memory_kept: bool,
+) -> Result<RunSpec, JailError> {
     let arguments: usize = job.argv.iter().map(|argument| argument.len()).sum();
-    if arguments + job.script.bytes.len() > LONGEST_ORDER / 2 {
-        return Err(Failure::Io("take a script and arguments of this size", Errno::TOOBIG.into()));
+    if arguments + job.script.bytes.len() > MAX_RUN_SPEC_BYTES / 2 {
+        return Err(JailError::Io("take a script and arguments of this size", Errno::TOOBIG.into()));
     }
-    let views = std::iter::once(&job.view.workspace).chain(&job.view.beside);
-    Ok(Order {
+    let views = std::iter::once(&job.view.workspace).chain(&job.view.read_only_mounts);
+    Ok(RunSpec {
         argv: job.argv.clone(),
         env: env.into_iter().map(|one| OsString::from_vec(one.into_bytes())).collect(),
         script_name: job.script.name.into(),
         script: job.script.bytes.clone(),
         limits: job.limits.clone(),
-        shown: views.zip(places).map(|(shown, place)| described(shown, place)).collect::<Result<_, _>>()?,
-        memory_kept,
-        has_input: job.input.is_some(),
+        mounts: views.zip(places).map(|(shown, place)| run_mount(shown, place)).collect::<Result<_, _>>()?,
+        memory_by_cgroup: memory_kept,
+        has_stdin: job.stdin.is_some(),
         egress: job.egress.is_some(),
-        cargo_home: job.egress.as_ref().and_then(|_| environment::shown_cargo_home(job.toolchains)).unwrap_or_default(),
+        cargo_home: job.egress.as_ref().and_then(|_| environment::host_cargo_home(job.toolchains)).unwrap_or_default(),
     })
 }
 
 /// How a directory of the view gets into the jail.
-enum Place<'a> {
+enum MountSource<'a> {
     /// As a mount to be attached.
-    Mount(OwnedFd),
+    IdmappedMount(OwnedFd),
     /// To be found again by the spawner.
-    Held(&'a OwnedFd),
+    HeldDir(&'a OwnedFd),
 }
 
-impl Place<'_> {
+impl MountSource<'_> {
     fn descriptor(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Mount(mount) => mount.as_fd(),
-            Self::Held(directory) => directory.as_fd(),
+            Self::IdmappedMount(mount) => mount.as_fd(),
+            Self::HeldDir(directory) => directory.as_fd(),
         }
     }
 }
 
-fn described(shown: &Shown, place: &Place<'_>) -> Result<ShownDirectory, Failure> {
+fn run_mount(shown: &ExposedDir, place: &MountSource<'_>) -> Result<RunMount, JailError> {
     let plain = !shown.alias.is_empty() && !shown.alias.contains(['/', '\0']) && !shown.alias.starts_with('.');
     if !plain {
-        return Err(Failure::unavailable("a mount has a name that is no file name", "give it another"));
+        return Err(JailError::unavailable("a mount has a name that is no file name", "give it another"));
     }
-    Ok(ShownDirectory {
+    Ok(RunMount {
         alias: shown.alias.clone().into(),
         path: shown.path.clone(),
-        mounted: matches!(place, Place::Mount(_)),
-        covered: shown.masked.iter().chain(&shown.hidden).cloned().collect(),
+        is_mount: matches!(place, MountSource::IdmappedMount(_)),
+        masked: shown.masked.iter().chain(&shown.hidden).cloned().collect(),
     })
 }
 
 /// The owner of a workspace, for a program that has to be that.
-fn not_root(workspace: &Shown, why: &str) -> Result<Identity, Failure> {
+fn workspace_owner(workspace: &ExposedDir, why: &str) -> Result<JailUser, JailError> {
     let owner = owner(&workspace.directory)?;
     if owner.uid != 0 {
         return Ok(owner);
     }
-    Err(Failure::unavailable(
+    Err(JailError::unavailable(
         format!("the workspace is root's, {why}"),
         "give it to another user, or start ringfence as a plain user",
     ))
 }
 
-fn shown_by(toolchains: &[Toolchain]) -> Vec<PathBuf> {
+fn toolchain_paths(toolchains: &[Toolchain]) -> Vec<PathBuf> {
     toolchains.iter().flat_map(|toolchain| &toolchain.shown).cloned().collect()
 }
 
 /// A user and group of our own namespace that nobody is.
-fn reserved() -> Result<Identity, Failure> {
+fn reserved_user() -> Result<JailUser, JailError> {
     let has = |file: &str, id: u32| {
         let map = std::fs::read_to_string(Path::new("/proc/self").join(file)).unwrap_or_default();
         map.lines().any(|line| {
@@ -288,12 +313,12 @@ fn reserved() -> Result<Identity, Failure> {
             matches!(numbers[..], [first, _, count] if (first..first.saturating_add(count)).contains(&id.into()))
         })
     };
-    [NOBODY_ELSE, NOBODY]
+    [RESERVED_UID, OVERFLOW_UID]
         .into_iter()
         .find(|&id| has("uid_map", id) && has("gid_map", id))
-        .map(|id| Identity { uid: id, gid: id })
+        .map(|id| JailUser { uid: id, gid: id })
         .ok_or_else(|| {
-            Failure::unavailable(
+            JailError::unavailable(
                 "root started us, and there is no other user for programs",
                 "start ringfence as a plain user, or give the container more users",
             )

@@ -22,11 +22,13 @@ use rustix::process::{
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_thread_groups};
 
-use crate::filter::Filters;
-use crate::jail::{Jail, Map, process_path, start_mapped};
-use crate::message::{Identity, LONGEST, Order, Reply, Request, ShownDirectory, Step, Trouble, read_paths};
-use crate::mounts::{READ_ONLY, copy, enter_image};
-use crate::sys::{self, Reach, Side};
+use crate::jail::{IdMapping, IdleJail, clone_with_id_map, process_path};
+use crate::mounts::{READ_ONLY, clone_mount, enter_image};
+use crate::protocol::{
+    JailUser, MAX_MESSAGE_BYTES, RunMount, RunSpec, SetupError, SetupStep, SpawnerReply, SpawnerRequest, read_paths,
+};
+use crate::seccomp::SeccompFilters;
+use crate::sys::{self, ForkResult, MountScope};
 
 /// What the host calls this process, and how it knows what it is.
 pub(crate) const NAME: &str = "ringfence-spawner";
@@ -41,11 +43,11 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
 
 /// For the first line of `main`. Something, if this process was started as the spawner; it has ended then.
 pub(crate) fn spawner_main() -> Option<ExitCode> {
-    started_as(NAME, begin)
+    run_as(NAME, run_spawner)
 }
 
 /// Does what a process of this name is for, if this is one.
-pub(crate) fn started_as(name: &str, begin: fn() -> Result<(), Errno>) -> Option<ExitCode> {
+pub(crate) fn run_as(name: &str, begin: fn() -> Result<(), Errno>) -> Option<ExitCode> {
     let called = std::env::args_os().next()?;
     (called == name).then(|| match begin() {
         Ok(()) => ExitCode::SUCCESS,
@@ -57,26 +59,26 @@ pub(crate) fn started_as(name: &str, begin: fn() -> Result<(), Errno>) -> Option
 /// host.
 pub(crate) fn take_socket() -> Result<OwnedFd, Errno> {
     sys::keep_only(&[rustix::stdio::stdin()])?;
-    let socket = sys::kept(0);
-    sys::put_at(open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?.as_fd(), 0)?;
+    let socket = sys::inherited_fd(0);
+    sys::dup_onto(open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?.as_fd(), 0)?;
     sys::reset_signals();
     sys::die_with_parent()?;
     Ok(socket)
 }
 
 /// In the process that the host started. Its standard input is the socket to the host.
-fn begin() -> Result<(), Errno> {
+fn run_spawner() -> Result<(), Errno> {
     let socket = take_socket()?;
     match start_spawner() {
-        Ok(Side::Child) => {
+        Ok(ForkResult::Child) => {
             // In its own words, if it cannot even begin.
-            match Spawner::new(socket.as_fd()) {
+            match JailSpawner::new(socket.as_fd()) {
                 Ok(spawner) => spawner.serve(),
                 Err(trouble) => refuse_all(socket.as_fd(), trouble),
             }
-            sys::leave()
+            sys::exit()
         }
-        Ok(Side::Parent(child)) => {
+        Ok(ForkResult::Parent(child)) => {
             // The host learns of the spawner's end by this socket.
             drop(socket);
             waitpid(Some(child.pid), WaitOptions::empty()).map(drop)
@@ -89,8 +91,8 @@ fn begin() -> Result<(), Errno> {
 }
 
 /// Tells everybody who asks why there are no jails, until the host has had enough.
-pub(crate) fn refuse_all(host: BorrowedFd<'_>, trouble: Trouble) {
-    let mut buffer = [0; LONGEST];
+pub(crate) fn refuse_all(host: BorrowedFd<'_>, trouble: SetupError) {
+    let mut buffer = [0; MAX_MESSAGE_BYTES];
     while let Ok((bytes, descriptors)) = sys::receive(host, &mut buffer) {
         match descriptors.first() {
             _ if bytes.is_empty() => return,
@@ -101,44 +103,44 @@ pub(crate) fn refuse_all(host: BorrowedFd<'_>, trouble: Trouble) {
 }
 
 /// Tells whoever asked. If nobody is there to hear it, nobody is the worse for it.
-pub(crate) fn refuse(socket: BorrowedFd<'_>, trouble: Trouble) {
-    let _ = sys::send(socket, &Reply::Failed(trouble).encode(), &[]);
+pub(crate) fn refuse(socket: BorrowedFd<'_>, trouble: SetupError) {
+    let _ = sys::send(socket, &SpawnerReply::Failed(trouble).encode(), &[]);
 }
 
-pub(crate) fn greet(reply: &OwnedFd) {
-    let _ = sys::send(reply.as_fd(), &Reply::Ready.encode(), &[]);
+pub(crate) fn reply_ready(reply: &OwnedFd) {
+    let _ = sys::send(reply.as_fd(), &SpawnerReply::Ready.encode(), &[]);
 }
 
 /// A process in namespaces of its own with all users that this one has; for a plain user, that is itself.
-fn start_spawner() -> Result<Side, Trouble> {
-    let failed = || Step::Namespaces.failed::<Errno>();
+fn start_spawner() -> Result<ForkResult, SetupError> {
+    let failed = || SetupStep::Namespaces.failed::<Errno>();
     if geteuid().is_root() {
-        set_thread_groups(&[]).map_err(Step::Users.failed())?;
+        set_thread_groups(&[]).map_err(SetupStep::Users.failed())?;
     }
     let (ours, theirs) = sys::message_pair().map_err(failed())?;
     // SAFETY: this process has one thread.
     match unsafe { sys::clone_into(NAMESPACES) }.map_err(failed())? {
-        Side::Child => {
+        ForkResult::Child => {
             drop(ours);
             let go = sys::receive(theirs.as_fd(), &mut [0; 1]).is_ok_and(|(bytes, _)| !bytes.is_empty());
             if !go {
-                sys::leave();
+                sys::exit();
             }
-            sys::die_with_parent().map_err(Step::Hold.failed())?;
-            set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(Step::Hold.failed())?;
-            Ok(Side::Child)
+            sys::die_with_parent().map_err(SetupStep::Hold.failed())?;
+            set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(SetupStep::Hold.failed())?;
+            Ok(ForkResult::Child)
         }
-        Side::Parent(child) => {
-            map_all(child.pid).map_err(|cause| Step::Users.failed_with(&cause))?;
-            set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(Step::Hold.failed())?;
-            sys::send(ours.as_fd(), b"g", &[]).map_err(Step::Users.failed())?;
-            Ok(Side::Parent(child))
+        ForkResult::Parent(child) => {
+            write_identity_maps(child.pid).map_err(|cause| SetupStep::Users.failed_with(&cause))?;
+            set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(SetupStep::Hold.failed())?;
+            sys::send(ours.as_fd(), b"g", &[]).map_err(SetupStep::Users.failed())?;
+            Ok(ForkResult::Parent(child))
         }
     }
 }
 
 /// Every user is itself in the new namespace. Who is not root can do that for one only.
-fn map_all(pid: Pid) -> std::io::Result<()> {
+fn write_identity_maps(pid: Pid) -> std::io::Result<()> {
     let process = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
     if geteuid().is_root() {
         for file in ["uid_map", "gid_map"] {
@@ -166,60 +168,67 @@ fn identity_map(own: &str) -> String {
 }
 
 /// The state of the spawner.
-struct Spawner<'a> {
+struct JailSpawner<'a> {
     host: BorrowedFd<'a>,
     /// Where the host's files are, and where the image is.
-    hosts_files: OwnedFd,
-    image: OwnedFd,
-    filter: Filters,
+    host_mount_ns: OwnedFd,
+    image_mount_ns: OwnedFd,
+    filter: SeccompFilters,
     /// Jails that wait, by the names that the host gave them.
-    idle: HashMap<u64, Jail>,
+    idle: HashMap<u64, IdleJail>,
     /// First processes of jails in use, to be reaped.
-    claimed: Vec<OwnedFd>,
+    running: Vec<OwnedFd>,
 }
 
-impl<'a> Spawner<'a> {
-    fn new(host: BorrowedFd<'a>) -> Result<Self, Trouble> {
-        let failed = || Step::Root.failed::<Errno>();
+impl<'a> JailSpawner<'a> {
+    fn new(host: BorrowedFd<'a>) -> Result<Self, SetupError> {
+        let failed = || SetupStep::Root.failed::<Errno>();
         // What the host mounts later is to be found here too, but nothing goes the other way.
         mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).map_err(failed())?;
-        let hosts_files = own_mounts().map_err(failed())?;
-        let image = own_mounts().map_err(failed())?;
-        let filter = Filters::new().map_err(|_| Step::Seccomp.failed()(Errno::INVAL))?;
-        Ok(Self { host, hosts_files, image, filter, idle: HashMap::new(), claimed: Vec::new() })
+        let hosts_files = open_mount_ns().map_err(failed())?;
+        let image = open_mount_ns().map_err(failed())?;
+        let filter = SeccompFilters::new().map_err(|_| SetupStep::Seccomp.failed()(Errno::INVAL))?;
+        Ok(Self {
+            host,
+            host_mount_ns: hosts_files,
+            image_mount_ns: image,
+            filter,
+            idle: HashMap::new(),
+            running: Vec::new(),
+        })
     }
 
     /// Until the host is gone.
     fn serve(mut self) {
-        let mut buffer = [0; LONGEST];
+        let mut buffer = [0; MAX_MESSAGE_BYTES];
         loop {
             let asked = self.wait();
-            self.bury();
+            self.reap();
             if !asked {
                 continue;
             }
             match sys::receive(self.host, &mut buffer) {
-                Ok((bytes, descriptors)) if !bytes.is_empty() => self.answer(bytes, descriptors),
+                Ok((bytes, descriptors)) if !bytes.is_empty() => self.handle_request(bytes, descriptors),
                 Err(Errno::MSGSIZE) => {}
                 _ => return,
             }
         }
     }
 
-    fn answer(&mut self, bytes: &[u8], descriptors: Vec<OwnedFd>) {
-        let request = Request::decode(bytes);
+    fn handle_request(&mut self, bytes: &[u8], descriptors: Vec<OwnedFd>) {
+        let request = SpawnerRequest::decode(bytes);
         match request {
-            Ok(Request::Make { name, identity }) => {
+            Ok(SpawnerRequest::Create { name, identity }) => {
                 let mut descriptors = descriptors.into_iter();
                 let Some(reply) = descriptors.next() else { return };
                 let doors: Vec<OwnedFd> = descriptors.collect();
-                self.idle.extend(Jail::start(identity, reply, &doors, &self.filter).map(|jail| (name, jail)));
+                self.idle.extend(IdleJail::start(identity, reply, &doors, &self.filter).map(|jail| (name, jail)));
                 return;
             }
-            Ok(Request::Run { name }) => return self.run(name, descriptors),
+            Ok(SpawnerRequest::Run { name }) => return self.run(name, descriptors),
             // It ends by itself, because nobody is left at the other end of its socket.
-            Ok(Request::Discard { name }) => {
-                self.claimed.extend(self.idle.remove(&name).map(|jail| jail.init.handle));
+            Ok(SpawnerRequest::Discard { name }) => {
+                self.running.extend(self.idle.remove(&name).map(|jail| jail.init.pidfd));
                 return;
             }
             _ => {}
@@ -227,13 +236,13 @@ impl<'a> Spawner<'a> {
         let mut descriptors = descriptors.into_iter();
         let Some(reply) = descriptors.next() else { return };
         let answer = match request {
-            Ok(Request::Image) => self.renew(descriptors.next()).map(|()| greet(&reply)),
-            Ok(Request::Greet) => {
-                greet(&reply);
+            Ok(SpawnerRequest::SetImage) => self.rebuild_image(descriptors.next()).map(|()| reply_ready(&reply)),
+            Ok(SpawnerRequest::Ping) => {
+                reply_ready(&reply);
                 Ok(())
             }
-            Ok(Request::Map { from, to }) => map_to(from, to, &reply),
-            _ => Err(Step::Order.failed()(Errno::BADMSG)),
+            Ok(SpawnerRequest::MapUser { from, to }) => create_user_ns(from, to, &reply),
+            _ => Err(SetupStep::Order.failed()(Errno::BADMSG)),
         };
         if let Err(trouble) = answer {
             refuse(reply.as_fd(), trouble);
@@ -243,73 +252,73 @@ impl<'a> Spawner<'a> {
     /// Waits for the host, or for the end of a jail. Whether the host asked.
     fn wait(&self) -> bool {
         let mut watched = vec![PollFd::new(&self.host, PollFlags::IN)];
-        watched.extend(self.claimed.iter().map(|jail| PollFd::new(jail, PollFlags::IN)));
-        watched.extend(self.idle.values().map(|jail| PollFd::new(&jail.init.handle, PollFlags::IN)));
+        watched.extend(self.running.iter().map(|jail| PollFd::new(jail, PollFlags::IN)));
+        watched.extend(self.idle.values().map(|jail| PollFd::new(&jail.init.pidfd, PollFlags::IN)));
         let _ = poll(&mut watched, None);
         watched.first().is_some_and(|host| !host.revents().is_empty())
     }
 
     /// Reaps what died.
-    fn bury(&mut self) {
+    fn reap(&mut self) {
         let is_dead = |jail: &OwnedFd| {
             let reaped = waitid(WaitId::PidFd(jail.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
             !matches!(reaped, Ok(None))
         };
-        self.claimed.retain(|jail| !is_dead(jail));
-        self.idle.retain(|_, jail| !is_dead(&jail.init.handle));
+        self.running.retain(|jail| !is_dead(jail));
+        self.idle.retain(|_, jail| !is_dead(&jail.init.pidfd));
     }
 
     /// Gives a jail its order. If it died meanwhile, the host finds nobody at the other end of its socket.
     fn run(&mut self, name: u64, descriptors: Vec<OwnedFd>) {
         let Some(jail) = self.idle.remove(&name) else { return };
-        let sent = self.find_all(descriptors).and_then(|descriptors| {
-            sys::send(jail.socket.as_fd(), b"o", &sys::borrowed(&descriptors)).map_err(Step::Order.failed())
+        let sent = self.mount_view(descriptors).and_then(|descriptors| {
+            sys::send(jail.socket.as_fd(), b"o", &sys::borrowed(&descriptors)).map_err(SetupStep::Order.failed())
         });
         if let Err(trouble) = sent {
             refuse(jail.reply.as_fd(), trouble);
         }
-        self.claimed.push(jail.init.handle);
+        self.running.push(jail.init.pidfd);
     }
 
     /// The image holds the toolchains. Other ones than before need another image; jails that wait keep theirs.
-    fn renew(&mut self, toolchains: Option<OwnedFd>) -> Result<(), Trouble> {
-        let failed = || Step::Root.failed::<Errno>();
+    fn rebuild_image(&mut self, toolchains: Option<OwnedFd>) -> Result<(), SetupError> {
+        let failed = || SetupStep::Root.failed::<Errno>();
         let toolchains = read_paths(&toolchains.ok_or(Errno::BADMSG).map_err(failed())?).map_err(failed())?;
-        enter_mounts(&self.hosts_files).map_err(failed())?;
+        enter_mount_ns(&self.host_mount_ns).map_err(failed())?;
         let entered = enter_image(&toolchains);
         if entered.is_err() {
-            enter_mounts(&self.image).map_err(failed())?;
+            enter_mount_ns(&self.image_mount_ns).map_err(failed())?;
         }
         entered.map_err(failed())?;
-        self.image = own_mounts().map_err(failed())?;
+        self.image_mount_ns = open_mount_ns().map_err(failed())?;
         Ok(())
     }
 
     /// Replaces each held directory of the view by a mount of it.
-    fn find_all(&self, mut descriptors: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, Trouble> {
-        let order = descriptors.first().ok_or(Errno::BADMSG).map_err(Step::Order.failed())?;
-        let shown = Order::read(order).map_err(Step::Order.failed())?.shown;
-        if shown.iter().all(|directory| directory.mounted) {
+    fn mount_view(&self, mut descriptors: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, SetupError> {
+        let order = descriptors.first().ok_or(Errno::BADMSG).map_err(SetupStep::Order.failed())?;
+        let shown = RunSpec::read(order).map_err(SetupStep::Order.failed())?.mounts;
+        if shown.iter().all(|directory| directory.is_mount) {
             return Ok(descriptors);
         }
-        enter_mounts(&self.hosts_files).map_err(Step::Find.failed())?;
+        enter_mount_ns(&self.host_mount_ns).map_err(SetupStep::Find.failed())?;
         // Behind the order and the two streams.
-        let places = descriptors.iter_mut().skip(3).zip(&shown).filter(|(_, directory)| !directory.mounted);
+        let places = descriptors.iter_mut().skip(3).zip(&shown).filter(|(_, directory)| !directory.is_mount);
         let mut found = Ok(());
         for (place, directory) in places {
-            match find(place.as_fd(), directory) {
+            match mount_if_same(place.as_fd(), directory) {
                 Ok(mount) => *place = mount,
                 Err(trouble) => found = Err(trouble),
             }
         }
-        enter_mounts(&self.image).map_err(Step::Find.failed())?;
+        enter_mount_ns(&self.image_mount_ns).map_err(SetupStep::Find.failed())?;
         found.map(|()| descriptors)
     }
 }
 
 /// A mount of a directory that was found by its path, if it is the one that is held.
-fn find(held: BorrowedFd<'_>, directory: &ShownDirectory) -> Result<OwnedFd, Trouble> {
-    let failed = || Step::Find.failed::<Errno>();
+fn mount_if_same(held: BorrowedFd<'_>, directory: &RunMount) -> Result<OwnedFd, SetupError> {
+    let failed = || SetupStep::Find.failed::<Errno>();
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let found = open(&directory.path, flags, Mode::empty()).map_err(failed())?;
     let (is, should) = (fstat(&found).map_err(failed())?, fstat(held).map_err(failed())?);
@@ -317,35 +326,36 @@ fn find(held: BorrowedFd<'_>, directory: &ShownDirectory) -> Result<OwnedFd, Tro
         return Err(failed()(Errno::STALE));
     }
     // What is mounted inside, in a namespace that is not ours, cannot be left out.
-    let mount = copy(found.as_fd(), "", Reach::Mount)
-        .or_else(|_| copy(found.as_fd(), "", Reach::Tree))
-        .map_err(Step::Show.failed())?;
-    sys::set_mount_flags(mount.as_fd(), READ_ONLY, Reach::Tree, None).map_err(Step::Show.failed())?;
+    let mount = clone_mount(found.as_fd(), "", MountScope::Mount)
+        .or_else(|_| clone_mount(found.as_fd(), "", MountScope::Tree))
+        .map_err(SetupStep::Show.failed())?;
+    sys::set_mount_flags(mount.as_fd(), READ_ONLY, MountScope::Tree, None).map_err(SetupStep::Show.failed())?;
     Ok(mount)
 }
 
-fn own_mounts() -> Result<OwnedFd, Errno> {
+fn open_mount_ns() -> Result<OwnedFd, Errno> {
     open("/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn enter_mounts(namespace: &OwnedFd) -> Result<(), Errno> {
+fn enter_mount_ns(namespace: &OwnedFd) -> Result<(), Errno> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))
 }
 
 /// Makes a user namespace in which one user is another, for an idmapped mount. No process stays in it.
-fn map_to(from: Identity, to: Identity, reply: &OwnedFd) -> Result<(), Trouble> {
-    let child = match start_mapped(libc::CLONE_NEWUSER, Map { inside: from, outside: to })? {
-        Side::Child => loop {
+fn create_user_ns(from: JailUser, to: JailUser, reply: &OwnedFd) -> Result<(), SetupError> {
+    let child = match clone_with_id_map(libc::CLONE_NEWUSER, IdMapping { inside: from, outside: to })? {
+        ForkResult::Child => loop {
             // To be killed.
             let _ = poll(&mut [], None);
         },
-        Side::Parent(child) => child,
+        ForkResult::Parent(child) => child,
     };
-    let namespace = process_path(&child).map_err(|cause| Step::Users.failed_with(&cause)).and_then(|process| {
-        open(process.join("ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(Step::Users.failed())
+    let namespace = process_path(&child).map_err(|cause| SetupStep::Users.failed_with(&cause)).and_then(|process| {
+        open(process.join("ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(SetupStep::Users.failed())
     });
-    let _ = pidfd_send_signal(&child.handle, Signal::KILL);
-    let _ = waitid(WaitId::PidFd(child.handle.as_fd()), WaitIdOptions::EXITED);
-    let _ = sys::send(reply.as_fd(), &Reply::Mapped.encode(), &[namespace?.as_fd()]);
+    let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
+    let _ = waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED);
+    let _ = sys::send(reply.as_fd(), &SpawnerReply::Mapped.encode(), &[namespace?.as_fd()]);
     Ok(())
 }

@@ -20,23 +20,23 @@ use rustix::net::{
 use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 
 /// The kernel takes no more in one message.
-pub(crate) const MOST_DESCRIPTORS: usize = 253;
+pub(crate) const MAX_DESCRIPTORS: usize = 253;
 
 /// Where a new process finds itself.
-pub(crate) enum Side {
+pub(crate) enum ForkResult {
     Child,
-    Parent(Child),
+    Parent(ChildProcess),
 }
 
 /// A process that we started.
 #[derive(Debug)]
-pub(crate) struct Child {
+pub(crate) struct ChildProcess {
     pub(crate) pid: Pid,
-    pub(crate) handle: OwnedFd,
+    pub(crate) pidfd: OwnedFd,
 }
 
 /// Lets the allocator have at most so many heaps for threads that come and go.
-pub(crate) fn bound_heaps(most: i32) {
+pub(crate) fn set_malloc_arenas(most: i32) {
     #[cfg(target_env = "gnu")]
     // SAFETY: it sets a number that the allocator reads under its own lock, and takes no pointer.
     unsafe {
@@ -51,7 +51,7 @@ pub(crate) fn bound_heaps(most: i32) {
 /// # Safety
 ///
 /// The process must have one thread: in the child no other goes on, and what they held would stay held.
-pub(crate) unsafe fn clone_into(namespaces: libc::c_int) -> Result<Side, Errno> {
+pub(crate) unsafe fn clone_into(namespaces: libc::c_int) -> Result<ForkResult, Errno> {
     let mut handle: RawFd = -1;
     // SAFETY: all zeros is a valid value of this plain struct.
     let mut wish: libc::clone_args = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -63,13 +63,13 @@ pub(crate) unsafe fn clone_into(namespaces: libc::c_int) -> Result<Side, Errno> 
     if pid < 0 {
         return Err(last_error());
     }
-    let Some(pid) = Pid::from_raw(pid as i32) else { return Ok(Side::Child) };
+    let Some(pid) = Pid::from_raw(pid as i32) else { return Ok(ForkResult::Child) };
     // SAFETY: the kernel just made this descriptor for us.
-    Ok(Side::Parent(Child { pid, handle: unsafe { OwnedFd::from_raw_fd(handle) } }))
+    Ok(ForkResult::Parent(ChildProcess { pid, pidfd: unsafe { OwnedFd::from_raw_fd(handle) } }))
 }
 
 /// Becomes another program. Comes back only if that failed.
-pub(crate) fn execute(program: &CStr, argv: &[CString], env: &[CString]) -> Errno {
+pub(crate) fn execve(program: &CStr, argv: &[CString], env: &[CString]) -> Errno {
     let pointers =
         |list: &[CString]| list.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect::<Vec<*const _>>();
     let (argv, env) = (pointers(argv), pointers(env));
@@ -82,7 +82,7 @@ pub(crate) fn execute(program: &CStr, argv: &[CString], env: &[CString]) -> Errn
 pub(crate) fn set_mount_flags(
     mount: BorrowedFd<'_>,
     flags: MountAttrFlags,
-    reach: Reach,
+    reach: MountScope,
     idmap: Option<BorrowedFd<'_>>,
 ) -> Result<(), Errno> {
     let mut attr = libc::mount_attr {
@@ -94,7 +94,7 @@ pub(crate) fn set_mount_flags(
     if idmap.is_some() {
         attr.attr_set |= u64::from(MountAttrFlags::MOUNT_ATTR_IDMAP.bits());
     }
-    let at = libc::AT_EMPTY_PATH | if reach == Reach::Tree { libc::AT_RECURSIVE } else { 0 };
+    let at = libc::AT_EMPTY_PATH | if reach == MountScope::Tree { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path is a constant and the struct outlives the call.
     let done = unsafe {
         libc::syscall(
@@ -111,21 +111,21 @@ pub(crate) fn set_mount_flags(
 
 /// How far a change of mount flags goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum MountScope {
     Mount,
     Tree,
 }
 
 /// The first number after the standard streams. What a process keeps across `keep_only` is from here on.
-pub(crate) const FIRST: RawFd = 3;
+pub(crate) const FIRST_INHERITED_FD: RawFd = 3;
 
 /// Closes every descriptor but the standard streams and these, which get the numbers from `FIRST` on and close with a
 /// change of programs. Owners of closed descriptors must not be dropped later: this is for processes that just forked.
 pub(crate) fn keep_only(descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    let past = FIRST + descriptors.len() as RawFd;
+    let past = FIRST_INHERITED_FD + descriptors.len() as RawFd;
     // First out of the way of each other.
     let moved: Result<Vec<OwnedFd>, Errno> = descriptors.iter().map(|one| fcntl_dupfd_cloexec(one, past)).collect();
-    for (one, number) in moved?.iter().zip(FIRST..) {
+    for (one, number) in moved?.iter().zip(FIRST_INHERITED_FD..) {
         // SAFETY: whoever owned that number is forgotten, as this function says.
         let done = unsafe { libc::dup3(one.as_raw_fd(), number, libc::O_CLOEXEC) };
         if done < 0 {
@@ -138,13 +138,13 @@ pub(crate) fn keep_only(descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
 }
 
 /// The descriptor that `keep_only` was given at this place. To be asked for once.
-pub(crate) fn kept(index: usize) -> OwnedFd {
+pub(crate) fn inherited_fd(index: usize) -> OwnedFd {
     // SAFETY: `keep_only` made it, and forgot it for us.
-    unsafe { OwnedFd::from_raw_fd(FIRST + index as RawFd) }
+    unsafe { OwnedFd::from_raw_fd(FIRST_INHERITED_FD + index as RawFd) }
 }
 
 /// Makes a standard stream mean what `from` means.
-pub(crate) fn put_at(from: BorrowedFd<'_>, stream: RawFd) -> Result<(), Errno> {
+pub(crate) fn dup_onto(from: BorrowedFd<'_>, stream: RawFd) -> Result<(), Errno> {
     // SAFETY: nobody owns the standard streams.
     let done = unsafe { libc::dup3(from.as_raw_fd(), stream, 0) };
     if done < 0 { Err(last_error()) } else { Ok(()) }
@@ -245,7 +245,7 @@ pub(crate) fn unblock_signals() {
 }
 
 /// Blocks the signal that says that a child ended and gives a descriptor that is readable instead.
-pub(crate) fn children_ended() -> Result<OwnedFd, Errno> {
+pub(crate) fn sigchld_fd() -> Result<OwnedFd, Errno> {
     // SAFETY: the set is initialised before it is read; the descriptor is new and ours.
     unsafe {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
@@ -258,7 +258,7 @@ pub(crate) fn children_ended() -> Result<OwnedFd, Errno> {
 }
 
 /// Brings the loopback interface of this network namespace up.
-pub(crate) fn raise_loopback() -> Result<(), Errno> {
+pub(crate) fn bring_up_loopback() -> Result<(), Errno> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     // SAFETY: all zeros is a valid value of this plain struct; the name is shorter than its field.
     let done = unsafe {
@@ -278,7 +278,7 @@ pub(crate) fn message_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
 
 /// Sends one message with descriptors.
 pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(Errno::TOOMANYREFS);
@@ -288,7 +288,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[Borrowed
 
 /// One message, with the descriptors that came with it. No bytes mean that there is nobody at the other end.
 pub(crate) fn receive<'a>(socket: BorrowedFd<'_>, buffer: &'a mut [u8]) -> Result<(&'a [u8], Vec<OwnedFd>), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let got = retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC))?;
     let mut descriptors = Vec::new();
@@ -309,12 +309,12 @@ pub(crate) fn die_with_parent() -> Result<(), Errno> {
 }
 
 /// Ends this process at once: a forked one must not clean up what its parent still has.
-pub(crate) fn leave() -> ! {
-    leave_with(0)
+pub(crate) fn exit() -> ! {
+    exit_with(0)
 }
 
 /// The same with a status.
-pub(crate) fn leave_with(status: i32) -> ! {
+pub(crate) fn exit_with(status: i32) -> ! {
     // SAFETY: does not come back, and runs nothing.
     unsafe { libc::_exit(status) }
 }

@@ -4,7 +4,7 @@
 //! as the packages of the system, installed libraries, registries of crates and the Nix store, is not looked through: it has
 //! no secrets, and test keys that builds need.
 //!
-//! Not here: hiding them (`mounts.rs`, `launcher.rs`).
+//! Not here: hiding them (`mounts.rs`, `bwrap_launcher.rs`).
 
 use std::fs;
 use std::io::Read as _;
@@ -13,21 +13,21 @@ use std::path::{Path, PathBuf};
 use ringfence_kernel::sensitivity;
 
 /// A directory with more entries is not looked through, and not shown.
-const MOST_ENTRIES: usize = 1_000_000;
+const MAX_ENTRIES: usize = 1_000_000;
 
 /// Directories of system settings, in which programs keep tokens for all users. Programs of a jail need none of them.
-const SETTINGS: [&str; 2] = ["usr/local/etc", "usr/etc"];
+const SETTINGS_DIRS: [&str; 2] = ["usr/local/etc", "usr/etc"];
 
 /// The part of the system that packages do not own.
-const LOCAL: &str = "usr/local";
+const LOCAL_PREFIX: &str = "usr/local";
 
 /// Parts of paths, one below the other, whose contents are published.
-const PUBLISHED: [&[&str]; 5] =
+const PUBLISHED_PATHS: [&[&str]; 5] =
     [&[".cargo", "registry"], &[".cargo", "git"], &[".rustup"], &["nix", "store"], &["etc"]];
 
 /// Names of directories, or their beginnings, that hold installed libraries and manuals. Those are published, have test keys
 /// in them, and are most of what there is.
-const LIBRARIES: [&str; 12] = [
+const LIBRARY_DIRS: [&str; 12] = [
     "site-packages",
     "dist-packages",
     "node_modules",
@@ -44,37 +44,37 @@ const LIBRARIES: [&str; 12] = [
 
 /// Where repositories lie among what is published, and their files that have the address they were fetched from, perhaps with
 /// a token in it.
-const REPOSITORIES: [&str; 3] = ["db/*", "checkouts/*/*/.git", "index/*/.git"];
-const WITH_ADDRESSES: [&str; 3] = ["config", "FETCH_HEAD", "logs/HEAD"];
+const REPOSITORY_GLOBS: [&str; 3] = ["db/*", "checkouts/*/*/.git", "index/*/.git"];
+const FILES_WITH_URLS: [&str; 3] = ["config", "FETCH_HEAD", "logs/HEAD"];
 
 /// Settings of programs that are public unless there is a token in them.
-const MAYBE_TOKENS: [&str; 8] =
+const MAYBE_TOKEN_FILES: [&str; 8] =
     ["npmrc", "pip.conf", "gitconfig", ".gitconfig", ".condarc", "settings.xml", "gradle.properties", "credentials"];
 
 /// What must not be seen, by its path below the directory that is shown.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Secret {
+pub(crate) enum SecretPath {
     File(PathBuf),
     Directory(PathBuf),
 }
 
 /// Those below a directory, which is named by its path from the host's root. Nothing, if there is too much to look through.
-pub(crate) fn secrets(host: &Path, directory: &Path) -> Option<Vec<Secret>> {
-    if PUBLISHED.iter().any(|parts| has_parts(directory, parts)) {
-        return Some(addresses_with_users(&host.join(directory)));
+pub(crate) fn find_secrets(host: &Path, directory: &Path) -> Option<Vec<SecretPath>> {
+    if PUBLISHED_PATHS.iter().any(|parts| has_parts(directory, parts)) {
+        return Some(urls_with_credentials(&host.join(directory)));
     }
-    let mut found: Vec<Secret> = Vec::new();
-    for settings in SETTINGS.map(Path::new) {
+    let mut found: Vec<SecretPath> = Vec::new();
+    for settings in SETTINGS_DIRS.map(Path::new) {
         if let Ok(below) = settings.strip_prefix(directory)
             && host.join(settings).is_dir()
         {
-            found.push(Secret::Directory(below.to_owned()));
+            found.push(SecretPath::Directory(below.to_owned()));
         }
     }
     // Of the system, packages own all but one directory.
-    let start = match Path::new(LOCAL).strip_prefix(directory) {
+    let start = match Path::new(LOCAL_PREFIX).strip_prefix(directory) {
         Ok(local) => local.to_owned(),
-        Err(_) if is_of_packages(directory) => return Some(found),
+        Err(_) if is_package_owned(directory) => return Some(found),
         Err(_) => PathBuf::new(),
     };
     let mut left = vec![start];
@@ -83,19 +83,19 @@ pub(crate) fn secrets(host: &Path, directory: &Path) -> Option<Vec<Secret>> {
         for entry in fs::read_dir(host.join(directory).join(&below)).into_iter().flatten().flatten() {
             entries += 1;
             let (path, kind) = (below.join(entry.file_name()), entry.file_type().ok()?);
-            if found.contains(&Secret::Directory(path.clone())) {
+            if found.contains(&SecretPath::Directory(path.clone())) {
                 continue;
             }
             let is_secret = (kind.is_dir() || kind.is_file()) && is_named_secret(&path);
             if kind.is_dir() && is_secret {
-                found.push(Secret::Directory(path));
+                found.push(SecretPath::Directory(path));
             } else if kind.is_dir() {
                 left.extend((!is_library(&path)).then_some(path));
             } else if kind.is_file() && (is_secret || may_hold_token(&path)) && !is_public(&entry.path()) {
-                found.push(Secret::File(path));
+                found.push(SecretPath::File(path));
             }
         }
-        if entries > MOST_ENTRIES {
+        if entries > MAX_ENTRIES {
             return None;
         }
     }
@@ -104,16 +104,17 @@ pub(crate) fn secrets(host: &Path, directory: &Path) -> Option<Vec<Secret>> {
 }
 
 /// Files of repositories that name a user in an address.
-fn addresses_with_users(root: &Path) -> Vec<Secret> {
+fn urls_with_credentials(root: &Path) -> Vec<SecretPath> {
     let mut found = Vec::new();
-    for pattern in REPOSITORIES {
+    for pattern in REPOSITORY_GLOBS {
         let mut repositories = vec![PathBuf::new()];
         for part in Path::new(pattern) {
             repositories = repositories.iter().flat_map(|above| matching(root, above, part)).collect();
         }
-        let files = repositories.iter().flat_map(|repository| WITH_ADDRESSES.map(|name| repository.join(name)));
-        let names_user = |path: &PathBuf| fs::read_to_string(root.join(path)).is_ok_and(|text| has_user(&text));
-        found.extend(files.filter(names_user).map(Secret::File));
+        let files = repositories.iter().flat_map(|repository| FILES_WITH_URLS.map(|name| repository.join(name)));
+        let names_user =
+            |path: &PathBuf| fs::read_to_string(root.join(path)).is_ok_and(|text| has_url_credentials(&text));
+        found.extend(files.filter(names_user).map(SecretPath::File));
     }
     found
 }
@@ -127,7 +128,7 @@ fn matching(root: &Path, above: &Path, part: &std::ffi::OsStr) -> Vec<PathBuf> {
     entries.map(|entry| above.join(entry.file_name())).collect()
 }
 
-fn is_of_packages(directory: &Path) -> bool {
+fn is_package_owned(directory: &Path) -> bool {
     ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"].iter().any(|name| directory == Path::new(name))
 }
 
@@ -146,14 +147,14 @@ fn is_named_secret(path: &Path) -> bool {
 
 fn is_library(directory: &Path) -> bool {
     let name = directory.file_name().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
-    LIBRARIES.iter().any(|known| {
+    LIBRARY_DIRS.iter().any(|known| {
         let rest = name.strip_prefix(known);
         rest.is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'))
     })
 }
 
 fn may_hold_token(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| MAYBE_TOKENS.iter().any(|known| name == *known))
+    path.file_name().is_some_and(|name| MAYBE_TOKEN_FILES.iter().any(|known| name == *known))
 }
 
 /// Certificates and public keys have the names of private ones, and programs need them. Settings are public without a token.
@@ -177,11 +178,11 @@ fn is_public(path: &Path) -> bool {
 pub(crate) fn has_no_token(settings: &str) -> bool {
     let text = settings.to_lowercase();
     let words = ["token", "secret", "password", "passwd", "credential", "authorization", "auth"];
-    !words.iter().any(|word| text.contains(word)) && !has_user(&text)
+    !words.iter().any(|word| text.contains(word)) && !has_url_credentials(&text)
 }
 
 /// Whether an address in a text has a user in front of its host.
-fn has_user(text: &str) -> bool {
+fn has_url_credentials(text: &str) -> bool {
     let hosts = text.lines().flat_map(|line| line.split("://").skip(1));
     hosts.filter_map(|rest| rest.split(['/', ' ']).next()).any(|host| host.contains('@'))
 }
@@ -191,31 +192,31 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::{Secret, secrets};
+    use super::{SecretPath, find_secrets};
 
     const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nx\n";
 
     #[track_caller]
-    fn check(directory: &str, files: &[(&str, &str)], expected: &[Secret]) {
+    fn check(directory: &str, files: &[(&str, &str)], expected: &[SecretPath]) {
         let host = tempfile::tempdir().unwrap();
         for (name, text) in files {
             let path = host.path().join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        assert_eq!(secrets(host.path(), Path::new(directory)).unwrap(), expected, "{directory}");
+        assert_eq!(find_secrets(host.path(), Path::new(directory)).unwrap(), expected, "{directory}");
     }
 
-    fn file(path: &str) -> Secret {
-        Secret::File(path.into())
+    fn file(path: &str) -> SecretPath {
+        SecretPath::File(path.into())
     }
 
-    fn directory(path: &str) -> Secret {
-        Secret::Directory(path.into())
+    fn directory(path: &str) -> SecretPath {
+        SecretPath::Directory(path.into())
     }
 
     #[test]
-    fn what_is_secret_in_a_workspace_is_secret_here() {
+    fn workspace_secret_names_are_secret_in_toolchains() {
         let files = [
             ("opt/tool/bin/tool", ""),
             ("opt/tool/lib/.env", "KEY=x"),
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_is_left_alone() {
+    fn published_files_are_not_masked() {
         let files = [("home/u/.cargo/registry/src/a/tests/server.key", "x"), ("nix/store/a/.env", "x")];
         check("home/u/.cargo/registry", &files, &[]);
         check("nix/store", &files, &[]);

@@ -36,7 +36,7 @@ impl Toolchain {
 /// What this machine has, for the user with this home directory.
 pub fn detect(home: &Path) -> Vec<Toolchain> {
     let found = [cargo(home), rustup(home), pyenv(home), nvm(home), nix(home)];
-    found.into_iter().flatten().chain(optional(Path::new("/opt"), home)).collect()
+    found.into_iter().flatten().chain(opt_packages(Path::new("/opt"), home)).collect()
 }
 
 /// The proxies and installed programs, and downloaded sources to build from. No network is at hand, so cargo is told to
@@ -46,7 +46,7 @@ fn cargo(home: &Path) -> Option<Toolchain> {
     let mut shown = directories(&root, &["bin", "registry", "git"]);
     let path = directories(&root, &["bin"]);
     shown.extend(["config.toml", "config"].map(|name| root.join(name)).into_iter().filter(|path| has_no_secret(path)));
-    let env = vec![variable("CARGO_HOME", &root)?, ("CARGO_NET_OFFLINE".to_owned(), "true".to_owned())];
+    let env = vec![env_var("CARGO_HOME", &root)?, ("CARGO_NET_OFFLINE".to_owned(), "true".to_owned())];
     (!path.is_empty()).then_some(Toolchain { name: "cargo".to_owned(), shown, path, env })
 }
 
@@ -58,7 +58,7 @@ fn rustup(home: &Path) -> Option<Toolchain> {
         return None;
     }
     shown.extend(Some(root.join("settings.toml")).filter(|path| path.is_file()));
-    Some(Toolchain { name: "rustup".to_owned(), shown, path: Vec::new(), env: vec![variable("RUSTUP_HOME", &root)?] })
+    Some(Toolchain { name: "rustup".to_owned(), shown, path: Vec::new(), env: vec![env_var("RUSTUP_HOME", &root)?] })
 }
 
 /// The chosen versions themselves and not the shims, which are scripts that look for them each time.
@@ -110,7 +110,7 @@ fn nix(home: &Path) -> Option<Toolchain> {
 
 /// Packages below `/opt` that have programs where programs belong: of each the parts that hold programs, and not its settings
 /// and data. Some users live there: their home is not a package.
-fn optional(root: &Path, home: &Path) -> impl Iterator<Item = Toolchain> {
+fn opt_packages(root: &Path, home: &Path) -> impl Iterator<Item = Toolchain> {
     entries(root).into_iter().filter(|package| !home.starts_with(package)).filter_map(|package| {
         let path = directories(&package, &["bin"]);
         let name = package.file_name()?.to_str()?.to_owned();
@@ -167,7 +167,7 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
     paths
 }
 
-fn variable(name: &str, path: &Path) -> Option<(String, String)> {
+fn env_var(name: &str, path: &Path) -> Option<(String, String)> {
     Some((name.to_owned(), path.to_str()?.to_owned()))
 }
 
@@ -189,7 +189,7 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    use super::{Toolchain, detect, optional};
+    use super::{Toolchain, detect, opt_packages};
 
     /// A home directory with these files.
     fn home(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -202,7 +202,7 @@ mod tests {
         home
     }
 
-    fn found(home: &Path, name: &str) -> Option<Toolchain> {
+    fn detect_named(home: &Path, name: &str) -> Option<Toolchain> {
         detect(home).into_iter().find(|toolchain| toolchain.name == name)
     }
 
@@ -231,11 +231,11 @@ mod tests {
             (".rustup/downloads/x", ""),
             (".rustup/settings.toml", ""),
         ]);
-        let cargo = found(home.path(), "cargo").unwrap();
+        let cargo = detect_named(home.path(), "cargo").unwrap();
         assert_eq!(below(home.path(), &cargo.shown), [".cargo/bin", ".cargo/registry"]);
         assert_eq!(below(home.path(), &cargo.path), [".cargo/bin"]);
         assert_eq!(cargo.env[0], ("CARGO_HOME".to_owned(), home.path().join(".cargo").display().to_string()));
-        let rustup = found(home.path(), "rustup").unwrap();
+        let rustup = detect_named(home.path(), "rustup").unwrap();
         let shown = [".rustup/toolchains", ".rustup/update-hashes", ".rustup/settings.toml"];
         assert_eq!(below(home.path(), &rustup.shown), shown);
     }
@@ -244,7 +244,7 @@ mod tests {
     fn settings_of_cargo_are_shown_only_without_secrets() {
         let check = |settings: &str, expected: bool| {
             let home = home(&[(".cargo/bin/cargo", ""), (".cargo/config.toml", settings)]);
-            let shown = found(home.path(), "cargo").unwrap().shown;
+            let shown = detect_named(home.path(), "cargo").unwrap().shown;
             assert_eq!(shown.contains(&home.path().join(".cargo/config.toml")), expected, "{settings}");
         };
         check("[source.crates-io]\nreplace-with = \"mirror\"\n[source.mirror]\nregistry = \"https://a/b@c\"", true);
@@ -257,10 +257,10 @@ mod tests {
     fn the_chosen_python_comes_without_shims() {
         let versions = [(".pyenv/versions/3.12.1/bin/python3", ""), (".pyenv/versions/3.9.0/bin/python3", "")];
         let chosen = home(&[versions[0], versions[1], (".pyenv/version", "3.12.1\n../../..\nsystem\n")]);
-        let pyenv = found(chosen.path(), "pyenv").unwrap();
+        let pyenv = detect_named(chosen.path(), "pyenv").unwrap();
         assert_eq!(below(chosen.path(), &pyenv.path), [".pyenv/versions/3.12.1/bin"]);
         assert_eq!(below(chosen.path(), &pyenv.shown), [".pyenv/versions"]);
-        assert_eq!(found(home(&versions).path(), "pyenv"), None);
+        assert_eq!(detect_named(home(&versions).path(), "pyenv"), None);
     }
 
     #[test]
@@ -272,7 +272,7 @@ mod tests {
             let mut files: Vec<(&str, &str)> = versions.iter().map(|file| (file.as_str(), "")).collect();
             files.extend([(".nvm/alias/default", alias), (&npmrc, "//registry/:_authToken=x")]);
             let home = home(&files);
-            let nvm = found(home.path(), "nvm").unwrap();
+            let nvm = detect_named(home.path(), "nvm").unwrap();
             assert_eq!(below(home.path(), &nvm.shown), [format!(".nvm/versions/node/{expected}/bin")], "{alias}");
         };
         check("18\n", "v18.10.0");
@@ -285,7 +285,7 @@ mod tests {
     fn optional_packages_have_programs() {
         let opt = home(&[("tool/bin/tool", ""), ("data/file", ""), ("service/bin/x", ""), ("service/.ssh/id_rsa", "")]);
         let home = opt.path().join("service");
-        let names: Vec<String> = optional(opt.path(), &home).map(|toolchain| toolchain.name).collect();
+        let names: Vec<String> = opt_packages(opt.path(), &home).map(|toolchain| toolchain.name).collect();
         assert_eq!(names, ["tool"]);
     }
 
@@ -304,7 +304,7 @@ mod tests {
             ("jdk/conf/security/java.security", ""),
         ]);
         let shown: Vec<_> =
-            optional(opt.path(), Path::new("/home/u")).map(|found| below(opt.path(), &found.shown)).collect();
+            opt_packages(opt.path(), Path::new("/home/u")).map(|found| below(opt.path(), &found.shown)).collect();
         assert_eq!(shown, [vec!["app/bin", "app/lib", "app/pyvenv.cfg"], vec!["jdk/bin", "jdk/lib", "jdk/conf"]]);
     }
 }

@@ -11,38 +11,38 @@ use zstd::stream::raw::{DParameter, Decoder as RawZstd};
 use zstd::stream::zio;
 
 /// A buffer of the decoders.
-const BUFFER: usize = 16 << 10;
+const BUFFER_BYTES: usize = 16 << 10;
 
 /// The largest window that HTTP has for zstd (RFC 9659), as a power of two.
-const ZSTD_WINDOW: u32 = 23;
+const ZSTD_WINDOW_LOG: u32 = 23;
 
 /// What a server may have done to a body, as the header `accept-encoding` says it.
-pub(crate) const ACCEPTED: &str = "gzip, br, zstd";
+pub(crate) const ACCEPT_ENCODING_VALUE: &str = "gzip, br, zstd";
 
 /// Takes a body as it comes.
-pub(crate) enum Decoder {
-    Plain(Sink),
-    Gzip(MultiGzDecoder<Sink>),
-    Deflate(ZlibDecoder<Sink>),
-    Brotli(Box<DecompressorWriter<Sink>>),
-    Zstd(Box<zio::Writer<Sink, RawZstd<'static>>>),
+pub(crate) enum BodyDecoder {
+    Plain(BoundedBuffer),
+    Gzip(MultiGzDecoder<BoundedBuffer>),
+    Deflate(ZlibDecoder<BoundedBuffer>),
+    Brotli(Box<DecompressorWriter<BoundedBuffer>>),
+    Zstd(Box<zio::Writer<BoundedBuffer, RawZstd<'static>>>),
 }
 
 /// What is kept of a body.
 #[derive(Debug, Default)]
-pub(crate) struct Sink {
+pub(crate) struct BoundedBuffer {
     pub(crate) bytes: Vec<u8>,
-    pub(crate) most: usize,
+    pub(crate) limit: usize,
     /// There was more.
-    pub(crate) full: bool,
+    pub(crate) truncated: bool,
 }
 
-impl Write for Sink {
+impl Write for BoundedBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = self.most.saturating_sub(self.bytes.len());
+        let room = self.limit.saturating_sub(self.bytes.len());
         if bytes.len() > room {
             self.bytes.extend_from_slice(bytes.get(..room).unwrap_or_default());
-            self.full = true;
+            self.truncated = true;
             return Err(io::Error::other("the bound is reached"));
         }
         self.bytes.extend_from_slice(bytes);
@@ -54,10 +54,10 @@ impl Write for Sink {
     }
 }
 
-impl Decoder {
+impl BodyDecoder {
     /// For a body with this header `content-encoding`.
     pub(crate) fn new(encoding: &str, most: usize) -> Result<Self, String> {
-        let sink = Sink { most, ..Sink::default() };
+        let sink = BoundedBuffer { limit: most, ..BoundedBuffer::default() };
         let names: Vec<String> = encoding
             .split(',')
             .map(|name| name.trim().to_ascii_lowercase())
@@ -67,10 +67,10 @@ impl Decoder {
             [] => Ok(Self::Plain(sink)),
             ["gzip" | "x-gzip"] => Ok(Self::Gzip(MultiGzDecoder::new(sink))),
             ["deflate"] => Ok(Self::Deflate(ZlibDecoder::new(sink))),
-            ["br"] => Ok(Self::Brotli(Box::new(DecompressorWriter::new(sink, BUFFER)))),
+            ["br"] => Ok(Self::Brotli(Box::new(DecompressorWriter::new(sink, BUFFER_BYTES)))),
             ["zstd"] => {
                 let mut raw = RawZstd::new().map_err(|cause| cause.to_string())?;
-                raw.set_parameter(DParameter::WindowLogMax(ZSTD_WINDOW)).map_err(|cause| cause.to_string())?;
+                raw.set_parameter(DParameter::WindowLogMax(ZSTD_WINDOW_LOG)).map_err(|cause| cause.to_string())?;
                 Ok(Self::Zstd(Box::new(zio::Writer::new(sink, raw))))
             }
             [_] => Err("its compression is none that was asked for".to_owned()),
@@ -89,14 +89,14 @@ impl Decoder {
         };
         match written {
             Ok(()) => Ok(true),
-            Err(_) if self.sink().full => Ok(false),
+            Err(_) if self.sink().truncated => Ok(false),
             Err(cause) => Err(cause),
         }
     }
 
     /// All of it. Fails where the body ended too early.
-    pub(crate) fn finish(mut self) -> io::Result<Sink> {
-        if self.sink().full {
+    pub(crate) fn finish(mut self) -> io::Result<BoundedBuffer> {
+        if self.sink().truncated {
             return Ok(std::mem::take(self.sink_mut()));
         }
         let finished = match &mut self {
@@ -107,12 +107,12 @@ impl Decoder {
             Self::Zstd(decoder) => decoder.finish(),
         };
         match finished {
-            Err(cause) if !self.sink().full => Err(cause),
+            Err(cause) if !self.sink().truncated => Err(cause),
             _ => Ok(std::mem::take(self.sink_mut())),
         }
     }
 
-    fn sink(&self) -> &Sink {
+    fn sink(&self) -> &BoundedBuffer {
         match self {
             Self::Plain(sink) => sink,
             Self::Gzip(decoder) => decoder.get_ref(),
@@ -122,7 +122,7 @@ impl Decoder {
         }
     }
 
-    fn sink_mut(&mut self) -> &mut Sink {
+    fn sink_mut(&mut self) -> &mut BoundedBuffer {
         match self {
             Self::Plain(sink) => sink,
             Self::Gzip(decoder) => decoder.get_mut(),

@@ -17,48 +17,48 @@ use hyper_util::rt::TokioIo;
 use ringfence_kernel::ToolError;
 use tokio::task::JoinSet;
 
-use crate::call::wait_for;
-use crate::client::{Ask, MOST_HEADERS, header, location, request, words};
-use crate::engine::Key;
+use crate::blocking::block_on_checked;
+use crate::connector::WebConnector;
 use crate::error::WebError;
-use crate::net::Net;
-use crate::target::Target;
+use crate::fetch_target::FetchTarget;
+use crate::http_client::{FetchRequest, MAX_HEADERS, build_request, hyper_error_text, parse_header, redirect_location};
+use crate::search_engine::WebApiKey;
 
 /// Bytes of headers that a service may send.
-const HEADER_BYTES: usize = 64 << 10;
+const MAX_HEADER_BYTES: usize = 64 << 10;
 
 /// Where messages go.
 #[derive(Debug)]
-pub struct Endpoint {
-    net: Arc<Net>,
-    target: Target,
-    key: Option<Key>,
+pub struct HttpEndpoint {
+    net: Arc<WebConnector>,
+    target: FetchTarget,
+    key: Option<WebApiKey>,
 }
 
 /// One message.
 #[derive(Debug)]
-pub struct Message<'a> {
+pub struct EndpointRequest<'a> {
     pub body: Vec<u8>,
     pub headers: &'a [(&'a str, &'a str)],
     /// How long all of it may take.
-    pub within: Duration,
+    pub timeout: Duration,
 }
 
 /// What the service said before the body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Head {
+pub struct HttpResponseHead {
     pub status: u16,
     pub content_type: String,
     /// The header that was asked for, if it was there.
-    pub header: Option<String>,
+    pub requested_header: Option<String>,
 }
 
-impl Endpoint {
+impl HttpEndpoint {
     /// Reads the URL. Nothing is sent yet. Fails with what is wrong with it.
-    pub fn new(net: &Net, url: &str, key: Option<Key>) -> Result<Self, String> {
+    pub fn new(net: &WebConnector, url: &str, key: Option<WebApiKey>) -> Result<Self, String> {
         let parsed = url::Url::parse(url).map_err(|problem| problem.to_string())?;
-        let net = net.also_to(&parsed);
-        let target = Target::parse(url, net.private()).map_err(|problem| problem.to_string())?;
+        let net = net.allowing(&parsed);
+        let target = FetchTarget::parse(url, net.private_hosts()).map_err(|problem| problem.to_string())?;
         Ok(Self { net: Arc::new(net), target, key })
     }
 
@@ -66,38 +66,40 @@ impl Endpoint {
     /// soon as nobody waits any more.
     pub fn post(
         &self,
-        message: &Message<'_>,
+        message: &EndpointRequest<'_>,
         wanted: &str,
         check: impl Fn() -> Result<(), ToolError>,
-        take: impl FnMut(&Head, &[u8]) -> bool,
-    ) -> Result<Head, ToolError> {
-        Ok(wait_for(check, message.within, self.exchange(message, wanted, take))?)
+        take: impl FnMut(&HttpResponseHead, &[u8]) -> bool,
+    ) -> Result<HttpResponseHead, ToolError> {
+        Ok(block_on_checked(check, message.timeout, self.exchange(message, wanted, take))?)
     }
 
     async fn exchange(
         &self,
-        message: &Message<'_>,
+        message: &EndpointRequest<'_>,
         wanted: &str,
-        mut take: impl FnMut(&Head, &[u8]) -> bool,
-    ) -> Result<Head, WebError> {
-        let broken =
-            |cause: hyper::Error| WebError::Protocol { host: self.target.host().to_string(), cause: words(&cause) };
-        let wire = self.net.open(&self.target, message.within).await?;
+        mut take: impl FnMut(&HttpResponseHead, &[u8]) -> bool,
+    ) -> Result<HttpResponseHead, WebError> {
+        let broken = |cause: hyper::Error| WebError::Protocol {
+            host: self.target.host().to_string(),
+            cause: hyper_error_text(&cause),
+        };
+        let wire = self.net.open(&self.target, message.timeout).await?;
         let mut builder = http1::Builder::new();
-        builder.max_headers(MOST_HEADERS).max_header_size(HEADER_BYTES);
+        builder.max_headers(MAX_HEADERS).max_header_size(MAX_HEADER_BYTES);
         let (mut sender, connection) = builder.handshake(TokioIo::new(wire)).await.map_err(broken)?;
         // It ends with this message, whatever comes.
         let mut tasks = JoinSet::new();
         tasks.spawn(connection);
-        let mut asked = request(&self.target, &self.ask(message)?)?;
+        let mut asked = build_request(&self.target, &self.build_request(message)?)?;
         asked.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         let (answer, mut body) = sender.send_request(asked).await.map_err(broken)?.into_parts();
-        if location(answer.status, &answer.headers).is_some() || answer.status == StatusCode::NOT_MODIFIED {
+        if redirect_location(answer.status, &answer.headers).is_some() || answer.status == StatusCode::NOT_MODIFIED {
             return Err(WebError::Backend(format!("`{}` sends on to another place", self.target.host())));
         }
         let text = |name: &str| answer.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into());
         let content_type = text(CONTENT_TYPE.as_str()).unwrap_or_default();
-        let head = Head { status: answer.status.as_u16(), content_type, header: text(wanted) };
+        let head = HttpResponseHead { status: answer.status.as_u16(), content_type, requested_header: text(wanted) };
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(broken)?;
             if frame.data_ref().is_some_and(|bytes| take(&head, bytes)) {
@@ -107,7 +109,7 @@ impl Endpoint {
         Ok(head)
     }
 
-    fn ask(&self, message: &Message<'_>) -> Result<Ask, WebError> {
+    fn build_request(&self, message: &EndpointRequest<'_>) -> Result<FetchRequest, WebError> {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
@@ -118,9 +120,9 @@ impl Endpoint {
             headers.insert(AUTHORIZATION, value);
         }
         for (name, value) in message.headers {
-            let (name, value) = header(name, value).map_err(WebError::Backend)?;
+            let (name, value) = parse_header(name, value).map_err(WebError::Backend)?;
             headers.insert(name, value);
         }
-        Ok(Ask { method: Method::POST, headers, body: Bytes::from(message.body.clone()) })
+        Ok(FetchRequest { method: Method::POST, headers, body: Bytes::from(message.body.clone()) })
     }
 }

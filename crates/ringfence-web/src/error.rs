@@ -11,7 +11,7 @@ pub(crate) enum WebError {
     #[error("url {0}")]
     Url(String),
     #[error("`{host}` leads to {why}, which web tools do not reach{hint}")]
-    Inward { host: String, why: &'static str, hint: String },
+    NotPublic { host: String, why: &'static str, hint: String },
     #[error("`{0}` is no name that can be looked up: {1}")]
     Name(String, &'static str),
     #[error("the port {0} is not used for the web: {1}")]
@@ -23,31 +23,31 @@ pub(crate) enum WebError {
     #[error("`{host}` did not prove that it is that host: {cause}")]
     Tls { host: String, cause: std::io::Error },
     #[error("the certificates of this system cannot be used: {0}")]
-    Roots(String),
+    RootCertificates(String),
     #[error("`{host}` did not answer as HTTP wants it: {cause}")]
     Protocol { host: String, cause: String },
     #[error("`{host}` sent a page that cannot be decompressed: {cause}")]
     Encoding { host: String, cause: String },
     #[error("{0} took longer than {1} s")]
-    Slow(&'static str, f64),
+    Timeout(&'static str, f64),
     #[error("it was sent on more than {0} times; the last was to `{1}`")]
-    Redirects(u64, String),
+    TooManyRedirects(u64, String),
     #[error("{0}")]
     Backend(String),
     #[error(transparent)]
-    Unwanted(ToolError),
+    Tool(ToolError),
     #[error("no thread for it could be made: {0}")]
-    Start(std::io::Error),
+    Runtime(std::io::Error),
 }
 
 impl From<WebError> for ToolError {
     fn from(error: WebError) -> Self {
         let kind = match &error {
             WebError::Url(problem) => return Self::invalid("url", problem),
-            WebError::Unwanted(stopped) => return stopped.clone(),
-            WebError::Slow(..) => ErrorKind::Timeout,
-            WebError::Start(_) => ErrorKind::Internal,
-            WebError::Roots(_) => ErrorKind::Unavailable,
+            WebError::Tool(stopped) => return stopped.clone(),
+            WebError::Timeout(..) => ErrorKind::Timeout,
+            WebError::Runtime(_) => ErrorKind::Internal,
+            WebError::RootCertificates(_) => ErrorKind::Unavailable,
             _ => ErrorKind::Network,
         };
         Self::new(kind, error.to_string())

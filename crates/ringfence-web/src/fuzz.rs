@@ -9,16 +9,16 @@ use hyper::body::Bytes;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use ringfence_fuzz::Target as Fuzz;
+use ringfence_fuzz::FuzzTarget as Fuzz;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use url::Url;
 
-use crate::address;
-use crate::egress::where_to;
-use crate::hello::{self, Hello};
-use crate::net::Net;
+use crate::address_policy;
+use crate::client_hello::{self, ClientHello};
+use crate::connector::WebConnector;
+use crate::egress_proxy::proxy_target;
+use crate::fetch_target::{FetchTarget, TargetHost};
 use crate::private_hosts::PrivateHosts;
-use crate::target::{Host, Target};
 
 fn fuzz(name: &'static str) -> Fuzz {
     Fuzz::new(name, env!("CARGO_MANIFEST_DIR"))
@@ -54,7 +54,7 @@ const URL_TOKENS: &[&str] = &[
 ];
 
 /// Whether the standard library, or a second look at the bits, knows an address to be of no use on the internet.
-fn is_known_to_be_inward(address: IpAddr) -> bool {
+fn is_not_public(address: IpAddr) -> bool {
     let v4 = |address: Ipv4Addr| {
         let [a, b, ..] = address.octets();
         address.is_private()
@@ -88,11 +88,11 @@ fn is_known_to_be_inward(address: IpAddr) -> bool {
 }
 
 /// What must hold of everything that is taken. `allowed` is the only inward place.
-fn check_taken(target: &Target, allowed: &PrivateHosts) {
+fn check_accepted(target: &FetchTarget, allowed: &PrivateHosts) {
     match target.host() {
-        host if allowed.has(host, target.port()) => {}
-        Host::Address(address) => assert!(!is_known_to_be_inward(*address), "{target} is taken"),
-        Host::Name(name) => {
+        host if allowed.contains(host, target.port()) => {}
+        TargetHost::Address(address) => assert!(!is_not_public(*address), "{target} is taken"),
+        TargetHost::Name(name) => {
             assert!(name.parse::<IpAddr>().is_err() && name.contains('.'), "{name} is taken for a name");
             let last = name.rsplit('.').next().unwrap();
             let hex = last.strip_prefix("0x").is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
@@ -103,12 +103,12 @@ fn check_taken(target: &Target, allowed: &PrivateHosts) {
     let sent = [target.path_and_query(), &target.host_header(), &target.authority()].concat();
     assert!(sent.bytes().all(|byte| byte.is_ascii_graphic()), "{sent:?} goes into a request");
     assert!(target.path_and_query().starts_with('/'));
-    let again = Target::parse(&target.to_string(), allowed).unwrap_or_else(|error| panic!("{target}: {error}"));
+    let again = FetchTarget::parse(&target.to_string(), allowed).unwrap_or_else(|error| panic!("{target}: {error}"));
     assert_eq!((again.authority(), again.to_string()), (target.authority(), target.to_string()));
 }
 
 #[test]
-fn no_url_is_taken_for_another_or_leads_inward() {
+fn no_accepted_url_is_misread_or_leads_to_a_private_address() {
     let (none, one) = (
         PrivateHosts::default(),
         PrivateHosts::parse(&["10.0.0.1:8080".to_owned(), "wiki.internal:80".to_owned()]).unwrap(),
@@ -118,18 +118,18 @@ fn no_url_is_taken_for_another_or_leads_inward() {
         // A second line is where a server would send on to.
         let (text, location) = text.split_once('\n').unwrap_or((&text, "/next"));
         for private in [&none, &one] {
-            let Ok(target) = Target::parse(text, private) else { continue };
-            check_taken(&target, private);
+            let Ok(target) = FetchTarget::parse(text, private) else { continue };
+            check_accepted(&target, private);
             let url = Url::parse(text).unwrap();
             let host = url.host_str().unwrap().trim_end_matches('.');
             assert_eq!(host, target.host().to_string(), "{text}");
             assert_eq!(url.port_or_known_default(), Some(target.port()), "{text}");
             if let Ok(next) = target.join(location, private) {
-                check_taken(&next, private);
+                check_accepted(&next, private);
             }
         }
         // The port may be wrong, or the host, or more.
-        Target::parse(text, &none).map(|target| target.to_string().len()).map_err(|error| {
+        FetchTarget::parse(text, &none).map(|target| target.to_string().len()).map_err(|error| {
             let error = error.to_string();
             error[..error.floor_char_boundary(40)].to_owned()
         })
@@ -137,8 +137,8 @@ fn no_url_is_taken_for_another_or_leads_inward() {
 }
 
 #[test]
-fn no_address_that_leads_inward_passes() {
-    fuzz("address").longest(48).check(|bytes| {
+fn no_private_address_passes() {
+    fuzz("address").max_len(48).check(|bytes| {
         let mut sixteen = [0; 16];
         for (to, from) in sixteen.iter_mut().zip(bytes) {
             *to = *from;
@@ -148,44 +148,44 @@ fn no_address_that_leads_inward_passes() {
         let written = std::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse::<IpAddr>().ok());
         let all = [Some(IpAddr::V4(v4)), Some(IpAddr::V6(Ipv6Addr::from(sixteen))), written];
         for carrier in [v4.to_ipv6_mapped(), v4.to_ipv6_compatible()] {
-            assert!(address::check(carrier.into()).is_err(), "{carrier}");
+            assert!(address_policy::check_public(carrier.into()).is_err(), "{carrier}");
         }
         all.map(|address| {
             let address = address?;
-            let passes = address::check(address).is_ok();
-            assert!(!(passes && is_known_to_be_inward(address)), "{address} passes");
+            let passes = address_policy::check_public(address).is_ok();
+            assert!(!(passes && is_not_public(address)), "{address} passes");
             // A URL with it is judged alike.
-            let url = format!("http://{}/", Host::Address(address));
-            assert_eq!(Target::parse(&url, &PrivateHosts::default()).is_ok(), passes, "{url}");
-            Some(address::check(address).err().map(|refused| refused.why))
+            let url = format!("http://{}/", TargetHost::Address(address));
+            assert_eq!(FetchTarget::parse(&url, &PrivateHosts::default()).is_ok(), passes, "{url}");
+            Some(address_policy::check_public(address).err().map(|refused| refused.reason))
         })
     });
 }
 
 #[test]
-fn a_greeting_is_the_same_however_it_comes() {
+fn a_client_hello_reads_the_same_however_it_is_split() {
     fuzz("hello").tokens(&["\u{16}\u{3}\u{1}", "\0\0", "\u{1}\0", "pypi.org"]).check(|bytes| {
-        let whole = hello::read(bytes);
+        let whole = client_hello::parse_client_hello(bytes);
         // What is known once is known for good.
-        let mut known = Hello::Partial;
+        let mut known = ClientHello::Partial;
         for end in 0..=bytes.len() {
-            let now = hello::read(&bytes[..end]);
-            assert!(known == Hello::Partial || known == now, "{known:?} became {now:?} at {end}");
+            let now = client_hello::parse_client_hello(&bytes[..end]);
+            assert!(known == ClientHello::Partial || known == now, "{known:?} became {now:?} at {end}");
             known = now;
         }
         assert_eq!(known, whole);
         match whole {
-            Hello::Partial => "partial",
-            Hello::Whole(Some(_)) => "named",
-            Hello::Whole(None) => "unnamed",
-            Hello::Refused(why) => why,
+            ClientHello::Partial => "partial",
+            ClientHello::Complete(Some(_)) => "named",
+            ClientHello::Complete(None) => "unnamed",
+            ClientHello::Refused(why) => why,
         }
     });
 }
 
 #[test]
-fn no_request_of_a_proxy_leads_inward() {
-    let net = Net::of_system(PrivateHosts::default());
+fn no_proxy_request_leads_to_a_private_address() {
+    let net = WebConnector::with_system_defaults(PrivateHosts::default());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let tokens = &[
         "CONNECT ",
@@ -207,9 +207,9 @@ fn no_request_of_a_proxy_leads_inward() {
     fuzz("proxy").tokens(tokens).check(|bytes| {
         let went = Mutex::new(Vec::new());
         let service = service_fn(|request: Request<_>| {
-            let target = where_to(&request, &net);
+            let target = proxy_target(&request, &net);
             if let Ok(target) = &target {
-                check_taken(target, net.private());
+                check_accepted(target, net.private_hosts());
                 // What the record says is what the connection goes to.
                 let asked = request.uri().authority().unwrap().as_str().to_ascii_lowercase();
                 assert!(!asked.contains('@'), "{asked}");

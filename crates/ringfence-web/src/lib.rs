@@ -3,40 +3,44 @@
 //! Every connection goes by `net.rs`, which knows which addresses may be reached. Nothing here decides whether a host may
 //! be asked: the kernel's policy does, before anything is looked up.
 
-mod address;
-mod call;
-mod client;
+mod address_policy;
+mod blocking;
+mod client_hello;
+mod connector;
 mod decompress;
-mod egress;
+mod egress_proxy;
 mod endpoint;
-mod engine;
 mod error;
+mod fetch_target;
 #[cfg(test)]
 mod fuzz;
-mod hello;
 mod html;
-mod net;
-mod page;
+mod http_client;
 mod private_hosts;
-mod target;
+mod response_body;
+mod search_engine;
 mod web_fetch;
 mod web_search;
 
 use std::sync::Arc;
 
-use ringfence_kernel::{NameTaken, Registry};
+use ringfence_kernel::{DuplicateToolError, ToolRegistry};
 
-pub use egress::Proxy;
-pub use endpoint::{Endpoint, Head, Message};
-pub use engine::{Engine, Key, Kind};
-pub use net::{Net, Resolver, SystemResolver, Trust};
+pub use connector::{NameResolver, SystemResolver, TlsTrust, WebConnector};
+pub use egress_proxy::EgressProxy;
+pub use endpoint::{EndpointRequest, HttpEndpoint, HttpResponseHead};
 pub use private_hosts::PrivateHosts;
+pub use search_engine::{SearchEngine, SearchEngineKind, WebApiKey};
 
-use web_search::Searching;
+use web_search::SearchBackend;
 
 /// Gives the web's tools to a registry. Without an engine there is nothing to search with.
-pub fn register(registry: &mut Registry, net: &Arc<Net>, engine: Option<Engine>) -> Result<(), NameTaken> {
+pub fn register(
+    registry: &mut ToolRegistry,
+    net: &Arc<WebConnector>,
+    engine: Option<SearchEngine>,
+) -> Result<(), DuplicateToolError> {
     web_fetch::register(registry, Arc::clone(net))?;
-    let searching = engine.map(|engine| Searching { net: Arc::new(net.also_to(&engine.url)), engine });
+    let searching = engine.map(|engine| SearchBackend { net: Arc::new(net.allowing(&engine.url)), engine });
     web_search::register(registry, searching)
 }

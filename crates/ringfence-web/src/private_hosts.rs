@@ -9,20 +9,20 @@ use std::net::IpAddr;
 
 use url::Url;
 
-use crate::target::Host;
+use crate::fetch_target::TargetHost;
 
 /// What the user lets web tools reach although it is not on the public internet: a host with its port, or a range of
 /// addresses, with or without a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrivateHosts {
-    hosts: Vec<(Host, u16)>,
+    hosts: Vec<(TargetHost, u16)>,
     ranges: Vec<AddressRange>,
 }
 
 impl PrivateHosts {
     /// Hosts with their ports.
     pub fn parse(entries: &[String]) -> Result<Self, String> {
-        let hosts = entries.iter().map(|entry| parse_private(entry)).collect::<Result<_, _>>()?;
+        let hosts = entries.iter().map(|entry| parse_host_port(entry)).collect::<Result<_, _>>()?;
         Ok(Self { hosts, ranges: Vec::new() })
     }
 
@@ -35,28 +35,28 @@ impl PrivateHosts {
     }
 
     /// These, and the host of a URL.
-    pub(crate) fn and(&self, url: &Url) -> Self {
-        let one = url.host().map(Host::of).zip(url.port_or_known_default());
+    pub(crate) fn with_url_host(&self, url: &Url) -> Self {
+        let one = url.host().map(TargetHost::from_url_host).zip(url.port_or_known_default());
         Self { hosts: self.hosts.iter().cloned().chain(one).collect(), ranges: self.ranges.clone() }
     }
 
-    pub(crate) fn has(&self, host: &Host, port: u16) -> bool {
+    pub(crate) fn contains(&self, host: &TargetHost, port: u16) -> bool {
         self.hosts.iter().any(|(known, at)| known == host && *at == port)
     }
 
     /// Whether an address is in a range that is allowed at this port.
-    pub(crate) fn has_address(&self, ip: IpAddr, port: u16) -> bool {
+    pub(crate) fn contains_address(&self, ip: IpAddr, port: u16) -> bool {
         self.ranges.iter().any(|range| range.contains(ip) && range.port.is_none_or(|only| only == port))
     }
 
     /// Whether it is in a range that names this port, which may then be one that is not used for the web.
-    pub(crate) fn names_port(&self, ip: IpAddr, port: u16) -> bool {
+    pub(crate) fn allows_port_explicitly(&self, ip: IpAddr, port: u16) -> bool {
         self.ranges.iter().any(|range| range.contains(ip) && range.port == Some(port))
     }
 }
 
-fn parse_private(entry: &str) -> Result<(Host, u16), String> {
-    let wrong = || wrong_private(entry);
+fn parse_host_port(entry: &str) -> Result<(TargetHost, u16), String> {
+    let wrong = || invalid_entry(entry);
     let (name, port) = entry.rsplit_once(':').ok_or_else(wrong)?;
     let port: u16 = port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)?;
     let url = Url::parse(&format!("http://{name}/")).map_err(|_| wrong())?;
@@ -64,10 +64,10 @@ fn parse_private(entry: &str) -> Result<(Host, u16), String> {
     // The URL would not tell of a second port that is the usual one.
     let has_port = name.contains(':') && !name.ends_with(']');
     let host = url.host().filter(|_| plain && !has_port).ok_or_else(wrong)?;
-    Ok((Host::of(host), port))
+    Ok((TargetHost::from_url_host(host), port))
 }
 
-fn wrong_private(entry: &str) -> String {
+fn invalid_entry(entry: &str) -> String {
     format!(
         "`{entry}` is no host and port, such as `wiki.internal:8080` or `[::1]:8080`, and no range of addresses, such as \
          `10.0.0.0/8`, `10.0.0.0/8:8080`, `fd00::/8` or `[fd00::/8]:8080`"
@@ -78,7 +78,7 @@ fn wrong_private(entry: &str) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AddressRange {
     network: IpAddr,
-    length: u8,
+    prefix_length: u8,
     /// Any that is used for the web, without.
     port: Option<u16>,
 }
@@ -86,7 +86,7 @@ struct AddressRange {
 impl AddressRange {
     /// `10.0.0.0/8`, `10.0.0.0/8:8080`, `fd00::/8`, `[fd00::/8]:8080`.
     fn parse(entry: &str) -> Result<Self, String> {
-        let wrong = || wrong_private(entry);
+        let wrong = || invalid_entry(entry);
         let (range, port) = match entry.strip_prefix('[').map(|rest| rest.split_once(']').ok_or_else(wrong)) {
             Some(parts) => {
                 let (range, rest) = parts?;
@@ -101,20 +101,23 @@ impl AddressRange {
         let network: IpAddr = network.parse().map_err(|_| wrong())?;
         let most = if network.is_ipv4() { 32 } else { 128 };
         let length = number(length).and_then(|length| u8::try_from(length).ok()).filter(|length| *length <= most);
-        let found = Self { network, length: length.ok_or_else(wrong)?, port };
-        match found.first() == network {
+        let found = Self { network, prefix_length: length.ok_or_else(wrong)?, port };
+        match found.network_address() == network {
             true => Ok(found),
-            false => Err(format!("`{entry}` begins with `{}/{}`; write that", found.first(), found.length)),
+            false => {
+                Err(format!("`{entry}` begins with `{}/{}`; write that", found.network_address(), found.prefix_length))
+            }
         }
     }
 
     fn contains(&self, ip: IpAddr) -> bool {
-        ip.is_ipv4() == self.network.is_ipv4() && Self { network: ip, ..*self }.first() == self.first()
+        ip.is_ipv4() == self.network.is_ipv4()
+            && Self { network: ip, ..*self }.network_address() == self.network_address()
     }
 
     /// The address with nothing but zeros behind the bits that count.
-    fn first(&self) -> IpAddr {
-        let length = u32::from(self.length);
+    fn network_address(&self) -> IpAddr {
+        let length = u32::from(self.prefix_length);
         match self.network {
             IpAddr::V4(ip) => {
                 let mask = u32::MAX.checked_shl(32 - length).unwrap_or_default();
@@ -131,7 +134,7 @@ impl AddressRange {
 #[cfg(test)]
 mod tests {
     use super::PrivateHosts;
-    use crate::target::{Host, Target};
+    use crate::fetch_target::{FetchTarget, TargetHost};
 
     fn private(entries: &[&str]) -> PrivateHosts {
         PrivateHosts::parse_with_ranges(&entries.iter().map(|entry| (*entry).to_owned()).collect::<Vec<_>>()).unwrap()
@@ -161,9 +164,9 @@ mod tests {
             "http://[fe80::1]:8080/",
             "http://192.168.7.7:5432/",
         ] {
-            let target = Target::parse(url, &allowed).unwrap_or_else(|error| panic!("{url}: {error}"));
-            assert!(Target::parse(url, &PrivateHosts::default()).is_err(), "{url}");
-            let Host::Address(ip) = *target.host() else { panic!("{url}") };
+            let target = FetchTarget::parse(url, &allowed).unwrap_or_else(|error| panic!("{url}: {error}"));
+            assert!(FetchTarget::parse(url, &PrivateHosts::default()).is_err(), "{url}");
+            let TargetHost::Address(ip) = *target.host() else { panic!("{url}") };
             target.check_address(ip, &allowed).unwrap();
         }
         for url in [
@@ -185,10 +188,10 @@ mod tests {
             "http://localhost:4873/",
             "http://wiki.internal/",
         ] {
-            assert!(Target::parse(url, &allowed).is_err(), "{url}");
+            assert!(FetchTarget::parse(url, &allowed).is_err(), "{url}");
         }
         // A public name may lead into the range, and nowhere else that is private.
-        let public = Target::parse("https://registry.example.org/", &allowed).unwrap();
+        let public = FetchTarget::parse("https://registry.example.org/", &allowed).unwrap();
         assert!(public.check_address("10.1.2.3".parse().unwrap(), &allowed).is_ok());
         assert!(public.check_address("10.2.2.3".parse().unwrap(), &allowed).is_err());
         assert!(public.check_address("127.0.0.1".parse().unwrap(), &allowed).is_err());
@@ -221,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_host_and_port_cannot_be_allowed() {
+    fn an_invalid_host_and_port_cannot_be_allowed() {
         for entry in [
             "",
             "wiki",

@@ -18,16 +18,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ringfence::approve::nobody;
-use ringfence::config::{Environment, Flags, load};
-use ringfence::sessions::Sessions;
+use ringfence::app::{AgentSessionOptions, App, build_agent_app};
+use ringfence::approval::deny_all;
+use ringfence::config::{CliFlags, Environment, load};
+use ringfence::run_helper_if_requested;
 use ringfence::store::STORE_FILE;
-use ringfence::take_part;
-use ringfence::wire::{Seat, Wired, wire_own};
-use ringfence_agent::provider::{Kind, Provider, Timeouts, open};
+use ringfence::transcripts::SqliteTranscripts;
+use ringfence_agent::provider::{ModelProvider, ProviderProtocol, ProviderTimeouts, open};
 use ringfence_agent::{
-    Agent, Answer, Answering, Ask, Bounds, Finish, Forgetful, History, Memory, Message, Model, Parts, Quiet, Repair,
-    RequestedCall, Tap, Usage,
+    Agent, AgentLimits, CallRepair, FinishReason, LanguageModel, LedgerSink, MessageHistory, ModelFuture, ModelRequest,
+    ModelResponse, NoTranscript, PartSink, RequestedCall, SilentObserver, TokenUsage, TranscriptMessage,
+    TranscriptStore,
 };
 use ringfence_kernel::ToolCall;
 use serde_json::{Value, json};
@@ -43,15 +44,15 @@ const FILES: usize = 3;
 const FILE_BYTES: usize = 4096;
 
 /// Starts us as the process that is weighed: the address of the server, and where the session is kept.
-const WEIGHED: &str = "--weighed";
+const MEASURE_FLAG: &str = "--weighed";
 
 fn main() -> ExitCode {
-    if let Some(code) = take_part() {
+    if let Some(code) = run_helper_if_requested() {
         return code;
     }
     let arguments: Vec<String> = std::env::args().collect();
-    if let Some(at) = arguments.iter().position(|argument| argument == WEIGHED) {
-        println!("{}", weighed(&arguments[at + 1], Kept::named(&arguments[at + 2])));
+    if let Some(at) = arguments.iter().position(|argument| argument == MEASURE_FLAG) {
+        println!("{}", run_measured_session(&arguments[at + 1], BenchTranscript::from_name(&arguments[at + 2])));
         return ExitCode::SUCCESS;
     }
     // `cargo test --benches` only asks whether this builds and starts.
@@ -65,9 +66,9 @@ fn main() -> ExitCode {
     let mut best = [Duration::MAX; 3];
     for _ in 0..ROUNDS {
         let times = [
-            runtime.block_on(calls_alone()),
-            runtime.block_on(in_the_loop(Kept::Nowhere)),
-            runtime.block_on(in_the_loop(Kept::InTheStore)),
+            runtime.block_on(time_bare_calls()),
+            runtime.block_on(time_agent_loop(BenchTranscript::Discarded)),
+            runtime.block_on(time_agent_loop(BenchTranscript::Stored)),
         ];
         best.iter_mut().zip(times).for_each(|(best, time)| *best = time.min(*best));
     }
@@ -77,16 +78,16 @@ fn main() -> ExitCode {
     println!("in the loop, and kept         {kept:8.1} µs  the loop's own: {:.1} µs", kept - alone);
     println!("\na session of {STEPS} steps in a process of its own, with a server on loopback; MiB\n");
     println!("kept          messages    of text  memory before    after     peak  sessions  audit log  a step");
-    for kept in [Kept::Nowhere, Kept::InTheStore] {
-        weigh(kept);
+    for kept in [BenchTranscript::Discarded, BenchTranscript::Stored] {
+        measure_session(kept);
     }
     ExitCode::SUCCESS
 }
 
 /// Lets a process of its own go through a session, and prints what it weighed.
-fn weigh(kept: Kept) {
+fn measure_session(kept: BenchTranscript) {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args([WEIGHED, &serve_at_once().to_string(), kept.name()]);
+    child.args([MEASURE_FLAG, &serve_instant_model().to_string(), kept.name()]);
     let output = child.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -106,30 +107,30 @@ fn weigh(kept: Kept) {
 }
 
 /// A session from its first step to its last, and what the kernel says of us then.
-fn weighed(server: &str, kept: Kept) -> Value {
+fn run_measured_session(server: &str, kept: BenchTranscript) -> Value {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (directory, wired, tap) = world();
+    let (directory, wired, tap) = build_bench_app();
     let state = wired.settings.state.clone();
-    let provider = Provider {
-        kind: Kind::OpenAi,
+    let provider = ModelProvider {
+        kind: ProviderProtocol::OpenAi,
         base_url: format!("http://{server}/v1"),
         model: "at once".to_owned(),
         key: None,
         headers: Vec::new(),
-        timeouts: Timeouts::default(),
+        timeouts: ProviderTimeouts::default(),
         stream: true,
     };
-    let mut history = History::new(memory(&wired, kept));
+    let mut history = MessageHistory::new(memory(&wired, kept));
     let agent = Agent { model: Arc::from(open(provider).unwrap()), ..agent(wired, tap) };
-    let before = of_kernel("RssAnon:");
+    let before = proc_status_bytes("RssAnon:");
     let started = Instant::now();
     let outcome = runtime.block_on(agent.run("read", &mut history, &CancellationToken::new()));
     let seconds = started.elapsed().as_secs_f64();
-    let after = of_kernel("RssAnon:");
-    assert_eq!(outcome.end.name(), "answered", "{outcome:?}");
-    let text = |message: &Message| match message {
-        Message::User { text } | Message::Tool { text, .. } => text.len(),
-        Message::Assistant { text, calls, .. } => {
+    let after = proc_status_bytes("RssAnon:");
+    assert_eq!(outcome.stop_reason.name(), "answered", "{outcome:?}");
+    let text = |message: &TranscriptMessage| match message {
+        TranscriptMessage::User { text } | TranscriptMessage::Tool { text, .. } => text.len(),
+        TranscriptMessage::Assistant { text, calls, .. } => {
             text.len() + calls.iter().map(|call| call.arguments.len()).sum::<usize>()
         }
     };
@@ -138,9 +139,9 @@ fn weighed(server: &str, kept: Kept) -> Value {
         "text": history.messages().iter().map(text).sum::<usize>(),
         "before": before,
         "after": after,
-        "peak": of_kernel("VmHWM:"),
-        "sessions": on_disk(&state, &|name| name.starts_with(STORE_FILE)),
-        "audit": on_disk(&state, &|name| name.starts_with("audit")),
+        "peak": proc_status_bytes("VmHWM:"),
+        "sessions": state_bytes(&state, &|name| name.starts_with(STORE_FILE)),
+        "audit": state_bytes(&state, &|name| name.starts_with("audit")),
         "seconds": seconds,
     });
     drop(directory);
@@ -148,12 +149,12 @@ fn weighed(server: &str, kept: Kept) -> Value {
 }
 
 /// Bytes of the files of our state whose first name is so.
-fn on_disk(directory: &Path, is_meant: &dyn Fn(&str) -> bool) -> u64 {
+fn state_bytes(directory: &Path, is_meant: &dyn Fn(&str) -> bool) -> u64 {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let meant = entries.filter(|entry| is_meant(&entry.file_name().to_string_lossy()));
     meant
         .map(|entry| match entry.metadata() {
-            Ok(found) if found.is_dir() => on_disk(&entry.path(), &|_| true),
+            Ok(found) if found.is_dir() => state_bytes(&entry.path(), &|_| true),
             Ok(found) => found.len(),
             Err(_) => 0,
         })
@@ -161,19 +162,19 @@ fn on_disk(directory: &Path, is_meant: &dyn Fn(&str) -> bool) -> u64 {
 }
 
 /// A server of chat completions that answers at once. It ends with us.
-fn serve_at_once() -> SocketAddr {
+fn serve_instant_model() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         let steps = AtomicUsize::new(0);
         for stream in listener.incoming().flatten() {
-            while answer_at_once(&stream, &steps).is_some() {}
+            while write_instant_answer(&stream, &steps).is_some() {}
         }
     });
     at
 }
 
-fn answer_at_once(mut stream: &TcpStream, steps: &AtomicUsize) -> Option<()> {
+fn write_instant_answer(mut stream: &TcpStream, steps: &AtomicUsize) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let mut length = 0;
     loop {
@@ -205,28 +206,28 @@ fn answer_at_once(mut stream: &TcpStream, steps: &AtomicUsize) -> Option<()> {
 
 /// A model that takes no time.
 #[derive(Debug, Default)]
-struct AtOnce(AtomicUsize);
+struct InstantModel(AtomicUsize);
 
-impl Model for AtOnce {
+impl LanguageModel for InstantModel {
     fn name(&self) -> &str {
         "at once"
     }
 
-    fn answer<'a>(&'a self, _: Ask<'a>, _: &'a mut Parts<'_>) -> Answering<'a, Answer> {
+    fn respond<'a>(&'a self, _: ModelRequest<'a>, _: &'a mut PartSink<'_>) -> ModelFuture<'a, ModelResponse> {
         let step = self.0.fetch_add(1, Ordering::Relaxed);
-        let usage = Some(Usage { input: 1000, output: 20, total: 1020, ..Usage::default() });
+        let usage = Some(TokenUsage { input: 1000, output: 20, total: 1020, ..TokenUsage::default() });
         let answer = match step {
             step if step < STEPS => {
                 let ToolCall { id, name, arguments } = call(step);
                 let calls = vec![RequestedCall { id, name, arguments }];
-                Answer { calls, finish: Finish::Calls, usage, ..Answer::default() }
+                ModelResponse { calls, finish: FinishReason::Calls, usage, ..ModelResponse::default() }
             }
-            _ => Answer { text: "done".to_owned(), usage, ..Answer::default() },
+            _ => ModelResponse { text: "done".to_owned(), usage, ..ModelResponse::default() },
         };
         Box::pin(std::future::ready(Ok(answer)))
     }
 
-    fn health(&self) -> Answering<'_, ()> {
+    fn health(&self) -> ModelFuture<'_, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
 }
@@ -237,53 +238,53 @@ fn call(step: usize) -> ToolCall {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kept {
-    Nowhere,
-    InTheStore,
+enum BenchTranscript {
+    Discarded,
+    Stored,
 }
 
-impl Kept {
+impl BenchTranscript {
     const fn name(self) -> &'static str {
         match self {
-            Self::Nowhere => "nowhere",
-            Self::InTheStore => "in the store",
+            Self::Discarded => "nowhere",
+            Self::Stored => "in the store",
         }
     }
 
-    fn named(name: &str) -> Self {
-        if name == Self::Nowhere.name() { Self::Nowhere } else { Self::InTheStore }
+    fn from_name(name: &str) -> Self {
+        if name == Self::Discarded.name() { Self::Discarded } else { Self::Stored }
     }
 }
 
-fn memory(wired: &Wired, kept: Kept) -> Box<dyn Memory> {
+fn memory(wired: &App, kept: BenchTranscript) -> Box<dyn TranscriptStore> {
     match kept {
-        Kept::Nowhere => Box::new(Forgetful),
-        Kept::InTheStore => {
-            let head = ringfence::sessions::Head::new(wired, "at once");
-            Box::new(Sessions::new(&wired.settings.state).open(&head, wired.session.bits.clone()).unwrap())
+        BenchTranscript::Discarded => Box::new(NoTranscript),
+        BenchTranscript::Stored => {
+            let head = ringfence::transcripts::TranscriptHeader::new(wired, "at once");
+            Box::new(SqliteTranscripts::new(&wired.settings.state).open(&head, wired.session.taint.clone()).unwrap())
         }
     }
 }
 
 /// A workspace of its own, and a host on it.
-fn world() -> (tempfile::TempDir, Wired, Tap) {
+fn build_bench_app() -> (tempfile::TempDir, App, LedgerSink) {
     let directory = tempfile::tempdir().unwrap();
     let root = std::fs::canonicalize(directory.path()).unwrap();
-    let environment = Environment::apart(&root, std::env::current_exe().unwrap());
+    let environment = Environment::isolated(&root, std::env::current_exe().unwrap());
     let workspace = root.join("ws");
     std::fs::create_dir(&workspace).unwrap();
     for file in 0..FILES {
         std::fs::write(workspace.join(format!("file-{file}.txt")), "x".repeat(FILE_BYTES)).unwrap();
     }
-    let flags = Flags { workspace: Some(workspace.to_str().unwrap().to_owned()), ..Flags::default() };
+    let flags = CliFlags { workspace: Some(workspace.to_str().unwrap().to_owned()), ..CliFlags::default() };
     let settings = load(&flags, &environment).unwrap();
-    let tap = Tap::default();
-    let seat = Seat { ear: Some(Box::new(tap.clone())), ..Seat::default() };
-    (directory, wire_own(settings, &environment, Box::new(nobody()), seat).unwrap(), tap)
+    let tap = LedgerSink::default();
+    let seat = AgentSessionOptions { tap: Some(Box::new(tap.clone())), ..AgentSessionOptions::default() };
+    (directory, build_agent_app(settings, &environment, Box::new(deny_all()), seat).unwrap(), tap)
 }
 
-async fn calls_alone() -> Duration {
-    let (_directory, wired, _) = world();
+async fn time_bare_calls() -> Duration {
+    let (_directory, wired, _) = build_bench_app();
     let cancel = CancellationToken::new();
     let started = Instant::now();
     for step in 0..STEPS {
@@ -293,33 +294,33 @@ async fn calls_alone() -> Duration {
     started.elapsed()
 }
 
-async fn in_the_loop(kept: Kept) -> Duration {
-    let (_directory, wired, tap) = world();
-    let mut history = History::new(memory(&wired, kept));
+async fn time_agent_loop(kept: BenchTranscript) -> Duration {
+    let (_directory, wired, tap) = build_bench_app();
+    let mut history = MessageHistory::new(memory(&wired, kept));
     let agent = agent(wired, tap);
     let started = Instant::now();
     let outcome = agent.run("read", &mut history, &CancellationToken::new()).await;
-    assert_eq!(outcome.end.name(), "answered", "{outcome:?}");
+    assert_eq!(outcome.stop_reason.name(), "answered", "{outcome:?}");
     started.elapsed()
 }
 
-fn agent(wired: Wired, tap: Tap) -> Agent {
+fn agent(wired: App, tap: LedgerSink) -> Agent {
     Agent {
-        model: Arc::new(AtOnce::default()),
+        model: Arc::new(InstantModel::default()),
         host: wired.host,
         session: wired.session,
         system: "You are measured.".to_owned(),
         temperature: None,
         max_tokens: None,
-        repair: Repair::Never,
-        bounds: Bounds { steps: u32::MAX, ..Bounds::default() },
+        repair: CallRepair::Never,
+        limits: AgentLimits { steps: u32::MAX, ..AgentLimits::default() },
         tap,
-        front: Arc::new(Quiet),
+        front: Arc::new(SilentObserver),
     }
 }
 
 /// Bytes that the kernel counts for this process.
-fn of_kernel(key: &str) -> usize {
+fn proc_status_bytes(key: &str) -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
     line.split_whitespace().next().unwrap().parse::<usize>().unwrap() * 1024

@@ -15,16 +15,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringfence::approve::nobody;
-use ringfence::config::{Environment, Flags, load};
-use ringfence::take_part;
-use ringfence::wire::{Wired, wire};
+use ringfence::app::{App, build_app};
+use ringfence::approval::deny_all;
+use ringfence::config::{CliFlags, Environment, load};
+use ringfence::run_helper_if_requested;
 use ringfence_kernel::{Session, ToolCall};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 fn main() -> ExitCode {
-    if let Some(code) = take_part() {
+    if let Some(code) = run_helper_if_requested() {
         return code;
     }
     // `cargo test --benches` only asks whether this builds and starts. Else it is told where the workspace is, and the state.
@@ -44,21 +44,21 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn host(workspace: &str, state: &Path) -> Wired {
-    let environment = Environment::apart(state, std::env::current_exe().unwrap());
-    let flags = Flags { workspace: Some(workspace.to_owned()), ..Flags::default() };
-    wire(load(&flags, &environment).unwrap(), &environment, Box::new(nobody())).unwrap()
+fn host(workspace: &str, state: &Path) -> App {
+    let environment = Environment::isolated(state, std::env::current_exe().unwrap());
+    let flags = CliFlags { workspace: Some(workspace.to_owned()), ..CliFlags::default() };
+    build_app(load(&flags, &environment).unwrap(), &environment, Box::new(deny_all())).unwrap()
 }
 
 /// Sessions at once, each of which makes its part of the calls, one after the other.
-fn round(runtime: &Runtime, wired: &Arc<Wired>, sessions: usize, calls: usize) -> (Duration, Vec<Duration>) {
+fn round(runtime: &Runtime, wired: &Arc<App>, sessions: usize, calls: usize) -> (Duration, Vec<Duration>) {
     let each = calls / sessions;
     let started = Instant::now();
     let times = runtime.block_on(async {
         let callers: Vec<_> = (0..sessions)
             .map(|number| {
                 let model = &wired.session;
-                let session = model.like(format!("session-{number}"), model.principal.clone());
+                let session = model.for_principal(format!("session-{number}"), model.principal.clone());
                 tokio::spawn(make_calls(Arc::clone(wired), Arc::new(session), each))
             })
             .collect();
@@ -71,7 +71,7 @@ fn round(runtime: &Runtime, wired: &Arc<Wired>, sessions: usize, calls: usize) -
     (started.elapsed(), times)
 }
 
-async fn make_calls(wired: Arc<Wired>, session: Arc<Session>, count: usize) -> Vec<Duration> {
+async fn make_calls(wired: Arc<App>, session: Arc<Session>, count: usize) -> Vec<Duration> {
     let mut times = Vec::with_capacity(count);
     for number in 0..count {
         let call = ToolCall {

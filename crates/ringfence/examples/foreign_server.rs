@@ -25,23 +25,25 @@ fn main() {
             ("endless", _) => loop {
                 print!("{}", "x".repeat(1 << 16));
             },
-            ("old", "initialize") => say(&json!({"id": id, "result": {"protocolVersion": "1999-01-01"}})),
+            ("old", "initialize") => send_message(&json!({"id": id, "result": {"protocolVersion": "1999-01-01"}})),
             (_, "initialize") => {
                 // It wants something of us first, as servers may.
-                say(&json!({"jsonrpc": "2.0", "id": "theirs", "method": "ping"}));
+                send_message(&json!({"jsonrpc": "2.0", "id": "theirs", "method": "ping"}));
                 let result = json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {}});
-                say(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+                send_message(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
             }
             (_, "tools/list") => {
-                say(&json!({"jsonrpc": "2.0", "id": id, "result": list(mode, file, &asked["params"]["cursor"])}));
+                send_message(
+                    &json!({"jsonrpc": "2.0", "id": id, "result": list(mode, file, &asked["params"]["cursor"])}),
+                );
             }
             (_, "tools/call") => call(id, &asked["params"], file.filter(|_| mode != "described")),
-            _ => say(&json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "no"}})),
+            _ => send_message(&json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "no"}})),
         }
     }
 }
 
-fn say(message: &Value) {
+fn send_message(message: &Value) {
     println!("{message}");
 }
 
@@ -72,7 +74,9 @@ fn call(id: &Value, params: &Value, file: Option<&str>) {
     let result = match name {
         "fail" => json!({"content": [{"type": "text", "text": "boom\u{1b}[2K"}], "isError": true}),
         "refuse" => {
-            return say(&json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32602, "message": "bad arguments"}}));
+            return send_message(
+                &json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32602, "message": "bad arguments"}}),
+            );
         }
         "huge" => text(&"x".repeat(1 << 20)),
         "line" => text(&"x".repeat(9 << 20)),
@@ -81,5 +85,5 @@ fn call(id: &Value, params: &Value, file: Option<&str>) {
         "nonsense" => json!("what"),
         _ => text(params["arguments"]["text"].as_str().unwrap_or_default()),
     };
-    say(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+    send_message(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
 }

@@ -7,15 +7,15 @@
 use std::error::Error;
 use std::process::ExitCode;
 
-use ringfence::approve::nobody;
-use ringfence::config::{Environment, Flags, load};
-use ringfence::wire::wire;
+use ringfence::app::build_app;
+use ringfence::approval::deny_all;
+use ringfence::config::{CliFlags, Environment, load};
 use ringfence_kernel::ToolCall;
 use tokio_util::sync::CancellationToken;
 
 fn main() -> ExitCode {
     // Jails are made by this program, started once more. So this comes first, before any thread.
-    if let Some(code) = ringfence::take_part() {
+    if let Some(code) = ringfence::run_helper_if_requested() {
         return code;
     }
     match read() {
@@ -35,9 +35,9 @@ fn read() -> Result<String, Box<dyn Error>> {
     let mut words = std::env::args().skip(1);
     let (workspace, path) = (words.next(), words.next().ok_or("usage: library DIR PATH")?);
     let environment = Environment::read()?;
-    let settings = load(&Flags { workspace, ..Flags::default() }, &environment)?;
+    let settings = load(&CliFlags { workspace, ..CliFlags::default() }, &environment)?;
     // Who is asked where the policy wants somebody asked. Nobody says no.
-    let wired = wire(settings, &environment, Box::new(nobody()))?;
+    let wired = build_app(settings, &environment, Box::new(deny_all()))?;
     let arguments = serde_json::json!({ "path": path }).to_string();
     let call = ToolCall { id: "call-1".to_owned(), name: "read_file".to_owned(), arguments };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -10,13 +10,13 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ringfence_agent::Repair;
-use ringfence_agent::provider::Timeouts;
+use ringfence_agent::CallRepair;
+use ringfence_agent::provider::ProviderTimeouts;
 use ringfence_kernel::Dialect;
 use serde::Deserialize;
 
-use crate::config::{Word, Words, value};
-use crate::limits_config::{LimitKeys, Span};
+use crate::config::{FromName, NamedValues, named_value};
+use crate::limits_config::{ConfigDuration, LimitKeys};
 
 /// An agent, or `defaults` for what holds without one.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -27,8 +27,8 @@ pub(crate) struct AgentKeys {
     pub(crate) max_tool_iterations: Option<i64>,
     pub(crate) tools: AgentToolKeys,
     pub(crate) limits: LimitKeys,
-    dialect: Option<Word<Dialect>>,
-    provider: Option<Word<Provider>>,
+    dialect: Option<FromName<Dialect>>,
+    provider: Option<FromName<ProviderChoice>>,
     base_url: Option<String>,
     api_key_env: Option<String>,
     model: Option<String>,
@@ -37,14 +37,14 @@ pub(crate) struct AgentKeys {
     max_tokens: Option<u64>,
     context_tokens: Option<u64>,
     max_prompt_tokens: Option<u64>,
-    max_prompt_duration: Option<Span>,
+    max_prompt_duration: Option<ConfigDuration>,
     system_prompt: Option<String>,
     project_instructions: Option<bool>,
     repair_tool_calls: Option<bool>,
-    connect_timeout: Option<Span>,
-    first_byte_timeout: Option<Span>,
-    idle_timeout: Option<Span>,
-    answer_timeout: Option<Span>,
+    connect_timeout: Option<ConfigDuration>,
+    first_byte_timeout: Option<ConfigDuration>,
+    idle_timeout: Option<ConfigDuration>,
+    answer_timeout: Option<ConfigDuration>,
     /// MiniClaw's kinds of agents. There is one here.
     #[serde(rename = "type")]
     pub(crate) kind: Option<String>,
@@ -68,7 +68,7 @@ pub(crate) struct FsKeys {
 
 /// How a model is spoken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Provider {
+pub enum ProviderChoice {
     /// Chat completions, as OpenAI has them and most servers understand them.
     OpenAi,
     /// Anthropic's messages.
@@ -77,15 +77,15 @@ pub enum Provider {
     Script,
 }
 
-impl Words for Provider {
-    const WORDS: &'static [(&'static str, Self)] =
+impl NamedValues for ProviderChoice {
+    const VALUES: &'static [(&'static str, Self)] =
         &[("openai", Self::OpenAi), ("anthropic", Self::Anthropic), ("script", Self::Script)];
 }
 
 /// The model of an agent, and how it is used.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModelSettings {
-    pub provider: Option<Provider>,
+    pub provider: Option<ProviderChoice>,
     pub base_url: Option<String>,
     /// The variable of the environment that has the key.
     pub api_key_env: Option<String>,
@@ -102,9 +102,9 @@ pub struct ModelSettings {
     /// Whether the model is told what the workspace's `AGENTS.md` says.
     pub project_instructions: bool,
     /// Whether calls that the model got slightly wrong are made good.
-    pub repair_tool_calls: Repair,
+    pub repair_tool_calls: CallRepair,
     /// How long its server is waited for.
-    pub timeouts: Timeouts,
+    pub timeouts: ProviderTimeouts,
 }
 
 impl AgentKeys {
@@ -145,26 +145,26 @@ impl AgentKeys {
     }
 
     pub(crate) fn dialect(&self) -> Option<Dialect> {
-        value(self.dialect)
+        named_value(self.dialect)
     }
 
     /// How many steps one prompt may take.
-    pub(crate) fn steps(&self) -> u32 {
+    pub(crate) fn max_steps(&self) -> u32 {
         let count = self.max_tool_iterations.and_then(|count| u32::try_from(count).ok());
         count.filter(|count| *count > 0).unwrap_or(20)
     }
 
     pub(crate) fn model(self) -> ModelSettings {
-        let usual = Timeouts::default();
-        let time = |span: Option<Span>, usual: Duration| span.map_or(usual, Span::time);
+        let usual = ProviderTimeouts::default();
+        let time = |span: Option<ConfigDuration>, usual: Duration| span.map_or(usual, ConfigDuration::duration);
         ModelSettings {
-            timeouts: Timeouts {
+            timeouts: ProviderTimeouts {
                 connect: time(self.connect_timeout, usual.connect),
                 first_byte: time(self.first_byte_timeout, usual.first_byte),
                 idle: time(self.idle_timeout, usual.idle),
-                answer: self.answer_timeout.map(Span::time),
+                answer: self.answer_timeout.map(ConfigDuration::duration),
             },
-            provider: value(self.provider),
+            provider: named_value(self.provider),
             base_url: self.base_url,
             api_key_env: self.api_key_env,
             model: self.model,
@@ -173,12 +173,12 @@ impl AgentKeys {
             max_tokens: self.max_tokens,
             context_tokens: self.context_tokens,
             max_prompt_tokens: self.max_prompt_tokens,
-            max_prompt_duration: self.max_prompt_duration.map(Span::time),
+            max_prompt_duration: self.max_prompt_duration.map(ConfigDuration::duration),
             system_prompt: self.system_prompt,
             project_instructions: self.project_instructions.unwrap_or(true),
             repair_tool_calls: match self.repair_tool_calls {
-                Some(true) => Repair::OneMeaning,
-                Some(false) | None => Repair::Never,
+                Some(true) => CallRepair::Unambiguous,
+                Some(false) | None => CallRepair::Never,
             },
         }
     }

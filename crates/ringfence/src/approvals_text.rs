@@ -7,14 +7,14 @@
 use std::fmt::Write as _;
 use std::time::SystemTime;
 
-use ringfence_kernel::{ApprovalRequest, Grant, Noes, visible_line};
+use ringfence_kernel::{ApprovalRequest, DenialStreak, Grant, sanitize_line};
 
 /// A line for each request.
-pub(crate) fn list(requests: &[ApprovalRequest], now: SystemTime) -> String {
+pub(crate) fn format_requests(requests: &[ApprovalRequest], now: SystemTime) -> String {
     let mut text = String::new();
     for ApprovalRequest { id, principal, tool, reason, expires, suspended, .. } in requests {
         let left = expires.duration_since(now).unwrap_or_default().as_secs();
-        let (principal, tool, reason) = (visible_line(principal), visible_line(tool), visible_line(reason));
+        let (principal, tool, reason) = (sanitize_line(principal), sanitize_line(tool), sanitize_line(reason));
         let caller = if *suspended { "  (the caller has to call again)" } else { "" };
         let _ = writeln!(text, "{id}  {left} s left  {principal}  {tool}  {reason}{caller}");
     }
@@ -22,7 +22,7 @@ pub(crate) fn list(requests: &[ApprovalRequest], now: SystemTime) -> String {
 }
 
 /// Everything about one request.
-pub(crate) fn show(request: &ApprovalRequest) -> String {
+pub(crate) fn format_request(request: &ApprovalRequest) -> String {
     let args = serde_json::to_string_pretty(&request.args).unwrap_or_default();
     let lines = [
         ("request", request.id.as_str()),
@@ -40,11 +40,11 @@ pub(crate) fn show(request: &ApprovalRequest) -> String {
     ];
     let mut text = String::new();
     for (name, value) in lines.into_iter().filter(|(_, value)| !value.is_empty()) {
-        let _ = writeln!(text, "{name}: {}", visible_line(value));
+        let _ = writeln!(text, "{name}: {}", sanitize_line(value));
     }
     for (name, block) in [("preview", request.preview.as_str()), ("arguments", &args)] {
         let _ = writeln!(text, "{name}:");
-        for line in lines_of(block) {
+        for line in escaped_lines(block) {
             let _ = writeln!(text, "  {line}");
         }
     }
@@ -52,27 +52,28 @@ pub(crate) fn show(request: &ApprovalRequest) -> String {
 }
 
 /// A line for each session that is paused.
-pub(crate) fn paused(sessions: &[Noes]) -> String {
+pub(crate) fn format_paused(sessions: &[DenialStreak]) -> String {
     let mut text = String::new();
-    for Noes { session, principal, count } in sessions {
-        let (session, principal) = (visible_line(session), visible_line(principal));
+    for DenialStreak { session, principal, count } in sessions {
+        let (session, principal) = (sanitize_line(session), sanitize_line(principal));
         let _ = writeln!(text, "{session}  refused {count} times in a row  {principal}");
     }
     text
 }
 
 /// A line for each grant.
-pub(crate) fn grants(grants: &[Grant]) -> String {
+pub(crate) fn format_grants(grants: &[Grant]) -> String {
     let mut text = String::new();
     for grant in grants {
         let until = humantime::format_rfc3339_seconds(grant.until);
-        let rule = grant.checked().map(|rule| rule.to_string()).unwrap_or_default();
-        let _ = writeln!(text, "{}  until {until}  by {}  {}", grant.id, visible_line(&grant.by), visible_line(&rule));
+        let rule = grant.parse_rule().map(|rule| rule.to_string()).unwrap_or_default();
+        let _ =
+            writeln!(text, "{}  until {until}  by {}  {}", grant.id, sanitize_line(&grant.by), sanitize_line(&rule));
     }
     text
 }
 
 /// Each line of a text by itself, without anything that is not seen.
-pub(crate) fn lines_of(text: &str) -> Vec<String> {
-    text.split('\n').map(|line| visible_line(&line.replace('\t', "    "))).collect()
+pub(crate) fn escaped_lines(text: &str) -> Vec<String> {
+    text.split('\n').map(|line| sanitize_line(&line.replace('\t', "    "))).collect()
 }

@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 /// A change a line, and a line more where there are older ones.
-pub(crate) fn listed(value: &Value) -> String {
+pub(crate) fn format_changes(value: &Value) -> String {
     let mut text = String::new();
     for change in value["changes"].as_array().into_iter().flatten() {
         let words =
@@ -20,7 +20,7 @@ pub(crate) fn listed(value: &Value) -> String {
 }
 
 /// What an undo did; or would do, with what it would do to contents.
-pub(crate) fn undone(value: &Value) -> String {
+pub(crate) fn format_undo(value: &Value) -> String {
     let undone = texts(&value["undone"]).join(" ");
     let paths: String = texts(&value["paths"]).iter().map(|path| format!("  {path}\n")).collect();
     let lost = match value["lost"] == true {
@@ -29,11 +29,11 @@ pub(crate) fn undone(value: &Value) -> String {
     };
     match value["change"].as_str() {
         Some(change) => format!("took back {undone} by {change}:\n{paths}{lost}"),
-        None => format!("would take back {undone}:\n{paths}{lost}{}", diff(value)),
+        None => format!("would take back {undone}:\n{paths}{lost}{}", format_diff(value)),
     }
 }
 
-pub(crate) fn diff(value: &Value) -> String {
+pub(crate) fn format_diff(value: &Value) -> String {
     value["diff"].as_str().unwrap_or_default().to_owned()
 }
 

@@ -11,37 +11,39 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser as _;
-use ringfence_fs::{Broken, KnownHead, Verified, read_known_heads, read_records, verify};
+use ringfence_fs::{AuditChainError, AuditVerification, KnownHead, read_known_heads, read_records, verify};
 use ringfence_kernel::{
-    Assurance, DeskError, Fatal, Reply, StoreLost, ToolCall, visible, visible_json, visible_line, visible_whole,
+    Assurance, HostError, InboxError, StoreError, ToolCall, ToolReply, sanitize_json, sanitize_line, sanitize_text,
+    sanitize_untruncated,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::acp::{Pipes, acp};
-use crate::agent::{DemoError, NoModel, SessionError, Voice, agent, demo};
-use crate::approve::{at_terminal, nobody};
-use crate::command::{
-    AuditCommand, ChangesCommand, Cli, Command, FirstSteps, Format, PolicyCommand, Typed, WorkflowCommand,
+use crate::acp::{AcpStreams, serve_acp};
+use crate::agent::{Console, DemoError, OpenModelError, SqliteTranscriptError, run_agent, run_demo};
+use crate::app::{App, AppError, build_app, build_person_app, create_workflow_run, workspace_directory};
+use crate::approval::{deny_all, tty_approver};
+use crate::approval_commands::{Done, approvals, distrust, grants, trust};
+use crate::args::{
+    AuditCommand, ChangesCommand, CliArgs, CliCommand, ConfiguredCommand, PolicyCommand, StandaloneCommand,
+    ToolListFormat, WorkflowCommand,
 };
-use crate::config::{ConfigError, Environment, Flags, RunCode, Settings, load};
-use crate::doctor::examine;
-use crate::foreign::check;
-use crate::in_charge::{Done, approvals, distrust, grants, trust};
+use crate::completions::{ManualError, completions, write_man_pages};
+use crate::config::{AppSettings, CliFlags, ConfigError, Environment, RunCodeSettings, load};
+use crate::doctor::run_doctor;
 use crate::init::{InitError, init};
-use crate::manual::{ManualError, completions, manual};
 use crate::mcp::ServeError;
-use crate::mcp::clients::{Places, find};
+use crate::mcp::clients::{SettingsDirs, detect_clients};
 use crate::mcp::install::InstallError;
-use crate::prompt::{first_sentence, prompt};
-use crate::serving::{install, mcp, result_form, serve, token};
-use crate::sessions_text::sessions;
-use crate::signals::Signals;
+use crate::mcp_client::check_servers;
+use crate::progress::ProgressIndicator;
+use crate::serving::{install_client, result_form, run_token_command, serve_http, serve_mcp};
+use crate::sessions_text::run_sessions_command;
+use crate::signals::ShutdownSignals;
 use crate::tokens::TokenError;
 use crate::tool_listing::full_listing;
-use crate::trust::Offered;
-use crate::waiting::Waiting;
-use crate::wire::{WireError, Wired, new_workflow, wire, wire_for_person, workspace_of};
+use crate::tool_prompt::{first_sentence, tool_prompt};
+use crate::trust::WorkspaceRules;
 use crate::{changes_text, policy_text};
 
 const SUCCESS: u8 = 0;
@@ -50,25 +52,25 @@ const BAD_USAGE: u8 = 2;
 
 /// Why a command did not get as far as a reply.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum CliError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
-    Wire(#[from] WireError),
+    App(#[from] AppError),
     #[error(transparent)]
-    Fatal(#[from] Fatal),
+    Host(#[from] HostError),
     #[error(transparent)]
-    Audit(#[from] Broken),
+    Audit(#[from] AuditChainError),
     #[error("the file with the heads cannot be read: {0}")]
     Heads(std::io::Error),
     #[error(transparent)]
-    Desk(#[from] DeskError),
+    Inbox(#[from] InboxError),
     #[error("there is no terminal here to answer at; `--yes` and `--no` need `unattended = true` in your config")]
     NoTerminal,
     #[error("this needs a person at a terminal, and there is none here")]
-    NobodyHere,
+    NotInteractive,
     #[error(transparent)]
-    Store(#[from] StoreLost),
+    Store(#[from] StoreError),
     #[error("the arguments on standard input cannot be read: {0}")]
     Input(std::io::Error),
     #[error("the arguments on standard input have more than {0} bytes")]
@@ -87,9 +89,9 @@ pub(crate) enum Failure {
     #[error("there is no prompt, and no terminal to talk at: `ringfence agent PROMPT`")]
     NoPrompt,
     #[error(transparent)]
-    Model(#[from] NoModel),
+    Model(#[from] OpenModelError),
     #[error(transparent)]
-    Session(#[from] SessionError),
+    Session(#[from] SqliteTranscriptError),
     #[error(transparent)]
     Demo(#[from] DemoError),
     #[error(transparent)]
@@ -119,36 +121,41 @@ pub fn refuse_elevation() -> Option<ExitCode> {
 pub fn main() -> ExitCode {
     // What is printed of a bug of ours names no file of the machine that it was built on.
     std::panic::set_hook(Box::new(|_| complain("internal error: this should not have happened")));
-    let cli = Cli::parse();
+    let cli = CliArgs::parse();
     match run(cli) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            complain(&chain(&failure));
+            complain(&error_chain(&failure));
             ExitCode::from(BAD_USAGE)
         }
     }
 }
 
-fn run(cli: Cli) -> Result<u8, Failure> {
+fn run(cli: CliArgs) -> Result<u8, CliError> {
     let environment = Environment::read()?;
     let flags = cli.options.flags();
     match cli.command {
-        Typed::First(command) => first_steps(command, &flags, &environment),
-        Typed::Command(command) => command_with(load(&flags, &environment)?, command, flags, &environment),
+        CliCommand::Standalone(command) => run_standalone(command, &flags, &environment),
+        CliCommand::Configured(command) => run_configured(load(&flags, &environment)?, command, flags, &environment),
     }
 }
 
 /// What needs no config, and is none the worse for a wrong one.
-fn first_steps(command: FirstSteps, flags: &Flags, environment: &Environment) -> Result<u8, Failure> {
+fn run_standalone(command: StandaloneCommand, flags: &CliFlags, environment: &Environment) -> Result<u8, CliError> {
     match command {
-        FirstSteps::Demo(options) => demo(environment, &options, Voice::real()),
-        FirstSteps::Init(options) => tell(init(flags, environment, &options)?),
-        FirstSteps::Completions { shell } => print(&completions(shell)?, SUCCESS),
-        FirstSteps::Man { directory } => tell(manual(&directory)?),
+        StandaloneCommand::Demo(options) => run_demo(environment, &options, Console::stdio()),
+        StandaloneCommand::Init(options) => print_outcome(init(flags, environment, &options)?),
+        StandaloneCommand::Completions { shell } => print(&completions(shell)?, SUCCESS),
+        StandaloneCommand::Man { directory } => print_outcome(write_man_pages(&directory)?),
     }
 }
 
-fn command_with(settings: Settings, command: Command, flags: Flags, environment: &Environment) -> Result<u8, Failure> {
+fn run_configured(
+    settings: AppSettings,
+    command: ConfiguredCommand,
+    flags: CliFlags,
+    environment: &Environment,
+) -> Result<u8, CliError> {
     for warning in &settings.warnings {
         complain(&format!("warning: {warning}"));
     }
@@ -156,82 +163,92 @@ fn command_with(settings: Settings, command: Command, flags: Flags, environment:
         complain(note);
     }
     match command {
-        Command::Call { tool, json } => {
-            let approver = at_terminal(&settings, environment);
-            let settings = Settings { run_code: RunCode { waiting_jails: 0, ..settings.run_code }, ..settings };
-            let wired = wire(settings, environment, approver)?;
-            warn_of(&wired);
+        ConfiguredCommand::Call { tool, json } => {
+            let approver = tty_approver(&settings, environment);
+            let settings =
+                AppSettings { run_code: RunCodeSettings { waiting_jails: 0, ..settings.run_code }, ..settings };
+            let wired = build_app(settings, environment, approver)?;
+            print_warnings(&wired);
             call(&wired, tool, json)
         }
-        Command::Agent(options) => agent(settings, environment, options, Voice::real()),
-        Command::Acp(options) => {
-            let pipes = Pipes { input: Box::new(std::io::stdin()), output: Box::new(std::io::stdout()) };
-            acp(settings, environment, options, pipes).map(|()| SUCCESS)
+        ConfiguredCommand::Agent(options) => run_agent(settings, environment, options, Console::stdio()),
+        ConfiguredCommand::Acp(options) => {
+            let pipes = AcpStreams { input: Box::new(std::io::stdin()), output: Box::new(std::io::stdout()) };
+            serve_acp(settings, environment, options, pipes).map(|()| SUCCESS)
         }
-        Command::Doctor { json } => {
-            let waiting = Waiting::on("looking at this machine");
-            let workspace = workspace_of(&settings, environment).ok();
-            let clients = find(Places::of(environment, workspace.as_deref()));
-            let (text, well) = examine(
+        ConfiguredCommand::Doctor { json } => {
+            let waiting = ProgressIndicator::start("looking at this machine");
+            let workspace = workspace_directory(&settings, environment).ok();
+            let clients = detect_clients(SettingsDirs::from_environment(environment, workspace.as_deref()));
+            let (text, well) = run_doctor(
                 &environment.program,
                 settings.run_code.fallback,
                 &clients,
-                &check(&settings, environment),
+                &check_servers(&settings, environment),
                 json,
             );
             drop(waiting);
             print(&(text + "\n"), if well { SUCCESS } else { ERROR_REPLY })
         }
-        Command::Mcp { command: None, wait, structured } => {
-            tell(mcp(settings, environment, Duration::from_secs(wait), result_form(structured))?)
+        ConfiguredCommand::Mcp { command: None, wait, structured } => {
+            print_outcome(serve_mcp(settings, environment, Duration::from_secs(wait), result_form(structured))?)
         }
-        Command::Mcp { command: Some(command), .. } => tell(install(&settings, environment, command)?),
-        Command::Serve(options) => tell(serve(settings, flags, environment, options)?),
-        Command::Token { command } => tell(token(&settings, environment, command)?),
-        Command::Sessions { command } => tell_safely(sessions(&settings, environment, command)?),
-        Command::Tools { format } => print(&(tools(&unasked(settings, environment)?, format) + "\n"), SUCCESS),
-        Command::Approvals { command } => tell(approvals(&settings, environment, command)?),
-        Command::Policy { command: PolicyCommand::Explain { tool, json, when } } => {
-            let wired = unasked(settings, environment)?;
-            when.into_iter().for_each(|bit| wired.session.bits.raise(bit));
+        ConfiguredCommand::Mcp { command: Some(command), .. } => {
+            print_outcome(install_client(&settings, environment, command)?)
+        }
+        ConfiguredCommand::Serve(options) => print_outcome(serve_http(settings, flags, environment, options)?),
+        ConfiguredCommand::Token { command } => print_outcome(run_token_command(&settings, environment, command)?),
+        ConfiguredCommand::Sessions { command } => {
+            print_outcome_escaped(run_sessions_command(&settings, environment, command)?)
+        }
+        ConfiguredCommand::Tools { format } => {
+            print(&(tool_list(&app_without_approver(settings, environment)?, format) + "\n"), SUCCESS)
+        }
+        ConfiguredCommand::Approvals { command } => print_outcome(approvals(&settings, environment, command)?),
+        ConfiguredCommand::Policy { command: PolicyCommand::Explain { tool, json, when } } => {
+            let wired = app_without_approver(settings, environment)?;
+            when.into_iter().for_each(|bit| wired.session.taint.add(bit));
             explain(&wired, tool, json)
         }
-        Command::Policy { command: PolicyCommand::Show } => {
-            print(&policy_text::show(&unasked(alone(settings), environment)?.settings.rules()), SUCCESS)
+        ConfiguredCommand::Policy { command: PolicyCommand::Show } => print(
+            &policy_text::format_rules(
+                &app_without_approver(without_mcp_servers(settings), environment)?.settings.rules(),
+            ),
+            SUCCESS,
+        ),
+        ConfiguredCommand::Changes(command) => {
+            changes(&build_person_app(settings, environment, Assurance::Person, None)?, command)
         }
-        Command::Changes(command) => {
-            changes(&wire_for_person(settings, environment, Assurance::Person, None)?, command)
+        ConfiguredCommand::Policy { command: PolicyCommand::Grants { command } } => {
+            print_outcome(grants(&settings, environment, command)?)
         }
-        Command::Policy { command: PolicyCommand::Grants { command } } => {
-            tell(grants(&settings, environment, command)?)
+        ConfiguredCommand::Policy { command: PolicyCommand::Trust { revoke } } => {
+            let wired = build_app(without_mcp_servers(settings), environment, Box::new(deny_all()))?;
+            print_outcome(if revoke { distrust(&wired)? } else { trust(&wired, environment)? })
         }
-        Command::Policy { command: PolicyCommand::Trust { revoke } } => {
-            let wired = wire(alone(settings), environment, Box::new(nobody()))?;
-            tell(if revoke { distrust(&wired)? } else { trust(&wired, environment)? })
-        }
-        Command::Audit { command } => audit(&settings.state, command),
-        Command::Workflow { command: WorkflowCommand::New } => {
-            print(&(new_workflow(&settings, environment)? + "\n"), SUCCESS)
+        ConfiguredCommand::Audit { command } => audit(&settings.state, command),
+        ConfiguredCommand::Workflow { command: WorkflowCommand::New } => {
+            print(&(create_workflow_run(&settings, environment)? + "\n"), SUCCESS)
         }
     }
 }
 
 /// Makes the call that the command stands for, and says in plain words what came of it.
-fn changes(wired: &Wired, command: ChangesCommand) -> Result<u8, Failure> {
+fn changes(wired: &App, command: ChangesCommand) -> Result<u8, CliError> {
     let (tool, arguments, form): (_, _, fn(&Value) -> String) = match command {
         ChangesCommand::Log { session, json: true } => {
-            ("list_changes", json!({"session": session}), |value| visible_json(&value.to_string()) + "\n")
+            ("list_changes", json!({"session": session}), |value| sanitize_json(&value.to_string()) + "\n")
         }
         ChangesCommand::Log { session, json: false } => {
-            ("list_changes", json!({"session": session}), changes_text::listed)
+            ("list_changes", json!({"session": session}), changes_text::format_changes)
         }
-        ChangesCommand::Diff { change } => ("show_change", json!({"change": change}), changes_text::diff),
+        ChangesCommand::Diff { change } => ("show_change", json!({"change": change}), changes_text::format_diff),
         ChangesCommand::Undo { change, session, since, dry_run, force } => {
             let which =
                 json!({"change": change, "session": session, "since": since, "dryRun": dry_run, "force": force});
-            ("undo", which, changes_text::undone)
+            ("undo", which, changes_text::format_undo)
         }
-        ChangesCommand::Redo { change } => ("redo", json!({"change": change}), changes_text::undone),
+        ChangesCommand::Redo { change } => ("redo", json!({"change": change}), changes_text::format_undo),
     };
     let reply = make_call(wired, tool.to_owned(), arguments.to_string())?;
     let said: Value = serde_json::from_str(&reply.text).unwrap_or_default();
@@ -246,55 +263,57 @@ fn changes(wired: &Wired, command: ChangesCommand) -> Result<u8, Failure> {
     }
     let text = form(&said["value"]);
     // For a person's eyes nothing hides in it; programs get it as it is.
-    print(&if std::io::stdout().is_terminal() { visible(&text) } else { text }, SUCCESS)
+    print(&if std::io::stdout().is_terminal() { sanitize_text(&text) } else { text }, SUCCESS)
 }
 
 /// Without the tools of other programs, for what does not need them started.
-fn alone(settings: Settings) -> Settings {
-    Settings { mcp_servers: Vec::new(), ..settings }
+fn without_mcp_servers(settings: AppSettings) -> AppSettings {
+    AppSettings { mcp_servers: Vec::new(), ..settings }
 }
 
 /// A host that makes no call, and so asks nobody.
-fn unasked(settings: Settings, environment: &Environment) -> Result<Wired, WireError> {
-    let wired = wire(settings, environment, Box::new(nobody()))?;
-    warn_of(&wired);
+fn app_without_approver(settings: AppSettings, environment: &Environment) -> Result<App, AppError> {
+    let wired = build_app(settings, environment, Box::new(deny_all()))?;
+    print_warnings(&wired);
     Ok(wired)
 }
 
 /// Says what the workspace's own file brought up.
-pub(crate) fn warn_of(wired: &Wired) {
-    for warning in wired.offered.iter().filter_map(Offered::warning).chain(wired.warnings.iter().cloned()) {
+pub(crate) fn print_warnings(wired: &App) {
+    for warning in
+        wired.workspace_rules.iter().filter_map(WorkspaceRules::warning).chain(wired.warnings.iter().cloned())
+    {
         complain(&format!("warning: {warning}"));
     }
 }
 
 /// Prints what somebody else wrote: for a person's eyes nothing hides in it, programs get it as it is.
-fn tell_safely(done: Done) -> Result<u8, Failure> {
-    tell(match done {
-        Done::Print(text) if std::io::stdout().is_terminal() => Done::Print(visible(&text)),
+fn print_outcome_escaped(done: Done) -> Result<u8, CliError> {
+    print_outcome(match done {
+        Done::Print(text) if std::io::stdout().is_terminal() => Done::Print(sanitize_text(&text)),
         done => done,
     })
 }
 
 /// Prints what came of a command.
-fn tell(done: Done) -> Result<u8, Failure> {
+fn print_outcome(done: Done) -> Result<u8, CliError> {
     match done {
         Done::Print(text) => print(&text, SUCCESS),
         Done::Refused(why) => {
             complain(&why);
             Ok(ERROR_REPLY)
         }
-        Done::Nothing => Ok(ERROR_REPLY),
+        Done::Unanswered => Ok(ERROR_REPLY),
     }
 }
 
 /// Waits for something, unless a signal ends it first.
-pub(crate) fn until_cancelled<T>(work: impl Future<Output = T>) -> Result<Option<T>, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+pub(crate) fn until_cancelled<T>(work: impl Future<Output = T>) -> Result<Option<T>, CliError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
     Ok(runtime.block_on(async {
         let cancel = CancellationToken::new();
-        if let Ok(signals) = Signals::take() {
-            tokio::spawn(signals.cancel(cancel.clone()));
+        if let Ok(signals) = ShutdownSignals::install() {
+            tokio::spawn(signals.cancel_on_signal(cancel.clone()));
         }
         tokio::select! {
             done = work => Some(done),
@@ -303,21 +322,21 @@ pub(crate) fn until_cancelled<T>(work: impl Future<Output = T>) -> Result<Option
     }))
 }
 
-fn call(wired: &Wired, name: String, json: String) -> Result<u8, Failure> {
+fn call(wired: &App, name: String, json: String) -> Result<u8, CliError> {
     let ToolCall { name, arguments, .. } = tool_call(wired, name, json)?;
     let reply = make_call(wired, name, arguments)?;
     print(&reply.text, if reply.error.is_some() { ERROR_REPLY } else { SUCCESS })
 }
 
 /// Makes a call, unless a signal ends it first.
-pub(crate) fn make_call(wired: &Wired, name: String, arguments: String) -> Result<Reply, Failure> {
-    let _waiting = Waiting::on(&visible_line(&name));
+pub(crate) fn make_call(wired: &App, name: String, arguments: String) -> Result<ToolReply, CliError> {
+    let _waiting = ProgressIndicator::start(&sanitize_line(&name));
     let call = ToolCall { id: "call-1".to_owned(), name, arguments };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
     let reply = runtime.block_on(async {
         let cancel = CancellationToken::new();
-        if let Ok(signals) = Signals::take() {
-            tokio::spawn(signals.cancel(cancel.clone()));
+        if let Ok(signals) = ShutdownSignals::install() {
+            tokio::spawn(signals.cancel_on_signal(cancel.clone()));
         }
         wired.host.call(&wired.session, call, &cancel).await
     });
@@ -326,45 +345,45 @@ pub(crate) fn make_call(wired: &Wired, name: String, arguments: String) -> Resul
     Ok(reply?)
 }
 
-fn tool_call(wired: &Wired, name: String, json: String) -> Result<ToolCall, Failure> {
-    let arguments = if json == "-" { standard_input(wired.session.limits.argument_bytes)? } else { json };
+fn tool_call(wired: &App, name: String, json: String) -> Result<ToolCall, CliError> {
+    let arguments = if json == "-" { read_stdin(wired.session.limits.argument_bytes)? } else { json };
     Ok(ToolCall { id: "call-1".to_owned(), name, arguments })
 }
 
-fn explain(wired: &Wired, name: String, json: String) -> Result<u8, Failure> {
+fn explain(wired: &App, name: String, json: String) -> Result<u8, CliError> {
     let call = tool_call(wired, name, json)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
     let explained = runtime.block_on(wired.host.explain(&wired.session, call));
     // A worker that a file system holds must not hold the program too.
     runtime.shutdown_background();
     match explained {
-        Ok(explanation) => print(&policy_text::explain(&explanation), SUCCESS),
+        Ok(explanation) => print(&policy_text::format_explanation(&explanation), SUCCESS),
         Err(error) => print(&wired.session.dialect.render_error(&error), ERROR_REPLY),
     }
 }
 
-fn audit(state: &Path, command: AuditCommand) -> Result<u8, Failure> {
+fn audit(state: &Path, command: AuditCommand) -> Result<u8, CliError> {
     let verify = |heads: &[KnownHead]| {
-        let _waiting = Waiting::on("reading the audit log");
+        let _waiting = ProgressIndicator::start("reading the audit log");
         verify(state, heads)
     };
     match command {
-        AuditCommand::Show { json, follow } => show(state, json, follow),
+        AuditCommand::Show { json, follow } => print_audit(state, json, follow),
         AuditCommand::Head => {
-            let Verified { records, hash, .. } = verify(&[])?;
+            let AuditVerification { records, hash, .. } = verify(&[])?;
             print(&format!("{records}:{hash}\n"), SUCCESS)
         }
         AuditCommand::Verify { head, heads } => {
             let known = match heads {
-                Some(file) => read_known_heads(BufReader::new(File::open(file).map_err(Failure::Heads)?)),
+                Some(file) => read_known_heads(BufReader::new(File::open(file).map_err(CliError::Heads)?)),
                 None => Ok(Vec::new()),
             };
             let checked = known.and_then(|known| verify(&known.into_iter().chain(head).collect::<Vec<_>>()));
             match checked {
-                Ok(Verified { records, signed, .. }) => {
+                Ok(AuditVerification { records, last_signed: signed, .. }) => {
                     print(&format!("ok: {records} records, signed up to {signed}\n"), SUCCESS)
                 }
-                Err(Broken::Read(error)) => Err(Failure::Audit(Broken::Read(error))),
+                Err(AuditChainError::Read(error)) => Err(CliError::Audit(AuditChainError::Read(error))),
                 Err(broken) => print(&format!("broken: {broken}\n"), ERROR_REPLY),
             }
         }
@@ -372,7 +391,7 @@ fn audit(state: &Path, command: AuditCommand) -> Result<u8, Failure> {
 }
 
 /// Prints records until there are no more, or for ever.
-fn show(state: &Path, json: bool, follow: bool) -> Result<u8, Failure> {
+fn print_audit(state: &Path, json: bool, follow: bool) -> Result<u8, CliError> {
     const PAUSE: Duration = Duration::from_millis(200);
     let mut shown = 0;
     loop {
@@ -383,9 +402,9 @@ fn show(state: &Path, json: bool, follow: bool) -> Result<u8, Failure> {
             if number <= shown {
                 return Ok(());
             }
-            if json { writeln!(out, "{}", visible_json(line)) } else { writeln!(out, "{}", for_people(line)) }
+            if json { writeln!(out, "{}", sanitize_json(line)) } else { writeln!(out, "{}", record_line(line)) }
         });
-        printed.and_then(|()| out.flush()).map_err(Failure::Output)?;
+        printed.and_then(|()| out.flush()).map_err(CliError::Output)?;
         drop(out);
         shown = number;
         if !follow {
@@ -396,8 +415,8 @@ fn show(state: &Path, json: bool, follow: bool) -> Result<u8, Failure> {
 }
 
 /// A record in one line of text.
-fn for_people(line: &str) -> String {
-    let Ok(record) = serde_json::from_str::<Value>(line) else { return visible_line(line) };
+fn record_line(line: &str) -> String {
+    let Ok(record) = serde_json::from_str::<Value>(line) else { return sanitize_line(line) };
     let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
     let paths = record["touches"].as_array().into_iter().flatten();
     let real = |touch: &Value| touch["real"].as_str().map(|real| format!(" (that is {real:?})")).unwrap_or_default();
@@ -408,18 +427,18 @@ fn for_people(line: &str) -> String {
     let words = [text("ts"), record["seq"].to_string(), text("moment"), text("tool"), what, count, text("error")];
     let line = words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join("  ");
     // Callers make up names, and terminals obey what is in them.
-    visible_line(&line)
+    sanitize_line(&line)
 }
 
-fn tools(wired: &Wired, format: Format) -> String {
+fn tool_list(wired: &App, format: ToolListFormat) -> String {
     let catalog = &wired.session.catalog;
     let json = |tools| serde_json::to_string_pretty(&Value::Array(tools)).unwrap_or_default();
     match format {
-        Format::Openai => json(catalog.openai_tools()),
-        Format::Functions => json(catalog.openai_functions()),
-        Format::Full => json(full_listing(wired)),
-        Format::Prompt => prompt(&wired.session, &wired.settings),
-        Format::List => {
+        ToolListFormat::Openai => json(catalog.openai_tools()),
+        ToolListFormat::Functions => json(catalog.openai_functions()),
+        ToolListFormat::Full => json(full_listing(wired)),
+        ToolListFormat::Prompt => tool_prompt(&wired.session, &wired.settings),
+        ToolListFormat::List => {
             let width = catalog.list().map(|tool| tool.name.len()).max().unwrap_or(0);
             let line = |name: &str, text: &str| format!("{name:width$}  {}", first_sentence(text));
             catalog.list().map(|tool| line(&tool.name, &tool.description)).collect::<Vec<_>>().join("\n")
@@ -427,44 +446,44 @@ fn tools(wired: &Wired, format: Format) -> String {
     }
 }
 
-fn standard_input(most: u64) -> Result<String, Failure> {
+fn read_stdin(most: u64) -> Result<String, CliError> {
     let mut text = String::new();
-    std::io::stdin().lock().take(most.saturating_add(1)).read_to_string(&mut text).map_err(Failure::Input)?;
+    std::io::stdin().lock().take(most.saturating_add(1)).read_to_string(&mut text).map_err(CliError::Input)?;
     if text.len() as u64 > most {
-        return Err(Failure::TooMuchInput(most));
+        return Err(CliError::TooMuchInput(most));
     }
     Ok(text)
 }
 
 /// Programs get the bytes of the reply and no others. A person also gets their prompt on a new line, and whatever it is,
 /// nothing in it that a terminal would obey.
-fn print(text: &str, code: u8) -> Result<u8, Failure> {
+fn print(text: &str, code: u8) -> Result<u8, CliError> {
     let mut out = std::io::stdout().lock();
     let text = match out.is_terminal() {
-        true => Cow::Owned(visible_whole(text) + if text.ends_with('\n') { "" } else { "\n" }),
+        true => Cow::Owned(sanitize_untruncated(text) + if text.ends_with('\n') { "" } else { "\n" }),
         false => Cow::Borrowed(text),
     };
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Output)?;
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::Output)?;
     Ok(code)
 }
 
-impl Voice {
+impl Console {
     /// The program's own.
-    fn real() -> Self {
-        let at_terminal = std::io::stdout().is_terminal();
-        let can_talk = at_terminal && std::io::stdin().is_terminal();
-        Self { out: Box::new(std::io::stdout()), err: Box::new(std::io::stderr()), at_terminal, can_talk }
+    fn stdio() -> Self {
+        let stdout_is_terminal = std::io::stdout().is_terminal();
+        let is_interactive = stdout_is_terminal && std::io::stdin().is_terminal();
+        Self { out: Box::new(std::io::stdout()), err: Box::new(std::io::stderr()), stdout_is_terminal, is_interactive }
     }
 }
 
 /// Standard error is for people; if they closed it, there is nobody to tell. What is said can have words of strangers in it,
 /// such as a line of a workspace's own file.
 pub(crate) fn complain(text: &str) {
-    let _ = writeln!(std::io::stderr(), "ringfence: {}", visible(text));
+    let _ = writeln!(std::io::stderr(), "ringfence: {}", sanitize_text(text));
 }
 
 /// An error with its causes, for the person in charge.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -10,67 +10,67 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
-use ringfence_fs::{Durability, NameRule, Rights};
+use ringfence_fs::{Durability, MountAccess, NameRule};
 use ringfence_kernel::{
-    Choice, Decision, Dialect, Layer, Limits, MCP, NET, Preset, Rule, RuleText, Rules, SEARCH, WORKSPACE, nearest,
-    visible_line,
+    CallLimits, Decision, Dialect, LayeredRules, MCP_MOUNT, NET_MOUNT, PolicyLayer, PolicyRule, Preset, RuleText,
+    SEARCH_MOUNT, ToolFilter, WORKSPACE_MOUNTS, nearest_name, sanitize_line,
 };
-use ringfence_sandbox::Fallback;
+use ringfence_sandbox::JailFallback;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::agents_config::{AgentKeys, FsKeys, ModelSettings};
-use crate::approve::Approve;
-pub use crate::environment::{Environment, Variables};
+use crate::approval::ApprovalMode;
+pub use crate::environment::{Environment, EnvironmentVariables};
 use crate::limits_config::LimitKeys;
-use crate::mcp_config::{ForeignServer, ServerKeys, servers};
-use crate::rules_config::{Format, RuleFile};
+use crate::mcp_config::{McpServerConfig, McpServerKeys, merge_servers};
+use crate::rules_config::{RuleFile, RuleFileFormat};
 use crate::strict_modes::{UnsafeFile, check_config, check_state};
-use crate::web_config::{Web, WebKeys, web};
-use crate::workspace_choice::{WorkspaceSource, choose};
+use crate::web_config::{WebKeys, WebSettings, merge_web};
+use crate::workspace_choice::{WorkspaceSource, choose_workspace};
 
 /// The file in a workspace that can tighten what its user allows.
 pub const WORKSPACE_FILE: &str = "ringfence.toml";
 
 /// More jails than this need not wait.
-const MOST_WAITING_JAILS: u32 = 64;
+const MAX_WAITING_JAILS: u32 = 64;
 
 /// No workspace's settings are longer than this.
-pub const LONGEST_FILE: u64 = 1 << 20;
+pub const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// What was said on the command line.
 #[derive(Clone, Debug, Default)]
-pub struct Flags {
+pub struct CliFlags {
     pub config: Option<PathBuf>,
     pub workspace: Option<String>,
     pub dialect: Option<Dialect>,
     pub preset: Option<Preset>,
     pub allow: Vec<String>,
     pub deny: Vec<String>,
-    pub mounts: Vec<Mounted>,
+    pub mounts: Vec<MountSetting>,
     pub agent: Option<String>,
     pub run: Option<String>,
     pub graph: Option<String>,
-    pub approve: Option<Approve>,
+    pub approve: Option<ApprovalMode>,
 }
 
 /// A directory that tools may reach as `@alias/…`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mounted {
+pub struct MountSetting {
     pub alias: String,
     /// As it was written: `~` is the home directory, a relative path starts at the current directory.
     pub path: String,
-    pub rights: Rights,
+    pub rights: MountAccess,
 }
 
-impl Mounted {
+impl MountSetting {
     /// Parses `alias=DIR`, `alias=DIR:ro` or `alias=DIR:rw`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (alias, rest) = text.split_once('=').ok_or("it looks like `pkg=DIR:ro`")?;
         let (path, rights) = match rest.rsplit_once(':') {
-            Some((path, "ro")) => (path, Rights::ReadOnly),
-            Some((path, "rw")) => (path, Rights::ReadWrite),
-            _ => (rest, Rights::ReadOnly),
+            Some((path, "ro")) => (path, MountAccess::ReadOnly),
+            Some((path, "rw")) => (path, MountAccess::ReadWrite),
+            _ => (rest, MountAccess::ReadOnly),
         };
         if alias.is_empty() || path.is_empty() {
             return Err("it looks like `pkg=DIR:ro`".to_owned());
@@ -81,7 +81,7 @@ impl Mounted {
 
 /// What holds, once every layer was heard.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct AppSettings {
     pub workspace: Option<String>,
     pub workspace_source: WorkspaceSource,
     pub state: PathBuf,
@@ -94,19 +94,19 @@ pub struct Settings {
     pub managed_preset: Option<Preset>,
     /// What the workspace chose, where that is stricter.
     pub workspace_preset: Option<Preset>,
-    pub managed_rules: Vec<Rule>,
-    pub user_rules: Vec<Rule>,
+    pub managed_rules: Vec<PolicyRule>,
+    pub user_rules: Vec<PolicyRule>,
     /// What a person once allowed for good.
-    pub grants: Vec<Rule>,
+    pub grants: Vec<PolicyRule>,
     /// What the workspace allows, where somebody trusts its file.
-    pub trusted_rules: Vec<Rule>,
-    pub workspace_rules: Vec<Rule>,
-    pub limits: Limits,
-    pub tools: Choice,
+    pub trusted_rules: Vec<PolicyRule>,
+    pub workspace_rules: Vec<PolicyRule>,
+    pub limits: CallLimits,
+    pub tools: ToolFilter,
     /// Tools that were named on the command line, where the dialect is known.
     pub named_tools: Vec<String>,
     /// Further directories, by their aliases.
-    pub mounts: Vec<Mounted>,
+    pub mounts: Vec<MountSetting>,
     pub agent: Option<String>,
     /// What the files say about each agent that has a name, for a run whose workflow names one.
     pub(crate) agent_tables: BTreeMap<String, Vec<AgentKeys>>,
@@ -116,30 +116,30 @@ pub struct Settings {
     pub graph: Option<String>,
     pub durability: Durability,
     pub names: NameRule,
-    pub log: LogTo,
+    pub log: LogTarget,
     /// Where signed heads of the audit log go too.
     pub audit_heads: Option<PathBuf>,
     /// What happens where somebody has to be asked.
-    pub approve: Approve,
+    pub approve: ApprovalMode,
     /// A program may answer for the user.
     pub unattended: bool,
     /// How many steps an agent may take for one prompt.
     pub max_tool_iterations: u32,
     /// The model that the agent is driven by.
     pub model: ModelSettings,
-    pub run_code: RunCode,
+    pub run_code: RunCodeSettings,
     /// Workspaces that sessions of `ringfence serve` and `ringfence acp` can be begun on, by their names.
     pub workspaces: BTreeMap<String, String>,
-    pub web: Web,
+    pub web: WebSettings,
     /// Programs whose tools join ours.
-    pub mcp_servers: Vec<ForeignServer>,
+    pub mcp_servers: Vec<McpServerConfig>,
     /// What the user should know.
     pub warnings: Vec<String>,
 }
 
 /// How programs are run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RunCode {
+pub struct RunCodeSettings {
     /// How many jails wait, built ahead.
     pub waiting_jails: u32,
     /// Whether programs see the toolchains that are found in the home directory.
@@ -147,13 +147,13 @@ pub struct RunCode {
     /// Further directories of programs that they see.
     pub toolchains: Vec<PathBuf>,
     /// What to do where this machine refuses us namespaces.
-    pub fallback: Fallback,
+    pub fallback: JailFallback,
 }
 
 /// Where the line that each call leaves goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LogTo {
-    Nowhere,
+pub enum LogTarget {
+    Discard,
     StandardError,
     File(PathBuf),
 }
@@ -172,13 +172,13 @@ pub enum ConfigError {
     #[error("only `agents.defaults` may have `{1}`, and `agents.{0}` has it")]
     AgentKey(String, &'static str),
     #[error("`--approve always` needs `unattended = true` below `[approval]` in your config")]
-    Attended,
+    NotUnattended,
     #[error("the config is wrong: {0}")]
     Table(String),
     #[error("it is not known where to keep state: set HOME or RINGFENCE_STATE_DIR")]
-    NoState,
+    NoStateDirectory,
     #[error("the current directory cannot be found out: {0}")]
-    NoCurrent(std::io::Error),
+    NoCurrentDirectory(std::io::Error),
 }
 
 /// A config file. The keys are the seeds' own where they have one.
@@ -189,10 +189,10 @@ struct ConfigFile {
     mounts: BTreeMap<String, MountKeys>,
     workspaces: BTreeMap<String, String>,
     policy: PolicyKeys,
-    dialect: Option<Word<Dialect>>,
-    preset: Option<Word<Preset>>,
-    durability: Option<Word<Durability>>,
-    names: Option<Word<NameRule>>,
+    dialect: Option<FromName<Dialect>>,
+    preset: Option<FromName<Preset>>,
+    durability: Option<FromName<Durability>>,
+    names: Option<FromName<NameRule>>,
     log: Option<String>,
     audit_heads: Option<String>,
     limits: LimitKeys,
@@ -200,11 +200,11 @@ struct ConfigFile {
     approval: ApprovalKeys,
     run_code: RunCodeKeys,
     web: WebKeys,
-    mcp_servers: BTreeMap<String, ServerKeys>,
+    mcp_servers: BTreeMap<String, McpServerKeys>,
     rules: Vec<RuleText>,
     /// The rules, once they were checked.
     #[serde(skip)]
-    checked: Vec<Rule>,
+    checked_rules: Vec<PolicyRule>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -220,7 +220,7 @@ struct RunCodeKeys {
     waiting_jails: Option<u32>,
     detect_toolchains: Option<bool>,
     toolchains: Option<Vec<PathBuf>>,
-    fallback: Option<Word<Fallback>>,
+    fallback: Option<FromName<JailFallback>>,
 }
 
 /// What agents of the crewagent dialect may do with files.
@@ -251,7 +251,7 @@ enum MountMode {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct WorkspaceFile {
-    preset: Option<Word<Preset>>,
+    preset: Option<FromName<Preset>>,
     limits: LimitKeys,
     tools: ToolKeys,
     rules: Vec<RuleText>,
@@ -265,21 +265,21 @@ struct ToolKeys {
 }
 
 /// Hears the layers above the workspace.
-pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, ConfigError> {
-    let managed = find_in(Some(&environment.managed))?;
+pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, ConfigError> {
+    let managed = find_config_file(Some(&environment.managed))?;
     let named = flags.config.as_ref().or(environment.config_file.as_ref());
     let named = named.map(|file| environment.current.join(file));
     let user = match &named {
         Some(file) => Some(read_file(file)?),
-        None => find_in(environment.config.as_deref())?,
+        None => find_config_file(environment.config.as_deref())?,
     };
     let (managed, user) = (managed.unwrap_or_default(), user.unwrap_or_default());
     check_agents(&managed)?;
     check_agents(&user)?;
     let mut warnings = Vec::new();
-    let (managed_agent, user_agent) = (agent_in(&managed, flags), agent_in(&user, flags));
+    let (managed_agent, user_agent) = (selected_agent(&managed, flags), selected_agent(&user, flags));
     let agent = managed_agent.clone().or(user_agent.clone());
-    let dialect = value(managed.dialect).or(flags.dialect).or(agent.dialect()).or(value(user.dialect));
+    let dialect = named_value(managed.dialect).or(flags.dialect).or(agent.dialect()).or(named_value(user.dialect));
     let dialect = dialect.unwrap_or_default();
     let overruled = |what: &str, holds: &str, wanted: Option<&str>| {
         let wanted = wanted.filter(|wanted| *wanted != holds)?;
@@ -287,8 +287,8 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
     };
     warnings.extend(overruled("dialect", dialect.name(), flags.dialect.map(Dialect::name)));
     // What anybody in charge wants stricter is stricter.
-    let wanted = flags.preset.or(value(user.preset));
-    let preset = value(managed.preset).into_iter().chain(wanted).max().unwrap_or(match dialect {
+    let wanted = flags.preset.or(named_value(user.preset));
+    let preset = named_value(managed.preset).into_iter().chain(wanted).max().unwrap_or(match dialect {
         Dialect::Standard => Preset::Ask,
         // These dialects have no approvals: what may be done is done.
         Dialect::Miniclaw | Dialect::Crewagent => Preset::Edits,
@@ -299,53 +299,58 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
             .push("restrict_to_workspace = false does not open the host: tools stay inside the workspace".to_owned());
     }
     if let Some(kind) = &agent.kind {
-        let kind = visible_line(kind);
+        let kind = sanitize_line(kind);
         warnings.push(format!("`agents.defaults.type` is `{kind}` and has no effect: there is one kind of agent here"));
     }
-    let mut tools = Choice { allow: None, deny: flags.deny.iter().cloned().collect() };
+    let mut tools = ToolFilter { allow: None, deny: flags.deny.iter().cloned().collect() };
     for layer in [&managed.tools, &user.tools] {
-        narrow(&mut tools, layer);
+        narrow_tools(&mut tools, layer);
     }
     if !flags.allow.is_empty() {
-        narrow(&mut tools, &ToolKeys { allow: Some(flags.allow.iter().cloned().collect()), deny: BTreeSet::new() });
+        narrow_tools(
+            &mut tools,
+            &ToolKeys { allow: Some(flags.allow.iter().cloned().collect()), deny: BTreeSet::new() },
+        );
     }
-    let rules = FsRules { files: [&managed, &user], agent: flags.agent.as_deref(), dialect };
-    let mut limits = managed.limits.over(&user.limits.over(&rules.base()));
+    let rules = FsKeyLayers { files: [&managed, &user], agent: flags.agent.as_deref(), dialect };
+    let mut limits = managed.limits.apply_to(&user.limits.apply_to(&rules.base_limits()));
     rules.apply(&mut limits, &mut tools)?;
     let agent_tables = rules.by_agent();
     let denials = managed.approval.pause_after_denials.or(user.approval.pause_after_denials);
     limits.denials_in_a_row = denials.map_or(limits.denials_in_a_row, NonZeroU64::get);
     let approve = flags.approve.unwrap_or_default();
     let unattended = managed.approval.unattended.or(user.approval.unattended).unwrap_or(false);
-    if approve == Approve::Always && !unattended {
-        return Err(ConfigError::Attended);
+    if approve == ApprovalMode::Always && !unattended {
+        return Err(ConfigError::NotUnattended);
     }
     let run_code = run_code(&managed.run_code, &user.run_code);
-    let (web, without) =
-        web(&managed.web, &user.web, |name| environment.variables.0.get(name).cloned()).map_err(ConfigError::Table)?;
+    let (web, without) = merge_web(&managed.web, &user.web, |name| environment.variables.0.get(name).cloned())
+        .map_err(ConfigError::Table)?;
     warnings.extend(without);
     let (mcp_servers, without) =
-        servers(&managed.mcp_servers, &user.mcp_servers, &environment.variables).map_err(ConfigError::Table)?;
+        merge_servers(&managed.mcp_servers, &user.mcp_servers, &environment.variables).map_err(ConfigError::Table)?;
     warnings.extend(without);
     let audit_heads = managed.audit_heads.as_deref().or(user.audit_heads.as_deref());
     let log = managed.log.as_deref().or(user.log.as_deref());
     let mounts = mounts_of(flags, &managed, &user);
-    warnings.extend(managed.checked.iter().chain(&user.checked).filter_map(|rule| warn_of_mount(rule, &mounts)));
+    warnings.extend(
+        managed.checked_rules.iter().chain(&user.checked_rules).filter_map(|rule| unknown_mount_warning(rule, &mounts)),
+    );
     let (workspace, workspace_source) =
-        choose(managed_agent.workspace.or(flags.workspace.clone()).or(user_agent.workspace), environment);
-    let state = environment.state.clone().ok_or(ConfigError::NoState)?;
+        choose_workspace(managed_agent.workspace.or(flags.workspace.clone()).or(user_agent.workspace), environment);
+    let state = environment.state.clone().ok_or(ConfigError::NoStateDirectory)?;
     check_state(&state)?;
-    Ok(Settings {
+    Ok(AppSettings {
         workspace,
         workspace_source,
         state,
         config_file: named,
         dialect,
         preset,
-        managed_preset: value(managed.preset),
+        managed_preset: named_value(managed.preset),
         workspace_preset: None,
-        managed_rules: managed.checked,
-        user_rules: user.checked,
+        managed_rules: managed.checked_rules,
+        user_rules: user.checked_rules,
         grants: Vec::new(),
         trusted_rules: Vec::new(),
         workspace_rules: Vec::new(),
@@ -357,13 +362,13 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
         agent_tables,
         run: flags.run.clone(),
         graph: flags.graph.clone(),
-        durability: value(managed.durability).or(value(user.durability)).unwrap_or_default(),
-        names: value(managed.names).or(value(user.names)).unwrap_or_default(),
-        log: log_to(log, dialect),
+        durability: named_value(managed.durability).or(named_value(user.durability)).unwrap_or_default(),
+        names: named_value(managed.names).or(named_value(user.names)).unwrap_or_default(),
+        log: log_target(log, dialect),
         audit_heads: audit_heads.filter(|file| *file != "none").map(|file| environment.current.join(file)),
         approve,
         unattended,
-        max_tool_iterations: agent.steps(),
+        max_tool_iterations: agent.max_steps(),
         model: agent.model(),
         run_code,
         // What the owner of the machine calls by a name is called so for everybody.
@@ -374,23 +379,23 @@ pub fn load(flags: &Flags, environment: &Environment) -> Result<Settings, Config
     })
 }
 
-fn run_code(managed: &RunCodeKeys, user: &RunCodeKeys) -> RunCode {
-    RunCode {
-        waiting_jails: managed.waiting_jails.or(user.waiting_jails).unwrap_or(2).min(MOST_WAITING_JAILS),
+fn run_code(managed: &RunCodeKeys, user: &RunCodeKeys) -> RunCodeSettings {
+    RunCodeSettings {
+        waiting_jails: managed.waiting_jails.or(user.waiting_jails).unwrap_or(2).min(MAX_WAITING_JAILS),
         detect_toolchains: managed.detect_toolchains.or(user.detect_toolchains).unwrap_or(true),
         toolchains: managed.toolchains.clone().or(user.toolchains.clone()).unwrap_or_default(),
-        fallback: value(managed.fallback).or(value(user.fallback)).unwrap_or_default(),
+        fallback: named_value(managed.fallback).or(named_value(user.fallback)).unwrap_or_default(),
     }
 }
 
-fn agent_of(file: &ConfigFile, id: &str) -> AgentKeys {
+fn agent_keys(file: &ConfigFile, id: &str) -> AgentKeys {
     file.agents.get(id).cloned().unwrap_or_default()
 }
 
 /// The agent that was chosen, with the defaults for what it does not say.
-fn agent_in(file: &ConfigFile, flags: &Flags) -> AgentKeys {
-    let named = flags.agent.as_deref().map(|id| agent_of(file, id)).unwrap_or_default();
-    named.or(agent_of(file, "defaults"))
+fn selected_agent(file: &ConfigFile, flags: &CliFlags) -> AgentKeys {
+    let named = flags.agent.as_deref().map(|id| agent_keys(file, id)).unwrap_or_default();
+    named.or(agent_keys(file, "defaults"))
 }
 
 /// Whether tools stay inside the workspace is no agent's own business.
@@ -402,16 +407,16 @@ fn check_agents(file: &ConfigFile) -> Result<(), ConfigError> {
 }
 
 /// The layers that may say what an agent does with files.
-struct FsRules<'a> {
+struct FsKeyLayers<'a> {
     files: [&'a ConfigFile; 2],
     agent: Option<&'a str>,
     dialect: Dialect,
 }
 
-impl FsRules<'_> {
+impl FsKeyLayers<'_> {
     /// The limits before anybody sets them: the dialect's own, or what the tables `policy.fs` say in their place.
-    fn base(&self) -> Limits {
-        let mut limits = Limits::of(self.dialect);
+    fn base_limits(&self) -> CallLimits {
+        let mut limits = CallLimits::for_dialect(self.dialect);
         let policies: Vec<&FsKeys> = self.files.iter().filter_map(|file| file.policy.fs.as_ref()).collect();
         if self.dialect == Dialect::Crewagent && !policies.is_empty() {
             let least = |pick: fn(&FsKeys) -> Option<u64>, default| {
@@ -435,18 +440,19 @@ impl FsRules<'_> {
             let known = self.files.iter().flat_map(|file| file.agents.keys()).filter(|id| *id != "defaults");
             let known: BTreeSet<&str> = known.map(String::as_str).collect();
             if !known.contains(id) {
-                let guess = nearest(id, known).map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
+                let guess =
+                    nearest_name(id, known).map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
                 return Err(ConfigError::NoAgent(id.to_owned(), guess));
             }
         }
         let agents = std::iter::once("defaults").chain(self.agent);
-        tables.extend(agents.flat_map(|id| self.files.map(|file| agent_of(file, id))));
+        tables.extend(agents.flat_map(|id| self.files.map(|file| agent_keys(file, id))));
         Ok(tables)
     }
 
     /// What is left of limits and tools when every table had its say.
-    fn apply(&self, limits: &mut Limits, tools: &mut Choice) -> Result<(), ConfigError> {
-        self.tables()?.into_iter().for_each(|table| tighten_by(table, limits, tools));
+    fn apply(&self, limits: &mut CallLimits, tools: &mut ToolFilter) -> Result<(), ConfigError> {
+        self.tables()?.into_iter().for_each(|table| apply_table(table, limits, tools));
         Ok(())
     }
 
@@ -461,10 +467,10 @@ impl FsRules<'_> {
 }
 
 /// What is left of limits and tools when one table had its say.
-fn tighten_by(table: AgentKeys, limits: &mut Limits, tools: &mut Choice) {
+fn apply_table(table: AgentKeys, limits: &mut CallLimits, tools: &mut ToolFilter) {
     let AgentKeys { tools: table, limits: keys, .. } = table;
-    narrow(tools, &ToolKeys { allow: table.allow, deny: table.deny });
-    *limits = limits.tightened(&keys.over(limits));
+    narrow_tools(tools, &ToolKeys { allow: table.allow, deny: table.deny });
+    *limits = limits.tightened(&keys.apply_to(limits));
     let FsKeys { enabled, max_read_bytes, max_write_bytes } = table.fs;
     if enabled == Some(false) {
         tools.allow = Some(BTreeSet::new());
@@ -477,14 +483,14 @@ fn tighten_by(table: AgentKeys, limits: &mut Limits, tools: &mut Choice) {
 }
 
 /// What the owner of the machine mounts holds; the command line comes before the user's file.
-fn mounts_of(flags: &Flags, managed: &ConfigFile, user: &ConfigFile) -> Vec<Mounted> {
+fn mounts_of(flags: &CliFlags, managed: &ConfigFile, user: &ConfigFile) -> Vec<MountSetting> {
     let of_file = |file: &ConfigFile| {
-        let mount = |(alias, keys): (&String, &MountKeys)| Mounted {
+        let mount = |(alias, keys): (&String, &MountKeys)| MountSetting {
             alias: alias.clone(),
             path: keys.path.clone(),
             rights: match keys.mode {
-                MountMode::ReadOnly => Rights::ReadOnly,
-                MountMode::ReadWrite => Rights::ReadWrite,
+                MountMode::ReadOnly => MountAccess::ReadOnly,
+                MountMode::ReadWrite => MountAccess::ReadWrite,
             },
         };
         file.mounts.iter().map(mount).collect::<Vec<_>>()
@@ -500,19 +506,24 @@ fn mounts_of(flags: &Flags, managed: &ConfigFile, user: &ConfigFile) -> Vec<Moun
 }
 
 /// A rule about a mount that is not there may be a rule for another day, or a slip.
-fn warn_of_mount(rule: &Rule, mounts: &[Mounted]) -> Option<String> {
-    let known: Vec<&str> =
-        mounts.iter().map(|mount| mount.alias.as_str()).chain(WORKSPACE).chain(["state", MCP, NET, SEARCH]).collect();
+fn unknown_mount_warning(rule: &PolicyRule, mounts: &[MountSetting]) -> Option<String> {
+    let known: Vec<&str> = mounts
+        .iter()
+        .map(|mount| mount.alias.as_str())
+        .chain(WORKSPACE_MOUNTS)
+        .chain(["state", MCP_MOUNT, NET_MOUNT, SEARCH_MOUNT])
+        .collect();
     let missing = rule.mount_names().find(|name| !known.contains(name))?;
-    let guess = nearest(missing, known).map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
+    let guess = nearest_name(missing, known).map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
     let source = rule.source().unwrap_or_default();
     Some(format!("{source}: the rule `{}` is about the mount `{missing}`, and there is none{guess}", rule.name()))
 }
 
-impl Settings {
+impl AppSettings {
     /// Every rule that holds.
-    pub fn rules(&self) -> Rules {
-        let mut rules = Rules::of(self.preset).with(Layer::Managed, self.managed_rules.clone());
+    pub fn rules(&self) -> LayeredRules {
+        let mut rules =
+            LayeredRules::from_preset(self.preset).with_layer(PolicyLayer::Managed, self.managed_rules.clone());
         if let Some(preset) = self.managed_preset {
             rules = rules.with_managed_preset(preset);
         }
@@ -520,40 +531,40 @@ impl Settings {
             rules = rules.with_workspace_preset(preset);
         }
         rules
-            .with(Layer::User, self.user_rules.clone())
-            .with(Layer::Grants, self.grants.clone())
-            .with(Layer::Trusted, self.trusted_rules.clone())
-            .with(Layer::Workspace, self.workspace_rules.clone())
+            .with_layer(PolicyLayer::User, self.user_rules.clone())
+            .with_layer(PolicyLayer::Grants, self.grants.clone())
+            .with_layer(PolicyLayer::Trusted, self.trusted_rules.clone())
+            .with_layer(PolicyLayer::Workspace, self.workspace_rules.clone())
     }
 
     /// Holds the session to an agent that nobody named: the one of the workflow's current node. One that no file is about
     /// has nothing to tighten.
-    pub(crate) fn hold_to_agent(&mut self, id: String) {
+    pub(crate) fn apply_agent(&mut self, id: String) {
         for table in self.agent_tables.get(&id).cloned().unwrap_or_default() {
-            tighten_by(table, &mut self.limits, &mut self.tools);
+            apply_table(table, &mut self.limits, &mut self.tools);
         }
         self.agent = Some(id);
     }
 
     /// What is left when the workspace has had its say: never more. Gives the rules by which it would allow something,
     /// for `trusted_rules`, if somebody in charge trusts it.
-    pub fn tighten(&mut self, file: &[u8]) -> Result<Vec<Rule>, ConfigError> {
+    pub fn tighten(&mut self, file: &[u8]) -> Result<Vec<PolicyRule>, ConfigError> {
         let text = std::str::from_utf8(file).ok().filter(|text| !text.contains('\0'));
-        let text = text.ok_or_else(|| wrong(WORKSPACE_FILE, "it appears to be binary, and not UTF-8 text"))?;
+        let text = text.ok_or_else(|| wrong_file(WORKSPACE_FILE, "it appears to be binary, and not UTF-8 text"))?;
         let file: WorkspaceFile = parse_toml(text, WORKSPACE_FILE)?;
-        self.workspace_preset = value(file.preset).filter(|preset| *preset > self.preset);
-        let source = RuleFile { name: WORKSPACE_FILE, text, format: Format::Toml };
+        self.workspace_preset = named_value(file.preset).filter(|preset| *preset > self.preset);
+        let source = RuleFile { name: WORKSPACE_FILE, text, format: RuleFileFormat::Toml };
         let rules = source.check(file.rules)?.into_iter();
         let (allowing, tightening) = rules.partition(|rule| rule.decision() == Decision::Allow);
         self.workspace_rules = tightening;
-        self.limits = self.limits.tightened(&file.limits.over(&self.limits));
-        narrow(&mut self.tools, &file.tools);
+        self.limits = self.limits.tightened(&file.limits.apply_to(&self.limits));
+        narrow_tools(&mut self.tools, &file.tools);
         Ok(allowing)
     }
 }
 
 /// Fewer tools: denied by anyone is denied, allowed is what all allow.
-fn narrow(tools: &mut Choice, by: &ToolKeys) {
+fn narrow_tools(tools: &mut ToolFilter, by: &ToolKeys) {
     tools.deny.extend(by.deny.iter().cloned());
     if let Some(allow) = &by.allow {
         tools.allow = Some(match &tools.allow {
@@ -563,15 +574,15 @@ fn narrow(tools: &mut Choice, by: &ToolKeys) {
     }
 }
 
-fn log_to(log: Option<&str>, dialect: Dialect) -> LogTo {
+fn log_target(log: Option<&str>, dialect: Dialect) -> LogTarget {
     match (log, dialect) {
-        (Some("none"), _) | (None, Dialect::Standard | Dialect::Crewagent) => LogTo::Nowhere,
-        (Some("stderr"), _) | (None, Dialect::Miniclaw) => LogTo::StandardError,
-        (Some(file), _) => LogTo::File(PathBuf::from(file)),
+        (Some("none"), _) | (None, Dialect::Standard | Dialect::Crewagent) => LogTarget::Discard,
+        (Some("stderr"), _) | (None, Dialect::Miniclaw) => LogTarget::StandardError,
+        (Some(file), _) => LogTarget::File(PathBuf::from(file)),
     }
 }
 
-fn find_in(directory: Option<&Path>) -> Result<Option<ConfigFile>, ConfigError> {
+fn find_config_file(directory: Option<&Path>) -> Result<Option<ConfigFile>, ConfigError> {
     let Some(directory) = directory else { return Ok(None) };
     for name in ["config.toml", "config.json"] {
         let file = directory.join(name);
@@ -590,72 +601,72 @@ fn read_file(path: &Path) -> Result<ConfigFile, ConfigError> {
     check_config(path)?;
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { file: file.clone(), source })?;
     let is_json = path.extension().is_some_and(|extension| extension == "json");
-    let format = if is_json { Format::Json } else { Format::Toml };
+    let format = if is_json { RuleFileFormat::Json } else { RuleFileFormat::Toml };
     let mut config: ConfigFile = match format {
-        Format::Json => serde_json::from_str(&text).map_err(|error| wrong(&file, &error.to_string()))?,
-        Format::Toml => parse_toml(&text, &file)?,
+        RuleFileFormat::Json => serde_json::from_str(&text).map_err(|error| wrong_file(&file, &error.to_string()))?,
+        RuleFileFormat::Toml => parse_toml(&text, &file)?,
     };
     let source = RuleFile { name: &file, text: &text, format };
-    config.checked = source.check(std::mem::take(&mut config.rules))?;
+    config.checked_rules = source.check(std::mem::take(&mut config.rules))?;
     Ok(config)
 }
 
 fn parse_toml<C: DeserializeOwned>(text: &str, file: &str) -> Result<C, ConfigError> {
-    toml::from_str(text).map_err(|error| wrong(file, error.to_string().trim_end()))
+    toml::from_str(text).map_err(|error| wrong_file(file, error.to_string().trim_end()))
 }
 
 /// Adds the nearest key to a complaint about one that is unknown.
-fn wrong(file: &str, problem: &str) -> ConfigError {
+fn wrong_file(file: &str, problem: &str) -> ConfigError {
     let mut quoted = problem.split_once("unknown field `").map(|(_, rest)| rest.split('`')).into_iter().flatten();
-    let guess = quoted.next().and_then(|unknown| nearest(unknown, quoted.skip(1).step_by(2)));
+    let guess = quoted.next().and_then(|unknown| nearest_name(unknown, quoted.skip(1).step_by(2)));
     let guess = guess.map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
     ConfigError::Wrong { file: file.to_owned(), problem: format!("{problem}{guess}") }
 }
 
 /// A setting that is one of a few words.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Word<T>(T);
+pub(crate) struct FromName<T>(T);
 
-pub(crate) fn value<T>(word: Option<Word<T>>) -> Option<T> {
-    word.map(|Word(value)| value)
+pub(crate) fn named_value<T>(word: Option<FromName<T>>) -> Option<T> {
+    word.map(|FromName(value)| value)
 }
 
 /// The words of a setting and what they mean.
-pub(crate) trait Words: Sized + Copy + 'static {
-    const WORDS: &'static [(&'static str, Self)];
+pub(crate) trait NamedValues: Sized + Copy + 'static {
+    const VALUES: &'static [(&'static str, Self)];
 }
 
-impl Words for Dialect {
-    const WORDS: &'static [(&'static str, Self)] = &[
+impl NamedValues for Dialect {
+    const VALUES: &'static [(&'static str, Self)] = &[
         (Self::Standard.name(), Self::Standard),
         (Self::Miniclaw.name(), Self::Miniclaw),
         (Self::Crewagent.name(), Self::Crewagent),
     ];
 }
 
-impl Words for Preset {
-    const WORDS: &'static [(&'static str, Self)] =
+impl NamedValues for Preset {
+    const VALUES: &'static [(&'static str, Self)] =
         &[(Self::Ask.name(), Self::Ask), (Self::Edits.name(), Self::Edits), (Self::ReadOnly.name(), Self::ReadOnly)];
 }
 
-impl Words for Durability {
-    const WORDS: &'static [(&'static str, Self)] = &[("full", Self::Full), ("ordered", Self::Ordered)];
+impl NamedValues for Durability {
+    const VALUES: &'static [(&'static str, Self)] = &[("full", Self::Full), ("ordered", Self::Ordered)];
 }
 
-impl Words for Fallback {
-    const WORDS: &'static [(&'static str, Self)] = &[("bwrap", Self::Bwrap), ("none", Self::None)];
+impl NamedValues for JailFallback {
+    const VALUES: &'static [(&'static str, Self)] = &[("bwrap", Self::Bwrap), ("none", Self::None)];
 }
 
-impl Words for NameRule {
-    const WORDS: &'static [(&'static str, Self)] = &[("native", Self::Native), ("portable", Self::Portable)];
+impl NamedValues for NameRule {
+    const VALUES: &'static [(&'static str, Self)] = &[("native", Self::Native), ("portable", Self::Portable)];
 }
 
-impl<'de, T: Words> Deserialize<'de> for Word<T> {
+impl<'de, T: NamedValues> Deserialize<'de> for FromName<T> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let found = T::WORDS.iter().find(|(word, _)| *word == text);
+        let found = T::VALUES.iter().find(|(word, _)| *word == text);
         found.map(|(_, value)| Self(*value)).ok_or_else(|| {
-            let words: Vec<&str> = T::WORDS.iter().map(|(word, _)| *word).collect();
+            let words: Vec<&str> = T::VALUES.iter().map(|(word, _)| *word).collect();
             serde::de::Error::custom(format!("`{text}` is none of {}", words.join(", ")))
         })
     }

@@ -7,59 +7,62 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use clap::ValueEnum as _;
-use ringfence_kernel::visible;
-use ringfence_sandbox::{Fallback, Standing, Wall, falls_back, probe};
+use ringfence_kernel::sanitize_text;
+use ringfence_sandbox::{Isolation, IsolationStatus, JailFallback, needs_bwrap_fallback, probe};
 use serde_json::json;
 
-use crate::foreign::Checked;
-use crate::mcp::clients::{Found, Gate};
+use crate::mcp::clients::{BypassState, DetectedClient};
+use crate::mcp_client::McpServerCheck;
 
 /// Tries the walls, and says whether programs can be run: the text, and whether they can.
-pub(crate) fn examine(
+pub(crate) fn run_doctor(
     program: &Path,
-    fallback: Fallback,
-    clients: &[Found],
-    servers: &[Checked],
+    fallback: JailFallback,
+    clients: &[DetectedClient],
+    servers: &[McpServerCheck],
     json: bool,
 ) -> (String, bool) {
     let walls = probe(program);
-    let verdict = Verdict::of(&walls, fallback);
+    let verdict = DoctorVerdict::from_probes(&walls, fallback);
     let text = match json {
         true => json!({"walls": walls, "clients": clients, "mcpServers": servers}).to_string(),
         // Some of it is what other programs said.
-        false => visible(&(as_text(&walls, &verdict) + &gates(clients) + &started(servers))),
+        false => sanitize_text(&(isolation_text(&walls, &verdict) + &client_lines(clients) + &server_lines(servers))),
     };
-    (text, !matches!(verdict, Verdict::Never(_)))
+    (text, !matches!(verdict, DoctorVerdict::Unavailable(_)))
 }
 
 /// Whether programs can be run.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
-    Always,
-    ByBwrap,
+enum DoctorVerdict {
+    Available,
+    BwrapOnly,
     /// Not without this one.
-    Never(Wall),
+    Unavailable(Isolation),
 }
 
-impl Verdict {
-    fn of(walls: &[Standing], fallback: Fallback) -> Self {
-        match walls.iter().find(|standing| !standing.stands && is_needed(standing.wall)) {
-            None => Self::Always,
-            Some(_) if fallback != Fallback::None && falls_back(walls) => Self::ByBwrap,
-            Some(standing) => Self::Never(standing.wall),
+impl DoctorVerdict {
+    fn from_probes(walls: &[IsolationStatus], fallback: JailFallback) -> Self {
+        match walls.iter().find(|standing| !standing.stands && is_required(standing.wall)) {
+            None => Self::Available,
+            Some(_) if fallback != JailFallback::None && needs_bwrap_fallback(walls) => Self::BwrapOnly,
+            Some(standing) => Self::Unavailable(standing.wall),
         }
     }
 }
 
 /// Whether nothing is run without it. The others only make runs better bounded, matter to root alone, or can be done without.
-fn is_needed(wall: Wall) -> bool {
-    !matches!(wall, Wall::Cgroup | Wall::IdmappedMounts | Wall::CgroupNamespace | Wall::Proc | Wall::Bwrap)
+fn is_required(wall: Isolation) -> bool {
+    !matches!(
+        wall,
+        Isolation::Cgroup | Isolation::IdmappedMounts | Isolation::CgroupNamespace | Isolation::Proc | Isolation::Bwrap
+    )
 }
 
-fn as_text(walls: &[Standing], verdict: &Verdict) -> String {
+fn isolation_text(walls: &[IsolationStatus], verdict: &DoctorVerdict) -> String {
     let width = walls.iter().map(|standing| standing.wall.to_string().len()).max().unwrap_or_default();
     let mut text = String::new();
-    for Standing { wall, stands, note, advice } in walls {
+    for IsolationStatus { wall, stands, note, advice } in walls {
         let mark = if *stands { "ok" } else { "--" };
         let _ = writeln!(text, "{mark}  {:width$}  {note}", wall.to_string());
         if let Some(advice) = advice {
@@ -67,11 +70,11 @@ fn as_text(walls: &[Standing], verdict: &Verdict) -> String {
         }
     }
     match verdict {
-        Verdict::Always => text.push_str("programs can be run: `run_code` has every wall that it needs"),
-        Verdict::ByBwrap => text.push_str(
+        DoctorVerdict::Available => text.push_str("programs can be run: `run_code` has every wall that it needs"),
+        DoctorVerdict::BwrapOnly => text.push_str(
             "programs can be run, but only by the system's bwrap: `run_code` shows them the workspace read-only",
         ),
-        Verdict::Never(wall) => {
+        DoctorVerdict::Unavailable(wall) => {
             let _ = write!(text, "programs cannot be run: there is no {wall}, and none is run without");
         }
     }
@@ -79,17 +82,17 @@ fn as_text(walls: &[Standing], verdict: &Verdict) -> String {
 }
 
 /// A line for each client that has our entry, and another one for what to do about it.
-fn gates(clients: &[Found]) -> String {
+fn client_lines(clients: &[DetectedClient]) -> String {
     let mut text = String::new();
-    for Found { client, own_tools, on, unread, advice } in clients {
+    for DetectedClient { client, own_tools, on, unread, advice } in clients {
         let name = client.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         let (mark, note) = match own_tools {
-            Gate::Closed => ("ok", "its own file and shell tools are off".to_owned()),
-            Gate::Open => ("--", format!("its own tools go around the fence: {}", on.join(", "))),
-            Gate::Unknown if unread.is_empty() => {
+            BypassState::Closed => ("ok", "its own file and shell tools are off".to_owned()),
+            BypassState::Open => ("--", format!("its own tools go around the fence: {}", on.join(", "))),
+            BypassState::Unknown if unread.is_empty() => {
                 ("??", "its settings do not say whether its own tools are off".to_owned())
             }
-            Gate::Unknown => {
+            BypassState::Unknown => {
                 ("??", format!("not known whether its own tools are off: cannot read {}", unread.join(", ")))
             }
         };
@@ -102,8 +105,8 @@ fn gates(clients: &[Found]) -> String {
 }
 
 /// A line for each server whose tools join ours.
-fn started(servers: &[Checked]) -> String {
-    let line = |Checked { name, starts, note }: &Checked| {
+fn server_lines(servers: &[McpServerCheck]) -> String {
+    let line = |McpServerCheck { name, starts, note }: &McpServerCheck| {
         let mark = if *starts { "ok" } else { "--" };
         format!("\n{mark}  MCP server {name}: {note}")
     };
@@ -112,24 +115,34 @@ fn started(servers: &[Checked]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ringfence_sandbox::{Fallback, Standing, Wall};
+    use ringfence_sandbox::{Isolation, IsolationStatus, JailFallback};
 
-    use super::{Verdict, as_text};
+    use super::{DoctorVerdict, isolation_text};
 
-    fn without(missing: &[Wall]) -> Vec<Standing> {
-        let standing = |wall| Standing { wall, stands: !missing.contains(&wall), note: String::new(), advice: None };
-        Wall::ALL.into_iter().map(standing).collect()
+    fn without(missing: &[Isolation]) -> Vec<IsolationStatus> {
+        let standing =
+            |wall| IsolationStatus { wall, stands: !missing.contains(&wall), note: String::new(), advice: None };
+        Isolation::ALL.into_iter().map(standing).collect()
     }
 
     #[test]
     fn the_verdict_is_what_run_code_will_do() {
-        let ubuntu = [Wall::UserNamespace, Wall::MountNamespace, Wall::Overlay];
-        assert_eq!(Verdict::of(&without(&[]), Fallback::Bwrap), Verdict::Always);
-        assert_eq!(Verdict::of(&without(&[Wall::Bwrap, Wall::Cgroup]), Fallback::Bwrap), Verdict::Always);
-        assert_eq!(Verdict::of(&without(&ubuntu), Fallback::Bwrap), Verdict::ByBwrap);
-        assert_eq!(Verdict::of(&without(&ubuntu), Fallback::None), Verdict::Never(Wall::UserNamespace));
-        assert_eq!(Verdict::of(&without(&[Wall::Landlock]), Fallback::Bwrap), Verdict::Never(Wall::Landlock));
-        let text = as_text(&without(&ubuntu), &Verdict::ByBwrap);
+        let ubuntu = [Isolation::UserNamespace, Isolation::MountNamespace, Isolation::Overlay];
+        assert_eq!(DoctorVerdict::from_probes(&without(&[]), JailFallback::Bwrap), DoctorVerdict::Available);
+        assert_eq!(
+            DoctorVerdict::from_probes(&without(&[Isolation::Bwrap, Isolation::Cgroup]), JailFallback::Bwrap),
+            DoctorVerdict::Available
+        );
+        assert_eq!(DoctorVerdict::from_probes(&without(&ubuntu), JailFallback::Bwrap), DoctorVerdict::BwrapOnly);
+        assert_eq!(
+            DoctorVerdict::from_probes(&without(&ubuntu), JailFallback::None),
+            DoctorVerdict::Unavailable(Isolation::UserNamespace)
+        );
+        assert_eq!(
+            DoctorVerdict::from_probes(&without(&[Isolation::Landlock]), JailFallback::Bwrap),
+            DoctorVerdict::Unavailable(Isolation::Landlock)
+        );
+        let text = isolation_text(&without(&ubuntu), &DoctorVerdict::BwrapOnly);
         assert!(text.ends_with("only by the system's bwrap: `run_code` shows them the workspace read-only"), "{text}");
     }
 }

@@ -27,16 +27,16 @@ pub struct Environment {
     /// They want no colours: `$NO_COLOR`.
     pub no_color: bool,
     /// Every variable, for keys whose names the config says.
-    pub variables: Variables,
+    pub variables: EnvironmentVariables,
     /// The program that starts jails: our own, or another whose `main` begins with `ringfence::take_part`.
     pub program: PathBuf,
 }
 
 /// The variables of the environment. Nothing shows their values, because keys are among them.
 #[derive(Clone, Default)]
-pub struct Variables(pub BTreeMap<String, String>);
+pub struct EnvironmentVariables(pub BTreeMap<String, String>);
 
-impl fmt::Debug for Variables {
+impl fmt::Debug for EnvironmentVariables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
@@ -56,7 +56,7 @@ impl Environment {
         let state =
             absolute("XDG_STATE_HOME").or_else(|| below_home(".local/state")).map(|state| state.join("ringfence"));
         Ok(Self {
-            current: std::env::current_dir().map_err(ConfigError::NoCurrent)?,
+            current: std::env::current_dir().map_err(ConfigError::NoCurrentDirectory)?,
             managed: PathBuf::from("/etc/ringfence"),
             config,
             state: absolute("RINGFENCE_STATE_DIR").or(state),
@@ -64,14 +64,14 @@ impl Environment {
             user: text("USER").or_else(|| text("LOGNAME")),
             editor: text("VISUAL").or_else(|| text("EDITOR")),
             no_color: variable("NO_COLOR").is_some(),
-            variables: Variables(std::env::vars_os().filter_map(as_text).collect()),
+            variables: EnvironmentVariables(std::env::vars_os().filter_map(utf8_variable).collect()),
             program: PathBuf::from("/proc/self/exe"),
             home,
         })
     }
 
     /// One that has nothing of this user's: no config and no variables, and what is kept goes below a directory.
-    pub fn apart(directory: &Path, program: impl Into<PathBuf>) -> Self {
+    pub fn isolated(directory: &Path, program: impl Into<PathBuf>) -> Self {
         Self {
             home: Some(directory.join("home")),
             current: directory.to_owned(),
@@ -82,12 +82,12 @@ impl Environment {
             user: None,
             editor: None,
             no_color: true,
-            variables: Variables::default(),
+            variables: EnvironmentVariables::default(),
             program: program.into(),
         }
     }
 }
 
-fn as_text((name, value): (OsString, OsString)) -> Option<(String, String)> {
+fn utf8_variable((name, value): (OsString, OsString)) -> Option<(String, String)> {
     name.into_string().ok().zip(value.into_string().ok().filter(|value| !value.trim().is_empty()))
 }

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::config::{Environment, Flags, WORKSPACE_FILE};
-use crate::in_charge::Done;
+use crate::approval_commands::Done;
+use crate::config::{CliFlags, Environment, WORKSPACE_FILE};
 
 /// Every key with its default, as the repository has it.
 const EXAMPLE: &str = include_str!("../../../config/ringfence.example.toml");
@@ -30,21 +30,21 @@ pub(crate) struct InitOptions {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InitError {
     #[error("`{0}` is there already, and stays as it is; `ringfence init --print` shows what would be written")]
-    IsThere(String),
+    AlreadyExists(String),
     #[error("`{0}` cannot be written: {1}")]
     Write(String, std::io::Error),
     #[error("it is not known where your config would be: set HOME or XDG_CONFIG_HOME")]
     NoHome,
 }
 
-pub(crate) fn init(flags: &Flags, environment: &Environment, options: &InitOptions) -> Result<Done, InitError> {
+pub(crate) fn init(flags: &CliFlags, environment: &Environment, options: &InitOptions) -> Result<Done, InitError> {
     let workspace = match &flags.workspace {
         Some(directory) => environment.current.join(directory),
         None => environment.current.clone(),
     };
     let (text, next) = match options.user {
-        true => (commented(EXAMPLE), NEXT_FOR_USER),
-        false => (for_workspace(&workspace), NEXT_FOR_WORKSPACE),
+        true => (comment_out_keys(EXAMPLE), NEXT_FOR_USER),
+        false => (workspace_template(&workspace), NEXT_FOR_WORKSPACE),
     };
     let place = if flags.workspace.is_some() && !options.user { " in the directory that you named" } else { "" };
     if options.print {
@@ -61,7 +61,7 @@ pub(crate) fn init(flags: &Flags, environment: &Environment, options: &InitOptio
         false => (WORKSPACE_FILE.to_owned(), workspace.join(WORKSPACE_FILE)),
     };
     write_new(&file, &text).map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => InitError::IsThere(shown.clone()),
+        ErrorKind::AlreadyExists => InitError::AlreadyExists(shown.clone()),
         _ => InitError::Write(shown.clone(), error),
     })?;
     Ok(Done::Print(format!("`{shown}` is written, and changes nothing yet.\n\nNext{place}{next}")))
@@ -87,7 +87,7 @@ fn write_new(file: &PathBuf, text: &str) -> std::io::Result<()> {
 }
 
 /// The example with every key commented out: tables stay, and are empty.
-fn commented(example: &str) -> String {
+fn comment_out_keys(example: &str) -> String {
     let comment = |line: &str| match line.is_empty() || line.starts_with(['#', '[']) {
         true => format!("{line}\n"),
         false => format!("# {line}\n"),
@@ -96,15 +96,15 @@ fn commented(example: &str) -> String {
 }
 
 /// What a directory has that a rule could be about.
-struct Kind {
+struct ProjectKind {
     /// The file by which it is known.
-    mark: &'static str,
+    marker_file: &'static str,
     rule: &'static str,
 }
 
-const KINDS: [Kind; 5] = [
-    Kind {
-        mark: "Cargo.toml",
+const PROJECT_KINDS: [ProjectKind; 5] = [
+    ProjectKind {
+        marker_file: "Cargo.toml",
         rule: r#"# [[rules]]
 # name = "lock file"
 # decision = "ask"
@@ -113,8 +113,8 @@ const KINDS: [Kind; 5] = [
 # because = "cargo writes it"
 "#,
     },
-    Kind {
-        mark: "package.json",
+    ProjectKind {
+        marker_file: "package.json",
         rule: r#"# [[rules]]
 # name = "installed packages"
 # decision = "deny"
@@ -123,8 +123,8 @@ const KINDS: [Kind; 5] = [
 # because = "change package.json instead"
 "#,
     },
-    Kind {
-        mark: "pyproject.toml",
+    ProjectKind {
+        marker_file: "pyproject.toml",
         rule: r#"# [[rules]]
 # name = "virtual environment"
 # decision = "deny"
@@ -133,8 +133,8 @@ const KINDS: [Kind; 5] = [
 # because = "change pyproject.toml instead"
 "#,
     },
-    Kind {
-        mark: "go.mod",
+    ProjectKind {
+        marker_file: "go.mod",
         rule: r#"# [[rules]]
 # name = "sums"
 # decision = "ask"
@@ -143,8 +143,8 @@ const KINDS: [Kind; 5] = [
 # because = "go writes it"
 "#,
     },
-    Kind {
-        mark: "Dockerfile",
+    ProjectKind {
+        marker_file: "Dockerfile",
         rule: r#"# [[rules]]
 # name = "image"
 # decision = "ask"
@@ -155,17 +155,17 @@ const KINDS: [Kind; 5] = [
     },
 ];
 
-fn for_workspace(workspace: &Path) -> String {
-    let here = KINDS.iter().filter(|kind| workspace.join(kind.mark).symlink_metadata().is_ok());
+fn workspace_template(workspace: &Path) -> String {
+    let here = PROJECT_KINDS.iter().filter(|kind| workspace.join(kind.marker_file).symlink_metadata().is_ok());
     let rules: Vec<&str> = here.map(|kind| kind.rule).collect();
     let rules = match rules.is_empty() {
         true => GENERAL_RULE.to_owned(),
         false => rules.join("#\n"),
     };
-    format!("{HEAD}{rules}")
+    format!("{TEMPLATE_HEADER}{rules}")
 }
 
-const HEAD: &str = r#"# What holds for agents in this directory, whoever starts them. It can only tighten what their user allows: rules here that
+const TEMPLATE_HEADER: &str = r#"# What holds for agents in this directory, whoever starts them. It can only tighten what their user allows: rules here that
 # allow something count once the user trusts this file (`ringfence policy trust`), and until it changes.
 #
 # Every key and rule: `ringfence init --user --print`. What would be decided about a call: `ringfence policy explain TOOL JSON`.
@@ -197,10 +197,10 @@ const GENERAL_RULE: &str = r#"# [[rules]]
 
 #[cfg(test)]
 mod tests {
-    use super::{EXAMPLE, KINDS, commented, for_workspace};
+    use super::{EXAMPLE, PROJECT_KINDS, comment_out_keys, workspace_template};
 
     /// The text with its keys and rules brought to life.
-    fn lively(text: &str) -> String {
+    fn uncommented(text: &str) -> String {
         let key = |line: &str| line.contains(" = ") || line.starts_with("[[");
         let lines = text.lines().map(|line| match line.strip_prefix("# ").filter(|rest| key(rest)) {
             Some(rest) if !rest.contains('`') => rest,
@@ -210,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_as_it_is_and_with_every_comment_taken_away() {
+    fn the_template_parses_with_and_without_its_comments() {
         let directory = tempfile::tempdir().unwrap();
-        for kind in &KINDS {
-            std::fs::write(directory.path().join(kind.mark), "").unwrap();
+        for kind in &PROJECT_KINDS {
+            std::fs::write(directory.path().join(kind.marker_file), "").unwrap();
         }
-        let text = for_workspace(directory.path());
-        assert_eq!(text.matches("[[rules]]").count(), KINDS.len());
-        for text in [text.clone(), lively(&text), for_workspace(&directory.path().join("none"))] {
+        let text = workspace_template(directory.path());
+        assert_eq!(text.matches("[[rules]]").count(), PROJECT_KINDS.len());
+        for text in [text.clone(), uncommented(&text), workspace_template(&directory.path().join("none"))] {
             let read = toml::from_str::<toml::Table>(&text);
             assert!(read.is_ok(), "{text}\n{read:?}");
         }
@@ -225,11 +225,11 @@ mod tests {
 
     #[test]
     fn the_example_without_its_keys_says_nothing() {
-        let table: toml::Table = toml::from_str(&commented(EXAMPLE)).unwrap();
-        assert!(table.values().all(|value| value.as_table().is_some_and(says_nothing)), "{table:?}");
+        let table: toml::Table = toml::from_str(&comment_out_keys(EXAMPLE)).unwrap();
+        assert!(table.values().all(|value| value.as_table().is_some_and(is_empty_config)), "{table:?}");
     }
 
-    fn says_nothing(table: &toml::Table) -> bool {
-        table.values().all(|value| value.as_table().is_some_and(says_nothing))
+    fn is_empty_config(table: &toml::Table) -> bool {
+        table.values().all(|value| value.as_table().is_some_and(is_empty_config))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringfence_kernel::Limits;
+use ringfence_kernel::CallLimits;
 use serde::Deserialize;
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -33,28 +33,28 @@ pub(crate) struct LimitKeys {
     max_run_output_bytes: Option<u64>,
     max_run_processes: Option<u64>,
     max_run_open_files: Option<u64>,
-    run_duration: Option<Span>,
-    max_run_duration: Option<Span>,
-    max_run_cpu_duration: Option<Span>,
+    run_duration: Option<ConfigDuration>,
+    max_run_duration: Option<ConfigDuration>,
+    max_run_cpu_duration: Option<ConfigDuration>,
     max_fetch_bytes: Option<u64>,
     max_fetch_text_bytes: Option<u64>,
     max_fetch_header_bytes: Option<u64>,
     max_fetch_redirects: Option<u64>,
-    max_fetch_duration: Option<Span>,
-    max_fetch_connect_duration: Option<Span>,
-    max_fetch_first_byte_duration: Option<Span>,
-    max_mcp_duration: Option<Span>,
+    max_fetch_duration: Option<ConfigDuration>,
+    max_fetch_connect_duration: Option<ConfigDuration>,
+    max_fetch_first_byte_duration: Option<ConfigDuration>,
+    max_mcp_duration: Option<ConfigDuration>,
     max_mcp_bytes: Option<u64>,
     max_reply_bytes: Option<u64>,
-    max_tool_operation_duration: Option<Span>,
-    max_approval_duration: Option<Span>,
+    max_tool_operation_duration: Option<ConfigDuration>,
+    max_approval_duration: Option<ConfigDuration>,
 }
 
 impl LimitKeys {
     /// The limits with what is set here in place of what was there.
-    pub(crate) fn over(&self, base: &Limits) -> Limits {
+    pub(crate) fn apply_to(&self, base: &CallLimits) -> CallLimits {
         let write = self.max_write_bytes;
-        Limits {
+        CallLimits {
             argument_bytes: self.max_argument_bytes.unwrap_or(base.argument_bytes),
             read_bytes: self.max_read_bytes.unwrap_or(base.read_bytes),
             hash_bytes: self.max_hash_bytes.unwrap_or(base.hash_bytes),
@@ -101,25 +101,25 @@ impl LimitKeys {
 
 /// A length of time: seconds, or a text such as `10s` or `5m`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Span(Duration);
+pub(crate) struct ConfigDuration(Duration);
 
-impl Span {
-    pub(crate) fn time(self) -> Duration {
+impl ConfigDuration {
+    pub(crate) fn duration(self) -> Duration {
         self.0
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
+impl<'de> Deserialize<'de> for ConfigDuration {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "a number of seconds, or a text such as \"10s\"")]
-        enum Written {
+        enum DurationText {
             Seconds(u64),
             Text(String),
         }
-        let span = match Written::deserialize(deserializer)? {
-            Written::Seconds(seconds) => Duration::from_secs(seconds),
-            Written::Text(text) => humantime::parse_duration(&text).map_err(serde::de::Error::custom)?,
+        let span = match DurationText::deserialize(deserializer)? {
+            DurationText::Seconds(seconds) => Duration::from_secs(seconds),
+            DurationText::Text(text) => humantime::parse_duration(&text).map_err(serde::de::Error::custom)?,
         };
         if span.is_zero() {
             return Err(serde::de::Error::custom("a length of time must be more than nothing"));

@@ -45,7 +45,7 @@ const SEARCH_PATHS: [&str; 31] = [
 ];
 
 /// What begins like this steers a loader, an interpreter, a package manager or a tool that runs others.
-const STEERING: &[&str] = &[
+const LOADER_PREFIXES: &[&str] = &[
     "ANSIBLE_",
     "ASDF_",
     "AWS_CONFIG_FILE",
@@ -136,7 +136,7 @@ const STEERING: &[&str] = &[
 ];
 
 /// A variable without what names anything in these directories. Nothing where nothing of it is left.
-pub(crate) fn without<'a>(name: &str, value: &'a str, directories: &[PathBuf]) -> Option<Cow<'a, str>> {
+pub(crate) fn strip_directories<'a>(name: &str, value: &'a str, directories: &[PathBuf]) -> Option<Cow<'a, str>> {
     let is_there = |path: &str| {
         let path = real_path(Path::new(path));
         directories.iter().any(|directory| path.starts_with(directory))
@@ -151,7 +151,7 @@ pub(crate) fn without<'a>(name: &str, value: &'a str, directories: &[PathBuf]) -
             false => Some(Cow::Owned(kept.join(":"))),
         };
     }
-    let steers = STEERING.iter().any(|begin| name.starts_with(begin));
+    let steers = LOADER_PREFIXES.iter().any(|begin| name.starts_with(begin));
     // A path may stand behind an option, such as `--require=/x`, `-I/x`, `@/x` or `file:///x`. It ends with its word, or later
     // where a directory's name has a space or the like in it.
     let apart = |c: char| c.is_whitespace() || matches!(c, ':' | ';' | ',' | '=' | '"' | '\'');
@@ -168,10 +168,10 @@ pub(crate) fn without<'a>(name: &str, value: &'a str, directories: &[PathBuf]) -
 
 #[cfg(test)]
 mod tests {
-    use super::without;
+    use super::strip_directories;
 
     #[test]
-    fn what_lies_where_agents_write_is_left_out() {
+    fn entries_in_agent_directories_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let root = std::fs::canonicalize(directory.path()).unwrap();
         let workspace = root.join("ws");
@@ -180,7 +180,8 @@ mod tests {
         std::os::unix::fs::symlink(&workspace, root.join("link")).unwrap();
         let check = |name: &str, value: &str, expected: Option<&str>| {
             let fill = |text: &str| text.replace("ROOT", root.to_str().unwrap());
-            let kept = without(name, &fill(value), std::slice::from_ref(&workspace)).map(|kept| kept.into_owned());
+            let kept =
+                strip_directories(name, &fill(value), std::slice::from_ref(&workspace)).map(|kept| kept.into_owned());
             assert_eq!(kept, expected.map(fill), "{name}={value}");
         };
         check("PATH", "/usr/bin:ROOT/ws/bin:/bin", Some("/usr/bin:/bin"));
@@ -214,7 +215,7 @@ mod tests {
             let workspace = root.join(odd);
             std::fs::create_dir(&workspace).unwrap();
             let check = |name: &str, value: String| {
-                assert_eq!(without(name, &value, std::slice::from_ref(&workspace)), None, "{name}={value}");
+                assert_eq!(strip_directories(name, &value, std::slice::from_ref(&workspace)), None, "{name}={value}");
             };
             check("PYTHONSTARTUP", format!("{}/start.py", workspace.display()));
             check("NODE_OPTIONS", format!("--max-old-space-size=4096 --require=\"{}/x.js\"", workspace.display()));

@@ -4,5 +4,5 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let refused = ringfence::cli::refuse_elevation();
-    refused.or_else(ringfence::take_part).unwrap_or_else(ringfence::cli::main)
+    refused.or_else(ringfence::run_helper_if_requested).unwrap_or_else(ringfence::cli::main)
 }

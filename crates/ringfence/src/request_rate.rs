@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::lock::lock;
 
 /// The reply to a request beyond the limit.
-pub(crate) const TOO_FAST: &str = "requests come too fast with this token; try again in a moment";
+pub(crate) const RATE_LIMITED: &str = "requests come too fast with this token; try again in a moment";
 
 /// How many requests each token may still make now. It fills up as time goes by.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ impl RequestRate {
     }
 
     /// Counts a request. False where the token has made too many.
-    pub(crate) fn take(&self, token: &Arc<str>, now: Instant) -> bool {
+    pub(crate) fn try_acquire(&self, token: &Arc<str>, now: Instant) -> bool {
         let most = f64::from(self.per_second) * 2.0;
         let mut buckets = lock(&self.buckets);
         let bucket = buckets.entry(Arc::clone(token)).or_insert(TokenBucket { left: most, since: now });
@@ -59,10 +59,11 @@ mod tests {
         let (one, other): (Arc<str>, Arc<str>) = ("one".into(), "other".into());
         let now = Instant::now();
         // Both fronts count together.
-        let taken = [rate.clone(), rate.clone()].iter().cycle().take(10).filter(|rate| rate.take(&one, now)).count();
+        let taken =
+            [rate.clone(), rate.clone()].iter().cycle().take(10).filter(|rate| rate.try_acquire(&one, now)).count();
         assert_eq!(taken, 4);
-        assert!(rate.take(&other, now));
-        assert!(rate.take(&one, now + Duration::from_millis(500)));
-        assert!(!rate.take(&one, now + Duration::from_millis(500)));
+        assert!(rate.try_acquire(&other, now));
+        assert!(rate.try_acquire(&one, now + Duration::from_millis(500)));
+        assert!(!rate.try_acquire(&one, now + Duration::from_millis(500)));
     }
 }

@@ -148,7 +148,7 @@ impl SourceCheck {
     /// Fails for a request that a page of another site may have sent. The peer is the other end of the connection.
     pub(crate) fn check(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<(), SourceError> {
         let forwarded = self.forwarded(headers, peer);
-        let host = only(headers, HOST.as_str()).ok_or(SourceError::Host)?;
+        let host = single_header(headers, HOST.as_str()).ok_or(SourceError::Host)?;
         let named = forwarded.host.as_deref();
         if !self.is_own_host(host) || named.is_some_and(|named| !self.is_own_host(named)) {
             return Err(SourceError::Host);
@@ -184,23 +184,23 @@ impl SourceCheck {
     }
 
     /// What a proxy says, where it is one that is trusted.
-    fn forwarded(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Forwarded {
+    fn forwarded(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> ForwardedHeaders {
         match peer.is_some_and(|peer| self.options.proxies.contain(peer)) {
-            true => Forwarded::read(headers, &self.options.proxies),
-            false => Forwarded::default(),
+            true => ForwardedHeaders::read(headers, &self.options.proxies),
+            false => ForwardedHeaders::default(),
         }
     }
 }
 
 /// The headers of a proxy.
 #[derive(Debug, Default)]
-struct Forwarded {
+struct ForwardedHeaders {
     client: Option<IpAddr>,
     proto: Option<String>,
     host: Option<String>,
 }
 
-impl Forwarded {
+impl ForwardedHeaders {
     fn read(headers: &HeaderMap, proxies: &TrustedProxies) -> Self {
         let standard = elements(headers, "forwarded");
         let last_named = |name: &str| standard.last().and_then(|element| parameter(element, name));
@@ -236,7 +236,7 @@ fn address(text: &str) -> Option<IpAddr> {
 }
 
 /// The value of a header that is there exactly once.
-fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+fn single_header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let mut all = headers.get_all(name).iter();
     let first = all.next()?;
     all.next().is_none().then(|| first.to_str().ok())?
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_url_or_a_block_is_refused() {
+    fn invalid_urls_and_blocks_are_refused() {
         for text in ["rf.example.org", "ftp://x", "https://x/path", "https://u@x", "https://x?q", "https://", "*"] {
             assert!(text.parse::<PublicUrl>().is_err(), "{text}");
         }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use ringfence_kernel::{BadRule, Rule, RuleText};
+use ringfence_kernel::{PolicyRule, RuleError, RuleText};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -18,32 +18,32 @@ pub(crate) struct RuleFile<'a> {
     /// As errors name it.
     pub(crate) name: &'a str,
     pub(crate) text: &'a str,
-    pub(crate) format: Format,
+    pub(crate) format: RuleFileFormat,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
+pub(crate) enum RuleFileFormat {
     Toml,
     Json,
 }
 
 impl RuleFile<'_> {
     /// Checks every rule of the file.
-    pub(crate) fn check(&self, texts: Vec<RuleText>) -> Result<Vec<Rule>, ConfigError> {
-        let places = if texts.is_empty() { Vec::new() } else { self.places() };
+    pub(crate) fn check(&self, texts: Vec<RuleText>) -> Result<Vec<PolicyRule>, ConfigError> {
+        let places = if texts.is_empty() { Vec::new() } else { self.rule_positions() };
         let check = |(index, text): (usize, RuleText)| {
             let place = places.get(index);
             let unnamed = format!("rule {}", index + 1);
             let name = text.name.clone().unwrap_or_else(|| unnamed.clone());
-            let rule = Rule::new(text, &unnamed);
+            let rule = PolicyRule::new(text, &unnamed);
             let line = place.map(|place| place.line);
             let source = line.map_or_else(|| self.name.to_owned(), |line| format!("{} line {line}", self.name));
-            rule.map(|rule| rule.written_in(source)).map_err(|bad| self.wrong(&name, &bad, place))
+            rule.map(|rule| rule.with_source(source)).map_err(|bad| self.rule_error(&name, &bad, place))
         };
         texts.into_iter().enumerate().map(check).collect()
     }
 
-    fn wrong(&self, rule: &str, bad: &BadRule, place: Option<&Place>) -> ConfigError {
+    fn rule_error(&self, rule: &str, bad: &RuleError, place: Option<&RulePosition>) -> ConfigError {
         let line = place.map(|place| place.keys.get(bad.key).copied().unwrap_or(place.line));
         let shown = line.and_then(|line| Some((line, self.text.lines().nth(line.checked_sub(1)?)?)));
         let problem = match shown {
@@ -54,45 +54,45 @@ impl RuleFile<'_> {
     }
 
     /// Where each rule stands.
-    fn places(&self) -> Vec<Place> {
+    fn rule_positions(&self) -> Vec<RulePosition> {
         match self.format {
-            Format::Toml => self.places_in_toml(),
-            Format::Json => self.places_in_json(),
+            RuleFileFormat::Toml => self.toml_positions(),
+            RuleFileFormat::Json => self.json_positions(),
         }
     }
 
-    fn places_in_toml(&self) -> Vec<Place> {
-        type Keys = BTreeMap<String, Spanned<IgnoredAny>>;
+    fn toml_positions(&self) -> Vec<RulePosition> {
+        type TomlRuleKeys = BTreeMap<String, Spanned<IgnoredAny>>;
         #[derive(Deserialize)]
-        struct Spans {
+        struct TomlRuleSpans {
             #[serde(default)]
-            rules: Vec<Spanned<Keys>>,
+            rules: Vec<Spanned<TomlRuleKeys>>,
         }
         let lines = LineStarts::of(self.text);
-        let place = |rule: Spanned<Keys>| Place {
+        let place = |rule: Spanned<TomlRuleKeys>| RulePosition {
             line: lines.at(rule.span().start),
             keys: rule.into_inner().into_iter().map(|(key, value)| (key, lines.at(value.span().start))).collect(),
         };
-        let spans = toml::from_str::<Spans>(self.text).map(|spans| spans.rules).unwrap_or_default();
+        let spans = toml::from_str::<TomlRuleSpans>(self.text).map(|spans| spans.rules).unwrap_or_default();
         spans.into_iter().map(place).collect()
     }
 
-    fn places_in_json(&self) -> Vec<Place> {
+    fn json_positions(&self) -> Vec<RulePosition> {
         #[derive(Deserialize)]
-        struct Spans<'a> {
+        struct JsonRuleSpans<'a> {
             #[serde(borrow, default)]
             rules: Vec<&'a RawValue>,
         }
         let lines = LineStarts::of(self.text);
         // What is borrowed stands where it is in the text.
         let at = |value: &RawValue| lines.at(value.get().as_ptr().addr().saturating_sub(self.text.as_ptr().addr()));
-        let place = |rule: &RawValue| Place {
+        let place = |rule: &RawValue| RulePosition {
             line: at(rule),
             keys: serde_json::from_str::<BTreeMap<String, &RawValue>>(rule.get())
                 .map(|keys| keys.into_iter().map(|(key, value)| (key, at(value))).collect())
                 .unwrap_or_default(),
         };
-        let spans = serde_json::from_str::<Spans<'_>>(self.text).map(|spans| spans.rules).unwrap_or_default();
+        let spans = serde_json::from_str::<JsonRuleSpans<'_>>(self.text).map(|spans| spans.rules).unwrap_or_default();
         spans.into_iter().map(place).collect()
     }
 }
@@ -113,7 +113,7 @@ impl LineStarts {
 }
 
 /// On which line a rule begins, and each of its keys.
-struct Place {
+struct RulePosition {
     line: usize,
     keys: BTreeMap<String, usize>,
 }

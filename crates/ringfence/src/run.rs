@@ -10,31 +10,31 @@ use std::time::SystemTime;
 use ringfence_fs::{WORKFLOW_FILE, content_id};
 use serde::{Deserialize, Serialize};
 
-const LONGEST_ID: usize = 64;
+const MAX_ID_CHARS: usize = 64;
 
 /// Beside the state of a run.
-const FACTS: &str = "run.json";
+const METADATA_FILE: &str = "run.json";
 
 /// Why a run cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    #[error("`{0}` is no id for a run: up to {LONGEST_ID} letters, digits, `-`, `_` and `.` are")]
+pub enum WorkflowRunError {
+    #[error("`{0}` is no id for a run: up to {MAX_ID_CHARS} letters, digits, `-`, `_` and `.` are")]
     Id(String),
     #[error("there is no run `{0}` of this project; `ringfence workflow new --run {0}` makes it")]
     Unknown(String),
     #[error("there is a run `{0}` of this project already")]
-    Taken(String),
+    AlreadyExists(String),
     #[error("the directory of the run cannot be made")]
-    Make(#[source] io::Error),
+    Create(#[source] io::Error),
     #[error("what is known about the run cannot be read")]
     Read(#[source] io::Error),
     #[error("this run goes along the graph `{0}`; `--graph {1}` cannot change that")]
-    OtherGraph(String, String),
+    GraphMismatch(String, String),
 }
 
 /// What a run begins with.
 #[derive(Clone, Debug, Default)]
-pub struct Start {
+pub struct WorkflowStart {
     /// The graph that it goes along, as tools name it.
     pub graph: Option<String>,
     /// The node that it stands at; empty for the entry.
@@ -44,67 +44,74 @@ pub struct Start {
 /// What is kept about a run beside its state, where no tool reaches.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Facts {
+struct WorkflowRunMetadata {
     graph: Option<String>,
 }
 
 /// The state directory of a run that exists.
-pub fn run_state(state: &Path, project: &Path, run: &str) -> Result<PathBuf, RunError> {
-    let directory = directory_of(state, project, run)?;
-    if directory.is_dir() { Ok(directory) } else { Err(RunError::Unknown(run.to_owned())) }
+pub fn run_state(state: &Path, project: &Path, run: &str) -> Result<PathBuf, WorkflowRunError> {
+    let directory = run_directory(state, project, run)?;
+    if directory.is_dir() { Ok(directory) } else { Err(WorkflowRunError::Unknown(run.to_owned())) }
 }
 
 /// The graph that a run goes along: the one that it was made with, else the one that is wanted now.
-pub fn graph_of(run: &Path, wanted: Option<&str>) -> Result<Option<String>, RunError> {
-    let facts = std::fs::read(run.with_file_name(FACTS)).map_err(RunError::Read)?;
-    let kept = serde_json::from_slice::<Facts>(&facts).map_err(|error| RunError::Read(error.into()))?.graph;
+pub fn run_graph(run: &Path, wanted: Option<&str>) -> Result<Option<String>, WorkflowRunError> {
+    let facts = std::fs::read(run.with_file_name(METADATA_FILE)).map_err(WorkflowRunError::Read)?;
+    let kept = serde_json::from_slice::<WorkflowRunMetadata>(&facts)
+        .map_err(|error| WorkflowRunError::Read(error.into()))?
+        .graph;
     match (kept, wanted) {
-        (Some(kept), Some(wanted)) if kept != wanted => Err(RunError::OtherGraph(kept, wanted.to_owned())),
+        (Some(kept), Some(wanted)) if kept != wanted => Err(WorkflowRunError::GraphMismatch(kept, wanted.to_owned())),
         (kept, wanted) => Ok(kept.or_else(|| wanted.map(str::to_owned))),
     }
 }
 
 /// Makes the state directory of a new run, with a `workflow.md` that stands at the entry of its workflow. Gives the id
 /// of the run, which is made up if none is wanted.
-pub fn new_run(state: &Path, project: &Path, run: Option<&str>, start: &Start) -> Result<String, RunError> {
+pub fn create_run(
+    state: &Path,
+    project: &Path,
+    run: Option<&str>,
+    start: &WorkflowStart,
+) -> Result<String, WorkflowRunError> {
     let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let run = match run {
         Some(run) => run.to_owned(),
         None => format!("{}-{:04x}", now.replace([':', '-'], "").to_lowercase(), std::process::id() & 0xffff),
     };
-    let directory = directory_of(state, project, &run)?;
+    let directory = run_directory(state, project, &run)?;
     let whole = directory.parent().unwrap_or(&directory);
     let private = || {
         let mut private = std::fs::DirBuilder::new();
         private.mode(0o700);
         private
     };
-    private().recursive(true).create(whole.parent().unwrap_or(whole)).map_err(RunError::Make)?;
+    private().recursive(true).create(whole.parent().unwrap_or(whole)).map_err(WorkflowRunError::Create)?;
     // Two who want the same id at once do not both get it.
     private().create(whole).map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => RunError::Taken(run.clone()),
-        _ => RunError::Make(error),
+        io::ErrorKind::AlreadyExists => WorkflowRunError::AlreadyExists(run.clone()),
+        _ => WorkflowRunError::Create(error),
     })?;
     // What binds the run comes before its state: without the one, the other cannot be used.
-    let facts = Facts { graph: start.graph.clone() };
-    let facts = serde_json::to_vec(&facts).map_err(|error| RunError::Make(error.into()))?;
-    std::fs::write(whole.join(FACTS), facts).map_err(RunError::Make)?;
-    private().create(&directory).map_err(RunError::Make)?;
-    private().create(directory.join("logs")).map_err(RunError::Make)?;
+    let facts = WorkflowRunMetadata { graph: start.graph.clone() };
+    let facts = serde_json::to_vec(&facts).map_err(|error| WorkflowRunError::Create(error.into()))?;
+    std::fs::write(whole.join(METADATA_FILE), facts).map_err(WorkflowRunError::Create)?;
+    private().create(&directory).map_err(WorkflowRunError::Create)?;
+    private().create(directory.join("logs")).map_err(WorkflowRunError::Create)?;
     // JSON strings are YAML strings too.
-    let entry = serde_json::to_string(&start.entry).map_err(|error| RunError::Make(error.into()))?;
+    let entry = serde_json::to_string(&start.entry).map_err(|error| WorkflowRunError::Create(error.into()))?;
     let text = format!(
         "---\nschemaVersion: \"1.1\"\nworkflowType: \"workflow\"\nrunId: \"{run}\"\ncurrentNodeId: {entry}\n\
          stepsCompleted: []\nvariables: {{}}\ndecisionLog: []\nartifacts: []\nupdatedAt: \"{now}\"\n---\n"
     );
-    std::fs::write(directory.join(WORKFLOW_FILE), text).map_err(RunError::Make)?;
+    std::fs::write(directory.join(WORKFLOW_FILE), text).map_err(WorkflowRunError::Create)?;
     Ok(run)
 }
 
-fn directory_of(state: &Path, project: &Path, run: &str) -> Result<PathBuf, RunError> {
+fn run_directory(state: &Path, project: &Path, run: &str) -> Result<PathBuf, WorkflowRunError> {
     let letters = run.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.'));
-    if run.is_empty() || run.len() > LONGEST_ID || run.starts_with('.') || !letters {
-        return Err(RunError::Id(run[..run.floor_char_boundary(LONGEST_ID)].to_owned()));
+    if run.is_empty() || run.len() > MAX_ID_CHARS || run.starts_with('.') || !letters {
+        return Err(WorkflowRunError::Id(run[..run.floor_char_boundary(MAX_ID_CHARS)].to_owned()));
     }
     let project = content_id(project.as_os_str().as_encoded_bytes());
     Ok(state.join("projects").join(project).join("runs").join(run).join("state"))

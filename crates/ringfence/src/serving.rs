@@ -5,23 +5,23 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use ringfence_kernel::{AuditSink, Scope};
-use ringfence_sandbox::bound_memory;
+use ringfence_kernel::{AuditSink, AuthScope};
+use ringfence_sandbox::limit_malloc_arenas;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{Before, Ingredients};
-use crate::approve::by_setting;
-use crate::cli::{Failure, complain, warn_of};
-use crate::config::{Environment, Flags, Settings};
-use crate::in_charge::Done;
-use crate::mcp::clients::{Client, Places};
+use crate::app::{App, build_mcp_app, workspace_directory};
+use crate::approval::approver_for;
+use crate::approval_commands::Done;
+use crate::cli::{CliError, complain, print_warnings};
+use crate::config::{AppSettings, CliFlags, Environment};
+use crate::mcp::clients::{McpClientApp, SettingsDirs};
 use crate::mcp::install::plan;
 use crate::mcp::{Front, Listening, ResultForm};
 use crate::request_source::{CidrBlock, PublicUrl, SourceOptions, TrustedProxies};
-use crate::signals::Signals;
-use crate::terminal::{Terminal, is_watched};
+use crate::signals::ShutdownSignals;
 use crate::tokens::Tokens;
-use crate::wire::{Wired, wire_mcp, workspace_of};
+use crate::tty::{TtyApprover, is_watched};
 
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7431";
 
@@ -57,7 +57,7 @@ pub(crate) struct ServeOptions {
 pub(crate) enum McpCommand {
     /// Put this server into the settings of a client: shows the change, and writes it with `--yes`.
     Install {
-        client: Client,
+        client: McpClientApp,
         /// Write it.
         #[arg(long)]
         yes: bool,
@@ -71,8 +71,8 @@ pub(crate) enum TokenCommand {
         name: String,
         /// What it is good for: call, approve, undo, admin, or relay (repeatable). More than `call` needs a person at this
         /// terminal.
-        #[arg(long, value_name = "SCOPE", value_parser = scope, default_values_t = [Named(Scope::Call)])]
-        scope: Vec<Named>,
+        #[arg(long, value_name = "SCOPE", value_parser = scope, default_values_t = [ScopeArg(AuthScope::Call)])]
+        scope: Vec<ScopeArg>,
     },
     /// Print a link that opens the page of a server that runs, logged in, once. Needs a person at this terminal.
     Link {
@@ -90,12 +90,12 @@ pub(crate) enum TokenCommand {
 }
 
 /// Serves until the client closes its side, or a signal comes.
-pub(crate) fn mcp(
-    settings: Settings,
+pub(crate) fn serve_mcp(
+    settings: AppSettings,
     environment: &Environment,
     wait: Duration,
     form: ResultForm,
-) -> Result<Done, Failure> {
+) -> Result<Done, CliError> {
     check_client_directory(&settings, environment)?;
     let (front, wired) = front(settings, environment, Front::new(wait).with_form(form), None)?;
     serving(async |stop| front.serve_stdio(&wired, stop).await)?;
@@ -104,7 +104,7 @@ pub(crate) fn mcp(
 
 /// An entry for every project has the client's own directory as its workspace. That of a client without a project open is
 /// mostly the home directory, and all of it would be given to a model then.
-fn check_client_directory(settings: &Settings, environment: &Environment) -> Result<(), Failure> {
+fn check_client_directory(settings: &AppSettings, environment: &Environment) -> Result<(), CliError> {
     let workspace = settings.workspace.as_deref().map(str::trim).unwrap_or_default();
     if workspace.is_empty() || workspace.starts_with(['/', '~']) {
         return Ok(());
@@ -112,21 +112,25 @@ fn check_client_directory(settings: &Settings, environment: &Environment) -> Res
     let Ok(directory) = environment.current.join(workspace).canonicalize() else { return Ok(()) };
     let home = environment.home.as_ref().and_then(|home| home.canonicalize().ok());
     match directory {
-        directory if directory.parent().is_none() => Err(Failure::NotAProject("the root directory")),
-        directory if Some(&directory) == home.as_ref() => Err(Failure::NotAProject("the home directory")),
+        directory if directory.parent().is_none() => Err(CliError::NotAProject("the root directory")),
+        directory if Some(&directory) == home.as_ref() => Err(CliError::NotAProject("the home directory")),
         _ => Ok(()),
     }
 }
 
 /// Shows what would be written for a client, or writes it.
-pub(crate) fn install(settings: &Settings, environment: &Environment, command: McpCommand) -> Result<Done, Failure> {
+pub(crate) fn install_client(
+    settings: &AppSettings,
+    environment: &Environment,
+    command: McpCommand,
+) -> Result<Done, CliError> {
     let McpCommand::Install { client, yes } = command;
-    let workspace = workspace_of(settings, environment)?;
+    let workspace = workspace_directory(settings, environment)?;
     // The client is another program: our own name for ourselves would be its own there.
     let program = environment.program.canonicalize().unwrap_or_else(|_| environment.program.clone());
-    let change = plan(client, &program, Places::of(environment, Some(&workspace)))?;
-    let shown = change.shown();
-    if !yes && !change.is_done() {
+    let change = plan(client, &program, SettingsDirs::from_environment(environment, Some(&workspace)))?;
+    let shown = change.describe();
+    if !yes && !change.is_up_to_date() {
         return Ok(Done::Print(format!("{shown}\nNothing was written; the same with `--yes` writes it.\n")));
     }
     change.write()?;
@@ -134,12 +138,12 @@ pub(crate) fn install(settings: &Settings, environment: &Environment, command: M
 }
 
 /// Serves until a signal comes.
-pub(crate) fn serve(
-    settings: Settings,
-    flags: Flags,
+pub(crate) fn serve_http(
+    settings: AppSettings,
+    flags: CliFlags,
     environment: &Environment,
     options: ServeOptions,
-) -> Result<Done, Failure> {
+) -> Result<Done, CliError> {
     let ServeOptions { address, origin, public_url, trusted_proxy, wait, rate, structured, print_link } = options;
     let (tokens, wait) = (Tokens::new(&settings.state), Duration::from_secs(wait));
     let ingredients = Ingredients { flags, environment: environment.clone(), tokens: tokens.clone(), wait, rate };
@@ -199,26 +203,30 @@ fn link(origin: &str, code: &str) -> String {
     format!("{origin}/#login={code}")
 }
 
-pub(crate) fn token(settings: &Settings, environment: &Environment, command: TokenCommand) -> Result<Done, Failure> {
+pub(crate) fn run_token_command(
+    settings: &AppSettings,
+    environment: &Environment,
+    command: TokenCommand,
+) -> Result<Done, CliError> {
     let tokens = Tokens::new(&settings.state);
     let confirm = |shown: &str| {
-        let terminal = Terminal::new(settings, environment);
-        terminal.confirm(shown, "make it?").map_err(|_| Failure::NobodyHere)
+        let terminal = TtyApprover::new(settings, environment);
+        terminal.confirm(shown, "make it?").map_err(|_| CliError::NotInteractive)
     };
     Ok(Done::Print(match command {
         TokenCommand::New { name, scope } => {
-            let scopes: BTreeSet<Scope> = scope.into_iter().map(|Named(scope)| scope).collect();
-            if scopes.iter().any(|scope| *scope != Scope::Call) {
+            let scopes: BTreeSet<AuthScope> = scope.into_iter().map(|ScopeArg(scope)| scope).collect();
+            if scopes.iter().any(|scope| *scope != AuthScope::Call) {
                 let names: Vec<&str> = scopes.iter().map(|scope| scope.name()).collect();
                 if !confirm(&format!("a token `{name}` for: {}\n", names.join(", ")))? {
-                    return Ok(Done::Nothing);
+                    return Ok(Done::Unanswered);
                 }
             }
-            tokens.make(&name, scopes)? + "\n"
+            tokens.create(&name, scopes)? + "\n"
         }
         TokenCommand::Link { address, public_url } => {
             if !confirm("a link to the page, for whoever opens it first\n")? {
-                return Ok(Done::Nothing);
+                return Ok(Done::Unanswered);
             }
             link(&reached_at(address, public_url.as_ref()), &tokens.make_code()?) + "\n"
         }
@@ -232,17 +240,17 @@ pub(crate) fn token(settings: &Settings, environment: &Environment, command: Tok
 
 /// A scope as it is written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Named(Scope);
+pub(crate) struct ScopeArg(AuthScope);
 
-impl std::fmt::Display for Named {
+impl std::fmt::Display for ScopeArg {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.0.name())
     }
 }
 
-fn scope(name: &str) -> Result<Named, String> {
-    let names = || Scope::ALL.map(Scope::name).join(", ");
-    Scope::named(name).map(Named).ok_or_else(|| format!("it is one of {}", names()))
+fn scope(name: &str) -> Result<ScopeArg, String> {
+    let names = || AuthScope::ALL.map(AuthScope::name).join(", ");
+    AuthScope::from_name(name).map(ScopeArg).ok_or_else(|| format!("it is one of {}", names()))
 }
 
 /// The form of results that a flag asks for.
@@ -251,24 +259,24 @@ pub(crate) fn result_form(structured: bool) -> ResultForm {
 }
 
 fn front(
-    settings: Settings,
+    settings: AppSettings,
     environment: &Environment,
     front: Front,
     tap: Option<Box<dyn AuditSink>>,
-) -> Result<(Front, Wired), Failure> {
-    bound_memory();
-    let approver = by_setting(&settings, || front.approver());
-    let wired = wire_mcp(settings, environment, approver, front.roots(), tap)?;
-    warn_of(&wired);
+) -> Result<(Front, App), CliError> {
+    limit_malloc_arenas();
+    let approver = approver_for(&settings, || front.approver());
+    let wired = build_mcp_app(settings, environment, approver, front.roots(), tap)?;
+    print_warnings(&wired);
     Ok((front, wired))
 }
 
-fn serving<T>(work: impl AsyncFnOnce(CancellationToken) -> T) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+fn serving<T>(work: impl AsyncFnOnce(CancellationToken) -> T) -> Result<T, CliError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
     let done = runtime.block_on(async {
         let stop = CancellationToken::new();
-        if let Ok(signals) = Signals::take() {
-            tokio::spawn(signals.cancel(stop.clone()));
+        if let Ok(signals) = ShutdownSignals::install() {
+            tokio::spawn(signals.cancel_on_signal(stop.clone()));
         }
         work(stop).await
     });

@@ -63,7 +63,7 @@ impl Drop for SessionOwnership {
 
 #[cfg(test)]
 mod tests {
-    use ringfence_kernel::{Bits, Catalog, Dialect, Limits, Principal, Session};
+    use ringfence_kernel::{CallLimits, Dialect, Principal, Session, SessionTaint, ToolCatalog};
 
     use super::SessionOwners;
 
@@ -73,9 +73,9 @@ mod tests {
             principal: Principal::agent(principal),
             dialect: Dialect::Standard,
             agent: None,
-            limits: Limits::of(Dialect::Standard),
-            catalog: Catalog::default(),
-            bits: Bits::default(),
+            limits: CallLimits::for_dialect(Dialect::Standard),
+            catalog: ToolCatalog::default(),
+            taint: SessionTaint::default(),
         }
     }
 

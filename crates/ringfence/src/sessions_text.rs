@@ -5,15 +5,15 @@
 //! Not here: where they are kept (`sessions.rs`), and printing (`cli.rs`).
 
 use clap::{Subcommand, ValueEnum};
-use ringfence_agent::{Ledger, Message, whole};
-use ringfence_kernel::{Dialect, visible_json, visible_line};
+use ringfence_agent::{Ledger, TranscriptMessage, complete_calls};
+use ringfence_kernel::{Dialect, sanitize_json, sanitize_line};
 use serde_json::{Value, json};
 
-use crate::cli::Failure;
-use crate::config::{Environment, Settings};
-use crate::in_charge::Done;
-use crate::sessions::{Entry, Head, SessionError, Sessions};
-use crate::wire::directory_of;
+use crate::app::workspace_id;
+use crate::approval_commands::Done;
+use crate::cli::CliError;
+use crate::config::{AppSettings, Environment};
+use crate::transcripts::{SqliteTranscriptError, SqliteTranscripts, TranscriptEntry, TranscriptHeader};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionsCommand {
@@ -28,67 +28,71 @@ pub(crate) enum SessionsCommand {
     /// Print all of one, to be kept elsewhere.
     Export {
         id: String,
-        #[arg(long, value_enum, default_value_t = Format::Json)]
-        format: Format,
+        #[arg(long, value_enum, default_value_t = ExportFormat::Json)]
+        format: ExportFormat,
     },
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum ExportFormat {
     /// Every message, and how each prompt ended.
     Json,
     /// For people, as Markdown.
     Md,
 }
 
-pub(crate) fn sessions(
-    settings: &Settings,
+pub(crate) fn run_sessions_command(
+    settings: &AppSettings,
     environment: &Environment,
     command: SessionsCommand,
-) -> Result<Done, Failure> {
-    let sessions = Sessions::new(&settings.state);
-    let directory = directory_of(settings, environment)?;
+) -> Result<Done, CliError> {
+    let sessions = SqliteTranscripts::new(&settings.state);
+    let directory = workspace_id(settings, environment)?;
     Ok(Done::Print(match command {
-        SessionsCommand::List { json: false } => list(&sessions.list(&directory)?),
+        SessionsCommand::List { json: false } => format_list(&sessions.list(&directory)?),
         SessionsCommand::List { json: true } => pretty(&json!(sessions.list(&directory)?)),
         SessionsCommand::Show { id } => {
             let (head, entries) = sessions.show(&directory, &id)?;
-            show(&head, &closed(&head, entries))
+            format_transcript(&head, &close_open_calls(&head, entries))
         }
-        SessionsCommand::Export { id, format: Format::Json } => {
+        SessionsCommand::Export { id, format: ExportFormat::Json } => {
             let (head, entries) = entries_of(&sessions, &directory, &id)?;
             pretty(&json!({"session": head, "entries": entries}))
         }
-        SessionsCommand::Export { id, format: Format::Md } => {
+        SessionsCommand::Export { id, format: ExportFormat::Md } => {
             let (head, entries) = sessions.show(&directory, &id)?;
-            markdown(&head, &closed(&head, entries))
+            markdown(&head, &close_open_calls(&head, entries))
         }
     }))
 }
 
 /// A session, and every message and how each prompt ended as JSON.
-pub(crate) fn entries_of(sessions: &Sessions, directory: &str, id: &str) -> Result<(Head, Vec<Value>), SessionError> {
+pub(crate) fn entries_of(
+    sessions: &SqliteTranscripts,
+    directory: &str,
+    id: &str,
+) -> Result<(TranscriptHeader, Vec<Value>), SqliteTranscriptError> {
     let (head, entries) = sessions.show(directory, id)?;
-    let entry = |entry: &Entry| match entry {
-        Entry::Message(message) => json!(message),
-        Entry::Outcome(outcome) => json!({"role": "host", "outcome": outcome}),
+    let entry = |entry: &TranscriptEntry| match entry {
+        TranscriptEntry::Message(message) => json!(message),
+        TranscriptEntry::Outcome(outcome) => json!({"role": "host", "outcome": outcome}),
     };
-    let entries = closed(&head, entries).iter().map(entry).collect();
+    let entries = close_open_calls(&head, entries).iter().map(entry).collect();
     Ok((head, entries))
 }
 
 /// The entries with one result for each call.
-fn closed(head: &Head, entries: Vec<Entry>) -> Vec<Entry> {
-    let dialect = Dialect::named(&head.dialect).unwrap_or_default();
+fn close_open_calls(head: &TranscriptHeader, entries: Vec<TranscriptEntry>) -> Vec<TranscriptEntry> {
+    let dialect = Dialect::from_name(&head.dialect).unwrap_or_default();
     let mut closed = Vec::with_capacity(entries.len());
     let mut said = Vec::new();
-    let close = |said: &mut Vec<Message>, closed: &mut Vec<Entry>| {
-        closed.extend(whole(std::mem::take(said), dialect).into_iter().map(Entry::Message));
+    let close = |said: &mut Vec<TranscriptMessage>, closed: &mut Vec<TranscriptEntry>| {
+        closed.extend(complete_calls(std::mem::take(said), dialect).into_iter().map(TranscriptEntry::Message));
     };
     for entry in entries {
         match entry {
-            Entry::Message(message) => said.push(message),
-            Entry::Outcome(_) => {
+            TranscriptEntry::Message(message) => said.push(message),
+            TranscriptEntry::Outcome(_) => {
                 close(&mut said, &mut closed);
                 closed.push(entry);
             }
@@ -98,25 +102,25 @@ fn closed(head: &Head, entries: Vec<Entry>) -> Vec<Entry> {
     closed
 }
 
-fn list(heads: &[Head]) -> String {
-    let line = |head: &Head| {
+fn format_list(heads: &[TranscriptHeader]) -> String {
+    let line = |head: &TranscriptHeader| {
         let updated = humantime::format_rfc3339_seconds(head.updated);
-        format!("{}  {updated}  {}  {}\n", head.id, visible_line(&head.model), visible_line(&head.title))
+        format!("{}  {updated}  {}  {}\n", head.id, sanitize_line(&head.model), sanitize_line(&head.title))
     };
     heads.iter().map(line).collect()
 }
 
 fn pretty(value: &Value) -> String {
-    visible_json(&serde_json::to_string_pretty(value).unwrap_or_default()) + "\n"
+    sanitize_json(&serde_json::to_string_pretty(value).unwrap_or_default()) + "\n"
 }
 
-fn show(head: &Head, entries: &[Entry]) -> String {
-    let mut text = format!("session {} with {}\n", head.id, visible_line(&head.model));
+fn format_transcript(head: &TranscriptHeader, entries: &[TranscriptEntry]) -> String {
+    let mut text = format!("session {} with {}\n", head.id, sanitize_line(&head.model));
     for entry in entries {
         text.push('\n');
         match entry {
-            Entry::Message(Message::User { text: said }) => text.push_str(&format!("> {said}\n")),
-            Entry::Message(Message::Assistant { text: said, calls, .. }) => {
+            TranscriptEntry::Message(TranscriptMessage::User { text: said }) => text.push_str(&format!("> {said}\n")),
+            TranscriptEntry::Message(TranscriptMessage::Assistant { text: said, calls, .. }) => {
                 if !said.trim().is_empty() {
                     text.push_str(&format!("{said}\n"));
                 }
@@ -124,20 +128,24 @@ fn show(head: &Head, entries: &[Entry]) -> String {
                     text.push_str(&format!("* {} {}\n", call.name, call.arguments));
                 }
             }
-            Entry::Message(Message::Tool { text: said, .. }) => text.push_str(&format!("  {said}\n")),
-            Entry::Outcome(outcome) => text.push_str(&done(outcome)),
+            TranscriptEntry::Message(TranscriptMessage::Tool { text: said, .. }) => {
+                text.push_str(&format!("  {said}\n"))
+            }
+            TranscriptEntry::Outcome(outcome) => text.push_str(&format_outcome(outcome)),
         }
     }
     text
 }
 
-fn markdown(head: &Head, entries: &[Entry]) -> String {
+fn markdown(head: &TranscriptHeader, entries: &[TranscriptEntry]) -> String {
     let started = humantime::format_rfc3339_seconds(head.started);
     let mut text = format!("# {}\n\nSession `{}` with `{}`, {started}.\n", head.title, head.id, head.model);
     for entry in entries {
         match entry {
-            Entry::Message(Message::User { text: said }) => text.push_str(&format!("\n## Prompt\n\n{said}\n")),
-            Entry::Message(Message::Assistant { text: said, calls, .. }) => {
+            TranscriptEntry::Message(TranscriptMessage::User { text: said }) => {
+                text.push_str(&format!("\n## Prompt\n\n{said}\n"))
+            }
+            TranscriptEntry::Message(TranscriptMessage::Assistant { text: said, calls, .. }) => {
                 if !said.trim().is_empty() {
                     text.push_str(&format!("\n{said}\n"));
                 }
@@ -145,15 +153,17 @@ fn markdown(head: &Head, entries: &[Entry]) -> String {
                     text.push_str(&format!("\n`{}`\n\n{}\n", call.name, fenced(&call.arguments)));
                 }
             }
-            Entry::Message(Message::Tool { text: said, .. }) => text.push_str(&format!("\n{}\n", fenced(said))),
-            Entry::Outcome(outcome) => text.push_str(&format!("\n{}\n", fenced(&done(outcome)))),
+            TranscriptEntry::Message(TranscriptMessage::Tool { text: said, .. }) => {
+                text.push_str(&format!("\n{}\n", fenced(said)))
+            }
+            TranscriptEntry::Outcome(outcome) => text.push_str(&format!("\n{}\n", fenced(&format_outcome(outcome)))),
         }
     }
     text
 }
 
 /// How a prompt ended, and what was truly done.
-fn done(outcome: &Value) -> String {
+fn format_outcome(outcome: &Value) -> String {
     let ledger: Ledger = serde_json::from_value(outcome["ledger"].clone()).unwrap_or_default();
     let lines: String = ledger.lines().iter().map(|line| format!("  {line}\n")).collect();
     format!("ended: {}\nwhat was done:\n{lines}", outcome["why"].as_str().unwrap_or_default())

@@ -5,7 +5,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Taken before the first call sets out.
 #[derive(Debug)]
-pub(crate) struct Signals {
+pub(crate) struct ShutdownSignals {
     interrupt: Signal,
     terminate: Signal,
     hang_up: Signal,
@@ -15,15 +15,15 @@ pub(crate) struct Signals {
 
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Came {
+pub(crate) enum StopSignal {
     /// To stop what is going on.
     Interrupt,
     /// To leave.
-    End,
+    Terminate,
 }
 
-impl Signals {
-    pub(crate) fn take() -> std::io::Result<Self> {
+impl ShutdownSignals {
+    pub(crate) fn install() -> std::io::Result<Self> {
         const SIGXFSZ: i32 = 25;
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
@@ -34,16 +34,16 @@ impl Signals {
     }
 
     /// Waits for the next one.
-    pub(crate) async fn next(&mut self) -> Came {
+    pub(crate) async fn next(&mut self) -> StopSignal {
         tokio::select! {
-            _ = self.interrupt.recv() => Came::Interrupt,
-            _ = self.terminate.recv() => Came::End,
-            _ = self.hang_up.recv() => Came::End,
+            _ = self.interrupt.recv() => StopSignal::Interrupt,
+            _ = self.terminate.recv() => StopSignal::Terminate,
+            _ = self.hang_up.recv() => StopSignal::Terminate,
         }
     }
 
     /// Ends with the runtime.
-    pub(crate) async fn cancel(mut self, cancel: CancellationToken) {
+    pub(crate) async fn cancel_on_signal(mut self, cancel: CancellationToken) {
         self.next().await;
         cancel.cancel();
     }

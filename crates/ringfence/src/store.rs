@@ -17,13 +17,14 @@ use std::time::{Duration, SystemTime};
 
 use ringfence_fs::PLAIN_FILE_FLAGS;
 use ringfence_kernel::{
-    Answered, ApprovalRequest, ArgumentDraft, Grant, NOES_TIME, Noes, Principal, Put, Store, StoreLost, SuspendLifetime,
+    AnswerStatus, ApprovalDecision, ApprovalRequest, ApprovalStore, ArgumentDraft, DENIAL_STREAK_LIFETIME,
+    DenialStreak, Grant, Principal, StoreError, SuspendLifetime,
 };
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, TransactionBehavior, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::owner::Owner;
+use crate::process_lock::ProcessLock;
 
 /// The file, below the state directory.
 pub const STORE_FILE: &str = "state.db";
@@ -36,7 +37,7 @@ const FORMER_STORE_FILE: &str = "approvals.db";
 const TOMBSTONE_VERSION: u32 = 1_000_000;
 
 /// How long other processes may hold the file.
-const PATIENCE: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What makes each version out of the one before. Only ever added to.
 const MIGRATIONS: &[&str] = &[
@@ -120,9 +121,9 @@ const MIGRATIONS: &[&str] = &[
 ];
 
 /// How long an idempotency key is kept, and how many there are of a scope (a token and a path) and in all.
-const KEY_TIME: Duration = Duration::from_hours(24);
+const KEY_LIFETIME: Duration = Duration::from_hours(24);
 const KEYS_PER_SCOPE: i64 = 128;
-const MOST_KEYS: i64 = 4096;
+const MAX_KEYS: i64 = 4096;
 
 /// Of a scope with too many keys the oldest go; one whose request is under way goes last.
 const EVICT_OF_SCOPE: &str = "DELETE FROM idempotency_keys WHERE scope = ?1 AND number NOT IN
@@ -136,25 +137,25 @@ const EVICT_OF_TOKEN: &str = "DELETE FROM idempotency_keys WHERE (SELECT count(*
 
 /// What is known of an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum KeyState {
+pub(crate) enum IdempotencyState {
     /// Nothing: it is the caller's now.
     New,
     /// Another request has it.
-    OtherRequest,
+    Conflict,
     /// The same request has it, and its reply is not there.
-    Unfinished,
+    InProgress,
     /// The reply.
     Done(String),
 }
 
 /// What the API keeps.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Shelf {
+pub(crate) enum ApiTable {
     Sessions,
     Runs,
 }
 
-impl Shelf {
+impl ApiTable {
     const fn table(self) -> &'static str {
         match self {
             Self::Sessions => "api_sessions",
@@ -163,7 +164,7 @@ impl Shelf {
     }
 
     /// Which of them are over, and may go. The others are in use.
-    const fn over(self) -> &'static str {
+    const fn ended_condition(self) -> &'static str {
         match self {
             Self::Sessions => "json_extract(body, '$.view.ended') IS NOT NULL",
             Self::Runs => "json_extract(body, '$.view.state') <> 'running'",
@@ -177,13 +178,13 @@ pub struct SqliteStore {
     file: PathBuf,
     connection: Mutex<Option<Connection>>,
     /// Who waits for what is opened here.
-    owner: OnceLock<Owner>,
+    process_lock: OnceLock<ProcessLock>,
 }
 
 impl SqliteStore {
     /// The store of a state directory. Nothing is opened yet.
     pub fn new(state: &Path) -> Self {
-        Self { file: state.join(STORE_FILE), connection: Mutex::new(None), owner: OnceLock::new() }
+        Self { file: state.join(STORE_FILE), connection: Mutex::new(None), process_lock: OnceLock::new() }
     }
 
     fn exists(&self) -> io::Result<bool> {
@@ -191,7 +192,7 @@ impl SqliteStore {
     }
 
     /// Whether a person trusts the file with this hash to say what may be done in a directory.
-    pub fn is_trusted(&self, directory: &str, sha256: &str) -> Result<bool, StoreLost> {
+    pub fn is_trusted(&self, directory: &str, sha256: &str) -> Result<bool, StoreError> {
         self.read(false, |connection| {
             let query = "SELECT count(*) FROM trusted WHERE directory = ?1 AND sha256 = ?2";
             Ok(connection.query_row(query, [directory, sha256], |row| row.get::<_, i64>(0))? > 0)
@@ -199,7 +200,7 @@ impl SqliteStore {
     }
 
     /// Trusts this one, and no other of the directory any more.
-    pub fn trust(&self, directory: &str, sha256: &str, by: &Principal, now: SystemTime) -> Result<(), StoreLost> {
+    pub fn trust(&self, directory: &str, sha256: &str, by: &Principal, now: SystemTime) -> Result<(), StoreError> {
         self.write(|connection| {
             let query = "INSERT OR REPLACE INTO trusted (directory, sha256, who, since) VALUES (?1, ?2, ?3, ?4)";
             connection.execute(query, params![directory, sha256, by.name, nanos(now)])?;
@@ -208,21 +209,21 @@ impl SqliteStore {
     }
 
     /// Trusts none of the directory any more. False where none was.
-    pub fn distrust(&self, directory: &str) -> Result<bool, StoreLost> {
+    pub fn distrust(&self, directory: &str) -> Result<bool, StoreError> {
         self.read(false, |connection| {
             Ok(connection.execute("DELETE FROM trusted WHERE directory = ?1", [directory])? > 0)
         })
     }
 
     /// The digest of what the server of this tool said about it when it was last used.
-    pub fn definition(&self, tool: &str) -> Result<Option<String>, StoreLost> {
+    pub fn definition(&self, tool: &str) -> Result<Option<String>, StoreError> {
         self.read(None, |connection| {
             let query = "SELECT digest FROM definitions WHERE tool = ?1";
             Ok(connection.query_row(query, [tool], |row| row.get(0)).optional()?)
         })
     }
 
-    pub fn remember_definition(&self, tool: &str, digest: &str) -> Result<(), StoreLost> {
+    pub fn remember_definition(&self, tool: &str, digest: &str) -> Result<(), StoreError> {
         self.write(|connection| {
             connection.execute("INSERT OR REPLACE INTO definitions (tool, digest) VALUES (?1, ?2)", [tool, digest])?;
             Ok(())
@@ -231,14 +232,14 @@ impl SqliteStore {
 
     /// Keeps something of the API, in place of what was kept under its id before, and of those that are over only so many.
     /// Where there are more, the token that has most of them loses its oldest: no token pushes out what is another's.
-    pub(crate) fn keep(&self, shelf: Shelf, id: &str, body: &str, most: usize) -> Result<(), StoreLost> {
+    pub(crate) fn save_record(&self, shelf: ApiTable, id: &str, body: &str, most: usize) -> Result<(), StoreError> {
         let table = shelf.table();
         self.write(|connection| {
             let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let query =
                 format!("INSERT INTO {table} (id, body) VALUES (?1, ?2) ON CONFLICT (id) DO UPDATE SET body = ?2");
             change.execute(&query, [id, body])?;
-            let (over, owner) = (shelf.over(), "json_extract(body, '$.owner')");
+            let (over, owner) = (shelf.ended_condition(), "json_extract(body, '$.owner')");
             let query = format!(
                 "DELETE FROM {table} WHERE (SELECT count(*) FROM {table} WHERE {over}) > ?1 AND number =
                      (SELECT min(number) FROM {table} WHERE {over} AND {owner} =
@@ -250,11 +251,11 @@ impl SqliteStore {
     }
 
     /// What is kept there, the oldest first.
-    pub(crate) fn kept(&self, shelf: Shelf) -> Result<Vec<String>, StoreLost> {
+    pub(crate) fn records(&self, shelf: ApiTable) -> Result<Vec<String>, StoreError> {
         self.read(Vec::new(), |connection| {
             let query = format!("SELECT body FROM {} ORDER BY number", shelf.table());
             let mut statement = connection.prepare(&query)?;
-            Ok(statement.query_map([], text)?.collect::<Result<_, _>>()?)
+            Ok(statement.query_map([], column_text)?.collect::<Result<_, _>>()?)
         })
     }
 
@@ -265,24 +266,24 @@ impl SqliteStore {
         key: &str,
         digest: &str,
         now: SystemTime,
-    ) -> Result<KeyState, StoreLost> {
+    ) -> Result<IdempotencyState, StoreError> {
         self.write(|connection| {
             let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let long_ago = now.checked_sub(KEY_TIME).unwrap_or(SystemTime::UNIX_EPOCH);
+            let long_ago = now.checked_sub(KEY_LIFETIME).unwrap_or(SystemTime::UNIX_EPOCH);
             change.execute("DELETE FROM idempotency_keys WHERE at <= ?1", [nanos(long_ago)])?;
             let query = "SELECT digest, reply FROM idempotency_keys WHERE scope = ?1 AND key = ?2";
             let found: Option<(String, Option<String>)> =
                 change.query_row(query, [scope, key], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
             let state = match found {
-                Some((other, _)) if other != digest => KeyState::OtherRequest,
-                Some((_, None)) => KeyState::Unfinished,
-                Some((_, Some(reply))) => KeyState::Done(reply),
+                Some((other, _)) if other != digest => IdempotencyState::Conflict,
+                Some((_, None)) => IdempotencyState::InProgress,
+                Some((_, Some(reply))) => IdempotencyState::Done(reply),
                 None => {
                     let query = "INSERT INTO idempotency_keys (scope, key, digest, at) VALUES (?1, ?2, ?3, ?4)";
                     change.execute(query, params![scope, key, digest, nanos(now)])?;
                     change.execute(EVICT_OF_SCOPE, params![scope, KEYS_PER_SCOPE])?;
-                    change.execute(EVICT_OF_TOKEN, [MOST_KEYS])?;
-                    KeyState::New
+                    change.execute(EVICT_OF_TOKEN, [MAX_KEYS])?;
+                    IdempotencyState::New
                 }
             };
             change.commit()?;
@@ -291,7 +292,7 @@ impl SqliteStore {
     }
 
     /// Keeps the reply of a request that has a key.
-    pub(crate) fn keep_reply(&self, scope: &str, key: &str, reply: &str) -> Result<(), StoreLost> {
+    pub(crate) fn save_reply(&self, scope: &str, key: &str, reply: &str) -> Result<(), StoreError> {
         self.write(|connection| {
             let query = "UPDATE idempotency_keys SET reply = ?3 WHERE scope = ?1 AND key = ?2";
             connection.execute(query, [scope, key, reply])?;
@@ -300,7 +301,7 @@ impl SqliteStore {
     }
 
     /// Gives a key back: its request did nothing.
-    pub(crate) fn free_key(&self, scope: &str, key: &str) -> Result<(), StoreLost> {
+    pub(crate) fn release_key(&self, scope: &str, key: &str) -> Result<(), StoreError> {
         self.write(|connection| {
             connection.execute("DELETE FROM idempotency_keys WHERE scope = ?1 AND key = ?2", [scope, key])?;
             Ok(())
@@ -308,14 +309,14 @@ impl SqliteStore {
     }
 
     /// Who waits for what this process opens. It is there from the first request on.
-    fn owner(&self) -> Result<&Owner, StoreLost> {
-        if let Some(owner) = self.owner.get() {
+    fn process_lock(&self) -> Result<&ProcessLock, StoreError> {
+        if let Some(owner) = self.process_lock.get() {
             return Ok(owner);
         }
         // The file makes the directory, if it is missing.
         self.write(|_| Ok(()))?;
-        let owner = Owner::new(self.state()).map_err(StoreLost)?;
-        Ok(self.owner.get_or_init(|| owner))
+        let owner = ProcessLock::new(self.state()).map_err(StoreError)?;
+        Ok(self.process_lock.get_or_init(|| owner))
     }
 
     fn state(&self) -> &Path {
@@ -323,12 +324,12 @@ impl SqliteStore {
     }
 
     /// Forgets the requests that nobody waits for any more.
-    fn sweep(&self, connection: &Connection) -> Result<(), Fault> {
-        let ours = self.owner.get().map(Owner::id);
+    fn remove_abandoned(&self, connection: &Connection) -> Result<(), SqliteError> {
+        let ours = self.process_lock.get().map(ProcessLock::id);
         let mut statement = connection.prepare("SELECT DISTINCT owner FROM requests WHERE owner IS NOT NULL")?;
-        let owners: Vec<String> = statement.query_map([], text)?.collect::<Result<_, _>>()?;
+        let owners: Vec<String> = statement.query_map([], column_text)?.collect::<Result<_, _>>()?;
         for owner in owners.iter().filter(|owner| Some(owner.as_str()) != ours) {
-            if Owner::is_gone(self.state(), owner)? {
+            if ProcessLock::is_stale(self.state(), owner)? {
                 connection.execute("DELETE FROM requests WHERE owner = ?1", [owner])?;
             }
         }
@@ -336,21 +337,21 @@ impl SqliteStore {
     }
 
     /// Reads, where there is something to read: what was never written is empty.
-    fn read<T>(&self, empty: T, work: impl FnOnce(&mut Connection) -> Result<T, Fault>) -> Result<T, StoreLost> {
+    fn read<T>(&self, empty: T, work: impl FnOnce(&mut Connection) -> Result<T, SqliteError>) -> Result<T, StoreError> {
         let unopened = self.lock().is_none();
-        if unopened && !self.exists().map_err(StoreLost)? {
+        if unopened && !self.exists().map_err(StoreError)? {
             return Ok(empty);
         }
         self.write(work)
     }
 
-    fn write<T>(&self, work: impl FnOnce(&mut Connection) -> Result<T, Fault>) -> Result<T, StoreLost> {
+    fn write<T>(&self, work: impl FnOnce(&mut Connection) -> Result<T, SqliteError>) -> Result<T, StoreError> {
         let mut connection = self.lock();
         let open = match connection.as_mut() {
             Some(open) => open,
-            None => connection.insert(open(&self.file).map_err(Fault::lost)?),
+            None => connection.insert(open(&self.file).map_err(SqliteError::into_store_error)?),
         };
-        work(open).map_err(Fault::lost)
+        work(open).map_err(SqliteError::into_store_error)
     }
 
     /// SQLite ends a transaction by itself where a panic leaves one.
@@ -359,11 +360,11 @@ impl SqliteStore {
     }
 }
 
-impl Store for SqliteStore {
-    fn open_request(&self, request: &ApprovalRequest) -> Result<(), StoreLost> {
-        let owner = self.owner()?.id();
+impl ApprovalStore for SqliteStore {
+    fn open_request(&self, request: &ApprovalRequest) -> Result<(), StoreError> {
+        let owner = self.process_lock()?.id();
         self.write(|connection| {
-            let body = json(request)?;
+            let body = to_json(request)?;
             let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             change.execute("DELETE FROM requests WHERE expires <= ?1", [nanos(request.opened)])?;
             let values = params![request.id, body, nanos(request.expires), owner];
@@ -372,56 +373,57 @@ impl Store for SqliteStore {
         })
     }
 
-    fn request(&self, id: &str) -> Result<Option<ApprovalRequest>, StoreLost> {
+    fn request(&self, id: &str) -> Result<Option<ApprovalRequest>, StoreError> {
         self.read(None, |connection| {
-            let found = connection.query_row("SELECT body FROM requests WHERE id = ?1", [id], text).optional()?;
-            found.map(|body| parsed(&body)).transpose()
+            let found =
+                connection.query_row("SELECT body FROM requests WHERE id = ?1", [id], column_text).optional()?;
+            found.map(|body| from_json(&body)).transpose()
         })
     }
 
-    fn pending(&self, now: SystemTime) -> Result<Vec<ApprovalRequest>, StoreLost> {
+    fn pending(&self, now: SystemTime) -> Result<Vec<ApprovalRequest>, StoreError> {
         self.read(Vec::new(), |connection| {
-            self.sweep(connection)?;
+            self.remove_abandoned(connection)?;
             let query = "SELECT body FROM requests WHERE answer IS NULL AND expires > ?1 ORDER BY number";
-            all(connection, query, now)
+            query_all(connection, query, now)
         })
     }
 
-    fn answer(&self, id: &str, answered: &Answered, now: SystemTime) -> Result<Put, StoreLost> {
-        self.read(Put::Unknown, |connection| {
-            self.sweep(connection)?;
-            let values = params![id, json(answered)?, nanos(now)];
+    fn answer(&self, id: &str, answered: &ApprovalDecision, now: SystemTime) -> Result<AnswerStatus, StoreError> {
+        self.read(AnswerStatus::UnknownRequest, |connection| {
+            self.remove_abandoned(connection)?;
+            let values = params![id, to_json(answered)?, nanos(now)];
             let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let query = "UPDATE requests SET answer = ?2 WHERE id = ?1 AND answer IS NULL AND expires > ?3";
             if change.execute(query, values)? == 1 {
                 change.commit()?;
-                return Ok(Put::First);
+                return Ok(AnswerStatus::Accepted);
             }
             let query = "SELECT answer IS NULL FROM requests WHERE id = ?1";
             let open: Option<bool> = change.query_row(query, [id], |row| row.get(0)).optional()?;
             Ok(match open {
-                None => Put::Unknown,
-                Some(true) => Put::Expired,
-                Some(false) => Put::Already,
+                None => AnswerStatus::UnknownRequest,
+                Some(true) => AnswerStatus::Expired,
+                Some(false) => AnswerStatus::AlreadyAnswered,
             })
         })
     }
 
-    fn answer_of(&self, id: &str) -> Result<Option<Answered>, StoreLost> {
+    fn answer_of(&self, id: &str) -> Result<Option<ApprovalDecision>, StoreError> {
         self.read(None, |connection| {
             let query = "SELECT answer FROM requests WHERE id = ?1 AND answer IS NOT NULL";
-            let found = connection.query_row(query, [id], text).optional()?;
-            found.map(|answer| parsed(&answer)).transpose()
+            let found = connection.query_row(query, [id], column_text).optional()?;
+            found.map(|answer| from_json(&answer)).transpose()
         })
     }
 
-    fn leave(&self, id: &str, lifetime: SuspendLifetime) -> Result<(), StoreLost> {
+    fn detach(&self, id: &str, lifetime: SuspendLifetime) -> Result<(), StoreError> {
         self.read((), |connection| {
             let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let body = change.query_row("SELECT body FROM requests WHERE id = ?1", [id], text).optional()?;
+            let body = change.query_row("SELECT body FROM requests WHERE id = ?1", [id], column_text).optional()?;
             if let Some(body) = body {
-                let request = ApprovalRequest { suspended: true, ..parsed(&body)? };
-                change.execute("UPDATE requests SET body = ?2 WHERE id = ?1", [id, &json(&request)?])?;
+                let request = ApprovalRequest { suspended: true, ..from_json(&body)? };
+                change.execute("UPDATE requests SET body = ?2 WHERE id = ?1", [id, &to_json(&request)?])?;
             }
             if lifetime == SuspendLifetime::Persistent {
                 change.execute("UPDATE requests SET owner = NULL WHERE id = ?1", [id])?;
@@ -430,51 +432,51 @@ impl Store for SqliteStore {
         })
     }
 
-    fn set_draft(&self, id: &str, draft: &ArgumentDraft) -> Result<bool, StoreLost> {
+    fn set_draft(&self, id: &str, draft: &ArgumentDraft) -> Result<bool, StoreError> {
         self.read(false, |connection| {
             let query = "UPDATE requests SET draft = ?2, draft_id = ?3 WHERE id = ?1 AND (?4 OR draft_id = ?3)";
-            let values = params![id, json(draft)?, draft.id, draft.outcome.is_none()];
+            let values = params![id, to_json(draft)?, draft.id, draft.outcome.is_none()];
             Ok(connection.execute(query, values)? == 1)
         })
     }
 
-    fn draft_of(&self, id: &str) -> Result<Option<ArgumentDraft>, StoreLost> {
+    fn draft_of(&self, id: &str) -> Result<Option<ArgumentDraft>, StoreError> {
         self.read(None, |connection| {
             let query = "SELECT draft FROM requests WHERE id = ?1 AND draft IS NOT NULL";
-            let found = connection.query_row(query, [id], text).optional()?;
-            found.map(|draft| parsed(&draft)).transpose()
+            let found = connection.query_row(query, [id], column_text).optional()?;
+            found.map(|draft| from_json(&draft)).transpose()
         })
     }
 
-    fn close(&self, id: &str) -> Result<(), StoreLost> {
+    fn close_request(&self, id: &str) -> Result<(), StoreError> {
         self.read((), |connection| {
             connection.execute("DELETE FROM requests WHERE id = ?1", [id])?;
             Ok(())
         })
     }
 
-    fn add_grant(&self, grant: &Grant) -> Result<(), StoreLost> {
+    fn add_grant(&self, grant: &Grant) -> Result<(), StoreError> {
         self.write(|connection| {
-            let values = params![grant.id, json(grant)?, nanos(grant.until)];
+            let values = params![grant.id, to_json(grant)?, nanos(grant.until)];
             connection.execute("INSERT INTO grants (id, body, until) VALUES (?1, ?2, ?3)", values)?;
             Ok(())
         })
     }
 
-    fn grants(&self, now: SystemTime) -> Result<Vec<Grant>, StoreLost> {
+    fn grants(&self, now: SystemTime) -> Result<Vec<Grant>, StoreError> {
         self.read(Vec::new(), |connection| {
-            all(connection, "SELECT body FROM grants WHERE until > ?1 ORDER BY number", now)
+            query_all(connection, "SELECT body FROM grants WHERE until > ?1 ORDER BY number", now)
         })
     }
 
-    fn revoke(&self, id: &str) -> Result<bool, StoreLost> {
+    fn revoke_grant(&self, id: &str) -> Result<bool, StoreError> {
         self.read(false, |connection| Ok(connection.execute("DELETE FROM grants WHERE id = ?1", [id])? > 0))
     }
 
-    fn count_no(&self, session: &str, principal: &str, now: SystemTime) -> Result<(), StoreLost> {
+    fn record_denial(&self, session: &str, principal: &str, now: SystemTime) -> Result<(), StoreError> {
         self.write(|connection| {
             let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let long_ago = now.checked_sub(NOES_TIME).unwrap_or(SystemTime::UNIX_EPOCH);
+            let long_ago = now.checked_sub(DENIAL_STREAK_LIFETIME).unwrap_or(SystemTime::UNIX_EPOCH);
             change.execute("DELETE FROM denials WHERE last <= ?1", [nanos(long_ago)])?;
             let query = "INSERT INTO denials (session, principal, count, last) VALUES (?1, ?2, 1, ?3)
                          ON CONFLICT (session) DO UPDATE SET count = count + 1, last = ?3";
@@ -483,22 +485,22 @@ impl Store for SqliteStore {
         })
     }
 
-    fn noes(&self) -> Result<Vec<Noes>, StoreLost> {
+    fn denial_streaks(&self) -> Result<Vec<DenialStreak>, StoreError> {
         self.read(Vec::new(), |connection| {
             let mut statement = connection.prepare("SELECT session, principal, count FROM denials ORDER BY number")?;
             let noes = statement.query_map([], |row| {
                 let count = u64::try_from(row.get::<_, i64>(2)?).unwrap_or_default();
-                Ok(Noes { session: row.get(0)?, principal: row.get(1)?, count })
+                Ok(DenialStreak { session: row.get(0)?, principal: row.get(1)?, count })
             })?;
             Ok(noes.collect::<Result<_, _>>()?)
         })
     }
 
-    fn forget_noes(&self, session: &str) -> Result<bool, StoreLost> {
+    fn reset_denials(&self, session: &str) -> Result<bool, StoreError> {
         self.read(false, |connection| Ok(connection.execute("DELETE FROM denials WHERE session = ?1", [session])? > 0))
     }
 
-    fn use_once(&self, nonce: &str, expires: SystemTime, now: SystemTime) -> Result<bool, StoreLost> {
+    fn consume_nonce(&self, nonce: &str, expires: SystemTime, now: SystemTime) -> Result<bool, StoreError> {
         self.write(|connection| {
             let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             change.execute("DELETE FROM used_resume_tokens WHERE expires <= ?1", [nanos(now)])?;
@@ -510,7 +512,7 @@ impl Store for SqliteStore {
         })
     }
 
-    fn key(&self) -> Result<[u8; 32], StoreLost> {
+    fn sealing_key(&self) -> Result<[u8; 32], StoreError> {
         self.write(|connection| {
             let read = |connection: &Connection| {
                 connection.query_row("SELECT key FROM keys WHERE name = 'seal'", [], |row| row.get(0)).optional()
@@ -528,12 +530,12 @@ impl Store for SqliteStore {
 }
 
 /// A connection of one's own to the store of a state directory.
-pub(crate) fn connect(state: &Path) -> Result<Connection, Fault> {
+pub(crate) fn connect(state: &Path) -> Result<Connection, SqliteError> {
     open(&state.join(STORE_FILE))
 }
 
 /// Opens the file, makes it if it is missing, and brings it to this version.
-fn open(file: &Path) -> Result<Connection, Fault> {
+fn open(file: &Path) -> Result<Connection, SqliteError> {
     if let Some(state) = file.parent() {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
     }
@@ -575,15 +577,15 @@ fn open_lock(database: &Path) -> io::Result<File> {
     Ok(lock)
 }
 
-fn open_existing(file: &Path) -> Result<Connection, Fault> {
+fn open_existing(file: &Path) -> Result<Connection, SqliteError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(file, flags)?;
-    connection.busy_timeout(PATIENCE)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     Ok(connection)
 }
 
 /// Moves the store of an earlier version to its present name, and leaves a tombstone for earlier versions.
-fn adopt_former_store(file: &Path) -> Result<(), Fault> {
+fn adopt_former_store(file: &Path) -> Result<(), SqliteError> {
     let former = file.with_file_name(FORMER_STORE_FILE);
     let is_adopted = file.try_exists()?;
     if is_adopted && former.try_exists()? {
@@ -614,7 +616,7 @@ fn schema_version(connection: &Connection) -> rusqlite::Result<u32> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
-fn migrate(connection: &mut Connection) -> Result<(), Fault> {
+fn migrate(connection: &mut Connection) -> Result<(), SqliteError> {
     let newest = u32::try_from(MIGRATIONS.len()).unwrap_or(u32::MAX);
     if schema_version(connection)? == newest {
         return Ok(());
@@ -623,7 +625,7 @@ fn migrate(connection: &mut Connection) -> Result<(), Fault> {
     let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found = schema_version(&change)?;
     let Some(missing) = usize::try_from(found).ok().and_then(|found| MIGRATIONS.get(found..)) else {
-        return Err(Fault::Newer { found, newest });
+        return Err(SqliteError::Newer { found, newest });
     };
     for step in missing {
         change.execute_batch(step)?;
@@ -634,7 +636,7 @@ fn migrate(connection: &mut Connection) -> Result<(), Fault> {
 
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum SqliteError {
     #[error(
         "`{STORE_FILE}` in the state directory was made by a later ringfence: version {found}, and this one knows {newest}"
     )]
@@ -655,7 +657,7 @@ pub(crate) enum Fault {
     Io(#[from] io::Error),
 }
 
-impl From<rusqlite::Error> for Fault {
+impl From<rusqlite::Error> for SqliteError {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Damaged(error.into()),
@@ -667,28 +669,32 @@ impl From<rusqlite::Error> for Fault {
     }
 }
 
-impl Fault {
-    pub(crate) fn lost(self) -> StoreLost {
-        StoreLost(io::Error::other(self))
+impl SqliteError {
+    pub(crate) fn into_store_error(self) -> StoreError {
+        StoreError(io::Error::other(self))
     }
 }
 
-fn text(row: &rusqlite::Row<'_>) -> rusqlite::Result<String> {
+fn column_text(row: &rusqlite::Row<'_>) -> rusqlite::Result<String> {
     row.get(0)
 }
 
-fn all<T: DeserializeOwned>(connection: &Connection, query: &str, now: SystemTime) -> Result<Vec<T>, Fault> {
+fn query_all<T: DeserializeOwned>(
+    connection: &Connection,
+    query: &str,
+    now: SystemTime,
+) -> Result<Vec<T>, SqliteError> {
     let mut statement = connection.prepare(query)?;
-    let rows = statement.query_map([nanos(now)], text)?;
-    rows.map(|body| parsed(&body?)).collect()
+    let rows = statement.query_map([nanos(now)], column_text)?;
+    rows.map(|body| from_json(&body?)).collect()
 }
 
-pub(crate) fn json(value: &impl Serialize) -> Result<String, Fault> {
-    serde_json::to_string(value).map_err(|error| Fault::Io(error.into()))
+pub(crate) fn to_json(value: &impl Serialize) -> Result<String, SqliteError> {
+    serde_json::to_string(value).map_err(|error| SqliteError::Io(error.into()))
 }
 
-pub(crate) fn parsed<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
-    serde_json::from_str(text).map_err(|error| Fault::Damaged(error.into()))
+pub(crate) fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, SqliteError> {
+    serde_json::from_str(text).map_err(|error| SqliteError::Damaged(error.into()))
 }
 
 /// Since 1970. What is later than these numbers reach is as late as they do.
@@ -703,7 +709,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::{EVICT_OF_TOKEN, KeyState, Shelf, SqliteStore};
+    use super::{ApiTable, EVICT_OF_TOKEN, IdempotencyState, SqliteStore};
 
     #[test]
     fn one_token_pushes_out_no_idempotency_key_of_another() {
@@ -715,18 +721,18 @@ mod tests {
             store.write(|connection| Ok(connection.execute(EVICT_OF_TOKEN, [MOST])?)).unwrap();
             claimed
         };
-        assert_eq!(claim("other\n/p", "k"), KeyState::New);
-        store.keep_reply("other\n/p", "k", "r").unwrap();
-        assert_eq!(claim("busy\n/0", "under way"), KeyState::New);
+        assert_eq!(claim("other\n/p", "k"), IdempotencyState::New);
+        store.save_reply("other\n/p", "k", "r").unwrap();
+        assert_eq!(claim("busy\n/0", "under way"), IdempotencyState::New);
         for number in 0..MOST * 2 {
             let (scope, key) = (format!("busy\n/{number}"), number.to_string());
-            assert_eq!(claim(&scope, &key), KeyState::New);
-            store.keep_reply(&scope, &key, "r").unwrap();
+            assert_eq!(claim(&scope, &key), IdempotencyState::New);
+            store.save_reply(&scope, &key, "r").unwrap();
         }
-        assert_eq!(claim("other\n/p", "k"), KeyState::Done("r".to_owned()));
+        assert_eq!(claim("other\n/p", "k"), IdempotencyState::Done("r".to_owned()));
         // Of its own the oldest are gone, and none whose request is under way.
-        assert_eq!(claim("busy\n/0", "under way"), KeyState::Unfinished);
-        assert_eq!(claim("busy\n/0", "0"), KeyState::New);
+        assert_eq!(claim("busy\n/0", "under way"), IdempotencyState::InProgress);
+        assert_eq!(claim("busy\n/0", "0"), IdempotencyState::New);
     }
 
     #[test]
@@ -734,16 +740,16 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let store = SqliteStore::new(state.path());
         for (shelf, open, over) in [
-            (Shelf::Sessions, json!({"ended": null}), json!({"ended": "t"})),
-            (Shelf::Runs, json!({"state": "running"}), json!({"state": "answered"})),
+            (ApiTable::Sessions, json!({"ended": null}), json!({"ended": "t"})),
+            (ApiTable::Runs, json!({"state": "running"}), json!({"state": "answered"})),
         ] {
             let keep = |id: &str, owner: &str, view: &serde_json::Value| {
-                store.keep(shelf, id, &json!({"id": id, "owner": owner, "view": view}).to_string(), 3).unwrap();
+                store.save_record(shelf, id, &json!({"id": id, "owner": owner, "view": view}).to_string(), 3).unwrap();
             };
             keep("open", "other", &open);
             keep("over", "other", &over);
             (0..9).for_each(|number| keep(&format!("busy-{number}"), "busy", &over));
-            let kept = store.kept(shelf).unwrap();
+            let kept = store.records(shelf).unwrap();
             let ids = kept.iter().map(|body| serde_json::from_str::<serde_json::Value>(body).unwrap()["id"].clone());
             assert_eq!(ids.collect::<Vec<_>>(), ["open", "over", "busy-7", "busy-8"]);
         }

@@ -28,10 +28,10 @@ const DEFAULT_ACL: &str = "system.posix_acl_default";
 const LONGEST_ACL: usize = 64 << 10;
 
 /// Links that a path may lead through, as for the kernel.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 
 /// Below the state directory: what is looked into as well, because keys are in it.
-const AUDIT: &str = "audit";
+const AUDIT_DIRECTORY: &str = "audit";
 
 /// A file or directory of ours that others could have written.
 #[derive(Debug, thiserror::Error)]
@@ -47,22 +47,22 @@ pub enum UnsafeFile {
     )]
     DefaultAcl { path: String, what: &'static str },
     #[error("`{path}` cannot be checked for who may write to it: {source}")]
-    Look { path: String, source: std::io::Error },
+    Stat { path: String, source: std::io::Error },
 }
 
 /// Checks a config file, and every directory above it.
 pub(crate) fn check_config(file: &Path) -> Result<(), UnsafeFile> {
-    walk(file, "your config")
+    check_path(file, "your config")
 }
 
 /// Checks the state directory, every directory above it and what is in it. One that is missing is made by us later.
 pub(crate) fn check_state(state: &Path) -> Result<(), UnsafeFile> {
     const WHAT: &str = "ringfence's state";
-    walk(state, WHAT)?;
-    for directory in [state.to_owned(), state.join(AUDIT)] {
+    check_path(state, WHAT)?;
+    for directory in [state.to_owned(), state.join(AUDIT_DIRECTORY)] {
         check_new_files(&directory, WHAT)?;
         for entry in entries(&directory)? {
-            if let Some(found) = look(&entry)? {
+            if let Some(found) = stat(&entry)? {
                 check(&entry, &found, WHAT)?;
             }
         }
@@ -71,11 +71,11 @@ pub(crate) fn check_state(state: &Path) -> Result<(), UnsafeFile> {
 }
 
 /// From the root down to `path`, as far as it is there, along every link: whoever can replace a link chooses what is used.
-fn walk(path: &Path, what: &'static str) -> Result<(), UnsafeFile> {
-    let failed = |path: &Path, source| UnsafeFile::Look { path: path.display().to_string(), source };
+fn check_path(path: &Path, what: &'static str) -> Result<(), UnsafeFile> {
+    let failed = |path: &Path, source| UnsafeFile::Stat { path: path.display().to_string(), source };
     let mut path = std::path::absolute(path).map_err(|source| failed(path, source))?;
-    for _ in 0..MOST_LINKS {
-        let Some(link) = walk_to_link(&path, what)? else { return Ok(()) };
+    for _ in 0..MAX_LINKS {
+        let Some(link) = check_to_link(&path, what)? else { return Ok(()) };
         let target = std::fs::read_link(&link).map_err(|source| failed(&link, source))?;
         let rest = path.strip_prefix(&link).map(Path::to_owned).unwrap_or_default();
         path = link.parent().unwrap_or(&link).join(target);
@@ -87,12 +87,12 @@ fn walk(path: &Path, what: &'static str) -> Result<(), UnsafeFile> {
 }
 
 /// The same down to the first link, if there is one.
-fn walk_to_link(path: &Path, what: &'static str) -> Result<Option<PathBuf>, UnsafeFile> {
+fn check_to_link(path: &Path, what: &'static str) -> Result<Option<PathBuf>, UnsafeFile> {
     let above: Vec<&Path> = path.ancestors().collect();
     for place in above.into_iter().rev() {
-        let Some(found) = look(place)? else { break };
+        let Some(found) = stat(place)? else { break };
         let is_above = place != path;
-        if !(is_above && found.is_dir() && found.mode() & STICKY != 0 && is_ours(&found)) {
+        if !(is_above && found.is_dir() && found.mode() & STICKY != 0 && is_own_or_root(&found)) {
             check(place, &found, what)?;
         }
         if found.is_symlink() {
@@ -104,7 +104,7 @@ fn walk_to_link(path: &Path, what: &'static str) -> Result<Option<PathBuf>, Unsa
 
 fn check(path: &Path, found: &Metadata, what: &'static str) -> Result<(), UnsafeFile> {
     let shown = || path.display().to_string();
-    if !is_ours(found) {
+    if !is_own_or_root(found) {
         return Err(UnsafeFile::Owner { path: shown(), owner: found.uid(), what });
     }
     // The modes of a link say nothing; that it is ours does.
@@ -143,7 +143,7 @@ fn read_acl(path: &Path, name: &str) -> Result<Option<Vec<u8>>, UnsafeFile> {
             Ok(Some(acl))
         }
         Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOENT) => Ok(None),
-        Err(error) => Err(UnsafeFile::Look { path: path.display().to_string(), source: error.into() }),
+        Err(error) => Err(UnsafeFile::Stat { path: path.display().to_string(), source: error.into() }),
     }
 }
 
@@ -169,15 +169,15 @@ fn acl_lets_others_write(acl: &[u8]) -> bool {
     })
 }
 
-fn is_ours(found: &Metadata) -> bool {
+fn is_own_or_root(found: &Metadata) -> bool {
     found.uid() == 0 || found.uid() == geteuid().as_raw()
 }
 
-fn look(path: &Path) -> Result<Option<Metadata>, UnsafeFile> {
+fn stat(path: &Path) -> Result<Option<Metadata>, UnsafeFile> {
     match std::fs::symlink_metadata(path) {
         Ok(found) => Ok(Some(found)),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
-        Err(source) => Err(UnsafeFile::Look { path: path.display().to_string(), source }),
+        Err(source) => Err(UnsafeFile::Stat { path: path.display().to_string(), source }),
     }
 }
 
@@ -185,7 +185,7 @@ fn entries(directory: &Path) -> Result<Vec<PathBuf>, UnsafeFile> {
     let listed = std::fs::read_dir(directory).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
     match listed {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        listed => listed.map_err(|source| UnsafeFile::Look { path: directory.display().to_string(), source }),
+        listed => listed.map_err(|source| UnsafeFile::Stat { path: directory.display().to_string(), source }),
     }
 }
 
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_could_have_written_is_not_used() {
+    fn files_writable_by_others_are_refused() {
         let (directory, state) = open_to_all();
         check_state(&state).unwrap();
         for (path, mode) in [

@@ -8,10 +8,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use ringfence_kernel::Scope;
+use ringfence_kernel::AuthScope;
 
 use crate::lock::lock;
-use crate::tokens::Owner;
+use crate::tokens::TokenIdentity;
 
 /// How many there may be at once.
 #[derive(Clone, Copy, Debug)]
@@ -42,8 +42,8 @@ impl TokenSlots {
     }
 
     /// A slot for the owner of a token. Nothing where the token, or the server, has as many as it may.
-    pub(crate) fn take(&self, who: &Owner) -> Option<SlotPermit> {
-        let reserved = if who.may(Scope::Approve) { 0 } else { self.limits.reserved };
+    pub(crate) fn acquire(&self, who: &TokenIdentity) -> Option<SlotPermit> {
+        let reserved = if who.has_scope(AuthScope::Approve) { 0 } else { self.limits.reserved };
         let mut taken = lock(&self.taken);
         let own = taken.get(&who.id).copied().unwrap_or_default();
         let fits = own < self.limits.per_token && taken.values().sum::<usize>() + reserved < self.limits.total;
@@ -51,7 +51,7 @@ impl TokenSlots {
     }
 
     /// A slot for something that was there before the server started, whatever the limits are.
-    pub(crate) fn take_again(&self, token: &str) -> SlotPermit {
+    pub(crate) fn acquire_existing(&self, token: &str) -> SlotPermit {
         self.permit(&mut lock(&self.taken), &Arc::from(token))
     }
 
@@ -92,29 +92,38 @@ pub(crate) fn heaviest_token<'a>(owners: impl Iterator<Item = &'a str>) -> Optio
 mod tests {
     use std::collections::BTreeSet;
 
-    use ringfence_kernel::{Assurance, Scope};
+    use ringfence_kernel::{Assurance, AuthScope};
 
     use super::{SlotLimits, TokenSlots};
-    use crate::tokens::Owner;
+    use crate::tokens::TokenIdentity;
 
-    fn owner(name: &str, scope: Scope) -> Owner {
-        Owner { id: name.into(), name: name.into(), scopes: BTreeSet::from([scope]), assurance: Assurance::Relayed }
+    fn test_identity(name: &str, scope: AuthScope) -> TokenIdentity {
+        TokenIdentity {
+            id: name.into(),
+            name: name.into(),
+            scopes: BTreeSet::from([scope]),
+            assurance: Assurance::Relayed,
+        }
     }
 
     #[test]
     fn a_token_takes_its_own_slots_and_agents_together_leave_some_to_people() {
         let slots = TokenSlots::new(SlotLimits { per_token: 3, total: 8, reserved: 2 });
-        let (a, b, c) = (owner("a", Scope::Call), owner("b", Scope::Call), owner("c", Scope::Call));
-        let person = owner("page", Scope::Approve);
-        let mut held: Vec<_> = (0..3).map(|_| slots.take(&a).unwrap()).collect();
-        assert!(slots.take(&a).is_none());
-        held.extend((0..3).map(|_| slots.take(&b).unwrap()));
-        assert!(slots.take(&c).is_none(), "the rest is for people");
-        held.extend((0..2).map(|_| slots.take(&person).unwrap()));
-        assert!(slots.take(&person).is_none());
+        let (a, b, c) = (
+            test_identity("a", AuthScope::Call),
+            test_identity("b", AuthScope::Call),
+            test_identity("c", AuthScope::Call),
+        );
+        let person = test_identity("page", AuthScope::Approve);
+        let mut held: Vec<_> = (0..3).map(|_| slots.acquire(&a).unwrap()).collect();
+        assert!(slots.acquire(&a).is_none());
+        held.extend((0..3).map(|_| slots.acquire(&b).unwrap()));
+        assert!(slots.acquire(&c).is_none(), "the rest is for people");
+        held.extend((0..2).map(|_| slots.acquire(&person).unwrap()));
+        assert!(slots.acquire(&person).is_none());
         assert_eq!(slots.count(), 8);
         held.clear();
         assert_eq!(slots.count(), 0);
-        assert!(slots.take(&a).is_some());
+        assert!(slots.acquire(&a).is_some());
     }
 }

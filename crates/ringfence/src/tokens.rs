@@ -14,23 +14,23 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ringfence_fs::PLAIN_FILE_FLAGS;
-use ringfence_kernel::{Assurance, Principal, Scope};
+use ringfence_kernel::{Assurance, AuthScope, Principal};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 const FILE: &str = "tokens.json";
 const LOCK: &str = "tokens.lock";
-const LONGEST_FILE: u64 = 1 << 20;
-const LONGEST_NAME: usize = 64;
+const MAX_FILE_BYTES: u64 = 1 << 20;
+const MAX_NAME_CHARS: usize = 64;
 
 /// How long the token of a page holds.
-pub const PAGE_TIME: Duration = Duration::from_secs(12 * 60 * 60);
+pub const PAGE_TOKEN_LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// How long a link to the page can be used.
-const LINK_TIME: Duration = Duration::from_secs(60 * 60);
+const LOGIN_CODE_LIFETIME: Duration = Duration::from_secs(60 * 60);
 
 /// More tokens than this are nobody's.
-const MOST: usize = 1024;
+const MAX_TOKENS: usize = 1024;
 
 /// What every id begins with. No name has a full stop in it, so no id is the name of a token that has none.
 const ID_MARK: &str = "tok.";
@@ -39,18 +39,18 @@ const ID_MARK: &str = "tok.";
 const ID_LENGTH: usize = ID_MARK.len() + 32;
 
 /// What every token begins with, so that it is known where one was left lying about.
-const MARK: &str = "rft_";
+const TOKEN_PREFIX: &str = "rft_";
 
 /// Why nothing could be done about tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    #[error("`{0}` is no name for a token: up to {LONGEST_NAME} letters, digits, `-` and `_` are")]
+    #[error("`{0}` is no name for a token: up to {MAX_NAME_CHARS} letters, digits, `-` and `_` are")]
     Name(String),
     #[error("there is a token `{0}` already; `ringfence token revoke {0}` takes it back")]
     Taken(String),
     #[error("there is no token `{0}`; `ringfence token list` has those that there are")]
     Unknown(String),
-    #[error("there are {MOST} tokens; `ringfence token revoke NAME` takes one back")]
+    #[error("there are {MAX_TOKENS} tokens; `ringfence token revoke NAME` takes one back")]
     TooMany,
     #[error("the system gives no random bytes")]
     Entropy,
@@ -66,18 +66,18 @@ pub struct Tokens {
 
 /// Somebody who showed a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
+pub struct TokenIdentity {
     /// What belongs to the token is kept by this.
     pub id: Arc<str>,
     /// What people see.
     pub name: Arc<str>,
-    pub scopes: BTreeSet<Scope>,
+    pub scopes: BTreeSet<AuthScope>,
     /// How sure it is that an answer that comes with it is a person's.
     pub assurance: Assurance,
 }
 
-impl Owner {
-    pub fn may(&self, scope: Scope) -> bool {
+impl TokenIdentity {
+    pub fn has_scope(&self, scope: AuthScope) -> bool {
         self.scopes.contains(&scope)
     }
 
@@ -89,7 +89,7 @@ impl Owner {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
+struct StoredToken {
     name: String,
     /// Entries of version 0.1.0 have none: they own what was kept by their name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,7 +98,7 @@ struct Kept {
     hash: String,
     since: String,
     #[serde(default = "calls_only")]
-    scopes: BTreeSet<Scope>,
+    scopes: BTreeSet<AuthScope>,
     /// A page has it, which a person opened by a link of ours.
     #[serde(default)]
     page: bool,
@@ -107,19 +107,19 @@ struct Kept {
     until: Option<u64>,
 }
 
-impl Kept {
+impl StoredToken {
     /// It is no token, but what a page gets one for.
-    fn is_code(&self) -> bool {
+    fn is_login_code(&self) -> bool {
         self.page && self.scopes.is_empty()
     }
 
-    fn holds(&self, now: SystemTime) -> bool {
+    fn is_valid(&self, now: SystemTime) -> bool {
         self.until.is_none_or(|until| SystemTime::UNIX_EPOCH + Duration::from_secs(until) > now)
     }
 }
 
-fn calls_only() -> BTreeSet<Scope> {
-    BTreeSet::from([Scope::Call])
+fn calls_only() -> BTreeSet<AuthScope> {
+    BTreeSet::from([AuthScope::Call])
 }
 
 impl Tokens {
@@ -128,10 +128,10 @@ impl Tokens {
     }
 
     /// Makes a token. This is the only time that it can be seen.
-    pub fn make(&self, name: &str, scopes: BTreeSet<Scope>) -> Result<String, TokenError> {
+    pub fn create(&self, name: &str, scopes: BTreeSet<AuthScope>) -> Result<String, TokenError> {
         let fits = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_');
-        if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(fits) {
-            return Err(TokenError::Name(name[..name.floor_char_boundary(LONGEST_NAME)].to_owned()));
+        if name.is_empty() || name.len() > MAX_NAME_CHARS || !name.bytes().all(fits) {
+            return Err(TokenError::Name(name[..name.floor_char_boundary(MAX_NAME_CHARS)].to_owned()));
         }
         self.add(name, scopes, None)
     }
@@ -139,57 +139,62 @@ impl Tokens {
     /// Makes a code that a page is let in by, once. For a person who can read where it is printed.
     pub fn make_code(&self) -> Result<String, TokenError> {
         // No agent's token is called so: the brackets are not for names that people give.
-        let name = format!("link ({})", &secret("")?[..8]);
-        self.add(&name, BTreeSet::new(), Some(SystemTime::now() + LINK_TIME))
+        let name = format!("link ({})", &new_secret("")?[..8]);
+        self.add(&name, BTreeSet::new(), Some(SystemTime::now() + LOGIN_CODE_LIFETIME))
     }
 
     /// A page's token for a code, which is used up by it. Nothing for one that is not good.
-    pub fn redeem(&self, code: &str) -> Result<Option<(String, Owner)>, TokenError> {
+    pub fn redeem(&self, code: &str) -> Result<Option<(String, TokenIdentity)>, TokenError> {
         let (hash, now) = (hash(code), SystemTime::now());
         {
-            let _alone = self.alone()?;
+            let _alone = self.lock_exclusive()?;
             let mut all = self.load()?;
-            let is_it = |kept: &Kept| kept.hash == hash && kept.is_code() && kept.holds(now);
+            let is_it = |kept: &StoredToken| kept.hash == hash && kept.is_login_code() && kept.is_valid(now);
             let Some(place) = all.iter().position(is_it) else { return Ok(None) };
             all.remove(place);
             self.save(&all)?;
         }
-        let token = self.make_for_page(PAGE_TIME)?;
-        let owner = self.owner(&token)?;
+        let token = self.create_page_token(PAGE_TOKEN_LIFETIME)?;
+        let owner = self.authenticate(&token)?;
         Ok(owner.map(|owner| (token, owner)))
     }
 
     /// Makes a token for a page that a person opened.
-    fn make_for_page(&self, time: Duration) -> Result<String, TokenError> {
-        let name = format!("page ({})", &secret("")?[..8]);
+    fn create_page_token(&self, time: Duration) -> Result<String, TokenError> {
+        let name = format!("page ({})", &new_secret("")?[..8]);
         let scopes = Principal::person("").scopes;
         self.add(&name, scopes, Some(SystemTime::now() + time))
     }
 
-    fn add(&self, name: &str, scopes: BTreeSet<Scope>, page_until: Option<SystemTime>) -> Result<String, TokenError> {
-        let token = secret(MARK)?;
-        let id = secret(ID_MARK)?[..ID_LENGTH].to_owned();
+    fn add(
+        &self,
+        name: &str,
+        scopes: BTreeSet<AuthScope>,
+        page_until: Option<SystemTime>,
+    ) -> Result<String, TokenError> {
+        let token = new_secret(TOKEN_PREFIX)?;
+        let id = new_secret(ID_MARK)?[..ID_LENGTH].to_owned();
         let now = SystemTime::now();
-        let _alone = self.alone()?;
+        let _alone = self.lock_exclusive()?;
         let mut all = self.load()?;
-        all.retain(|kept| kept.holds(now));
+        all.retain(|kept| kept.is_valid(now));
         if all.iter().any(|kept| kept.name == name) {
             return Err(TokenError::Taken(name.to_owned()));
         }
-        if all.len() >= MOST {
+        if all.len() >= MAX_TOKENS {
             return Err(TokenError::TooMany);
         }
         let since = humantime::format_rfc3339_seconds(now).to_string();
         let until = page_until.and_then(|until| until.duration_since(SystemTime::UNIX_EPOCH).ok()).map(|t| t.as_secs());
         let (name, page) = (name.to_owned(), page_until.is_some());
-        all.push(Kept { name, id: Some(id), hash: hash(&token), since, scopes, page, until });
+        all.push(StoredToken { name, id: Some(id), hash: hash(&token), since, scopes, page, until });
         self.save(&all)?;
         Ok(token)
     }
 
     /// Takes a token back, from the next request on.
     pub fn revoke(&self, name: &str) -> Result<(), TokenError> {
-        let _alone = self.alone()?;
+        let _alone = self.lock_exclusive()?;
         let mut all = self.load()?;
         let before = all.len();
         all.retain(|kept| kept.name != name);
@@ -202,18 +207,19 @@ impl Tokens {
     /// A line for each: since when it is there, its name, and what it is good for.
     pub fn list(&self) -> Result<String, TokenError> {
         let now = SystemTime::now();
-        let line = |kept: &Kept| {
+        let line = |kept: &StoredToken| {
             let scopes: Vec<&str> = kept.scopes.iter().map(|scope| scope.name()).collect();
             format!("{}  {}  {}\n", kept.since, kept.name, scopes.join(","))
         };
-        Ok(self.load()?.iter().filter(|kept| kept.holds(now) && !kept.is_code()).map(line).collect())
+        Ok(self.load()?.iter().filter(|kept| kept.is_valid(now) && !kept.is_login_code()).map(line).collect())
     }
 
     /// Whose token this is.
-    pub fn owner(&self, token: &str) -> Result<Option<Owner>, TokenError> {
+    pub fn authenticate(&self, token: &str) -> Result<Option<TokenIdentity>, TokenError> {
         let (hash, now) = (hash(token), SystemTime::now());
-        let found = self.load()?.into_iter().find(|kept| kept.hash == hash && kept.holds(now) && !kept.is_code());
-        Ok(found.map(|kept| Owner {
+        let found =
+            self.load()?.into_iter().find(|kept| kept.hash == hash && kept.is_valid(now) && !kept.is_login_code());
+        Ok(found.map(|kept| TokenIdentity {
             id: Arc::from(kept.id.as_deref().unwrap_or(&kept.name)),
             name: Arc::from(kept.name),
             scopes: kept.scopes,
@@ -222,7 +228,7 @@ impl Tokens {
     }
 
     /// Nobody else changes the file while this is held.
-    fn alone(&self) -> Result<File, TokenError> {
+    fn lock_exclusive(&self) -> Result<File, TokenError> {
         let lock = || {
             DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
             let mut options = OpenOptions::new();
@@ -234,7 +240,7 @@ impl Tokens {
         lock().map_err(TokenError::File)
     }
 
-    fn load(&self) -> Result<Vec<Kept>, TokenError> {
+    fn load(&self) -> Result<Vec<StoredToken>, TokenError> {
         let mut options = OpenOptions::new();
         let file = match options.read(true).custom_flags(PLAIN_FILE_FLAGS).open(self.directory.join(FILE)) {
             Ok(file) => file,
@@ -242,12 +248,12 @@ impl Tokens {
             Err(error) => return Err(TokenError::File(error)),
         };
         let mut text = String::new();
-        file.take(LONGEST_FILE).read_to_string(&mut text).map_err(TokenError::File)?;
+        file.take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(TokenError::File)?;
         serde_json::from_str(&text).map_err(|error| TokenError::File(error.into()))
     }
 
     /// Whole or not at all: a new file takes the place of the old one.
-    fn save(&self, all: &[Kept]) -> Result<(), TokenError> {
+    fn save(&self, all: &[StoredToken]) -> Result<(), TokenError> {
         let text = serde_json::to_vec_pretty(all).map_err(|error| TokenError::File(error.into()))?;
         let write = || {
             let new = self.directory.join(format!("{FILE}.{}", std::process::id()));
@@ -261,7 +267,7 @@ impl Tokens {
 }
 
 /// Something that nobody guesses.
-pub(crate) fn secret(mark: &str) -> Result<String, TokenError> {
+pub(crate) fn new_secret(mark: &str) -> Result<String, TokenError> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|_| TokenError::Entropy)?;
     Ok(format!("{mark}{}", hex(&bytes)))
@@ -281,18 +287,18 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
     use std::time::Duration;
 
-    use ringfence_kernel::{Assurance, Scope};
+    use ringfence_kernel::{Assurance, AuthScope};
 
     use super::{Tokens, calls_only};
 
     #[test]
-    fn a_token_is_good_until_it_is_taken_back_and_is_kept_nowhere() {
+    fn a_token_is_valid_until_revoked_and_only_its_hash_is_stored() {
         let directory = tempfile::tempdir().unwrap();
         let tokens = Tokens::new(&directory.path().join("state"));
-        let make = |name| tokens.make(name, calls_only()).unwrap();
+        let make = |name| tokens.create(name, calls_only()).unwrap();
         let (first, second) = (make("first"), make("second"));
         assert_ne!(first, second);
-        let name = |token: &str| tokens.owner(token).unwrap().map(|owner| owner.name.to_string());
+        let name = |token: &str| tokens.authenticate(token).unwrap().map(|owner| owner.name.to_string());
         assert_eq!(name(&first).as_deref(), Some("first"));
         for other in ["", "rft_", &first[..first.len() - 1], &format!("{first}0"), &first.to_uppercase()] {
             assert_eq!(name(other), None, "{other}");
@@ -311,9 +317,9 @@ mod tests {
     fn a_name_is_for_one_token_and_has_no_surprises() {
         let directory = tempfile::tempdir().unwrap();
         let tokens = Tokens::new(directory.path());
-        tokens.make("a", calls_only()).unwrap();
+        tokens.create("a", calls_only()).unwrap();
         for name in ["a", "", "b c", "b/c", "ü", "page (0)", &"x".repeat(65)] {
-            tokens.make(name, calls_only()).unwrap_err();
+            tokens.create(name, calls_only()).unwrap_err();
         }
     }
 
@@ -321,41 +327,45 @@ mod tests {
     fn a_token_is_good_for_its_scopes_and_only_a_page_s_is_a_person_s() {
         let directory = tempfile::tempdir().unwrap();
         let tokens = Tokens::new(directory.path());
-        let agent = tokens.owner(&tokens.make("agent", calls_only()).unwrap()).unwrap().unwrap();
-        assert!(agent.may(Scope::Call) && !agent.may(Scope::Approve) && !agent.may(Scope::Undo));
-        let script = tokens.make("script", BTreeSet::from([Scope::Approve])).unwrap();
-        let script = tokens.owner(&script).unwrap().unwrap();
-        assert_eq!((script.may(Scope::Call), script.may(Scope::Approve)), (false, true));
+        let agent = tokens.authenticate(&tokens.create("agent", calls_only()).unwrap()).unwrap().unwrap();
+        assert!(
+            agent.has_scope(AuthScope::Call)
+                && !agent.has_scope(AuthScope::Approve)
+                && !agent.has_scope(AuthScope::Undo)
+        );
+        let script = tokens.create("script", BTreeSet::from([AuthScope::Approve])).unwrap();
+        let script = tokens.authenticate(&script).unwrap().unwrap();
+        assert_eq!((script.has_scope(AuthScope::Call), script.has_scope(AuthScope::Approve)), (false, true));
         assert_eq!((agent.assurance, script.assurance), (Assurance::Relayed, Assurance::Relayed));
-        let page = tokens.owner(&tokens.make_for_page(Duration::from_secs(60)).unwrap()).unwrap().unwrap();
-        assert_eq!((page.may(Scope::Approve), page.assurance), (true, Assurance::Person));
-        assert_eq!(tokens.owner(&tokens.make_for_page(Duration::ZERO).unwrap()).unwrap(), None);
+        let page = tokens.authenticate(&tokens.create_page_token(Duration::from_secs(60)).unwrap()).unwrap().unwrap();
+        assert_eq!((page.has_scope(AuthScope::Approve), page.assurance), (true, Assurance::Person));
+        assert_eq!(tokens.authenticate(&tokens.create_page_token(Duration::ZERO).unwrap()).unwrap(), None);
     }
 
     #[test]
     fn an_id_is_for_one_token_and_is_no_name() {
         let directory = tempfile::tempdir().unwrap();
         let tokens = Tokens::new(directory.path());
-        let id = |token: &str| tokens.owner(token).unwrap().unwrap().id;
-        let make = || id(&tokens.make("agent", calls_only()).unwrap());
+        let id = |token: &str| tokens.authenticate(token).unwrap().unwrap().id;
+        let make = || id(&tokens.create("agent", calls_only()).unwrap());
         let first = make();
-        assert_eq!(id(&tokens.make_for_page(Duration::from_secs(60)).unwrap()).len(), first.len());
+        assert_eq!(id(&tokens.create_page_token(Duration::from_secs(60)).unwrap()).len(), first.len());
         tokens.revoke("agent").unwrap();
         assert_ne!(make(), first);
-        tokens.make(&first, calls_only()).unwrap_err();
+        tokens.create(&first, calls_only()).unwrap_err();
     }
 
     #[test]
-    fn a_link_lets_one_page_in_and_is_no_token_itself() {
+    fn a_login_code_works_once_and_does_not_authenticate_requests() {
         let directory = tempfile::tempdir().unwrap();
         let tokens = Tokens::new(directory.path());
         let code = tokens.make_code().unwrap();
-        assert_eq!(tokens.owner(&code).unwrap(), None);
+        assert_eq!(tokens.authenticate(&code).unwrap(), None);
         assert!(!tokens.list().unwrap().contains("link"));
-        let agent = tokens.make("agent", calls_only()).unwrap();
+        let agent = tokens.create("agent", calls_only()).unwrap();
         assert!(tokens.redeem(&agent).unwrap().is_none());
         let (token, owner) = tokens.redeem(&code).unwrap().unwrap();
-        assert_eq!(tokens.owner(&token).unwrap(), Some(owner));
+        assert_eq!(tokens.authenticate(&token).unwrap(), Some(owner));
         assert!(tokens.redeem(&code).unwrap().is_none() && tokens.redeem(&token).unwrap().is_none());
     }
 
@@ -365,11 +375,11 @@ mod tests {
         let tokens = Tokens::new(directory.path());
         let kept = format!(r#"[{{"name":"old","hash":"{}","since":"2026-01-01T00:00:00Z"}}]"#, super::hash("rft_x"));
         std::fs::write(directory.path().join("tokens.json"), kept).unwrap();
-        let owner = tokens.owner("rft_x").unwrap().unwrap();
+        let owner = tokens.authenticate("rft_x").unwrap().unwrap();
         assert_eq!((owner.scopes, owner.assurance), (calls_only(), Assurance::Relayed));
         // It has no id, also after the file was written again, and owns what was kept by its name.
         assert_eq!(&*owner.id, "old");
-        tokens.make("new", calls_only()).unwrap();
-        assert_eq!(&*tokens.owner("rft_x").unwrap().unwrap().id, "old");
+        tokens.create("new", calls_only()).unwrap();
+        assert_eq!(&*tokens.authenticate("rft_x").unwrap().unwrap().id, "old");
     }
 }

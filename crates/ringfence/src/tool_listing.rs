@@ -3,34 +3,35 @@
 //! Not here: the forms that model APIs take (the kernel's catalog has those).
 
 use ringfence_kernel::{
-    CODE, Decision, Definition, MCP, NET, Place, Policy, Question, Rules, SEARCH, Session, Touch, Verb,
+    CODE_MOUNT, Decision, LayeredRules, MCP_MOUNT, NET_MOUNT, Policy, PolicyAction, PolicyRequest, PolicyResource,
+    ResourceAccess, SEARCH_MOUNT, Session, ToolDefinition,
 };
 use serde_json::{Value, json};
 
-use crate::wire::Wired;
+use crate::app::App;
 
 /// An ordinary file, a secret, and a setting that other programs act on.
-const FILES: [&str; 3] = ["notes/ordinary.txt", ".env", ".git/config"];
+const SAMPLE_PATHS: [&str; 3] = ["notes/ordinary.txt", ".env", ".git/config"];
 
 /// A host that nobody has on a list.
-const HOST: &str = "https://unlisted.invalid/";
+const SAMPLE_URL: &str = "https://unlisted.invalid/";
 
 /// Every tool of a session, as `GET /v1/tools` and `ringfence tools --format full` give it.
-pub(crate) fn full_listing(wired: &Wired) -> Vec<Value> {
+pub(crate) fn full_listing(wired: &App) -> Vec<Value> {
     let rules = wired.settings.rules();
-    let tool = |tool: &Definition| {
+    let tool = |tool: &ToolDefinition| {
         json!({
             "name": tool.name,
             "description": tool.description,
             "parameters": tool.parameters,
             "output": tool.output,
             "effect": {
-                "onlyReads": tool.effect.only_reads(),
-                "destroys": tool.effect.destroys(),
-                "reachesOut": tool.effect.reaches_out(),
-                "sameAgain": tool.effect.same_again,
+                "onlyReads": tool.capabilities.is_read_only(),
+                "destroys": tool.capabilities.is_destructive(),
+                "reachesOut": tool.capabilities.is_open_world(),
+                "sameAgain": tool.capabilities.idempotent,
             },
-            "onlyReads": tool.effect.only_reads(),
+            "onlyReads": tool.capabilities.is_read_only(),
             "requiresApproval": requires_approval(&rules, &wired.session, tool),
         })
     };
@@ -39,13 +40,14 @@ pub(crate) fn full_listing(wired: &Wired) -> Vec<Value> {
 
 /// `never` and `always` where the policy leaves no choice, `sometimes` where it depends on the arguments. What a program
 /// leaves behind is decided about by itself, so running one can always lead to a question.
-fn requires_approval(rules: &Rules, session: &Session, tool: &Definition) -> &'static str {
-    let asks = |touch: &Touch| {
-        let question = Question::new(session, &tool.name, std::slice::from_ref(touch), session.bits.now());
+fn requires_approval(rules: &LayeredRules, session: &Session, tool: &ToolDefinition) -> &'static str {
+    let asks = |touch: &ResourceAccess| {
+        let question = PolicyRequest::new(session, &tool.name, std::slice::from_ref(touch), session.taint.snapshot());
         rules.decide(&question).decision == Decision::Ask
     };
-    let answers: Vec<bool> = tool.effect.verbs.iter().flat_map(|verb| samples(*verb, tool)).map(|t| asks(&t)).collect();
-    let runs_programs = tool.effect.verbs.contains(&Verb::Run);
+    let answers: Vec<bool> =
+        tool.capabilities.actions.iter().flat_map(|verb| samples(*verb, tool)).map(|t| asks(&t)).collect();
+    let runs_programs = tool.capabilities.actions.contains(&PolicyAction::Run);
     match (answers.iter().any(|asks| *asks), answers.iter().all(|asks| *asks)) {
         (true, true) => "always",
         (false, _) if !runs_programs => "never",
@@ -54,16 +56,21 @@ fn requires_approval(rules: &Rules, session: &Session, tool: &Definition) -> &'s
 }
 
 /// What a verb of a tool can be about.
-fn samples(verb: Verb, tool: &Definition) -> Vec<Touch> {
+fn samples(verb: PolicyAction, tool: &ToolDefinition) -> Vec<ResourceAccess> {
     let touch = |mount: &str, given: &str| {
-        let place = Place { mount: mount.into(), given: given.to_owned(), shown: given.to_owned(), ..Place::default() };
-        Touch { verb, place }
+        let place = PolicyResource {
+            mount: mount.into(),
+            requested_path: given.to_owned(),
+            display_path: given.to_owned(),
+            ..PolicyResource::default()
+        };
+        ResourceAccess { action: verb, resource: place }
     };
     match verb {
-        Verb::Fetch if tool.name == "web_search" => vec![touch(SEARCH, HOST)],
-        Verb::Fetch => vec![touch(NET, HOST)],
-        Verb::Run => vec![touch(CODE, "")],
-        Verb::External => vec![touch(MCP, &tool.name)],
-        _ => FILES.map(|file| touch("workspace", file)).to_vec(),
+        PolicyAction::Fetch if tool.name == "web_search" => vec![touch(SEARCH_MOUNT, SAMPLE_URL)],
+        PolicyAction::Fetch => vec![touch(NET_MOUNT, SAMPLE_URL)],
+        PolicyAction::Run => vec![touch(CODE_MOUNT, "")],
+        PolicyAction::External => vec![touch(MCP_MOUNT, &tool.name)],
+        _ => SAMPLE_PATHS.map(|file| touch("workspace", file)).to_vec(),
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! Not here: asking the person (`in_charge.rs`), and how far such a rule reaches (the kernel's `rules.rs`).
 
-use ringfence_kernel::{Rule, StoreLost};
+use ringfence_kernel::{PolicyRule, StoreError};
 use sha2::{Digest as _, Sha256};
 
 use crate::config::WORKSPACE_FILE;
@@ -13,22 +13,27 @@ use crate::store::SqliteStore;
 
 /// The rules by which a workspace's own file allows something.
 #[derive(Debug)]
-pub struct Offered {
+pub struct WorkspaceRules {
     /// Of the whole file.
     pub sha256: String,
-    pub rules: Vec<Rule>,
+    pub rules: Vec<PolicyRule>,
     pub trusted: bool,
 }
 
-impl Offered {
-    pub(crate) fn new(directory: &str, file: &[u8], rules: Vec<Rule>, store: &SqliteStore) -> Result<Self, StoreLost> {
+impl WorkspaceRules {
+    pub(crate) fn new(
+        directory: &str,
+        file: &[u8],
+        rules: Vec<PolicyRule>,
+        store: &SqliteStore,
+    ) -> Result<Self, StoreError> {
         let sha256: String = Sha256::digest(file).iter().map(|byte| format!("{byte:02x}")).collect();
         let trusted = !rules.is_empty() && store.is_trusted(directory, &sha256)?;
         Ok(Self { sha256, rules, trusted })
     }
 
     /// The rules that hold.
-    pub(crate) fn holding(&self) -> Vec<Rule> {
+    pub(crate) fn trusted_rules(&self) -> Vec<PolicyRule> {
         if self.trusted { self.rules.clone() } else { Vec::new() }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Only the owner of the machine and the user say these: a workspace cannot.
 
-use ringfence_web::{Engine, Key, Kind, PrivateHosts};
+use ringfence_web::{PrivateHosts, SearchEngine, SearchEngineKind, WebApiKey};
 use serde::Deserialize;
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -22,19 +22,19 @@ struct SearchKeys {
 
 /// How web tools reach the web.
 #[derive(Clone, Debug, Default)]
-pub struct Web {
+pub struct WebSettings {
     /// Hosts and ranges of addresses that are not public and may be reached all the same.
     pub private: PrivateHosts,
-    pub engine: Option<Engine>,
+    pub engine: Option<SearchEngine>,
 }
 
 /// What holds of two layers, and what the user should know of it. `variable` knows the environment. Fails with the key
 /// that is wrong.
-pub(crate) fn web(
+pub(crate) fn merge_web(
     managed: &WebKeys,
     user: &WebKeys,
     variable: impl Fn(&str) -> Option<String>,
-) -> Result<(Web, Option<String>), String> {
+) -> Result<(WebSettings, Option<String>), String> {
     let private = managed.allow_private.as_deref().or(user.allow_private.as_deref()).unwrap_or_default();
     let private =
         PrivateHosts::parse_with_ranges(private).map_err(|problem| format!("`web.allow_private`: {problem}"))?;
@@ -44,20 +44,20 @@ pub(crate) fn web(
     if let Some(name) = named.filter(|_| key.is_none()) {
         let warning =
             format!("there is no `web_search`: the variable `{name}` that `web.search.key_env` names is not set");
-        return Ok((Web { private, engine: None }, Some(warning)));
+        return Ok((WebSettings { private, engine: None }, Some(warning)));
     }
     let engine = engine(search, key).map_err(|problem| format!("`web.search`: {problem}"))?;
-    Ok((Web { private, engine }, None))
+    Ok((WebSettings { private, engine }, None))
 }
 
-fn engine(keys: &SearchKeys, key: Option<String>) -> Result<Option<Engine>, String> {
+fn engine(keys: &SearchKeys, key: Option<String>) -> Result<Option<SearchEngine>, String> {
     let kind = match keys.engine.as_deref() {
         None if keys.url.is_some() || keys.key_env.is_some() => return Err("`engine` is missing".to_owned()),
         None | Some("none") => return Ok(None),
-        Some(name) => Kind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
-            let known: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+        Some(name) => SearchEngineKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+            let known: Vec<&str> = SearchEngineKind::ALL.iter().map(|kind| kind.name()).collect();
             format!("`engine` is `{name}`, which is none of none, {}", known.join(", "))
         })?,
     };
-    Engine::new(kind, keys.url.as_deref(), key.map(Key::new)).map(Some)
+    SearchEngine::new(kind, keys.url.as_deref(), key.map(WebApiKey::new)).map(Some)
 }

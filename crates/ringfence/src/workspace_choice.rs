@@ -7,8 +7,8 @@
 
 use std::path::{Component, Path};
 
-use ringfence_fs::{Surroundings, WorkspaceDiscovery, discover_workspace, real_path};
-use ringfence_kernel::visible_line;
+use ringfence_fs::{HostPaths, WorkspaceDiscovery, discover_workspace, real_path};
+use ringfence_kernel::sanitize_line;
 
 use crate::config::Environment;
 
@@ -34,12 +34,12 @@ impl WorkspaceSource {
 }
 
 /// The workspace that holds: the one that was named, or the one that is found.
-pub(crate) fn choose(named: Option<String>, environment: &Environment) -> (Option<String>, WorkspaceSource) {
+pub(crate) fn choose_workspace(named: Option<String>, environment: &Environment) -> (Option<String>, WorkspaceSource) {
     if let Some(named) = named.filter(|named| !named.trim().is_empty()) {
         return (Some(named), WorkspaceSource::Named);
     }
     let around =
-        Surroundings { home: environment.home.clone(), current: environment.current.clone(), ours: Vec::new() };
+        HostPaths { home: environment.home.clone(), current_dir: environment.current.clone(), reserved: Vec::new() };
     let default = |why: &str| {
         let note = format!(
             "the workspace is `~/.ringfence/workspace`{why}; name another with `--workspace DIR`, or run `ringfence init` in it"
@@ -49,13 +49,13 @@ pub(crate) fn choose(named: Option<String>, environment: &Environment) -> (Optio
     match discover_workspace(&around) {
         WorkspaceDiscovery::None => default(""),
         WorkspaceDiscovery::Foreign { path, marker } => {
-            let place = as_seen_from(&path, environment);
+            let place = relative_name(&path, environment);
             default(&format!(": {place} has `{marker}`, and belongs to another user"))
         }
         WorkspaceDiscovery::Found { path, marker } => match path.to_str() {
             None => default(": the name of the directory here is not UTF-8"),
             Some(text) => {
-                let note = format!("the workspace is {}, which has `{marker}`", as_seen_from(&path, environment));
+                let note = format!("the workspace is {}, which has `{marker}`", relative_name(&path, environment));
                 (Some(text.to_owned()), WorkspaceSource::Discovered(note))
             }
         },
@@ -63,11 +63,11 @@ pub(crate) fn choose(named: Option<String>, environment: &Environment) -> (Optio
 }
 
 /// A directory at or above the current one, by its name and the way up to it.
-fn as_seen_from(path: &Path, environment: &Environment) -> String {
+fn relative_name(path: &Path, environment: &Environment) -> String {
     let current = real_path(&environment.current);
     let below = current.strip_prefix(path).map(Path::components).into_iter().flatten();
     let up = below.filter(|part| matches!(part, Component::Normal(_))).map(|_| "..").collect::<Vec<_>>().join("/");
-    let name = path.file_name().map(|name| visible_line(&name.to_string_lossy())).unwrap_or_default();
+    let name = path.file_name().map(|name| sanitize_line(&name.to_string_lossy())).unwrap_or_default();
     match up.is_empty() {
         true => format!("this directory (`{name}`)"),
         false => format!("`{name}` (`{up}`)"),

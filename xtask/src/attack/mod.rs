@@ -4,22 +4,22 @@
 //! go to standard output, and each part's between its two marks in `docs/security.md`. It fails where ours does not hold or
 //! the control does; who else holds is told and nothing more.
 
-mod abuse;
 #[path = "../../../crates/ringfence-sandbox/tests/it/attempts/mod.rs"]
 mod attempts;
-mod board;
-mod catalogue;
-mod client;
-mod control;
-mod document;
-mod inward;
-mod jails;
+mod control_server;
+mod file_attacks;
+mod jail_escapes;
+mod mcp_client;
+mod peer_sandboxes;
+mod peer_servers;
 mod races;
-mod sandboxes;
-mod servers;
-mod stage;
-#[path = "../../../crates/ringfence/tests/it/swapped.rs"]
-mod swapped;
+mod resource_abuse;
+mod scoreboard;
+mod security_page;
+mod ssrf;
+#[path = "../../../crates/ringfence/tests/it/swap_race.rs"]
+mod swap_race;
+mod testbed;
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -28,19 +28,19 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use self::board::Board;
-use crate::{root, say};
+use self::scoreboard::Scoreboard;
+use crate::{print_status, root};
 
-pub(crate) use self::control::serve as control;
-pub(crate) use self::inward::run_inside as web_inside;
+pub(crate) use self::control_server::serve as control;
+pub(crate) use self::ssrf::run_in_namespace as web_inside;
 
 const PARTS: [&str; 4] = ["files", "races", "jails", "web"];
 /// Where files are in memory, so that a race has many rounds.
-const MEMORY: &str = "/dev/shm";
-const SECONDS: u64 = 10;
+const TMPFS_DIR: &str = "/dev/shm";
+const DEFAULT_RACE_SECONDS: u64 = 10;
 
 /// What was asked for.
-struct Options {
+struct AttackOptions {
     time: Duration,
     is_json: bool,
     parts: Vec<String>,
@@ -48,28 +48,28 @@ struct Options {
 
 /// False if ours did not hold, the control did, or nothing could be tried.
 pub(crate) fn run(words: &[&str]) -> bool {
-    let Some(options) = Options::read(words) else {
-        say(crate::USAGE);
+    let Some(options) = AttackOptions::parse(words) else {
+        print_status(crate::USAGE);
         return false;
     };
-    if !crate::run(&["build", "--quiet", "--package", "ringfence"], &[]) {
+    if !crate::run_cargo(&["build", "--quiet", "--package", "ringfence"], &[]) {
         return false;
     }
     match boards(&options) {
         Ok(boards) => report(&options, &boards).unwrap_or_else(|error| {
-            say(&format!("the scoreboard cannot be written: {error}"));
+            print_status(&format!("the scoreboard cannot be written: {error}"));
             false
         }),
         Err(error) => {
-            say(&format!("the attacks cannot be made: {error}"));
+            print_status(&format!("the attacks cannot be made: {error}"));
             false
         }
     }
 }
 
-impl Options {
-    fn read(words: &[&str]) -> Option<Self> {
-        let mut options = Self { time: Duration::from_secs(SECONDS), is_json: false, parts: Vec::new() };
+impl AttackOptions {
+    fn parse(words: &[&str]) -> Option<Self> {
+        let mut options = Self { time: Duration::from_secs(DEFAULT_RACE_SECONDS), is_json: false, parts: Vec::new() };
         let mut words = words.iter();
         while let Some(word) = words.next() {
             match *word {
@@ -88,37 +88,37 @@ impl Options {
 }
 
 /// By part.
-fn boards(options: &Options) -> io::Result<Vec<(&'static str, Vec<Board>)>> {
+fn boards(options: &AttackOptions) -> io::Result<Vec<(&'static str, Vec<Scoreboard>)>> {
     let ours = root().join("target/debug/ringfence");
     let disk = root().join("target/tmp/attack-stages");
     fs::create_dir_all(&disk)?;
-    let memory = Some(Path::new(MEMORY)).filter(|memory| memory.is_dir()).unwrap_or(&disk);
+    let memory = Some(Path::new(TMPFS_DIR)).filter(|memory| memory.is_dir()).unwrap_or(&disk);
     let mut boards = Vec::new();
     for part in PARTS.into_iter().filter(|part| options.has(part)) {
-        say(part);
+        print_status(part);
         let of_part = match part {
-            "files" => vec![catalogue::run(&ours, &disk)?],
+            "files" => vec![file_attacks::run(&ours, &disk)?],
             "races" => vec![races::run(&ours, memory, options.time)?],
-            "jails" => jails::run(&ours)?,
-            _ => vec![inward::run(&ours)?],
+            "jails" => jail_escapes::run(&ours)?,
+            _ => vec![ssrf::run(&ours)?],
         };
         boards.push((part, of_part));
     }
     Ok(boards)
 }
 
-fn report(options: &Options, parts: &[(&str, Vec<Board>)]) -> io::Result<bool> {
-    let boards: Vec<Board> = parts.iter().flat_map(|(_, boards)| boards.clone()).collect();
+fn report(options: &AttackOptions, parts: &[(&str, Vec<Scoreboard>)]) -> io::Result<bool> {
+    let boards: Vec<Scoreboard> = parts.iter().flat_map(|(_, boards)| boards.clone()).collect();
     let text = match options.is_json {
-        true => format!("{}\n", json!({"boards": boards.iter().map(Board::json).collect::<Vec<_>>()})),
-        false => document::text(&boards),
+        true => format!("{}\n", json!({"boards": boards.iter().map(Scoreboard::json).collect::<Vec<_>>()})),
+        false => security_page::text(&boards),
     };
     io::stdout().lock().write_all(text.as_bytes())?;
     for board in &boards {
-        board.complaints().iter().for_each(|complaint| say(&format!("{}: {complaint}", board.title)));
+        board.failures().iter().for_each(|complaint| print_status(&format!("{}: {complaint}", board.title)));
     }
-    let is_written = parts.iter().all(|(part, boards)| document::write(part, boards));
-    Ok(is_written && boards.iter().all(Board::is_fine))
+    let is_written = parts.iter().all(|(part, boards)| security_page::write(part, boards));
+    Ok(is_written && boards.iter().all(Scoreboard::passed))
 }
 
 #[cfg(test)]
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn options_are_words_that_are_known() {
-        let check = |words: &[&str], fine| assert_eq!(Options::read(words).is_some(), fine, "{words:?}");
+        let check = |words: &[&str], fine| assert_eq!(AttackOptions::parse(words).is_some(), fine, "{words:?}");
         check(&[], true);
         check(&["--seconds", "3", "races", "--json"], true);
         check(&["--seconds"], false);

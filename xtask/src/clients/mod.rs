@@ -8,11 +8,11 @@
 mod model;
 mod real;
 mod sdk;
-mod wires;
+mod wire_formats;
 
 use std::path::{Path, PathBuf};
 
-use crate::{root, say};
+use crate::{print_status, root};
 
 /// A check of a client without a model: where it is fetched to, and our program.
 type SdkCheck = fn(&Path, &Path) -> bool;
@@ -25,11 +25,13 @@ pub(crate) fn run(words: &[&str]) -> bool {
         [] | ["mcp"] => check(None),
         ["mcp", name] => check(Some(name)),
         ["run", ..] => {
-            say("`clients run` is not there yet: it needs `ringfence run`, which starts a client inside the jail");
+            print_status(
+                "`clients run` is not there yet: it needs `ringfence run`, which starts a client inside the jail",
+            );
             false
         }
         _ => {
-            say("usage: cargo xtask clients [mcp [NAME]]");
+            print_status("usage: cargo xtask clients [mcp [NAME]]");
             false
         }
     }
@@ -38,10 +40,10 @@ pub(crate) fn run(words: &[&str]) -> bool {
 fn check(wanted: Option<&str>) -> bool {
     let names = real::CLIENTS.iter().map(|client| client.name).chain(SDKS.iter().map(|(name, _)| *name));
     if let Some(name) = wanted.filter(|wanted| !names.clone().any(|name| name == *wanted)) {
-        say(&format!("there is no client `{name}` here; there are {}", names.collect::<Vec<_>>().join(", ")));
+        print_status(&format!("there is no client `{name}` here; there are {}", names.collect::<Vec<_>>().join(", ")));
         return false;
     }
-    if !crate::run(&["build", "--quiet", "--package", "ringfence"], &[]) {
+    if !crate::run_cargo(&["build", "--quiet", "--package", "ringfence"], &[]) {
         return false;
     }
     let (place, program) = (root().join("target/tmp/clients"), root().join("target/debug/ringfence"));
@@ -50,17 +52,17 @@ fn check(wanted: Option<&str>) -> bool {
     let sdks_are_fine = sdks.collect::<Vec<_>>().iter().all(|fine| *fine);
     let mut reports = Vec::new();
     for client in real::CLIENTS.iter().filter(|client| is_wanted(client.name)) {
-        say(&format!("{} …", client.name));
+        print_status(&format!("{} …", client.name));
         reports.push((client.name, client.check(&place, &program)));
     }
     if !reports.is_empty() {
         real::print_table(&reports);
     }
-    sdks_are_fine && reports.iter().all(|(_, report)| report.is_fine())
+    sdks_are_fine && reports.iter().all(|(_, report)| report.passed())
 }
 
 /// An empty directory for one run.
-fn fresh(place: &Path, name: &str) -> Option<PathBuf> {
+fn empty_directory(place: &Path, name: &str) -> Option<PathBuf> {
     let directory = place.join("runs").join(format!("{name}-{}", std::process::id()));
     std::fs::create_dir_all(&directory).ok().map(|()| directory)
 }

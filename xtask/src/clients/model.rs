@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
-use super::wires::{ModelTurn, OfferedTool, WireFormat};
+use super::wire_formats::{ModelTurn, OfferedTool, WireFormat};
 
 /// No request of a client is longer.
-const LONGEST_BODY: usize = 64 << 20;
+const MAX_BODY_BYTES: usize = 64 << 20;
 
 /// A call that the model makes: the name of a tool as our server lists it, and its arguments.
 pub(super) type ScriptedCall = (&'static str, Value);
@@ -78,14 +78,14 @@ impl ScriptedModel {
 
     fn answer(&self, method: &str, path: &str, body: &[u8]) -> (&'static str, Option<String>) {
         const JSON: &str = "application/json";
-        let Some(format) = WireFormat::of_path(path).filter(|_| method == "POST") else {
+        let Some(format) = WireFormat::from_path(path).filter(|_| method == "POST") else {
             return (JSON, other_endpoint(path));
         };
         let Ok(request) = serde_json::from_slice::<Value>(body) else { return (JSON, None) };
         let turn = self.turn(format, path, &request);
         match format.is_streamed(path, &request) {
-            true => ("text/event-stream", Some(format.stream(&request, &turn))),
-            false => (JSON, Some(format.whole(&request, &turn).to_string())),
+            true => ("text/event-stream", Some(format.event_stream(&request, &turn))),
+            false => (JSON, Some(format.full_response(&request, &turn).to_string())),
         }
     }
 
@@ -98,7 +98,7 @@ impl ScriptedModel {
         requests.push(LoggedRequest { format, body: request.clone() });
         let number = format.results(request).len();
         let call = self.script.get(number).and_then(|(name, arguments)| {
-            let tool = ours(&format.tools(request), name)?;
+            let tool = find_our_tool(&format.tools(request), name)?;
             Some(ModelTurn::Call { tool, arguments: arguments.clone(), number })
         });
         call.unwrap_or_else(|| ModelTurn::Text("Done.".to_owned()))
@@ -106,7 +106,7 @@ impl ScriptedModel {
 }
 
 /// A tool of our server among those that are offered. Clients put the server's name before it, each in its own way.
-pub(super) fn ours(offered: &[OfferedTool], name: &str) -> Option<OfferedTool> {
+pub(super) fn find_our_tool(offered: &[OfferedTool], name: &str) -> Option<OfferedTool> {
     let is_ours = |tool: &&OfferedTool| match &tool.namespace {
         Some(namespace) => namespace.contains("ringfence") && tool.name == name,
         None => tool.name.contains("ringfence") && tool.name.ends_with(&format!("_{name}")),
@@ -155,7 +155,7 @@ fn read_request(input: &mut BufReader<&TcpStream>) -> io::Result<Option<(String,
             input.read_line(&mut size)?;
             length = usize::from_str_radix(size.trim(), 16).unwrap_or_default();
         }
-        if body.len() + length > LONGEST_BODY {
+        if body.len() + length > MAX_BODY_BYTES {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let start = body.len();

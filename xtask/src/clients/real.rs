@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::model::{LoggedRequest, ScriptedCall, ScriptedModel, ours};
-use crate::fetched::{Running, done, node};
-use crate::{root, say};
+use super::model::{LoggedRequest, ScriptedCall, ScriptedModel, find_our_tool};
+use crate::external_tools::{ChildGuard, fetch_node_packages, succeeds};
+use crate::{print_status, root};
 
 /// What the model has to see as it is: quotes, a backslash, a tab, line breaks, a character of two bytes.
 const PROOF: &str = "proof \"7f3a\" \\ back\n\ttab é\nlast line\n";
@@ -24,7 +24,7 @@ const CORE_TOOLS: [&str; 7] =
     ["read_file", "write_file", "edit_file", "list_directory", "find_files", "search_files", "run_code"];
 
 /// How long a client may take for its three steps.
-const LONGEST_RUN: Duration = Duration::from_secs(240);
+const MAX_RUN_TIME: Duration = Duration::from_secs(240);
 
 const PROMPT: &str = "Read proof.txt and then missing.txt, and say what is in them.";
 
@@ -141,7 +141,7 @@ pub(super) struct ClientReport {
 }
 
 impl ClientReport {
-    pub(super) fn is_fine(&self) -> bool {
+    pub(super) fn passed(&self) -> bool {
         self.all_core && self.bytes && self.sentence
     }
 }
@@ -152,8 +152,8 @@ impl RealClient {
     }
 
     fn try_check(&self, place: &Path, ringfence: &Path) -> Result<ClientReport, String> {
-        let modules = self.installed(place)?;
-        let directory = super::fresh(place, self.name).ok_or("no directory for the run")?;
+        let modules = self.install(place)?;
+        let directory = super::empty_directory(place, self.name).ok_or("no directory for the run")?;
         let io = |error: io::Error| error.to_string();
         let script: Vec<ScriptedCall> =
             vec![("read_file", json!({"path": "proof.txt"})), ("read_file", json!({"path": "missing.txt"}))];
@@ -162,7 +162,7 @@ impl RealClient {
         let workspace = directory.join("workspace");
         let mut install = self.command(ringfence, &directory, &model.url());
         install.args(["mcp", "install", self.name, "--workspace", ".", "--yes"]).stdout(Stdio::null());
-        if !done(&mut install) {
+        if !succeeds(&mut install) {
             return Err(format!("`ringfence mcp install {}` failed", self.name));
         }
         let mut command = self.command(&modules.join(".bin").join(self.program), &directory, &model.url());
@@ -172,7 +172,7 @@ impl RealClient {
     }
 
     /// Its package, below `target`. One that is there already is not fetched again.
-    fn installed(&self, place: &Path) -> Result<PathBuf, String> {
+    fn install(&self, place: &Path) -> Result<PathBuf, String> {
         let place = place.join(self.name);
         let modules = place.join("node_modules");
         let stamp = place.join("installed");
@@ -180,7 +180,7 @@ impl RealClient {
             return Ok(modules);
         }
         fs::create_dir_all(&place).map_err(|error| error.to_string())?;
-        node(&place, &[self.package]).ok_or_else(|| format!("{} cannot be installed", self.package))?;
+        fetch_node_packages(&place, &[self.package]).ok_or_else(|| format!("{} cannot be installed", self.package))?;
         fs::write(stamp, self.package).map_err(|error| error.to_string())?;
         Ok(modules)
     }
@@ -217,14 +217,14 @@ impl RealClient {
 fn run_within(command: &mut Command, directory: &Path) -> io::Result<String> {
     let output = fs::File::create(directory.join("output.txt"))?;
     let errors = output.try_clone()?;
-    let mut running = Running(command.stdout(output).stderr(errors).spawn()?);
-    let until = Instant::now() + LONGEST_RUN;
+    let mut running = ChildGuard(command.stdout(output).stderr(errors).spawn()?);
+    let until = Instant::now() + MAX_RUN_TIME;
     loop {
         if let Some(status) = running.0.try_wait()? {
             return Ok(status.to_string());
         }
         if Instant::now() > until {
-            return Ok(format!("ended after {} s", LONGEST_RUN.as_secs()));
+            return Ok(format!("ended after {} s", MAX_RUN_TIME.as_secs()));
         }
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -241,7 +241,7 @@ fn report(requests: &[LoggedRequest], note: &str) -> ClientReport {
     let is_ours = |name: &str| name.contains("ringfence");
     report.offered =
         first.iter().filter(|tool| is_ours(&tool.name) || tool.namespace.as_deref().is_some_and(is_ours)).count();
-    report.all_core = CORE_TOOLS.iter().all(|name| ours(&first, name).is_some_and(|tool| tool.has_schema));
+    report.all_core = CORE_TOOLS.iter().all(|name| find_our_tool(&first, name).is_some_and(|tool| tool.has_schema));
     let results = requests.iter().map(|request| request.format.results(&request.body));
     let results: Vec<Value> = results.max_by_key(Vec::len).unwrap_or_default();
     let said = |at: usize| results.get(at).map(texts).unwrap_or_default();
@@ -264,11 +264,16 @@ fn texts(value: &Value) -> Vec<String> {
 /// The results as a table.
 pub(super) fn print_table(reports: &[(&str, ClientReport)]) {
     let word = |fine: bool| if fine { "yes" } else { "NO" };
-    say("client       our tools  core tools  bytes of a file  sentence of an error");
+    print_status("client       our tools  core tools  bytes of a file  sentence of an error");
     for (name, report) in reports {
         let ClientReport { offered, all_core, bytes, sentence, note } = report;
-        say(&format!("{name:12} {offered:<10} {:11} {:16} {}", word(*all_core), word(*bytes), word(*sentence)));
-        say(&format!("             {note}"));
+        print_status(&format!(
+            "{name:12} {offered:<10} {:11} {:16} {}",
+            word(*all_core),
+            word(*bytes),
+            word(*sentence)
+        ));
+        print_status(&format!("             {note}"));
     }
 }
 
@@ -278,7 +283,7 @@ mod tests {
 
     use super::{CORE_TOOLS, PROOF, report};
     use crate::clients::model::LoggedRequest;
-    use crate::clients::wires::WireFormat;
+    use crate::clients::wire_formats::WireFormat;
 
     /// The requests of a client whose model got these two results.
     fn requests(format: WireFormat, first: &str, second: &str) -> Vec<LoggedRequest> {
@@ -314,7 +319,7 @@ mod tests {
     fn a_result_counts_when_the_model_reads_it_as_it_is() {
         for format in [WireFormat::Anthropic, WireFormat::Chat, WireFormat::Responses, WireFormat::Gemini] {
             let fine = report(&requests(format, PROOF, "there is no `missing.txt`"), "");
-            assert!(fine.is_fine() && fine.offered == CORE_TOOLS.len(), "{format:?}: {fine:?}");
+            assert!(fine.passed() && fine.offered == CORE_TOOLS.len(), "{format:?}: {fine:?}");
             let quoted = json!({"content": PROOF}).to_string();
             let code = r#"{"ok":false,"error":{"message":"there is no `missing.txt`"}}"#;
             let hidden = report(&requests(format, &quoted, code), "");
@@ -322,6 +327,6 @@ mod tests {
             let placeholder = report(&requests(format, "The result is in structuredContent.", ""), "");
             assert!(!placeholder.bytes && !placeholder.sentence, "{format:?}: {placeholder:?}");
         }
-        assert!(!report(&[], "").is_fine());
+        assert!(!report(&[], "").passed());
     }
 }

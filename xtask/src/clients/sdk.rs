@@ -3,17 +3,17 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::fresh;
-use crate::fetched::{done, node, python};
-use crate::{root, say};
+use super::empty_directory;
+use crate::external_tools::{fetch_node_packages, fetch_python_package, succeeds};
+use crate::{print_status, root};
 
 const PYTHON_SDK: &str = "mcp==2.3.0";
 const INSPECTOR: &str = "@modelcontextprotocol/inspector@0.15.0";
 
 pub(super) fn with_python(place: &Path, program: &Path) -> bool {
-    let Some(programs) = python(place, PYTHON_SDK) else { return false };
-    let Some(directory) = fresh(place, "python") else { return false };
-    done(
+    let Some(programs) = fetch_python_package(place, PYTHON_SDK) else { return false };
+    let Some(directory) = empty_directory(place, "python") else { return false };
+    succeeds(
         Command::new(programs.join("python"))
             .arg(root().join("xtask/clients/python_sdk.py"))
             .arg(program)
@@ -22,8 +22,8 @@ pub(super) fn with_python(place: &Path, program: &Path) -> bool {
 }
 
 pub(super) fn with_inspector(place: &Path, program: &Path) -> bool {
-    let Some(modules) = node(place, &[INSPECTOR]) else { return false };
-    let Some(directory) = fresh(place, "inspector") else { return false };
+    let Some(modules) = fetch_node_packages(place, &[INSPECTOR]) else { return false };
+    let Some(directory) = empty_directory(place, "inspector") else { return false };
     let workspace = directory.join("workspace");
     if std::fs::create_dir_all(&workspace).and_then(|()| std::fs::write(workspace.join("a.txt"), "one")).is_err() {
         return false;
@@ -40,7 +40,7 @@ pub(super) fn with_inspector(place: &Path, program: &Path) -> bool {
         let said = command.output().map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
         let fine = said.as_ref().is_ok_and(|said| said.contains(expected));
         let word = if fine { "ok" } else { "failed" };
-        say(&format!("{word}: inspector {}", arguments.join(" ")));
+        print_status(&format!("{word}: inspector {}", arguments.join(" ")));
         fine
     })
 }

@@ -7,12 +7,12 @@
 //! It needs `strace`, and leave to follow other processes. Disks that break need root and a loop device; a clock that jumps
 //! needs `faketime`, which is installed where it can be. What cannot be tried is said.
 
-mod disk;
+mod fault_disk;
+mod figures;
+mod json_lines;
 mod operations;
 mod site;
 mod strace;
-mod table;
-mod talk;
 mod trial;
 
 use std::collections::VecDeque;
@@ -22,38 +22,38 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 use std::{fs, io, thread};
 
-use disk::Disk;
-use operations::{FAKE_CLOCK, Front, Operation, operations};
-use strace::Point;
-use table::Figures;
-use trial::{Fault, Known, Place, known, tried};
+use fault_disk::FaultDisk;
+use figures::FaultFigures;
+use operations::{FAKE_CLOCK, FaultFrontend, FaultOperation, operations};
+use strace::SyscallPoint;
+use trial::{BaselineRun, InjectedFault, TrialEnvironment, record_baseline, run_trial};
 
-use crate::{root, say};
+use crate::{print_status, root};
 
 /// Without `--every`, so many points stand for one that is tried.
-const EVERY: usize = 40;
+const DEFAULT_SAMPLING: usize = 40;
 
 const ERRORS: [&str; 5] = ["ENOSPC", "EIO", "EMFILE", "EINTR", "EDQUOT"];
 
 /// Bytes that are left on a full disk.
-const ROOM: [u64; 5] = [0, 4 << 10, 32 << 10, 256 << 10, 2 << 20];
+const FREE_BYTES: [u64; 5] = [0, 4 << 10, 32 << 10, 256 << 10, 2 << 20];
 
 /// The clock goes on by more than a year, and back by as much.
-const JUMPS: [&str; 2] = ["+400d", "-400d"];
+const CLOCK_JUMPS: [&str; 2] = ["+400d", "-400d"];
 
 /// After so many faults it is said how many are left.
-const PROGRESS: usize = 100;
+const PROGRESS_INTERVAL: usize = 100;
 
 /// Where files are in memory, if there is such a place.
-const MEMORY: &str = "/dev/shm";
+const TMPFS_DIR: &str = "/dev/shm";
 
 /// Says that this is the mount namespace of its own.
-const INSIDE: &str = "--inside";
+const IN_NAMESPACE_FLAG: &str = "--inside";
 
 const USAGE: &str = "usage: cargo xtask faults [--every N | --full] [--only TOOL] [--json]";
 
 #[derive(Debug)]
-struct Options {
+struct FaultOptions {
     every: usize,
     only: Option<String>,
     json: bool,
@@ -61,54 +61,54 @@ struct Options {
 
 /// What this machine lets us break.
 #[derive(Clone, Copy, Debug)]
-struct Means {
+struct FaultCapabilities {
     disks: bool,
     clock: bool,
 }
 
 #[derive(Debug)]
-struct Trial {
+struct FaultTrial {
     operation: usize,
-    fault: Fault,
+    fault: InjectedFault,
 }
 
 /// False if something was wrong after a fault, or nothing was wrong with the control.
 pub(crate) fn run(words: &[&str]) -> bool {
     let (is_inside, words) = match words {
-        [first, words @ ..] if *first == INSIDE => (true, words),
+        [first, words @ ..] if *first == IN_NAMESPACE_FLAG => (true, words),
         words => (false, words),
     };
-    let Some(options) = Options::of(words) else {
-        say(USAGE);
+    let Some(options) = FaultOptions::parse(words) else {
+        print_status(USAGE);
         return false;
     };
     if !is_inside && is_root() {
-        return inside(words);
+        return run_in_namespace(words);
     }
-    if !crate::run(&["build", "--quiet", "--package", "ringfence"], &[]) {
+    if !crate::run_cargo(&["build", "--quiet", "--package", "ringfence"], &[]) {
         return false;
     }
-    let memory = Some(Path::new(MEMORY)).filter(|memory| memory.is_dir()).map(Path::to_owned);
+    let memory = Some(Path::new(TMPFS_DIR)).filter(|memory| memory.is_dir()).map(Path::to_owned);
     let place =
         memory.unwrap_or_else(|| root().join("target/tmp")).join(format!("ringfence-faults-{}", std::process::id()));
-    let done = all(&options, &place);
+    let done = run_all(&options, &place);
     // What cannot be removed is in the way of nobody.
     let _ = fs::remove_dir_all(&place);
     done.unwrap_or_else(|error| {
-        say(&format!("the faults cannot be tried: {error}"));
+        print_status(&format!("the faults cannot be tried: {error}"));
         false
     })
 }
 
 /// Runs this in a mount namespace of its own: its disks are nobody else's, and go with it.
-fn inside(words: &[&str]) -> bool {
+fn run_in_namespace(words: &[&str]) -> bool {
     let this = std::env::current_exe().unwrap_or_else(|_| "xtask".into());
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private"]).arg(this).args(["faults", INSIDE]).args(words);
+    command.args(["--mount", "--propagation", "private"]).arg(this).args(["faults", IN_NAMESPACE_FLAG]).args(words);
     match command.status() {
         Ok(status) => status.success(),
         Err(error) => {
-            say(&format!("unshare cannot be run: {error}"));
+            print_status(&format!("unshare cannot be run: {error}"));
             false
         }
     }
@@ -118,9 +118,9 @@ fn is_root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n")
 }
 
-impl Options {
-    fn of(words: &[&str]) -> Option<Self> {
-        let mut options = Self { every: EVERY, only: None, json: false };
+impl FaultOptions {
+    fn parse(words: &[&str]) -> Option<Self> {
+        let mut options = Self { every: DEFAULT_SAMPLING, only: None, json: false };
         let mut words = words.iter();
         while let Some(word) = words.next() {
             match *word {
@@ -137,34 +137,37 @@ impl Options {
     /// The command as it was typed, for whoever repeats it.
     fn command(&self) -> String {
         match self.every {
-            EVERY => "cargo xtask faults".to_owned(),
+            DEFAULT_SAMPLING => "cargo xtask faults".to_owned(),
             1 => "cargo xtask faults --full".to_owned(),
             every => format!("cargo xtask faults --every {every}"),
         }
     }
 }
 
-fn all(options: &Options, place: &Path) -> io::Result<bool> {
+fn run_all(options: &FaultOptions, place: &Path) -> io::Result<bool> {
     let begun = Instant::now();
     let program = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let program = program.join("debug/ringfence");
-    let means = Means::find()?;
+    let means = FaultCapabilities::detect()?;
     fs::create_dir_all(place)?;
     let mut operations = operations();
     operations.retain(|operation| options.only.as_ref().is_none_or(|only| operation.name == only));
-    let here = Place { memory: place, disk: None, program: &program };
-    let known: Vec<Known> = operations.iter().map(|operation| known(operation, here)).collect::<io::Result<_>>()?;
-    let trials: VecDeque<Trial> = known
+    let here = TrialEnvironment { memory: place, disk: None, program: &program };
+    let known: Vec<BaselineRun> =
+        operations.iter().map(|operation| record_baseline(operation, here)).collect::<io::Result<_>>()?;
+    let trials: VecDeque<FaultTrial> = known
         .iter()
         .enumerate()
         .flat_map(|(number, known)| {
-            faults(&known.points, options.every, means).into_iter().map(move |fault| Trial { operation: number, fault })
+            plan_faults(&known.points, options.every, means)
+                .into_iter()
+                .map(move |fault| FaultTrial { operation: number, fault })
         })
         .collect();
     let points: usize = known.iter().map(|known| known.points.len()).sum();
-    say(&format!("{points} system calls in {} calls; {} faults to try", operations.len(), trials.len()));
+    print_status(&format!("{points} system calls in {} calls; {} faults to try", operations.len(), trials.len()));
     let figures =
-        Mutex::new(Figures::new(operations.iter().map(|operation| (operation.name, operation.front)).collect()));
+        Mutex::new(FaultFigures::new(operations.iter().map(|operation| (operation.name, operation.front)).collect()));
     let trials = Mutex::new(trials);
     // Each waits for its programs more than it works.
     let workers = 2 * thread::available_parallelism().map_or(1, usize::from);
@@ -172,7 +175,7 @@ fn all(options: &Options, place: &Path) -> io::Result<bool> {
         let work = |number: usize| {
             let (operations, known, figures, trials, program) = (&operations, &known, &figures, &trials, &program);
             let place = place.join(format!("worker-{number}"));
-            scope.spawn(move || worker(&place, program, means, (operations, known), trials, figures))
+            scope.spawn(move || run_worker(&place, program, means, (operations, known), trials, figures))
         };
         let workers: Vec<_> = (0..workers).map(work).collect();
         workers
@@ -180,72 +183,74 @@ fn all(options: &Options, place: &Path) -> io::Result<bool> {
             .try_for_each(|worker| worker.join().unwrap_or_else(|_| Err(io::Error::other("a worker failed"))))
     })?;
     let figures = figures.into_inner().unwrap_or_else(PoisonError::into_inner);
-    say(&format!("{} seconds", begun.elapsed().as_secs()));
-    table::show(&figures, &options.command(), options.json)?;
-    let is_written = options.only.is_some() || table::write_down(&figures, &options.command(), means.missing());
-    Ok(is_written && figures.are_good(means.disks))
+    print_status(&format!("{} seconds", begun.elapsed().as_secs()));
+    figures::print_figures(&figures, &options.command(), options.json)?;
+    let is_written = options.only.is_some() || figures::write_figures(&figures, &options.command(), means.missing());
+    Ok(is_written && figures.passed(means.disks))
 }
 
 /// Tries one fault after the other until none is left.
-fn worker(
+fn run_worker(
     place: &Path,
     program: &Path,
-    means: Means,
-    (operations, known): (&[Operation], &[Known]),
-    trials: &Mutex<VecDeque<Trial>>,
-    figures: &Mutex<Figures>,
+    means: FaultCapabilities,
+    (operations, known): (&[FaultOperation], &[BaselineRun]),
+    trials: &Mutex<VecDeque<FaultTrial>>,
+    figures: &Mutex<FaultFigures>,
 ) -> io::Result<()> {
     fs::create_dir_all(place)?;
-    let disk = means.disks.then(|| Disk::new(&place.join("disk"))).transpose()?;
-    let here = Place { memory: place, disk: disk.as_ref(), program };
+    let disk = means.disks.then(|| FaultDisk::new(&place.join("disk"))).transpose()?;
+    let here = TrialEnvironment { memory: place, disk: disk.as_ref(), program };
     loop {
         let (next, left) = {
             let mut trials = trials.lock().unwrap_or_else(PoisonError::into_inner);
             (trials.pop_front(), trials.len())
         };
         let Some(trial) = next else { return Ok(()) };
-        if left % PROGRESS == 0 {
-            say(&format!("{left} faults left"));
+        if left % PROGRESS_INTERVAL == 0 {
+            print_status(&format!("{left} faults left"));
         }
         let operation = &operations[trial.operation];
-        let met = tried(operation, &known[trial.operation], &trial.fault, here)
+        let met = run_trial(operation, &known[trial.operation], &trial.fault, here)
             .map_err(|error| io::Error::other(format!("{}: {:?}: {error}", operation.name, trial.fault)))?;
         let Some(found) = met else { continue };
-        if operation.front != Front::Control {
-            found
-                .iter()
-                .for_each(|(wrong, why)| say(&format!("{}: {:?}: {wrong:?}: {why}", operation.name, trial.fault)));
+        if operation.front != FaultFrontend::Control {
+            found.iter().for_each(|(wrong, why)| {
+                print_status(&format!("{}: {:?}: {wrong:?}: {why}", operation.name, trial.fault))
+            });
         }
         figures.lock().unwrap_or_else(PoisonError::into_inner).count(trial.operation, trial.fault.name(), &found);
     }
 }
 
 /// The faults of one call, with every so many of its points.
-fn faults(points: &[Point], every: usize, means: Means) -> Vec<Fault> {
+fn plan_faults(points: &[SyscallPoint], every: usize, means: FaultCapabilities) -> Vec<InjectedFault> {
     let some = |offset: usize| points.iter().skip(offset % every).step_by(every).cloned();
-    let on_files: Vec<&Point> = points.iter().filter(|point| point.on_file).collect();
-    let mut faults: Vec<Fault> = some(0).map(Fault::Kill).collect();
+    let on_files: Vec<&SyscallPoint> = points.iter().filter(|point| point.on_file).collect();
+    let mut faults: Vec<InjectedFault> = some(0).map(InjectedFault::Kill).collect();
     for (number, error) in ERRORS.into_iter().enumerate() {
         let offset = number * every / ERRORS.len();
-        faults.extend(on_files.iter().skip(offset).step_by(every).map(|point| Fault::Fail((*point).clone(), error)));
+        faults.extend(
+            on_files.iter().skip(offset).step_by(every).map(|point| InjectedFault::Fail((*point).clone(), error)),
+        );
     }
     if means.disks {
-        faults.extend(some(every / 2).map(Fault::Power));
-        faults.push(Fault::PowerAfter);
-        faults.extend(ROOM.map(Fault::Full));
-        faults.extend(some(every / 3).map(Fault::ReadOnly));
+        faults.extend(some(every / 2).map(InjectedFault::PowerCut));
+        faults.push(InjectedFault::PowerCutAfterReply);
+        faults.extend(FREE_BYTES.map(InjectedFault::DiskFull));
+        faults.extend(some(every / 3).map(InjectedFault::ReadOnly));
     }
     if means.clock {
-        let jumps = JUMPS.into_iter().enumerate();
+        let jumps = CLOCK_JUMPS.into_iter().enumerate();
         faults.extend(jumps.flat_map(|(number, jump)| {
-            some(every / 4 + number * every / 2).map(move |point| Fault::Clock(point, jump))
+            some(every / 4 + number * every / 2).map(move |point| InjectedFault::ClockJump(point, jump))
         }));
     }
     faults
 }
 
-impl Means {
-    fn find() -> io::Result<Self> {
+impl FaultCapabilities {
+    fn detect() -> io::Result<Self> {
         if !has("strace", &["-V"]) {
             return Err(io::Error::other("strace is not on this machine: install it with `apt-get install strace`"));
         }
@@ -256,7 +261,7 @@ impl Means {
         }
         let disks = is_root && has("mkfs.ext4", &["-V"]) && has("losetup", &["--version"]) && has("perl", &["-v"]);
         let means = Self { disks, clock: Path::new(FAKE_CLOCK).exists() };
-        means.missing().iter().for_each(|missing| say(missing));
+        means.missing().iter().for_each(|missing| print_status(missing));
         Ok(means)
     }
 

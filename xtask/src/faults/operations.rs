@@ -6,20 +6,20 @@ use std::{fs, io};
 
 use serde_json::{Value, json};
 
-use super::site::Site;
-use super::talk::{Heard, Talk};
+use super::json_lines::{JsonLineClient, JsonLineReply};
+use super::site::FaultSite;
 
 /// Made by a call that was answered before the fault. It must be there ever after.
 pub(super) const ACKNOWLEDGED: (&str, &str) = ("acknowledged.txt", "this was answered\n");
 
 /// What the agent says when it is done, in its script.
-pub(super) const LAST_WORDS: &str = "The line is there.";
+pub(super) const FINAL_ANSWER: &str = "The line is there.";
 
 /// The way that most programs write a file: over the old contents, and not synced.
-const NAIVE: &str = r#"read -r line && cat "$1" > "$2" && echo '{"id": 1, "result": {}}'"#;
+const NAIVE_WRITE_SCRIPT: &str = r#"read -r line && cat "$1" > "$2" && echo '{"id": 1, "result": {}}'"#;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Front {
+pub(super) enum FaultFrontend {
     Mcp,
     /// The agent with a script, for an editor.
     Acp,
@@ -28,31 +28,31 @@ pub(super) enum Front {
 }
 
 #[derive(Debug)]
-pub(super) struct Operation {
+pub(super) struct FaultOperation {
     pub(super) name: &'static str,
-    pub(super) front: Front,
+    pub(super) front: FaultFrontend,
     files: Vec<(&'static str, String)>,
     /// The run in whose state it is made.
     run: Option<&'static str>,
     /// Calls that are made and answered before.
-    first: Vec<(&'static str, Value)>,
+    setup_calls: Vec<(&'static str, Value)>,
     tool: &'static str,
     arguments: Value,
     /// The command that takes it back.
-    pub(super) back: &'static str,
+    pub(super) undo_command: &'static str,
 }
 
-pub(super) fn operations() -> Vec<Operation> {
+pub(super) fn operations() -> Vec<FaultOperation> {
     let text = |text: &str| text.to_owned();
-    let of = |name, tool, files: &[(&'static str, &str)], arguments| Operation {
+    let of = |name, tool, files: &[(&'static str, &str)], arguments| FaultOperation {
         name,
-        front: Front::Mcp,
+        front: FaultFrontend::Mcp,
         files: files.iter().map(|(path, content)| (*path, text(content))).collect(),
         run: None,
-        first: Vec::new(),
+        setup_calls: Vec::new(),
         tool,
         arguments,
-        back: "undo",
+        undo_command: "undo",
     };
     // More than one write takes.
     let big = "n".repeat((1 << 20) + 500);
@@ -85,7 +85,7 @@ pub(super) fn operations() -> Vec<Operation> {
             &[("one.txt", "old\n"), ("gone.txt", "old\n"), ("d/two.txt", "old\n")],
             json!({"patch": patch}),
         ),
-        Operation {
+        FaultOperation {
             run: Some("one"),
             ..of("front matter", "apply_patch", &[], json!({"path": "@state/workflow.md", "patch": update}))
         },
@@ -103,9 +103,9 @@ pub(super) fn operations() -> Vec<Operation> {
             &[("d/a.txt", "a\n"), ("d/e/b.txt", "b\n"), ("keep.txt", "keep\n")],
             json!({"path": "d", "recursive": true}),
         ),
-        Operation {
+        FaultOperation {
             // The jail's own processes are started by this one, and are not what is tried.
-            first: vec![("run_code", json!({"language": "bash", "code": "printf warm > warm.txt"}))],
+            setup_calls: vec![("run_code", json!({"language": "bash", "code": "printf warm > warm.txt"}))],
             ..of(
                 "run_code",
                 "run_code",
@@ -113,34 +113,41 @@ pub(super) fn operations() -> Vec<Operation> {
                 json!({"language": "bash", "code": code}),
             )
         },
-        Operation { first: vec![("apply_patch", both.clone())], back: "redo", ..of("undo", "undo", &two, json!({})) },
-        Operation { first: vec![("apply_patch", both), ("undo", json!({}))], ..of("redo", "redo", &two, json!({})) },
-        Operation {
-            front: Front::Acp,
+        FaultOperation {
+            setup_calls: vec![("apply_patch", both.clone())],
+            undo_command: "redo",
+            ..of("undo", "undo", &two, json!({}))
+        },
+        FaultOperation {
+            setup_calls: vec![("apply_patch", both), ("undo", json!({}))],
+            ..of("redo", "redo", &two, json!({}))
+        },
+        FaultOperation {
+            front: FaultFrontend::Acp,
             ..of("agent, with the store", "session/prompt", &[("log.txt", "first\n")], Value::Null)
         },
-        Operation {
-            front: Front::Control,
+        FaultOperation {
+            front: FaultFrontend::Control,
             files: vec![("a.txt", "o".repeat(big.len()))],
             ..of("a naive write", "", &[], json!(big))
         },
     ]
 }
 
-impl Operation {
-    pub(super) fn lay(&self, site: &mut Site) -> io::Result<()> {
+impl FaultOperation {
+    pub(super) fn set_up(&self, site: &mut FaultSite) -> io::Result<()> {
         self.run.map_or(Ok(()), |run| site.begin_run(run))?;
         self.files.iter().try_for_each(|(path, content)| site.write(path, content))?;
         match self.front {
-            Front::Mcp => Ok(()),
-            Front::Acp => {
+            FaultFrontend::Mcp => Ok(()),
+            FaultFrontend::Acp => {
                 let call = json!({"calls": [{"name": "append_file", "arguments": {"path": "log.txt", "content": "second\n"}}]});
                 let write = json!({"calls": [{"name": "write_file", "arguments": {
                     "path": ACKNOWLEDGED.0, "content": ACKNOWLEDGED.1}}]});
-                let (done, last) = (json!({"text": "Done."}), json!({"text": LAST_WORDS}));
+                let (done, last) = (json!({"text": "Done."}), json!({"text": FINAL_ANSWER}));
                 fs::write(site.root().join("home/script.jsonl"), format!("{write}\n{done}\n{call}\n{last}\n"))
             }
-            Front::Control => {
+            FaultFrontend::Control => {
                 fs::write(site.root().join("new"), self.arguments.as_str().unwrap_or_default())?;
                 site.write(ACKNOWLEDGED.0, ACKNOWLEDGED.1)
             }
@@ -148,50 +155,54 @@ impl Operation {
     }
 
     /// Starts the program, and does everything that comes before the call that is tried.
-    pub(super) fn open(&self, site: &Site, clock: Option<&Path>) -> io::Result<Opened> {
+    pub(super) fn prepare(&self, site: &FaultSite, clock: Option<&Path>) -> io::Result<PreparedOperation> {
         let mut command = match self.front {
-            Front::Mcp => site.ringfence(&["mcp", "--structured"]),
-            Front::Acp => site.ringfence(&["acp", "--script", "script.jsonl"]),
-            Front::Control => {
+            FaultFrontend::Mcp => site.ringfence(&["mcp", "--structured"]),
+            FaultFrontend::Acp => site.ringfence(&["acp", "--script", "script.jsonl"]),
+            FaultFrontend::Control => {
                 let mut command = site.command("sh");
-                command.args(["-c", NAIVE, "sh"]).arg(site.root().join("new")).arg(site.workspace().join("a.txt"));
+                command
+                    .args(["-c", NAIVE_WRITE_SCRIPT, "sh"])
+                    .arg(site.root().join("new"))
+                    .arg(site.workspace().join("a.txt"));
                 command
             }
         };
         if let Some(clock) = clock {
             fake_clock(&mut command, clock);
         }
-        let mut talk = Talk::start(command)?;
+        let mut talk = JsonLineClient::start(command)?;
         let (method, params) = match self.front {
-            Front::Mcp => {
+            FaultFrontend::Mcp => {
                 let client = json!({"name": "faults", "version": "1"});
                 let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
-                good(talk.request("initialize", &hello))?;
-                talk.tell(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+                expect_result(talk.request("initialize", &hello))?;
+                talk.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
                 let acknowledged = json!({"path": ACKNOWLEDGED.0, "content": ACKNOWLEDGED.1});
-                good(talk.request("tools/call", &call("write_file", &acknowledged)))?;
-                for (tool, arguments) in &self.first {
-                    good(talk.request("tools/call", &call(tool, arguments)))?;
+                expect_result(talk.request("tools/call", &call("write_file", &acknowledged)))?;
+                for (tool, arguments) in &self.setup_calls {
+                    expect_result(talk.request("tools/call", &call(tool, arguments)))?;
                 }
                 ("tools/call", call(self.tool, &self.arguments))
             }
-            Front::Acp => {
-                good(talk.request("initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}})))?;
-                let session = good(talk.request("session/new", &json!({"cwd": site.workspace(), "mcpServers": []})))?;
+            FaultFrontend::Acp => {
+                expect_result(talk.request("initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}})))?;
+                let session =
+                    expect_result(talk.request("session/new", &json!({"cwd": site.workspace(), "mcpServers": []})))?;
                 let say = json!({"sessionId": session["sessionId"], "prompt": [{"type": "text", "text": "go on"}]});
-                good(talk.request("session/prompt", &say))?;
+                expect_result(talk.request("session/prompt", &say))?;
                 ("session/prompt", say)
             }
-            Front::Control => ("", Value::Null),
+            FaultFrontend::Control => ("", Value::Null),
         };
-        Ok(Opened { talk, method, params })
+        Ok(PreparedOperation { client: talk, method, params })
     }
 }
 
 /// A program that waits for the call that is tried.
 #[derive(Debug)]
-pub(super) struct Opened {
-    pub(super) talk: Talk,
+pub(super) struct PreparedOperation {
+    pub(super) client: JsonLineClient,
     pub(super) method: &'static str,
     pub(super) params: Value,
 }
@@ -202,7 +213,7 @@ pub(super) fn call(tool: &str, arguments: &Value) -> Value {
 
 /// What an answer says about the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Claim {
+pub(super) enum AnswerClaim {
     Made,
     NotMade,
     /// It says that it does not know, or that the call was carried out and something else went wrong.
@@ -210,30 +221,30 @@ pub(super) enum Claim {
 }
 
 /// What an answer says: a result with what a tool returns, or with the error that it returns, or an error of the protocol.
-pub(super) fn claim(answer: &Value) -> Claim {
+pub(super) fn answer_claim(answer: &Value) -> AnswerClaim {
     let result = &answer["result"];
     if let Some(error) = answer.get("error") {
-        return if error.to_string().contains("was carried out") { Claim::Unknown } else { Claim::NotMade };
+        return if error.to_string().contains("was carried out") { AnswerClaim::Unknown } else { AnswerClaim::NotMade };
     }
     if result["isError"] != true {
         // A program ran, and nothing that it changed was kept.
         let is_dropped = result["structuredContent"]["value"]["committed"] == "none";
-        return if is_dropped { Claim::NotMade } else { Claim::Made };
+        return if is_dropped { AnswerClaim::NotMade } else { AnswerClaim::Made };
     }
     let reply: Value =
         result["content"][0]["text"].as_str().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     match &reply["error"]["details"]["committed"] {
-        Value::Bool(true) => Claim::Made,
-        Value::String(word) if word == "all" || word == "some" => Claim::Made,
-        Value::String(word) if word == "unknown" => Claim::Unknown,
-        _ => Claim::NotMade,
+        Value::Bool(true) => AnswerClaim::Made,
+        Value::String(word) if word == "all" || word == "some" => AnswerClaim::Made,
+        Value::String(word) if word == "unknown" => AnswerClaim::Unknown,
+        _ => AnswerClaim::NotMade,
     }
 }
 
 /// The result of a request that must go well for a trial to begin.
-fn good(heard: Heard) -> io::Result<Value> {
+fn expect_result(heard: JsonLineReply) -> io::Result<Value> {
     match heard {
-        Heard::Answer(answer) if claim(&answer) == Claim::Made => Ok(answer["result"].clone()),
+        JsonLineReply::Answer(answer) if answer_claim(&answer) == AnswerClaim::Made => Ok(answer["result"].clone()),
         other => Err(io::Error::other(format!("before the fault: {other:.500?}"))),
     }
 }

@@ -10,18 +10,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fs, io};
 
 /// Seconds after which a program that should have ended hangs.
-pub(super) const PATIENCE: u64 = 60;
+pub(super) const HANG_SECONDS: u64 = 60;
 
 /// What `timeout` ends with when it had to end the program.
-const TIMED_OUT: i32 = 124;
+const TIMEOUT_EXIT_CODE: i32 = 124;
 
-const SAME_TIME: &str = "updatedAt: \"2026-01-01T00:00:00Z\"";
+const FIXED_UPDATED_AT: &str = "updatedAt: \"2026-01-01T00:00:00Z\"";
 
 /// Every path of a workspace but the keep, with the contents of files.
-pub(super) type Tree = Vec<(String, Option<Vec<u8>>)>;
+pub(super) type SiteTree = Vec<(String, Option<Vec<u8>>)>;
 
 #[derive(Debug)]
-pub(super) struct Site {
+pub(super) struct FaultSite {
     root: PathBuf,
     program: PathBuf,
     /// The run whose state is there too.
@@ -30,13 +30,13 @@ pub(super) struct Site {
 
 /// How a command ended.
 #[derive(Debug)]
-pub(super) enum Ended {
-    Well(String),
-    Badly(String),
+pub(super) enum SiteCommandResult {
+    Succeeded(String),
+    Failed(String),
     Hung,
 }
 
-impl Site {
+impl FaultSite {
     /// A new one below a directory.
     pub(super) fn new(place: &Path, program: &Path) -> io::Result<Self> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -65,12 +65,12 @@ impl Site {
     /// Makes a run, and gives its `workflow.md` a time that is the same in every trial.
     pub(super) fn begin_run(&mut self, run: &'static str) -> io::Result<()> {
         self.run = Some(run);
-        if let Ended::Badly(why) = self.run(&["workflow", "new"])? {
+        if let SiteCommandResult::Failed(why) = self.run(&["workflow", "new"])? {
             return Err(io::Error::other(why));
         }
         let path = self.run_state()?.ok_or_else(|| io::Error::other("no run"))?.join("workflow.md");
         let text = fs::read_to_string(&path)?;
-        let lines = text.lines().map(|line| if line.starts_with("updatedAt:") { SAME_TIME } else { line });
+        let lines = text.lines().map(|line| if line.starts_with("updatedAt:") { FIXED_UPDATED_AT } else { line });
         fs::write(path, lines.map(|line| format!("{line}\n")).collect::<String>())
     }
 
@@ -101,15 +101,15 @@ impl Site {
     }
 
     /// Runs our program to its end.
-    pub(super) fn run(&self, arguments: &[&str]) -> io::Result<Ended> {
+    pub(super) fn run(&self, arguments: &[&str]) -> io::Result<SiteCommandResult> {
         let mut command = self.command("timeout");
-        command.args(["--kill-after=5", &PATIENCE.to_string()]).arg(&self.program);
+        command.args(["--kill-after=5", &HANG_SECONDS.to_string()]).arg(&self.program);
         let Output { status, stdout, stderr } = self.on_workspace(command, arguments).output()?;
         let said = String::from_utf8_lossy(&stdout).into_owned();
         Ok(match status.code() {
-            Some(0) => Ended::Well(said),
-            Some(TIMED_OUT) => Ended::Hung,
-            _ => Ended::Badly(format!("{status}: {said}{}", String::from_utf8_lossy(&stderr))),
+            Some(0) => SiteCommandResult::Succeeded(said),
+            Some(TIMEOUT_EXIT_CODE) => SiteCommandResult::Hung,
+            _ => SiteCommandResult::Failed(format!("{status}: {said}{}", String::from_utf8_lossy(&stderr))),
         })
     }
 
@@ -122,18 +122,18 @@ impl Site {
     }
 
     /// What is in the workspace, and in the state of the run as `@state`.
-    pub(super) fn tree(&self) -> io::Result<Tree> {
-        let mut found = walked(&self.workspace(), "")?;
+    pub(super) fn tree(&self) -> io::Result<SiteTree> {
+        let mut found = read_tree(&self.workspace(), "")?;
         if let Some(state) = self.run_state()? {
-            found.extend(walked(&state, "@state/")?);
+            found.extend(read_tree(&state, "@state/")?);
         }
         found.sort();
         Ok(found)
     }
 }
 
-fn walked(root: &Path, prefix: &str) -> io::Result<Tree> {
-    let mut found = Tree::new();
+fn read_tree(root: &Path, prefix: &str) -> io::Result<SiteTree> {
+    let mut found = SiteTree::new();
     let mut left = vec![root.to_owned()];
     while let Some(directory) = left.pop() {
         for entry in fs::read_dir(&directory)? {
@@ -155,7 +155,7 @@ fn walked(root: &Path, prefix: &str) -> io::Result<Tree> {
     Ok(found)
 }
 
-impl Drop for Site {
+impl Drop for FaultSite {
     fn drop(&mut self) {
         // What cannot be removed is in the way of nobody.
         let _ = fs::remove_dir_all(&self.root);
@@ -163,7 +163,7 @@ impl Drop for Site {
 }
 
 /// Runs a command of the system, which must succeed.
-pub(super) fn must(program: &str, arguments: &[&OsStr]) -> io::Result<String> {
+pub(super) fn run_checked(program: &str, arguments: &[&OsStr]) -> io::Result<String> {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output()?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),

@@ -11,7 +11,7 @@ use std::{fs, thread};
 
 /// One system call of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Point {
+pub(super) struct SyscallPoint {
     pub(super) call: String,
     /// Which of its kind, by thread.
     pub(super) nth: usize,
@@ -20,10 +20,10 @@ pub(super) struct Point {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Tamper<'a> {
-    Kill(&'a Point),
-    Stop(&'a Point),
-    Fail(&'a Point, &'a str),
+pub(super) enum StraceTamper<'a> {
+    Kill(&'a SyscallPoint),
+    Stop(&'a SyscallPoint),
+    Fail(&'a SyscallPoint, &'a str),
     /// Nothing: every call is listed.
     Watch,
 }
@@ -36,16 +36,16 @@ pub(super) struct Tracer {
 
 impl Tracer {
     /// Comes back when every thread of the program is followed.
-    pub(super) fn attach(id: u32, log: &Path, tamper: Tamper<'_>) -> io::Result<Self> {
+    pub(super) fn attach(id: u32, log: &Path, tamper: StraceTamper<'_>) -> io::Result<Self> {
         let mut command = Command::new("strace");
         command.args(["-f", "-y", "-p", &id.to_string(), "-o"]).arg(log);
         let (point, how) = match tamper {
-            Tamper::Kill(point) => (Some(point), "signal=SIGKILL".to_owned()),
-            Tamper::Stop(point) => (Some(point), "signal=SIGSTOP".to_owned()),
-            Tamper::Fail(point, error) => (Some(point), format!("error={error}")),
-            Tamper::Watch => (None, String::new()),
+            StraceTamper::Kill(point) => (Some(point), "signal=SIGKILL".to_owned()),
+            StraceTamper::Stop(point) => (Some(point), "signal=SIGSTOP".to_owned()),
+            StraceTamper::Fail(point, error) => (Some(point), format!("error={error}")),
+            StraceTamper::Watch => (None, String::new()),
         };
-        if let Some(Point { call, nth, .. }) = point {
+        if let Some(SyscallPoint { call, nth, .. }) = point {
             // Not with `--seccomp-bpf`: strace 6.1 then sends a signal at the first call only, whatever `when` says.
             command.arg(format!("--trace={call}")).arg(format!("--inject={call}:{how}:when={nth}"));
         }
@@ -71,7 +71,7 @@ impl Tracer {
     }
 
     /// Lets the program alone. It stays as it is until somebody lets it go on.
-    pub(super) fn leave(mut self) -> io::Result<()> {
+    pub(super) fn detach(mut self) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait().map(drop)
     }
@@ -84,7 +84,7 @@ impl Tracer {
 }
 
 /// Calls that are about a path or a file's descriptor.
-const ON_FILES: &[&str] = &[
+const FILE_SYSCALLS: &[&str] = &[
     "access",
     "chmod",
     "close",
@@ -147,18 +147,19 @@ const ON_FILES: &[&str] = &[
 ];
 
 /// What a descriptor is called that is none of a file.
-const NO_FILES: &[&str] = &["<pipe:", "<socket:", "<anon_inode:", "<UNIX", "<TCP", "</dev/null>", "<pidfd:"];
+const NON_FILE_DESCRIPTORS: &[&str] =
+    &["<pipe:", "<socket:", "<anon_inode:", "<UNIX", "<TCP", "</dev/null>", "<pidfd:"];
 
 /// Every call of a run, as the points at which it can be met.
-pub(super) fn points(log: &str) -> Vec<Point> {
+pub(super) fn points(log: &str) -> Vec<SyscallPoint> {
     let mut made: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-    let mut points: Vec<Point> = Vec::new();
-    for (thread, call, line) in log.lines().filter_map(entered) {
+    let mut points: Vec<SyscallPoint> = Vec::new();
+    for (thread, call, line) in log.lines().filter_map(parse_syscall_entry) {
         let nth = made.entry((thread, call)).and_modify(|nth| *nth += 1).or_insert(1);
         let on_file = is_on_file(call, line);
         match points.iter_mut().find(|point| point.call == call && point.nth == *nth) {
             Some(point) => point.on_file &= on_file,
-            None => points.push(Point { call: call.to_owned(), nth: *nth, on_file }),
+            None => points.push(SyscallPoint { call: call.to_owned(), nth: *nth, on_file }),
         }
     }
     points
@@ -175,7 +176,7 @@ pub(super) fn failed_on_file(log: &str) -> Option<bool> {
         }
         if line.contains("(INJECTED)") {
             let line = if line.contains(" resumed>") { begun.get(thread).copied().unwrap_or(line) } else { line };
-            let on_file = entered(line).is_some_and(|(_, call, line)| is_on_file(call, line));
+            let on_file = parse_syscall_entry(line).is_some_and(|(_, call, line)| is_on_file(call, line));
             found = Some(found.unwrap_or(true) && on_file);
         }
     }
@@ -183,7 +184,7 @@ pub(super) fn failed_on_file(log: &str) -> Option<bool> {
 }
 
 /// The thread, the name of the call that it enters, and the line.
-fn entered(line: &str) -> Option<(&str, &str, &str)> {
+fn parse_syscall_entry(line: &str) -> Option<(&str, &str, &str)> {
     let (thread, rest) = line.split_once(char::is_whitespace)?;
     let (call, _) = rest.trim_start().split_once('(')?;
     let is_name = call.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') && !call.is_empty();
@@ -191,7 +192,7 @@ fn entered(line: &str) -> Option<(&str, &str, &str)> {
 }
 
 fn is_on_file(call: &str, line: &str) -> bool {
-    ON_FILES.contains(&call) && !NO_FILES.iter().any(|name| line.contains(name))
+    FILE_SYSCALLS.contains(&call) && !NON_FILE_DESCRIPTORS.iter().any(|name| line.contains(name))
 }
 
 #[cfg(test)]

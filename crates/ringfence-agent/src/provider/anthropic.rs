@@ -9,18 +9,21 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::assemble::{Assembly, MOST_CALLS, Piece};
-use super::fault::{Fault, quoted, shown};
-use super::http::{Client, Question};
-use super::intake::{Heard, Wire};
-use super::names::Names;
-use super::openai::{count, sendable};
-use super::optional::OptionalFields;
-use super::sse::Event;
+use super::body_reader::{ResponseParser, StreamProgress};
+use super::error::{ProviderError, quote_bytes, quote_text};
+use super::http::{ProviderClient, ProviderHttpRequest};
+use super::openai::{arguments_for_server, count};
+use super::optional_fields::OptionalFields;
+use super::response_builder::{CallDelta, MOST_CALLS, ResponseBuilder};
+use super::sse::SseEvent;
 use super::surrogates::mark;
-use super::{Provider, Secret};
-use crate::message::{Message, RequestedCall};
-use crate::model::{Answer, Answering, Ask, Finish, Model, ModelError, Offered, Parts, Trouble, Usage};
+use super::tool_names::ToolNameMap;
+use super::{ModelProvider, SecretString};
+use crate::message::{RequestedCall, TranscriptMessage};
+use crate::model::{
+    FinishReason, LanguageModel, ModelError, ModelErrorKind, ModelFuture, ModelRequest, ModelResponse, PartSink,
+    TokenUsage, ToolSpec,
+};
 
 /// The version of the interface that is spoken here.
 const VERSION: &str = "2023-06-01";
@@ -29,32 +32,32 @@ const VERSION: &str = "2023-06-01";
 const MAX_TOKENS: u64 = 8192;
 
 /// A model behind `POST …/v1/messages`.
-pub(crate) struct Anthropic {
-    client: Client,
+pub(crate) struct AnthropicModel {
+    client: ProviderClient,
     model: String,
     stream: bool,
     optional: OptionalFields,
 }
 
 /// What a server may refuse, and an answer comes without. A signature that it does not know is one of another server.
-const OPTIONAL: [&str; 5] = ["temperature", "cache_control", "signature", "thinking", "redacted_thinking"];
+const OPTIONAL_FIELDS: [&str; 5] = ["temperature", "cache_control", "signature", "thinking", "redacted_thinking"];
 
-impl fmt::Debug for Anthropic {
+impl fmt::Debug for AnthropicModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Anthropic").field("at", &self.client.to_string()).field("model", &self.model).finish()
     }
 }
 
-impl Anthropic {
-    pub(crate) fn open(provider: Provider) -> Result<Self, ModelError> {
-        let version = Secret::new(VERSION);
+impl AnthropicModel {
+    pub(crate) fn open(provider: ModelProvider) -> Result<Self, ModelError> {
+        let version = SecretString::new(VERSION);
         let mut headers = vec![("anthropic-version", &version)];
         headers.extend(provider.key.as_ref().map(|key| ("x-api-key", key)));
-        let client = Client::open(&provider, &headers)?;
+        let client = ProviderClient::open(&provider, &headers)?;
         Ok(Self { client, model: provider.model, stream: provider.stream, optional: OptionalFields::default() })
     }
 
-    fn body(&self, ask: &Ask<'_>, names: &Names) -> Value {
+    fn body(&self, ask: &ModelRequest<'_>, names: &ToolNameMap) -> Value {
         let most = ask.max_tokens.unwrap_or(MAX_TOKENS);
         let mut body = json!({
             "model": self.model, "max_tokens": most, "messages": self.turns(ask.messages, names), "stream": self.stream,
@@ -64,7 +67,7 @@ impl Anthropic {
             self.cache(&mut body["system"][0]);
         }
         if !ask.tools.is_empty() {
-            let tool = |tool: &Offered| {
+            let tool = |tool: &ToolSpec| {
                 json!({
                     "name": names.to_wire(&tool.name),
                     "description": tool.description,
@@ -73,7 +76,7 @@ impl Anthropic {
             };
             body["tools"] = ask.tools.iter().map(tool).collect();
         }
-        if let Some(temperature) = ask.temperature.filter(|_| self.optional.takes("temperature")) {
+        if let Some(temperature) = ask.temperature.filter(|_| self.optional.accepts("temperature")) {
             body["temperature"] = json!(temperature);
         }
         body
@@ -81,14 +84,14 @@ impl Anthropic {
 
     /// Has the server keep what was said up to this block, for the next question.
     fn cache(&self, block: &mut Value) {
-        if self.optional.takes("cache_control") {
+        if self.optional.accepts("cache_control") {
             block["cache_control"] = json!({"type": "ephemeral"});
         }
     }
 
     /// The history as turns: results belong to the turn of the user, and nothing empty is sent.
-    fn turns(&self, messages: &[Message], names: &Names) -> Vec<Value> {
-        let with_state = ["signature", "thinking", "redacted_thinking"].iter().all(|name| self.optional.takes(name));
+    fn turns(&self, messages: &[TranscriptMessage], names: &ToolNameMap) -> Vec<Value> {
+        let with_state = ["signature", "thinking", "redacted_thinking"].iter().all(|name| self.optional.accepts(name));
         let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
         for message in messages {
             let (role, blocks) = blocks(message, names, with_state);
@@ -110,53 +113,54 @@ impl Anthropic {
     }
 }
 
-impl Model for Anthropic {
+impl LanguageModel for AnthropicModel {
     fn name(&self) -> &str {
         &self.model
     }
 
-    fn answer<'a>(&'a self, ask: Ask<'a>, parts: &'a mut Parts<'_>) -> Answering<'a, Answer> {
-        let names = Names::of(ask.tools);
-        let make = move || (self.body(&ask, &names), Reading::of(&self.model, &ask));
+    fn respond<'a>(&'a self, ask: ModelRequest<'a>, parts: &'a mut PartSink<'_>) -> ModelFuture<'a, ModelResponse> {
+        let names = ToolNameMap::new(ask.tools);
+        let make = move || (self.body(&ask, &names), AnthropicParser::new(&self.model, &ask));
         let path = self.path("/messages");
-        Box::pin(async move { self.client.ask(&path, (&self.optional, &OPTIONAL), make, parts).await })
+        Box::pin(async move { self.client.request_model(&path, (&self.optional, &OPTIONAL_FIELDS), make, parts).await })
     }
 
     /// Asks what the model is, which costs nothing.
-    fn health(&self) -> Answering<'_, ()> {
+    fn health(&self) -> ModelFuture<'_, ()> {
         Box::pin(async {
-            let question = Question::get(&self.path(&format!("/models/{}", self.model)));
+            let question = ProviderHttpRequest::get(&self.path(&format!("/models/{}", self.model)));
             let known = |body: &[u8]| match serde_json::from_slice::<Value>(body) {
                 Ok(model) if model.get("id").is_some() => Ok(()),
-                _ => Err(Fault::wrong_body("something that is no model", body)),
+                _ => Err(ProviderError::invalid_body("something that is no model", body)),
             };
             self.client.check(question, known).await
         })
     }
 }
 
-fn blocks(message: &Message, names: &Names, with_state: bool) -> (&'static str, Vec<Value>) {
+fn blocks(message: &TranscriptMessage, names: &ToolNameMap, with_state: bool) -> (&'static str, Vec<Value>) {
     let text = |text: &str| (!text.trim().is_empty()).then(|| json!({"type": "text", "text": text.trim_end()}));
     match message {
-        Message::User { text: said } => ("user", text(said).into_iter().collect()),
-        Message::Assistant { text: said, calls, reasoning } => {
+        TranscriptMessage::User { text: said } => ("user", text(said).into_iter().collect()),
+        TranscriptMessage::Assistant { text: said, calls, reasoning } => {
             let call = |call: &RequestedCall| {
-                let input: Value = serde_json::from_str(&sendable(&call.arguments)).unwrap_or_else(|_| json!({}));
-                json!({"type": "tool_use", "id": legal_id(&call.id), "name": names.to_wire(&call.name), "input": input})
+                let input: Value =
+                    serde_json::from_str(&arguments_for_server(&call.arguments)).unwrap_or_else(|_| json!({}));
+                json!({"type": "tool_use", "id": sanitize_id(&call.id), "name": names.to_wire(&call.name), "input": input})
             };
             // What it thought comes before what it did, and belongs to that.
             let thoughts = reasoning.blocks.iter().filter(|_| with_state && !calls.is_empty()).cloned();
             ("assistant", thoughts.chain(text(said)).chain(calls.iter().map(call)).collect())
         }
-        Message::Tool { call_id, text, is_error, .. } => {
-            let id = legal_id(call_id);
+        TranscriptMessage::Tool { call_id, text, is_error, .. } => {
+            let id = sanitize_id(call_id);
             ("user", vec![json!({"type": "tool_result", "tool_use_id": id, "content": text, "is_error": is_error})])
         }
     }
 }
 
 /// An id of another provider, as this one takes it: different ids stay different.
-fn legal_id(id: &str) -> String {
+fn sanitize_id(id: &str) -> String {
     let mut legal = String::with_capacity(id.len());
     for c in id.chars() {
         match c {
@@ -169,19 +173,19 @@ fn legal_id(id: &str) -> String {
 
 /// An event, or a whole message.
 #[derive(Debug, Deserialize)]
-struct Told {
+struct AnthropicEvent {
     #[serde(default, rename = "type")]
     kind: String,
     #[serde(default)]
-    message: Option<Box<Told>>,
+    message: Option<Box<AnthropicEvent>>,
     #[serde(default)]
     index: Option<u64>,
     #[serde(default)]
-    content_block: Option<Block>,
+    content_block: Option<AnthropicBlock>,
     #[serde(default)]
-    delta: Option<Block>,
+    delta: Option<AnthropicBlock>,
     #[serde(default)]
-    content: Option<Vec<Block>>,
+    content: Option<Vec<AnthropicBlock>>,
     #[serde(default)]
     stop_reason: Value,
     #[serde(default)]
@@ -194,7 +198,7 @@ struct Told {
 
 /// A block of an answer, or a piece of one.
 #[derive(Debug, Deserialize)]
-struct Block {
+struct AnthropicBlock {
     #[serde(default, rename = "type")]
     kind: String,
     #[serde(default)]
@@ -220,61 +224,69 @@ struct Block {
 
 /// An answer that is being read.
 #[derive(Debug)]
-pub(super) struct Reading {
-    assembly: Assembly,
-    asked: String,
+pub(super) struct AnthropicParser {
+    assembly: ResponseBuilder,
+    requested_model: String,
     /// Calls that began: their index, and the arguments that stood in the block itself until others come.
     calls: Vec<(u64, Option<String>)>,
     /// What it thinks just now, and how that is signed.
-    thought: Option<(String, String)>,
-    usage: Usage,
+    thinking: Option<(String, String)>,
+    usage: TokenUsage,
 }
 
-impl Reading {
-    pub(super) fn of(asked: &str, ask: &Ask<'_>) -> Self {
-        let assembly = Assembly::new(Names::of(ask.tools), ask.messages);
-        Self { assembly, asked: asked.to_owned(), calls: Vec::new(), thought: None, usage: Usage::default() }
+impl AnthropicParser {
+    pub(super) fn new(asked: &str, ask: &ModelRequest<'_>) -> Self {
+        let assembly = ResponseBuilder::new(ToolNameMap::new(ask.tools), ask.messages);
+        Self {
+            assembly,
+            requested_model: asked.to_owned(),
+            calls: Vec::new(),
+            thinking: None,
+            usage: TokenUsage::default(),
+        }
     }
 }
 
-impl Wire for Reading {
-    fn event(&mut self, event: &Event, parts: &mut Parts<'_>) -> Result<Heard, Fault> {
+impl ResponseParser for AnthropicParser {
+    fn on_event(&mut self, event: &SseEvent, parts: &mut PartSink<'_>) -> Result<StreamProgress, ProviderError> {
         let data = event.data.trim();
         if data.is_empty() {
-            return Ok(Heard::Life);
+            return Ok(StreamProgress::KeepAlive);
         }
-        if event.mended {
-            self.assembly.oddity("bytes that are no UTF-8 were replaced");
+        if event.had_invalid_utf8 {
+            self.assembly.warn("bytes that are no UTF-8 were replaced");
         }
-        let marked = self.marked(data);
-        let told: Told = match serde_json::from_str(&marked) {
+        let marked = self.mark_surrogates(data);
+        let told: AnthropicEvent = match serde_json::from_str(&marked) {
             Ok(told) => told,
-            Err(_) if self.is_finished() => return Ok(Heard::Life),
+            Err(_) if self.is_finished() => return Ok(StreamProgress::KeepAlive),
             Err(error) => {
-                let head = quoted(data.as_bytes());
+                let head = quote_bytes(data.as_bytes());
                 let text = format!("the answer broke off at an event that cannot be read ({error}): {head}");
-                return Err(Fault::new(Trouble::Cut, text));
+                return Err(ProviderError::new(ModelErrorKind::Cut, text));
             }
         };
         let kind = if told.kind.is_empty() { event.name.clone() } else { told.kind.clone() };
-        self.take(&kind, told, parts)
+        self.handle_event(&kind, told, parts)
     }
 
-    fn whole(&mut self, body: &str, parts: &mut Parts<'_>) -> Result<(), Fault> {
-        let marked = self.marked(body);
-        let told: Told = serde_json::from_str(&marked).map_err(|error| match error.classify() {
-            serde_json::error::Category::Eof => Fault::new(Trouble::Cut, "the answer is JSON that was cut"),
-            _ => Fault::wrong_body("JSON that is no message", body.as_bytes()),
+    fn on_body(&mut self, body: &str, parts: &mut PartSink<'_>) -> Result<(), ProviderError> {
+        let marked = self.mark_surrogates(body);
+        let told: AnthropicEvent = serde_json::from_str(&marked).map_err(|error| match error.classify() {
+            serde_json::error::Category::Eof => {
+                ProviderError::new(ModelErrorKind::Cut, "the answer is JSON that was cut")
+            }
+            _ => ProviderError::invalid_body("JSON that is no message", body.as_bytes()),
         })?;
         if told.kind == "error" || !told.error.is_null() {
-            return Err(Fault::of_error(&told.error));
+            return Err(ProviderError::from_error_body(&told.error));
         }
         let Some(blocks) = told.content else {
-            return Err(Fault::wrong_body("JSON that is no message", body.as_bytes()));
+            return Err(ProviderError::invalid_body("JSON that is no message", body.as_bytes()));
         };
-        self.name_and_count(&told.model, &told.usage);
+        self.record_model_and_usage(&told.model, &told.usage);
         for (index, block) in (0..).zip(blocks) {
-            self.begin(index, block, parts);
+            self.start_block(index, block, parts);
         }
         self.stop(&told.stop_reason, parts);
         Ok(())
@@ -284,34 +296,39 @@ impl Wire for Reading {
         self.assembly.is_finished()
     }
 
-    fn answer(self) -> Option<Answer> {
-        self.assembly.answer()
+    fn into_response(self) -> Option<ModelResponse> {
+        self.assembly.build()
     }
 }
 
-impl Reading {
-    fn take(&mut self, kind: &str, told: Told, parts: &mut Parts<'_>) -> Result<Heard, Fault> {
+impl AnthropicParser {
+    fn handle_event(
+        &mut self,
+        kind: &str,
+        told: AnthropicEvent,
+        parts: &mut PartSink<'_>,
+    ) -> Result<StreamProgress, ProviderError> {
         match kind {
-            "ping" => return Ok(Heard::Life),
-            "error" if !self.is_finished() => return Err(Fault::of_error(&told.error)),
-            "message_stop" if self.is_finished() => return Ok(Heard::End),
+            "ping" => return Ok(StreamProgress::KeepAlive),
+            "error" if !self.is_finished() => return Err(ProviderError::from_error_body(&told.error)),
+            "message_stop" if self.is_finished() => return Ok(StreamProgress::End),
             "message_start" => {
                 if let Some(message) = told.message {
-                    self.name_and_count(&message.model, &message.usage);
+                    self.record_model_and_usage(&message.model, &message.usage);
                 }
             }
             "content_block_start" => {
                 if let (Some(index), Some(block)) = (told.index, told.content_block) {
-                    self.begin(index, block, parts);
+                    self.start_block(index, block, parts);
                 }
             }
             "content_block_delta" => {
                 if let (Some(index), Some(piece)) = (told.index, told.delta) {
-                    self.go_on(index, &piece, parts);
+                    self.continue_block(index, &piece, parts);
                 }
             }
             "message_delta" => {
-                self.name_and_count(&told.model, &told.usage);
+                self.record_model_and_usage(&told.model, &told.usage);
                 if let Some(delta) = told.delta {
                     self.stop(&delta.stop_reason, parts);
                 }
@@ -319,11 +336,11 @@ impl Reading {
             // The end of a block, or something newer.
             _ => {}
         }
-        Ok(Heard::Progress)
+        Ok(StreamProgress::Progress)
     }
 
     /// JSON that can be read, whatever halves of characters are in it.
-    fn marked<'a>(&mut self, json: &'a str) -> Cow<'a, str> {
+    fn mark_surrogates<'a>(&mut self, json: &'a str) -> Cow<'a, str> {
         let marked = mark(json);
         if matches!(marked, Cow::Owned(_)) {
             self.assembly.has_marks();
@@ -332,19 +349,19 @@ impl Reading {
     }
 
     /// What it thought is whole. Without a signature nobody wants it back.
-    fn end_thought(&mut self) {
-        if let Some((thinking, signature)) = self.thought.take().filter(|(_, signature)| !signature.is_empty()) {
+    fn finish_thinking(&mut self) {
+        if let Some((thinking, signature)) = self.thinking.take().filter(|(_, signature)| !signature.is_empty()) {
             self.assembly.state_block(json!({"type": "thinking", "thinking": thinking, "signature": signature}));
         }
     }
 
-    fn begin(&mut self, index: u64, block: Block, parts: &mut Parts<'_>) {
-        self.end_thought();
+    fn start_block(&mut self, index: u64, block: AnthropicBlock, parts: &mut PartSink<'_>) {
+        self.finish_thinking();
         match block.kind.as_str() {
             "text" => self.assembly.text(block.text.as_str().unwrap_or_default(), parts),
             "thinking" => {
                 let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-                self.thought = Some((text(&block.thinking), text(&block.signature)));
+                self.thinking = Some((text(&block.thinking), text(&block.signature)));
                 self.assembly.reasoning(&text(&block.thinking), parts);
             }
             "redacted_thinking" => {
@@ -352,8 +369,12 @@ impl Reading {
             }
             "tool_use" => {
                 let text = |value: &Value| value.as_str().map(str::to_owned);
-                let piece =
-                    Piece { index: Some(index), id: text(&block.id), name: text(&block.name), ..Piece::default() };
+                let piece = CallDelta {
+                    index: Some(index),
+                    id: text(&block.id),
+                    name: text(&block.name),
+                    ..CallDelta::default()
+                };
                 self.assembly.whole_call(piece, parts);
                 // Pieces of calls beyond the bound belong to none.
                 if self.calls.len() == MOST_CALLS {
@@ -362,62 +383,64 @@ impl Reading {
                 let input = block.input.map(|raw| raw.get().to_owned()).filter(|input| input != "null");
                 self.calls.push((index, input));
             }
-            other => self.assembly.oddity(format!("a block of the kind `{}` was ignored", shown(other))),
+            other => self.assembly.warn(format!("a block of the kind `{}` was ignored", quote_text(other))),
         }
     }
 
-    fn go_on(&mut self, index: u64, piece: &Block, parts: &mut Parts<'_>) {
+    fn continue_block(&mut self, index: u64, piece: &AnthropicBlock, parts: &mut PartSink<'_>) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         match piece.kind.as_str() {
             "text_delta" => self.assembly.text(&text(&piece.text), parts),
             "thinking_delta" => {
-                if let Some((thinking, _)) = &mut self.thought {
+                if let Some((thinking, _)) = &mut self.thinking {
                     thinking.push_str(&text(&piece.thinking));
                 }
                 self.assembly.reasoning(&text(&piece.thinking), parts);
             }
             "signature_delta" => {
-                if let Some((_, signature)) = &mut self.thought {
+                if let Some((_, signature)) = &mut self.thinking {
                     signature.push_str(&text(&piece.signature));
                 }
             }
             "input_json_delta" => {
                 let arguments = text(&piece.partial_json);
                 let Some((_, input)) = self.calls.iter_mut().rfind(|(begun, _)| *begun == index) else {
-                    self.assembly.oddity("arguments of a call that never began were ignored");
+                    self.assembly.warn("arguments of a call that never began were ignored");
                     return;
                 };
                 if !arguments.is_empty() {
                     *input = None;
-                    self.assembly
-                        .call(Piece { index: Some(index), arguments: Some(arguments), ..Piece::default() }, parts);
+                    self.assembly.call(
+                        CallDelta { index: Some(index), arguments: Some(arguments), ..CallDelta::default() },
+                        parts,
+                    );
                 }
             }
             _ => {}
         }
     }
 
-    fn stop(&mut self, reason: &Value, parts: &mut Parts<'_>) {
+    fn stop(&mut self, reason: &Value, parts: &mut PartSink<'_>) {
         let Some(reason) = reason.as_str().filter(|reason| !reason.is_empty()) else { return };
-        self.end_thought();
+        self.finish_thinking();
         for (index, input) in std::mem::take(&mut self.calls) {
             if input.is_some() {
-                self.assembly.call(Piece { index: Some(index), arguments: input, ..Piece::default() }, parts);
+                self.assembly.call(CallDelta { index: Some(index), arguments: input, ..CallDelta::default() }, parts);
             }
         }
         self.assembly.finish(match reason {
-            "end_turn" | "stop_sequence" => Finish::Stop,
-            "tool_use" => Finish::Calls,
-            "max_tokens" | "model_context_window_exceeded" => Finish::Length,
-            "refusal" => Finish::Refusal,
-            other => Finish::Other(shown(other)),
+            "end_turn" | "stop_sequence" => FinishReason::Stop,
+            "tool_use" => FinishReason::Calls,
+            "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
+            "refusal" => FinishReason::Refusal,
+            other => FinishReason::Other(quote_text(other)),
         });
     }
 
     /// The counts of an answer come in two parts, and each says what it knows.
-    fn name_and_count(&mut self, model: &Value, usage: &Value) {
+    fn record_model_and_usage(&mut self, model: &Value, usage: &Value) {
         if let Some(model) = model.as_str() {
-            self.assembly.served_by(model, &self.asked);
+            self.assembly.served_by(model, &self.requested_model);
         }
         let pick = |name: &str| usage.get(name).and_then(count);
         let fresh = pick("input_tokens");

@@ -23,50 +23,50 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
-use super::fault::{Fault, shown};
-use super::intake::{Heard, Intake, Wire};
-use super::optional::OptionalFields;
-use super::{Provider, Secret, Timeouts};
-use crate::model::{Answer, ModelError, Parts, Trouble};
+use super::body_reader::{BodyReader, ResponseParser, StreamProgress};
+use super::error::{ProviderError, quote_text};
+use super::optional_fields::OptionalFields;
+use super::{ModelProvider, ProviderTimeouts, SecretString};
+use crate::model::{ModelError, ModelErrorKind, ModelResponse, PartSink};
 
 /// How many redirects within one origin are followed.
-const MOST_REDIRECTS: usize = 3;
+const MAX_REDIRECTS: usize = 3;
 
 /// How much of the body of an error, or of a list of models, is read.
-const MOST_OF_ERROR: usize = 64 * 1024;
-const MOST_OF_LIST: usize = 4 * 1024 * 1024;
+const MAX_ERROR_BYTES: usize = 64 * 1024;
+const MAX_LIST_BYTES: usize = 4 * 1024 * 1024;
 
 /// How long a server may take to say more once an answer is whole: its usage, and that this was all.
-const AFTERWORD: Duration = Duration::from_secs(2);
+const TRAILER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long it may take to end the body once it said that this was all. A connection that is then free is kept.
-const GOODBYE: Duration = Duration::from_millis(50);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A server of models.
-pub(crate) struct Client {
-    place: Place,
+pub(crate) struct ProviderClient {
+    base_url: BaseUrl,
     headers: HeaderMap,
-    secrets: Vec<Secret>,
-    timeouts: Timeouts,
+    secrets: Vec<SecretString>,
+    timeouts: ProviderTimeouts,
     tls: Option<TlsConnector>,
     /// A connection that the last answer left open.
-    kept: Mutex<Option<Line>>,
+    idle_connection: Mutex<Option<ProviderConnection>>,
 }
 
-impl fmt::Display for Client {
+impl fmt::Display for ProviderClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.place.fmt(f)
+        self.base_url.fmt(f)
     }
 }
 
 /// What is asked of a server.
-pub(crate) struct Question {
+pub(crate) struct ProviderHttpRequest {
     method: Method,
     path: String,
     body: Bytes,
 }
 
-impl Question {
+impl ProviderHttpRequest {
     pub(crate) fn post(path: &str, body: &Value) -> Self {
         Self { method: Method::POST, path: path.to_owned(), body: body.to_string().into() }
     }
@@ -76,18 +76,18 @@ impl Question {
     }
 }
 
-impl Client {
+impl ProviderClient {
     /// Reads the address and the headers. Nothing is sent yet.
-    pub(crate) fn open(provider: &Provider, headers: &[(&str, &Secret)]) -> Result<Self, ModelError> {
-        let place = Place::read(&provider.base_url)?;
+    pub(crate) fn open(provider: &ModelProvider, headers: &[(&str, &SecretString)]) -> Result<Self, ModelError> {
+        let place = BaseUrl::parse(&provider.base_url)?;
         let tls = if place.is_tls { Some(tls(&place)?) } else { None };
         let given = provider.headers.iter().map(|(name, value)| (name.as_str(), value));
         let mut map = HeaderMap::new();
         for (name, value) in headers.iter().copied().chain(given) {
             let wrong = || {
-                wrong(format!(
+                config_error(format!(
                     "the header `{}` cannot be sent: it has a character that headers must not have",
-                    shown(name)
+                    quote_text(name)
                 ))
             };
             let name: HeaderName = name.parse().map_err(|_| wrong())?;
@@ -96,42 +96,49 @@ impl Client {
             map.insert(name, value);
         }
         let secrets = provider.key.iter().chain(provider.headers.iter().map(|(_, value)| value)).cloned().collect();
-        Ok(Self { place, headers: map, secrets, timeouts: provider.timeouts, tls, kept: Mutex::new(None) })
+        Ok(Self {
+            base_url: place,
+            headers: map,
+            secrets,
+            timeouts: provider.timeouts,
+            tls,
+            idle_connection: Mutex::new(None),
+        })
     }
 
     pub(crate) fn host(&self) -> &str {
-        &self.place.host
+        &self.base_url.host
     }
 
     /// The path below which everything is.
     pub(crate) fn base(&self) -> &str {
-        &self.place.path
+        &self.base_url.path
     }
 
     /// Asks, and takes the answer in as it comes. A field of `known` that the server refuses is left out of the next body
     /// that `make` gives, and it is asked again.
-    pub(crate) async fn ask<W: Wire>(
+    pub(crate) async fn request_model<W: ResponseParser>(
         &self,
         path: &str,
         optional: (&OptionalFields, &[&'static str]),
         make: impl Fn() -> (Value, W) + Send,
-        parts: &mut Parts<'_>,
-    ) -> Result<Answer, ModelError> {
+        parts: &mut PartSink<'_>,
+    ) -> Result<ModelResponse, ModelError> {
         let (refused, known) = optional;
         let mut left_out = Vec::new();
         loop {
             let (body, wire) = make();
-            let question = Question::post(path, &body);
+            let question = ProviderHttpRequest::post(path, &body);
             let answer = async {
-                let reply = self.good(&question).await?;
-                self.take_in(reply, Intake::new(wire), parts).await
+                let reply = self.send_checked(&question).await?;
+                self.read_response(reply, BodyReader::new(wire), parts).await
             };
             match answer.await {
                 Ok(mut answer) => {
-                    answer.oddities.extend(left_out);
+                    answer.warnings.extend(left_out);
                     return Ok(answer);
                 }
-                Err(fault) => match refused.refused_by(&fault, known, &body) {
+                Err(fault) => match refused.drop_refused(&fault, known, &body) {
                     Some(name) => left_out.push(format!("the server does not take `{name}`, which is left out now")),
                     None => return Err(self.error(&question, fault)),
                 },
@@ -142,38 +149,41 @@ impl Client {
     /// Asks for something small, and lets `judge` look at it.
     pub(crate) async fn check(
         &self,
-        question: Question,
-        judge: impl Fn(&[u8]) -> Result<(), Fault> + Send,
+        question: ProviderHttpRequest,
+        judge: impl Fn(&[u8]) -> Result<(), ProviderError> + Send,
     ) -> Result<(), ModelError> {
         let checked = async {
-            let mut reply = self.good(&question).await?;
-            let body = self.short_body(&mut reply, MOST_OF_LIST).await;
+            let mut reply = self.send_checked(&question).await?;
+            let body = self.read_prefix(&mut reply, MAX_LIST_BYTES).await;
             judge(&body)
         };
         checked.await.map_err(|fault| self.error(&question, fault))
     }
 
     /// A reply whose status and encoding are good.
-    async fn good(&self, question: &Question) -> Result<Reply, Fault> {
+    async fn send_checked(&self, question: &ProviderHttpRequest) -> Result<ProviderHttpResponse, ProviderError> {
         let mut reply = self.send(question, &question.path).await?;
-        for _ in 0..MOST_REDIRECTS {
+        for _ in 0..MAX_REDIRECTS {
             let Some(path) = self.redirect(&reply.response)? else { break };
             reply = self.send(question, &path).await?;
         }
         let (status, headers) = (reply.response.status(), reply.response.headers().clone());
         if status.is_redirection() {
-            return Err(Fault::new(Trouble::NoSuchModel, "the server redirects without end; check the base URL"));
+            return Err(ProviderError::new(
+                ModelErrorKind::NoSuchModel,
+                "the server redirects without end; check the base URL",
+            ));
         }
         if status != StatusCode::OK {
-            let body = self.short_body(&mut reply, MOST_OF_ERROR).await;
-            return Err(Fault::of_status(status, &headers, &body));
+            let body = self.read_prefix(&mut reply, MAX_ERROR_BYTES).await;
+            return Err(ProviderError::from_status(status, &headers, &body));
         }
         match headers.get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes) {
             // It was told not to. What is not unpacked cannot swell.
             Some(encoding) if encoding != b"identity" => {
-                let encoding = shown(&String::from_utf8_lossy(encoding));
-                Err(Fault::new(
-                    Trouble::Garbled,
+                let encoding = quote_text(&String::from_utf8_lossy(encoding));
+                Err(ProviderError::new(
+                    ModelErrorKind::Garbled,
                     format!("answered with `{encoding}` contents, though plain ones were asked for"),
                 ))
             }
@@ -182,19 +192,19 @@ impl Client {
     }
 
     /// Where a redirect within the origin leads. One to elsewhere is not followed.
-    fn redirect(&self, response: &Response<Incoming>) -> Result<Option<String>, Fault> {
+    fn redirect(&self, response: &Response<Incoming>) -> Result<Option<String>, ProviderError> {
         let status = response.status();
         if !status.is_redirection() {
             return Ok(None);
         }
         let to = response.headers().get(header::LOCATION).and_then(|to| to.to_str().ok()).unwrap_or_default();
         let elsewhere = || {
-            let to = shown(to.split(['?', '#']).next().unwrap_or_default());
+            let to = quote_text(to.split(['?', '#']).next().unwrap_or_default());
             let text = format!(
                 "status {}: the server redirects to `{to}`; put the address that is meant into the base URL",
                 status.as_u16()
             );
-            Fault::new(Trouble::NoSuchModel, text)
+            ProviderError::new(ModelErrorKind::NoSuchModel, text)
         };
         let keeps_the_method = matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
         let to: Uri = to.parse().map_err(|_| elsewhere())?;
@@ -202,9 +212,9 @@ impl Client {
             // Two slashes begin the name of another host.
             None => to.authority().is_none() && to.path().starts_with('/') && !to.path().starts_with("//"),
             Some(scheme) => {
-                (scheme == "https") == self.place.is_tls
-                    && to.host() == Some(&self.place.host)
-                    && to.port_u16().unwrap_or(default_port(self.place.is_tls)) == self.place.port
+                (scheme == "https") == self.base_url.is_tls
+                    && to.host() == Some(&self.base_url.host)
+                    && to.port_u16().unwrap_or(default_port(self.base_url.is_tls)) == self.base_url.port
             }
         };
         if !keeps_the_method || !same_origin {
@@ -215,33 +225,41 @@ impl Client {
         Ok(Some(format!("{ORIGIN}{path}")))
     }
 
-    async fn send(&self, question: &Question, path: &str) -> Result<Reply, Fault> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+    async fn send(&self, question: &ProviderHttpRequest, path: &str) -> Result<ProviderHttpResponse, ProviderError> {
+        let kept = self.idle_connection.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(line) = kept.filter(|line| !line.sender.is_closed()) {
             // A server ends what is idle for long. Nothing came of the question then, so that it is asked anew.
-            match self.send_on(line, question, path).await {
-                Err(fault) if fault.trouble == Trouble::Cut => {}
+            match self.send_over(line, question, path).await {
+                Err(fault) if fault.kind == ModelErrorKind::Cut => {}
                 other => return other,
             }
         }
         let connecting = timeout(self.timeouts.connect, self.connect()).await;
         let line = connecting.unwrap_or_else(|_| {
             let text = format!("no connection within {}", seconds(self.timeouts.connect));
-            Err(Fault::new(Trouble::Unreachable, text))
+            Err(ProviderError::new(ModelErrorKind::Unreachable, text))
         })?;
-        self.send_on(line, question, path).await
+        self.send_over(line, question, path).await
     }
 
-    async fn send_on(&self, mut line: Line, question: &Question, path: &str) -> Result<Reply, Fault> {
+    async fn send_over(
+        &self,
+        mut line: ProviderConnection,
+        question: &ProviderHttpRequest,
+        path: &str,
+    ) -> Result<ProviderHttpResponse, ProviderError> {
         let asked = Instant::now();
         let mut request = Request::new(Full::new(question.body.clone()));
         *request.method_mut() = question.method.clone();
-        *request.uri_mut() = self.place.target(path).parse().map_err(|_| {
-            Fault::new(Trouble::BadRequest, "the name of the model or the base URL cannot be part of an address")
+        *request.uri_mut() = self.base_url.target(path).parse().map_err(|_| {
+            ProviderError::new(
+                ModelErrorKind::BadRequest,
+                "the name of the model or the base URL cannot be part of an address",
+            )
         })?;
         *request.headers_mut() = self.headers.clone();
         let plain = |value: &'static str| HeaderValue::from_static(value);
-        let host = HeaderValue::from_str(&self.place.authority);
+        let host = HeaderValue::from_str(&self.base_url.authority);
         let headers = request.headers_mut();
         headers.insert(header::HOST, host.unwrap_or_else(|_| plain("")));
         headers.insert(header::ACCEPT_ENCODING, plain("identity"));
@@ -256,21 +274,21 @@ impl Client {
         let longest = self.timeouts.answer.unwrap_or(Duration::MAX).min(self.timeouts.first_byte);
         let response = match timeout(longest, sending).await {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(dropped(&error)),
-            Err(_) => return Err(self.silent(longest)),
+            Ok(Err(error)) => return Err(connection_error(&error)),
+            Err(_) => return Err(self.timeout_error(longest)),
         };
-        Ok(Reply { response, line, asked })
+        Ok(ProviderHttpResponse { response, connection: line, sent_at: asked })
     }
 
-    async fn take_in<W: Wire>(
+    async fn read_response<W: ResponseParser>(
         &self,
-        reply: Reply,
-        mut intake: Intake<W>,
-        parts: &mut Parts<'_>,
-    ) -> Result<Answer, Fault> {
-        let Reply { response, line, asked } = reply;
+        reply: ProviderHttpResponse,
+        mut intake: BodyReader<W>,
+        parts: &mut PartSink<'_>,
+    ) -> Result<ModelResponse, ProviderError> {
+        let ProviderHttpResponse { response, connection: line, sent_at: asked } = reply;
         let mut body = response.into_body();
-        let mut clock = Clock::new(self.timeouts, asked);
+        let mut clock = ResponseTimer::new(self.timeouts, asked);
         let cut = loop {
             let deadline = clock.deadline();
             let next = timeout_at(deadline, body.frame()).await.ok();
@@ -279,24 +297,24 @@ impl Client {
                 Some(Some(Ok(frame))) => {
                     let Ok(bytes) = frame.into_data() else { continue };
                     match intake.push(&bytes, parts) {
-                        Ok(heard) => clock.hear(heard, intake.is_finished(), Instant::now()),
+                        Ok(heard) => clock.on_progress(heard, intake.is_finished(), Instant::now()),
                         Err(_) if intake.is_finished() => break None,
                         Err(fault) => return Err(fault),
                     }
                 }
-                Some(Some(Err(error))) => break Some(dropped(&error)),
+                Some(Some(Err(error))) => break Some(connection_error(&error)),
                 Some(None) => {
-                    self.keep(line);
+                    self.keep_alive(line);
                     break None;
                 }
                 None if intake.is_finished() => break None,
                 None => {
                     return Err(match self.timeouts.answer.filter(|most| asked.elapsed() >= *most) {
-                        Some(most) => Fault::new(
-                            Trouble::Stalled,
+                        Some(most) => ProviderError::new(
+                            ModelErrorKind::Stalled,
                             format!("the answer took longer than {}, which `answer_timeout` sets", seconds(most)),
                         ),
-                        None => self.silent(clock.waited(Instant::now())),
+                        None => self.timeout_error(clock.waited(Instant::now())),
                     });
                 }
             }
@@ -305,7 +323,7 @@ impl Client {
     }
 
     /// A body of which only the begin matters. What is missing is missing.
-    async fn short_body(&self, reply: &mut Reply, most: usize) -> Vec<u8> {
+    async fn read_prefix(&self, reply: &mut ProviderHttpResponse, most: usize) -> Vec<u8> {
         let mut all = Vec::new();
         let reading = async {
             while let Some(Ok(frame)) = reply.response.body_mut().frame().await {
@@ -321,17 +339,17 @@ impl Client {
         all
     }
 
-    async fn connect(&self) -> Result<Line, Fault> {
-        let unreachable = |text: String| Fault::new(Trouble::Unreachable, text);
-        let name = self.place.host.trim_start_matches('[').trim_end_matches(']');
-        let addresses = tokio::net::lookup_host((name, self.place.port)).await;
+    async fn connect(&self) -> Result<ProviderConnection, ProviderError> {
+        let unreachable = |text: String| ProviderError::new(ModelErrorKind::Unreachable, text);
+        let name = self.base_url.host.trim_start_matches('[').trim_end_matches(']');
+        let addresses = tokio::net::lookup_host((name, self.base_url.port)).await;
         let addresses: Vec<_> =
             addresses.map_err(|error| unreachable(format!("no address of this host: {error}")))?.collect();
         let share = self.timeouts.connect / u32::try_from(addresses.len().max(1)).unwrap_or(1);
         let mut failed = "the host has no address".to_owned();
         for address in addresses {
             match timeout(share, TcpStream::connect(address)).await {
-                Ok(Ok(stream)) => return self.shake_hands(stream, name).await,
+                Ok(Ok(stream)) => return self.handshake(stream, name).await,
                 Ok(Err(error)) => failed = format!("no connection: {error}; is the server running?"),
                 Err(_) => failed = "no connection: it does not answer".to_owned(),
             }
@@ -339,107 +357,111 @@ impl Client {
         Err(unreachable(failed))
     }
 
-    async fn shake_hands(&self, stream: TcpStream, name: &str) -> Result<Line, Fault> {
-        let unreachable = |text: String| Fault::new(Trouble::Unreachable, text);
+    async fn handshake(&self, stream: TcpStream, name: &str) -> Result<ProviderConnection, ProviderError> {
+        let unreachable = |text: String| ProviderError::new(ModelErrorKind::Unreachable, text);
         // Without it a question may wait for the acknowledgement of its own headers.
         stream.set_nodelay(true).map_err(|error| unreachable(format!("no connection: {error}")))?;
         let Some(tls) = &self.tls else {
-            let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| dropped(&error))?;
-            return Ok(Line { sender, task: tokio::spawn(async { drop(connection.await) }) });
+            let (sender, connection) =
+                http1::handshake(TokioIo::new(stream)).await.map_err(|error| connection_error(&error))?;
+            return Ok(ProviderConnection { sender, task: tokio::spawn(async { drop(connection.await) }) });
         };
         let name = ServerName::try_from(name.to_owned())
             .map_err(|_| unreachable("TLS: this is no name of a host".to_owned()))?;
         let stream =
             tls.connect(name, stream).await.map_err(|error| unreachable(format!("no TLS connection: {error}")))?;
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| dropped(&error))?;
-        Ok(Line { sender, task: tokio::spawn(async { drop(connection.await) }) })
+        let (sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| connection_error(&error))?;
+        Ok(ProviderConnection { sender, task: tokio::spawn(async { drop(connection.await) }) })
     }
 
-    fn keep(&self, line: Line) {
-        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(line);
+    fn keep_alive(&self, line: ProviderConnection) {
+        *self.idle_connection.lock().unwrap_or_else(PoisonError::into_inner) = Some(line);
     }
 
-    fn silent(&self, waited: Duration) -> Fault {
+    fn timeout_error(&self, waited: Duration) -> ProviderError {
         let text = format!(
             "no part of an answer came for {}; `first_byte_timeout` or `idle_timeout` may be too short",
             seconds(waited)
         );
-        Fault::new(Trouble::Stalled, text)
+        ProviderError::new(ModelErrorKind::Stalled, text)
     }
 
     /// The fault with its place, and without what must not be told.
-    fn error(&self, question: &Question, fault: Fault) -> ModelError {
-        let message = format!("{} {}{}: {}", question.method, self.place, question.path, fault.text);
-        let message = self.secrets.iter().fold(message, |message, secret| secret.hidden_in(message));
-        ModelError { trouble: fault.trouble, message }
+    fn error(&self, question: &ProviderHttpRequest, fault: ProviderError) -> ModelError {
+        let message = format!("{} {}{}: {}", question.method, self.base_url, question.path, fault.text);
+        let message = self.secrets.iter().fold(message, |message, secret| secret.redact_from(message));
+        ModelError { kind: fault.kind, message }
     }
 }
 
 /// A connection. Its other half ends with it.
-struct Line {
+struct ProviderConnection {
     sender: SendRequest<Full<Bytes>>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Line {
+impl Drop for ProviderConnection {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-struct Reply {
+struct ProviderHttpResponse {
     response: Response<Incoming>,
-    line: Line,
-    asked: Instant,
+    connection: ProviderConnection,
+    sent_at: Instant,
 }
 
 /// How long an answer is waited for.
 #[derive(Debug)]
-struct Clock {
-    timeouts: Timeouts,
-    asked: Instant,
-    life: Instant,
-    progress: Instant,
+struct ResponseTimer {
+    timeouts: ProviderTimeouts,
+    sent_at: Instant,
+    last_byte_at: Instant,
+    last_progress_at: Instant,
     begun: bool,
     /// When the answer is taken as it is, once it is whole.
-    leave: Option<Instant>,
+    finish_by: Option<Instant>,
 }
 
-impl Clock {
-    fn new(timeouts: Timeouts, asked: Instant) -> Self {
-        Self { timeouts, asked, life: asked, progress: asked, begun: false, leave: None }
+impl ResponseTimer {
+    fn new(timeouts: ProviderTimeouts, sent_at: Instant) -> Self {
+        Self { timeouts, sent_at, last_byte_at: sent_at, last_progress_at: sent_at, begun: false, finish_by: None }
     }
 
-    fn hear(&mut self, heard: Heard, is_finished: bool, now: Instant) {
-        self.life = now;
+    fn on_progress(&mut self, heard: StreamProgress, is_finished: bool, now: Instant) {
+        self.last_byte_at = now;
         self.begun = true;
-        if heard >= Heard::Progress {
-            self.progress = now;
+        if heard >= StreamProgress::Progress {
+            self.last_progress_at = now;
         }
         match heard {
-            Heard::End => self.leave = Some(self.leave.unwrap_or(now + GOODBYE).min(now + GOODBYE)),
-            _ if is_finished => self.leave = Some(self.leave.unwrap_or(now + AFTERWORD)),
+            StreamProgress::End => {
+                self.finish_by = Some(self.finish_by.unwrap_or(now + CLOSE_TIMEOUT).min(now + CLOSE_TIMEOUT))
+            }
+            _ if is_finished => self.finish_by = Some(self.finish_by.unwrap_or(now + TRAILER_TIMEOUT)),
             _ => {}
         }
     }
 
     fn deadline(&self) -> Instant {
-        let silence = self.life + if self.begun { self.timeouts.idle } else { self.timeouts.first_byte };
+        let silence = self.last_byte_at + if self.begun { self.timeouts.idle } else { self.timeouts.first_byte };
         // Signs of life are not waited for without end.
         let longest = self.timeouts.first_byte.max(self.timeouts.idle);
-        let whole = self.timeouts.answer.map(|most| self.asked + most);
-        let silence = silence.min(self.progress + longest);
-        self.leave.unwrap_or(whole.map_or(silence, |whole| whole.min(silence)))
+        let whole = self.timeouts.answer.map(|most| self.sent_at + most);
+        let silence = silence.min(self.last_progress_at + longest);
+        self.finish_by.unwrap_or(whole.map_or(silence, |whole| whole.min(silence)))
     }
 
     /// Since the answer last went on.
     fn waited(&self, now: Instant) -> Duration {
-        now - self.progress
+        now - self.last_progress_at
     }
 }
 
 /// Where a server is.
-struct Place {
+struct BaseUrl {
     is_tls: bool,
     host: String,
     port: u16,
@@ -452,9 +474,9 @@ struct Place {
 /// Before a path that is the server's own and not one below the base.
 const ORIGIN: &str = "\0";
 
-impl Place {
-    fn read(url: &str) -> Result<Self, ModelError> {
-        let no_url = || wrong("the base URL is no address such as `http://localhost:8080/v1`");
+impl BaseUrl {
+    fn parse(url: &str) -> Result<Self, ModelError> {
+        let no_url = || config_error("the base URL is no address such as `http://localhost:8080/v1`");
         let uri: Uri = url.trim().parse().map_err(|_| no_url())?;
         let is_tls = match uri.scheme_str() {
             Some("https") => true,
@@ -463,7 +485,7 @@ impl Place {
         };
         let authority = uri.authority().ok_or_else(no_url)?;
         if authority.as_str().contains('@') {
-            return Err(wrong("the base URL has a name or a password in it; a key is given by itself"));
+            return Err(config_error("the base URL has a name or a password in it; a key is given by itself"));
         }
         let host = authority.host().to_ascii_lowercase();
         if host.is_empty() {
@@ -488,7 +510,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for BaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}{}", if self.is_tls { "https" } else { "http" }, self.authority, self.path)
     }
@@ -498,8 +520,9 @@ fn default_port(is_tls: bool) -> u16 {
     if is_tls { 443 } else { 80 }
 }
 
-fn tls(place: &Place) -> Result<TlsConnector, ModelError> {
-    let unreachable = |text: String| ModelError { trouble: Trouble::Unreachable, message: format!("{place}: {text}") };
+fn tls(place: &BaseUrl) -> Result<TlsConnector, ModelError> {
+    let unreachable =
+        |text: String| ModelError { kind: ModelErrorKind::Unreachable, message: format!("{place}: {text}") };
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
@@ -519,19 +542,19 @@ fn connector(roots: RootCertStore) -> Result<TlsConnector, tokio_rustls::rustls:
 }
 
 /// The connection ended, or what came was no HTTP.
-fn dropped(error: &hyper::Error) -> Fault {
+fn connection_error(error: &hyper::Error) -> ProviderError {
     let cause = std::error::Error::source(error).map(|cause| format!(" ({cause})")).unwrap_or_default();
     match error.is_parse() {
-        true => Fault::new(
-            Trouble::Garbled,
+        true => ProviderError::new(
+            ModelErrorKind::Garbled,
             format!("what came is no HTTP: {error}{cause}; is this the address of a model?"),
         ),
-        false => Fault::new(Trouble::Cut, format!("the connection ended too early: {error}{cause}")),
+        false => ProviderError::new(ModelErrorKind::Cut, format!("the connection ended too early: {error}{cause}")),
     }
 }
 
-fn wrong(text: impl Into<String>) -> ModelError {
-    ModelError { trouble: Trouble::BadRequest, message: text.into() }
+fn config_error(text: impl Into<String>) -> ModelError {
+    ModelError { kind: ModelErrorKind::BadRequest, message: text.into() }
 }
 
 fn seconds(time: Duration) -> String {
@@ -550,10 +573,12 @@ mod tests {
     use tokio_rustls::rustls::pki_types::PrivateKeyDer;
     use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto::ring};
 
-    use super::{AFTERWORD, Client, Clock, GOODBYE, Place, Question, connector};
-    use crate::model::{ModelError, Trouble};
-    use crate::provider::intake::Heard;
-    use crate::provider::{Kind, Provider, Timeouts};
+    use super::{
+        BaseUrl, CLOSE_TIMEOUT, ProviderClient, ProviderHttpRequest, ResponseTimer, TRAILER_TIMEOUT, connector,
+    };
+    use crate::model::{ModelError, ModelErrorKind};
+    use crate::provider::body_reader::StreamProgress;
+    use crate::provider::{ModelProvider, ProviderProtocol, ProviderTimeouts};
 
     /// Asks a server whose certificate is for `name`, as a client that trusts it.
     async fn ask_with_tls(name: &str) -> Result<(), ModelError> {
@@ -577,18 +602,18 @@ mod tests {
         });
         let mut roots = RootCertStore::empty();
         roots.add(certificate).unwrap();
-        let provider = Provider {
-            kind: Kind::OpenAi,
+        let provider = ModelProvider {
+            kind: ProviderProtocol::OpenAi,
             base_url: format!("http://localhost:{port}/v1"),
             model: "tiny".to_owned(),
             key: None,
             headers: Vec::new(),
-            timeouts: Timeouts::default(),
+            timeouts: ProviderTimeouts::default(),
             stream: false,
         };
-        let mut client = Client::open(&provider, &[]).unwrap();
+        let mut client = ProviderClient::open(&provider, &[]).unwrap();
         client.tls = Some(connector(roots).unwrap());
-        let checked = client.check(Question::get("/models"), |body| {
+        let checked = client.check(ProviderHttpRequest::get("/models"), |body| {
             assert_eq!(body, b"hi");
             Ok(())
         });
@@ -601,58 +626,58 @@ mod tests {
     async fn a_server_is_known_by_its_certificate() {
         assert_eq!(ask_with_tls("localhost").await, Ok(()));
         let error = ask_with_tls("other.example").await.unwrap_err();
-        assert_eq!(error.trouble, Trouble::Unreachable);
+        assert_eq!(error.kind, ModelErrorKind::Unreachable);
         assert!(error.message.contains("no TLS connection: invalid peer certificate"), "{error}");
     }
 
     #[test]
     fn a_first_byte_may_take_longer_than_the_next() {
-        let (asked, timeouts) = (Instant::now(), Timeouts::default());
+        let (asked, timeouts) = (Instant::now(), ProviderTimeouts::default());
         let second = |count: u64| asked + Duration::from_secs(count);
-        let mut clock = Clock::new(timeouts, asked);
+        let mut clock = ResponseTimer::new(timeouts, asked);
         assert_eq!(clock.deadline(), second(120));
-        clock.hear(Heard::Progress, false, second(100));
+        clock.on_progress(StreamProgress::Progress, false, second(100));
         assert_eq!(clock.deadline(), second(160));
     }
 
     #[test]
     fn pings_keep_a_line_open_but_not_for_ever() {
-        let (asked, timeouts) = (Instant::now(), Timeouts::default());
+        let (asked, timeouts) = (Instant::now(), ProviderTimeouts::default());
         let second = |count: u64| asked + Duration::from_secs(count);
-        let mut clock = Clock::new(timeouts, asked);
+        let mut clock = ResponseTimer::new(timeouts, asked);
         for at in [10, 50, 90] {
-            clock.hear(Heard::Life, false, second(at));
+            clock.on_progress(StreamProgress::KeepAlive, false, second(at));
         }
         assert_eq!(clock.deadline(), second(120));
         assert_eq!(clock.waited(second(120)), Duration::from_secs(120));
-        clock.hear(Heard::Progress, false, second(110));
-        clock.hear(Heard::Life, false, second(200));
+        clock.on_progress(StreamProgress::Progress, false, second(110));
+        clock.on_progress(StreamProgress::KeepAlive, false, second(200));
         assert_eq!(clock.deadline(), second(230));
     }
 
     #[test]
     fn a_whole_answer_is_soon_left() {
-        let (asked, timeouts) = (Instant::now(), Timeouts::default());
-        let mut clock = Clock::new(timeouts, asked);
-        clock.hear(Heard::Progress, true, asked);
-        assert_eq!(clock.deadline(), asked + AFTERWORD);
+        let (asked, timeouts) = (Instant::now(), ProviderTimeouts::default());
+        let mut clock = ResponseTimer::new(timeouts, asked);
+        clock.on_progress(StreamProgress::Progress, true, asked);
+        assert_eq!(clock.deadline(), asked + TRAILER_TIMEOUT);
         let later = asked + Duration::from_secs(1);
-        clock.hear(Heard::Life, true, later);
-        assert_eq!(clock.deadline(), asked + AFTERWORD);
-        clock.hear(Heard::End, true, later);
-        assert_eq!(clock.deadline(), later + GOODBYE);
+        clock.on_progress(StreamProgress::KeepAlive, true, later);
+        assert_eq!(clock.deadline(), asked + TRAILER_TIMEOUT);
+        clock.on_progress(StreamProgress::End, true, later);
+        assert_eq!(clock.deadline(), later + CLOSE_TIMEOUT);
     }
 
     #[test]
     fn an_address_is_read_once() {
         let check = |url: &str, shown: &str, target: &str| {
-            let place = Place::read(url).unwrap();
+            let place = BaseUrl::parse(url).unwrap();
             assert_eq!((place.to_string().as_str(), place.target("/x").as_str()), (shown, target));
         };
         check("http://localhost:8080/v1/", "http://localhost:8080/v1", "/v1/x");
         check(" https://Host.example ", "https://Host.example", "/x");
         check("http://[::1]:1/a?key=hidden", "http://[::1]:1/a", "/a/x?key=hidden");
-        assert_eq!(Place::read("https://host").unwrap().port, 443);
-        assert_eq!(Place::read("http://host").unwrap().port, 80);
+        assert_eq!(BaseUrl::parse("https://host").unwrap().port, 443);
+        assert_eq!(BaseUrl::parse("http://host").unwrap().port, 80);
     }
 }

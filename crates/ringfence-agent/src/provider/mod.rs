@@ -6,43 +6,43 @@
 //! Not here: where keys come from (the binary), and when to ask again (the loop).
 
 mod anthropic;
-mod assemble;
-mod fault;
+mod body_reader;
+mod error;
 mod http;
-mod intake;
-mod names;
 mod openai;
-mod optional;
+mod optional_fields;
+mod response_builder;
 mod scripted;
 mod sse;
 mod surrogates;
 #[cfg(test)]
 mod tests;
+mod tool_names;
 
 use std::time::Duration;
 
-use crate::model::{Model, ModelError};
+use crate::model::{LanguageModel, ModelError};
 
 /// What is known of a provider.
 #[derive(Clone)]
 #[expect(missing_debug_implementations, reason = "it has a key in it")]
-pub struct Provider {
-    pub kind: Kind,
+pub struct ModelProvider {
+    pub kind: ProviderProtocol,
     /// Such as `http://localhost:8080/v1` or `https://api.anthropic.com`. A query in it is sent and never shown.
     pub base_url: String,
     /// What the provider calls the model.
     pub model: String,
-    pub key: Option<Secret>,
+    pub key: Option<SecretString>,
     /// Further headers of each request. Their values are treated as keys are.
-    pub headers: Vec<(String, Secret)>,
-    pub timeouts: Timeouts,
+    pub headers: Vec<(String, SecretString)>,
+    pub timeouts: ProviderTimeouts,
     /// Whether answers are asked for piece by piece.
     pub stream: bool,
 }
 
 /// How a provider speaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ProviderProtocol {
     /// Chat completions, as OpenAI, llama.cpp, Ollama, vLLM and most gateways have them.
     OpenAi,
     /// Anthropic's messages.
@@ -53,7 +53,7 @@ pub enum Kind {
 
 /// How long a server is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
+pub struct ProviderTimeouts {
     /// Until there is a connection.
     pub connect: Duration,
     /// From the question to the first byte of the answer. A local model reads the whole history in that time.
@@ -65,7 +65,7 @@ pub struct Timeouts {
     pub answer: Option<Duration>,
 }
 
-impl Default for Timeouts {
+impl Default for ProviderTimeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),
@@ -79,12 +79,12 @@ impl Default for Timeouts {
 /// A key. It can be sent and not be shown: it has neither `Debug` nor `Display`.
 #[derive(Clone, PartialEq, Eq)]
 #[expect(missing_debug_implementations, reason = "a key is not shown")]
-pub struct Secret(String);
+pub struct SecretString(String);
 
 /// How many bytes of a key tell it from other words.
-const BEGIN: usize = 8;
+const RECOGNIZABLE_BYTES: usize = 8;
 
-impl Secret {
+impl SecretString {
     /// White space around it is not part of it: a key often comes from a file with a newline at its end.
     pub fn new(text: impl AsRef<str>) -> Self {
         Self(text.as_ref().trim().to_owned())
@@ -96,9 +96,11 @@ impl Secret {
 
     /// The text without this key in it, for a server may repeat what it was sent. What is shown of that may be cut, so that
     /// the begin of the key is hidden too.
-    fn hidden_in(&self, text: String) -> String {
+    fn redact_from(&self, text: String) -> String {
         // What is shorter is no key, and would be found in any text.
-        let Some(begin) = self.0.get(..BEGIN).or((self.0.len() >= BEGIN / 2).then_some(self.0.as_str())) else {
+        let Some(begin) =
+            self.0.get(..RECOGNIZABLE_BYTES).or((self.0.len() >= RECOGNIZABLE_BYTES / 2).then_some(self.0.as_str()))
+        else {
             return text;
         };
         let (mut hidden, mut rest) = (String::with_capacity(text.len()), text.as_str());
@@ -116,10 +118,10 @@ impl Secret {
 }
 
 /// The model that a provider offers. Nothing is sent yet.
-pub fn open(provider: Provider) -> Result<Box<dyn Model>, ModelError> {
+pub fn open(provider: ModelProvider) -> Result<Box<dyn LanguageModel>, ModelError> {
     Ok(match provider.kind {
-        Kind::OpenAi => Box::new(openai::OpenAi::open(provider)?),
-        Kind::Anthropic => Box::new(anthropic::Anthropic::open(provider)?),
-        Kind::Scripted(ref script) => Box::new(scripted::Scripted::read(&provider.model, script)?),
+        ProviderProtocol::OpenAi => Box::new(openai::OpenAiModel::open(provider)?),
+        ProviderProtocol::Anthropic => Box::new(anthropic::AnthropicModel::open(provider)?),
+        ProviderProtocol::Scripted(ref script) => Box::new(scripted::ScriptedProvider::parse(&provider.model, script)?),
     })
 }

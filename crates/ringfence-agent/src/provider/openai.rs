@@ -11,28 +11,31 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::assemble::{Assembly, Form, Piece};
-use super::fault::{Fault, shown};
-use super::http::{Client, Question};
-use super::intake::{Heard, Wire};
-use super::names::Names;
-use super::optional::OptionalFields;
-use super::sse::Event;
+use super::body_reader::{ResponseParser, StreamProgress};
+use super::error::{ProviderError, quote_text};
+use super::http::{ProviderClient, ProviderHttpRequest};
+use super::optional_fields::OptionalFields;
+use super::response_builder::{CallDelta, CallFormat, ResponseBuilder};
+use super::sse::SseEvent;
 use super::surrogates::mark;
-use super::{Provider, Secret};
-use crate::message::{Message, RequestedCall};
-use crate::model::{Answer, Answering, Ask, Finish, Model, ModelError, Parts, Trouble, Usage};
+use super::tool_names::ToolNameMap;
+use super::{ModelProvider, SecretString};
+use crate::message::{RequestedCall, TranscriptMessage};
+use crate::model::{
+    FinishReason, LanguageModel, ModelError, ModelErrorKind, ModelFuture, ModelRequest, ModelResponse, PartSink,
+    TokenUsage,
+};
 
 /// A model behind `POST …/chat/completions`.
-pub(crate) struct OpenAi {
-    client: Client,
+pub(crate) struct OpenAiModel {
+    client: ProviderClient,
     model: String,
     stream: bool,
     optional: OptionalFields,
 }
 
 /// What a server may refuse, and an answer comes without.
-const OPTIONAL: [&str; 8] = [
+const OPTIONAL_FIELDS: [&str; 8] = [
     "stream_options",
     "temperature",
     "max_tokens",
@@ -43,32 +46,32 @@ const OPTIONAL: [&str; 8] = [
     "extra_content",
 ];
 
-impl fmt::Debug for OpenAi {
+impl fmt::Debug for OpenAiModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OpenAi").field("at", &self.client.to_string()).field("model", &self.model).finish()
     }
 }
 
-impl OpenAi {
-    pub(crate) fn open(provider: Provider) -> Result<Self, ModelError> {
-        let bearer = provider.key.as_ref().map(|key| Secret::new(format!("Bearer {}", key.reveal())));
-        let headers: Vec<(&str, &Secret)> = bearer.iter().map(|value| ("authorization", value)).collect();
-        let client = Client::open(&provider, &headers)?;
+impl OpenAiModel {
+    pub(crate) fn open(provider: ModelProvider) -> Result<Self, ModelError> {
+        let bearer = provider.key.as_ref().map(|key| SecretString::new(format!("Bearer {}", key.reveal())));
+        let headers: Vec<(&str, &SecretString)> = bearer.iter().map(|value| ("authorization", value)).collect();
+        let client = ProviderClient::open(&provider, &headers)?;
         Ok(Self { client, model: provider.model, stream: provider.stream, optional: OptionalFields::default() })
     }
 
-    fn body(&self, ask: &Ask<'_>, names: &Names) -> Value {
+    fn body(&self, ask: &ModelRequest<'_>, names: &ToolNameMap) -> Value {
         let mut messages = Vec::new();
         if !ask.system.is_empty() {
             messages.push(json!({"role": "system", "content": ask.system}));
         }
-        messages.extend(ask.messages.iter().filter_map(|message| self.said(message, names)));
+        messages.extend(ask.messages.iter().filter_map(|message| self.message_json(message, names)));
         let mut body = json!({"model": self.model, "messages": messages, "stream": self.stream});
-        if self.stream && self.optional.takes("stream_options") {
+        if self.stream && self.optional.accepts("stream_options") {
             body["stream_options"] = json!({"include_usage": true});
         }
         if !ask.tools.is_empty() {
-            let tool = |tool: &crate::model::Offered| {
+            let tool = |tool: &crate::model::ToolSpec| {
                 let function = json!({
                     "name": names.to_wire(&tool.name), "description": tool.description, "parameters": tool.parameters,
                 });
@@ -76,7 +79,7 @@ impl OpenAi {
             };
             body["tools"] = ask.tools.iter().map(tool).collect();
         }
-        if let Some(temperature) = ask.temperature.filter(|_| self.optional.takes("temperature")) {
+        if let Some(temperature) = ask.temperature.filter(|_| self.optional.accepts("temperature")) {
             body["temperature"] = json!(temperature);
         }
         if let Some(most) = ask.max_tokens {
@@ -85,23 +88,26 @@ impl OpenAi {
             if self.client.host() == "api.openai.com" {
                 names.reverse();
             }
-            if let Some(name) = names.into_iter().find(|name| self.optional.takes(name)) {
+            if let Some(name) = names.into_iter().find(|name| self.optional.accepts(name)) {
                 body[name] = json!(most);
             }
         }
         body
     }
 
-    fn said(&self, message: &Message, names: &Names) -> Option<Value> {
+    fn message_json(&self, message: &TranscriptMessage, names: &ToolNameMap) -> Option<Value> {
         Some(match message {
-            Message::User { text } => json!({"role": "user", "content": text}),
-            Message::Assistant { text, calls, .. } if text.is_empty() && calls.is_empty() => return None,
-            Message::Assistant { text, calls, .. } if calls.is_empty() => json!({"role": "assistant", "content": text}),
-            Message::Assistant { text, calls, reasoning } => {
+            TranscriptMessage::User { text } => json!({"role": "user", "content": text}),
+            TranscriptMessage::Assistant { text, calls, .. } if text.is_empty() && calls.is_empty() => return None,
+            TranscriptMessage::Assistant { text, calls, .. } if calls.is_empty() => {
+                json!({"role": "assistant", "content": text})
+            }
+            TranscriptMessage::Assistant { text, calls, reasoning } => {
                 let call = |call: &RequestedCall| {
-                    let function = json!({"name": names.to_wire(&call.name), "arguments": sendable(&call.arguments)});
+                    let function =
+                        json!({"name": names.to_wire(&call.name), "arguments": arguments_for_server(&call.arguments)});
                     let mut made = json!({"id": call.id, "type": "function", "function": function});
-                    let extra = reasoning.calls.get(&call.id).filter(|_| self.optional.takes("extra_content"));
+                    let extra = reasoning.calls.get(&call.id).filter(|_| self.optional.accepts("extra_content"));
                     if let Some(extra) = extra {
                         made["extra_content"] = extra.clone();
                     }
@@ -110,32 +116,36 @@ impl OpenAi {
                 let calls: Vec<Value> = calls.iter().map(call).collect();
                 let text = if text.is_empty() { Value::Null } else { json!(text) };
                 let mut said = json!({"role": "assistant", "content": text, "tool_calls": calls});
-                for (name, value) in reasoning.fields.iter().filter(|(name, _)| self.optional.takes(name)) {
+                for (name, value) in reasoning.fields.iter().filter(|(name, _)| self.optional.accepts(name)) {
                     said[name] = value.clone();
                 }
                 said
             }
-            Message::Tool { call_id, text, .. } => json!({"role": "tool", "tool_call_id": call_id, "content": text}),
+            TranscriptMessage::Tool { call_id, text, .. } => {
+                json!({"role": "tool", "tool_call_id": call_id, "content": text})
+            }
         })
     }
 }
 
-impl Model for OpenAi {
+impl LanguageModel for OpenAiModel {
     fn name(&self) -> &str {
         &self.model
     }
 
-    fn answer<'a>(&'a self, ask: Ask<'a>, parts: &'a mut Parts<'_>) -> Answering<'a, Answer> {
-        let names = Names::of(ask.tools);
-        let make = move || (self.body(&ask, &names), Completion::of(&self.model, &ask));
-        Box::pin(async move { self.client.ask("/chat/completions", (&self.optional, &OPTIONAL), make, parts).await })
+    fn respond<'a>(&'a self, ask: ModelRequest<'a>, parts: &'a mut PartSink<'_>) -> ModelFuture<'a, ModelResponse> {
+        let names = ToolNameMap::new(ask.tools);
+        let make = move || (self.body(&ask, &names), OpenAiParser::new(&self.model, &ask));
+        Box::pin(async move {
+            self.client.request_model("/chat/completions", (&self.optional, &OPTIONAL_FIELDS), make, parts).await
+        })
     }
 
     /// Asks for the list of models. A server that has one and does not list ours does not know it.
-    fn health(&self) -> Answering<'_, ()> {
+    fn health(&self) -> ModelFuture<'_, ()> {
         Box::pin(async {
-            let question = Question::get("/models");
-            let known = |body: &[u8]| lists(&self.model, body);
+            let question = ProviderHttpRequest::get("/models");
+            let known = |body: &[u8]| check_listed(&self.model, body);
             self.client.check(question, known).await
         })
     }
@@ -143,7 +153,7 @@ impl Model for OpenAi {
 
 /// Arguments of an earlier call as a server takes them. Some fail on a history in which they are no JSON object, so what
 /// the model wrote then is shown to it inside one.
-pub(crate) fn sendable(arguments: &str) -> String {
+pub(crate) fn arguments_for_server(arguments: &str) -> String {
     match serde_json::from_str::<Value>(arguments) {
         Ok(Value::Object(_)) => arguments.to_owned(),
         _ if arguments.trim().is_empty() => "{}".to_owned(),
@@ -151,10 +161,10 @@ pub(crate) fn sendable(arguments: &str) -> String {
     }
 }
 
-fn lists(model: &str, body: &[u8]) -> Result<(), Fault> {
+fn check_listed(model: &str, body: &[u8]) -> Result<(), ProviderError> {
     let list: Value = serde_json::from_slice(body).unwrap_or_default();
     let Some(models) = list.get("data").or_else(|| list.get("models")).and_then(Value::as_array) else {
-        return Err(Fault::wrong_body("something that is no list of models", body));
+        return Err(ProviderError::invalid_body("something that is no list of models", body));
     };
     let name =
         |model: &Value| ["id", "name", "model"].iter().find_map(|key| Some(model.get(*key)?.as_str()?.to_owned()));
@@ -166,15 +176,15 @@ fn lists(model: &str, body: &[u8]) -> Result<(), Fault> {
         return Ok(());
     }
     let some: Vec<&str> = known.iter().take(5).map(String::as_str).collect();
-    let text = format!("the server does not list the model `{model}`; it has {}", shown(&some.join(", ")));
-    Err(Fault::new(Trouble::NoSuchModel, text))
+    let text = format!("the server does not list the model `{model}`; it has {}", quote_text(&some.join(", ")));
+    Err(ProviderError::new(ModelErrorKind::NoSuchModel, text))
 }
 
 /// A completion, or a chunk of one.
 #[derive(Debug, Deserialize)]
-struct Chunk {
+struct OpenAiChunk {
     #[serde(default)]
-    choices: Option<Vec<Choice>>,
+    choices: Option<Vec<OpenAiChoice>>,
     #[serde(default)]
     error: Value,
     #[serde(default)]
@@ -190,13 +200,13 @@ struct Chunk {
 }
 
 #[derive(Debug, Deserialize)]
-struct Choice {
+struct OpenAiChoice {
     #[serde(default)]
     index: Value,
     #[serde(default)]
-    delta: Option<Said>,
+    delta: Option<OpenAiDelta>,
     #[serde(default)]
-    message: Option<Said>,
+    message: Option<OpenAiDelta>,
     #[serde(default)]
     finish_reason: Value,
     #[serde(default)]
@@ -206,7 +216,7 @@ struct Choice {
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Said {
+struct OpenAiDelta {
     #[serde(default)]
     content: Value,
     #[serde(default)]
@@ -220,27 +230,27 @@ struct Said {
     #[serde(default)]
     refusal: Value,
     #[serde(default)]
-    tool_calls: Option<Vec<ToolCall>>,
+    tool_calls: Option<Vec<OpenAiToolCall>>,
     #[serde(default)]
-    function_call: Option<Function>,
+    function_call: Option<OpenAiFunction>,
     #[serde(default)]
     usage: Value,
 }
 
 #[derive(Debug, Deserialize)]
-struct ToolCall {
+struct OpenAiToolCall {
     #[serde(default)]
     index: Value,
     #[serde(default)]
     id: Value,
     #[serde(default)]
-    function: Option<Function>,
+    function: Option<OpenAiFunction>,
     #[serde(default)]
     extra_content: Value,
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Function {
+struct OpenAiFunction {
     #[serde(default)]
     name: Value,
     /// As it stands, so that whoever checks it sees a key that stands twice.
@@ -250,82 +260,89 @@ struct Function {
 
 /// A completion that is being read.
 #[derive(Debug)]
-pub(super) struct Completion {
-    assembly: Assembly,
-    asked: String,
+pub(super) struct OpenAiParser {
+    assembly: ResponseBuilder,
+    requested_model: String,
 }
 
-impl Completion {
-    pub(super) fn of(asked: &str, ask: &Ask<'_>) -> Self {
-        Self { assembly: Assembly::new(Names::of(ask.tools), ask.messages), asked: asked.to_owned() }
+impl OpenAiParser {
+    pub(super) fn new(asked: &str, ask: &ModelRequest<'_>) -> Self {
+        Self {
+            assembly: ResponseBuilder::new(ToolNameMap::new(ask.tools), ask.messages),
+            requested_model: asked.to_owned(),
+        }
     }
 }
 
-impl Wire for Completion {
-    fn event(&mut self, event: &Event, parts: &mut Parts<'_>) -> Result<Heard, Fault> {
+impl ResponseParser for OpenAiParser {
+    fn on_event(&mut self, event: &SseEvent, parts: &mut PartSink<'_>) -> Result<StreamProgress, ProviderError> {
         let data = event.data.trim();
         if data == "[DONE]" {
-            return Ok(Heard::End);
+            return Ok(StreamProgress::End);
         }
         if data.is_empty() {
-            return Ok(Heard::Life);
+            return Ok(StreamProgress::KeepAlive);
         }
-        if event.mended {
-            self.assembly.oddity("bytes that are no UTF-8 were replaced");
+        if event.had_invalid_utf8 {
+            self.assembly.warn("bytes that are no UTF-8 were replaced");
         }
-        let marked = self.marked(data);
-        let chunk: Chunk = match serde_json::from_str(&marked) {
+        let marked = self.mark_surrogates(data);
+        let chunk: OpenAiChunk = match serde_json::from_str(&marked) {
             Ok(chunk) => chunk,
             // The answer is whole already.
-            Err(_) if self.is_finished() => return Ok(Heard::Life),
-            Err(_) if event.name == "error" => return Err(Fault::of_error(&json!(data))),
-            Err(error) => return Err(broken(&error, data)),
+            Err(_) if self.is_finished() => return Ok(StreamProgress::KeepAlive),
+            Err(_) if event.name == "error" => return Err(ProviderError::from_error_body(&json!(data))),
+            Err(error) => return Err(parse_error(&error, data)),
         };
-        self.take(chunk, event.name == "error", Telling::Pieces, parts)
+        self.handle_chunk(chunk, event.name == "error", CallDelivery::Streamed, parts)
     }
 
-    fn whole(&mut self, body: &str, parts: &mut Parts<'_>) -> Result<(), Fault> {
-        let marked = self.marked(body);
-        let chunk: Chunk = serde_json::from_str(&marked).map_err(|error| match error.classify() {
-            serde_json::error::Category::Eof => Fault::new(Trouble::Cut, "the answer is JSON that was cut"),
-            _ => Fault::wrong_body("JSON that is no completion", body.as_bytes()),
+    fn on_body(&mut self, body: &str, parts: &mut PartSink<'_>) -> Result<(), ProviderError> {
+        let marked = self.mark_surrogates(body);
+        let chunk: OpenAiChunk = serde_json::from_str(&marked).map_err(|error| match error.classify() {
+            serde_json::error::Category::Eof => {
+                ProviderError::new(ModelErrorKind::Cut, "the answer is JSON that was cut")
+            }
+            _ => ProviderError::invalid_body("JSON that is no completion", body.as_bytes()),
         })?;
         if chunk.choices.is_none() && chunk.error.is_null() && chunk.object != "error" {
             return Err(match (&chunk.message, &chunk.detail) {
-                (Value::Null, Value::Null) => Fault::wrong_body("JSON that is no completion", body.as_bytes()),
-                (Value::Null, said) | (said, _) => Fault::of_error(said),
+                (Value::Null, Value::Null) => {
+                    ProviderError::invalid_body("JSON that is no completion", body.as_bytes())
+                }
+                (Value::Null, said) | (said, _) => ProviderError::from_error_body(said),
             });
         }
-        self.take(chunk, false, Telling::Whole, parts).map(|_| ())
+        self.handle_chunk(chunk, false, CallDelivery::Whole, parts).map(|_| ())
     }
 
     fn is_finished(&self) -> bool {
         self.assembly.is_finished()
     }
 
-    fn answer(self) -> Option<Answer> {
-        self.assembly.answer()
+    fn into_response(self) -> Option<ModelResponse> {
+        self.assembly.build()
     }
 }
 
 /// How calls are told.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Telling {
-    Pieces,
+enum CallDelivery {
+    Streamed,
     Whole,
 }
 
-fn broken(error: &serde_json::Error, data: &str) -> Fault {
+fn parse_error(error: &serde_json::Error, data: &str) -> ProviderError {
     let text = format!(
         "the answer broke off at an event that cannot be read ({error}): {}",
-        super::fault::quoted(data.as_bytes())
+        super::error::quote_bytes(data.as_bytes())
     );
-    Fault::new(Trouble::Cut, text)
+    ProviderError::new(ModelErrorKind::Cut, text)
 }
 
-impl Completion {
+impl OpenAiParser {
     /// JSON that can be read, whatever halves of characters are in it.
-    fn marked<'a>(&mut self, json: &'a str) -> Cow<'a, str> {
+    fn mark_surrogates<'a>(&mut self, json: &'a str) -> Cow<'a, str> {
         let marked = mark(json);
         if matches!(marked, Cow::Owned(_)) {
             self.assembly.has_marks();
@@ -333,47 +350,53 @@ impl Completion {
         marked
     }
 
-    fn take(&mut self, chunk: Chunk, is_error: bool, telling: Telling, parts: &mut Parts<'_>) -> Result<Heard, Fault> {
+    fn handle_chunk(
+        &mut self,
+        chunk: OpenAiChunk,
+        is_error: bool,
+        telling: CallDelivery,
+        parts: &mut PartSink<'_>,
+    ) -> Result<StreamProgress, ProviderError> {
         if !self.is_finished() && (is_error || !chunk.error.is_null() || chunk.object == "error") {
             let error = if chunk.error.is_null() { &chunk.message } else { &chunk.error };
-            return Err(Fault::of_error(error));
+            return Err(ProviderError::from_error_body(error));
         }
         if let Some(model) = chunk.model.as_str() {
-            self.assembly.served_by(model, &self.asked);
+            self.assembly.served_by(model, &self.requested_model);
         }
         self.count(&chunk.usage);
         let choices = chunk.choices.unwrap_or_default();
         // Where several have no index, the first is meant.
         let Some(choice) = choices.into_iter().find(|choice| matches!(number(&choice.index), None | Some(0))) else {
-            return Ok(Heard::Life);
+            return Ok(StreamProgress::KeepAlive);
         };
         if !choice.error.is_null() && !self.is_finished() {
-            return Err(Fault::of_error(&choice.error));
+            return Err(ProviderError::from_error_body(&choice.error));
         }
         self.count(&choice.usage);
-        let mut heard = Heard::Life;
+        let mut heard = StreamProgress::KeepAlive;
         if let Some(delta) = choice.delta {
-            heard = heard.max(self.hear(delta, telling, parts));
+            heard = heard.max(self.handle_delta(delta, telling, parts));
         } else if let Some(message) = choice.message {
             // Some servers say everything again at the end of a stream.
             match self.assembly.is_empty() {
-                true => heard = heard.max(self.hear(message, Telling::Whole, parts)),
-                false => self.assembly.oddity("a whole message after its pieces was ignored"),
+                true => heard = heard.max(self.handle_delta(message, CallDelivery::Whole, parts)),
+                false => self.assembly.warn("a whole message after its pieces was ignored"),
             }
         }
         if let Some(reason) = choice.finish_reason.as_str().filter(|reason| !reason.is_empty()) {
             if reason == "error" && !self.is_finished() {
-                return Err(Fault::new(Trouble::Server, "the server failed while the model answered"));
+                return Err(ProviderError::new(ModelErrorKind::Server, "the server failed while the model answered"));
             }
             self.assembly.finish(finish(reason));
-            heard = Heard::Progress;
+            heard = StreamProgress::Progress;
         }
         Ok(heard)
     }
 
-    fn hear(&mut self, said: Said, telling: Telling, parts: &mut Parts<'_>) -> Heard {
+    fn handle_delta(&mut self, said: OpenAiDelta, telling: CallDelivery, parts: &mut PartSink<'_>) -> StreamProgress {
         self.count(&said.usage);
-        let mut heard = Heard::Life;
+        let mut heard = StreamProgress::KeepAlive;
         let reasoning = [&said.reasoning_content, &said.reasoning];
         for (name, value) in [
             ("reasoning_content", &said.reasoning_content),
@@ -385,35 +408,35 @@ impl Completion {
         }
         if let Some(text) = reasoning.iter().find_map(|text| text.as_str().filter(|text| !text.is_empty())) {
             self.assembly.reasoning(text, parts);
-            heard = Heard::Progress;
+            heard = StreamProgress::Progress;
         }
         heard = heard.max(self.content(&said.content, parts));
         if let Some(text) = said.refusal.as_str().filter(|text| !text.is_empty()) {
             self.assembly.refusal(text);
-            heard = Heard::Progress;
+            heard = StreamProgress::Progress;
         }
         if let Some(call) = said.function_call {
-            heard = Heard::Progress;
-            self.assembly.call(Piece { form: Form::Old, ..call.piece() }, parts);
+            heard = StreamProgress::Progress;
+            self.assembly.call(CallDelta { format: CallFormat::Legacy, ..call.piece() }, parts);
         }
         for call in said.tool_calls.unwrap_or_default() {
-            heard = Heard::Progress;
-            let piece = Piece {
+            heard = StreamProgress::Progress;
+            let piece = CallDelta {
                 index: number(&call.index),
                 id: call.id.as_str().filter(|id| !id.is_empty()).map(str::to_owned),
                 extra: Some(call.extra_content).filter(|extra| !extra.is_null()),
                 ..call.function.unwrap_or_default().piece()
             };
             match telling {
-                Telling::Pieces => self.assembly.call(piece, parts),
-                Telling::Whole => self.assembly.whole_call(piece, parts),
+                CallDelivery::Streamed => self.assembly.call(piece, parts),
+                CallDelivery::Whole => self.assembly.whole_call(piece, parts),
             }
         }
         heard
     }
 
     /// Text, or a list of parts.
-    fn content(&mut self, content: &Value, parts: &mut Parts<'_>) -> Heard {
+    fn content(&mut self, content: &Value, parts: &mut PartSink<'_>) -> StreamProgress {
         match content {
             Value::String(text) if !text.is_empty() => self.assembly.text(text, parts),
             Value::Array(pieces) if !pieces.is_empty() => {
@@ -426,13 +449,13 @@ impl Completion {
                                 self.assembly.reasoning(text, parts);
                             }
                         }
-                        _ => self.assembly.oddity("content that is no text was ignored"),
+                        _ => self.assembly.warn("content that is no text was ignored"),
                     }
                 }
             }
-            _ => return Heard::Life,
+            _ => return StreamProgress::KeepAlive,
         }
-        Heard::Progress
+        StreamProgress::Progress
     }
 
     fn count(&mut self, usage: &Value) {
@@ -442,14 +465,14 @@ impl Completion {
     }
 }
 
-impl Function {
-    fn piece(self) -> Piece {
+impl OpenAiFunction {
+    fn piece(self) -> CallDelta {
         let arguments = self.arguments.and_then(|raw| match raw.get() {
             "null" => None,
             text if text.starts_with('"') => serde_json::from_str(text).ok(),
             text => Some(text.to_owned()),
         });
-        Piece { name: self.name.as_str().map(str::to_owned), arguments, ..Piece::default() }
+        CallDelta { name: self.name.as_str().map(str::to_owned), arguments, ..CallDelta::default() }
     }
 }
 
@@ -458,19 +481,19 @@ fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok())
 }
 
-fn finish(reason: &str) -> Finish {
+fn finish(reason: &str) -> FinishReason {
     match reason {
-        "stop" | "eos" | "end_turn" => Finish::Stop,
-        "tool_calls" | "function_call" | "tool_use" => Finish::Calls,
-        "length" | "max_tokens" | "model_length" => Finish::Length,
-        "content_filter" => Finish::Filter,
-        "refusal" => Finish::Refusal,
-        other => Finish::Other(shown(other)),
+        "stop" | "eos" | "end_turn" => FinishReason::Stop,
+        "tool_calls" | "function_call" | "tool_use" => FinishReason::Calls,
+        "length" | "max_tokens" | "model_length" => FinishReason::Length,
+        "content_filter" => FinishReason::Filter,
+        "refusal" => FinishReason::Refusal,
+        other => FinishReason::Other(quote_text(other)),
     }
 }
 
 /// Nothing where there is no number in it.
-fn read_usage(usage: &Value) -> Option<Usage> {
+fn read_usage(usage: &Value) -> Option<TokenUsage> {
     let pick = |names: &[&str]| names.iter().find_map(|name| count(usage.pointer(name)?));
     let input = pick(&["/prompt_tokens", "/input_tokens"]);
     let output = pick(&["/completion_tokens", "/output_tokens"]);
@@ -479,7 +502,7 @@ fn read_usage(usage: &Value) -> Option<Usage> {
         return None;
     }
     let (input, output) = (input.unwrap_or_default(), output.unwrap_or_default());
-    Some(Usage {
+    Some(TokenUsage {
         input,
         output,
         total: total.unwrap_or_default().max(input.saturating_add(output)),

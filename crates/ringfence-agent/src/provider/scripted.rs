@@ -10,15 +10,18 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::fault::shown;
-use crate::message::{Message, RequestedCall};
-use crate::model::{Answer, Answering, Ask, Finish, Model, ModelError, Part, Parts, Trouble, Usage};
+use super::error::quote_text;
+use crate::message::{RequestedCall, TranscriptMessage};
+use crate::model::{
+    FinishReason, LanguageModel, ModelError, ModelErrorKind, ModelFuture, ModelRequest, ModelResponse, PartSink,
+    ResponsePart, TokenUsage,
+};
 
 /// A script and how far it was played.
 #[derive(Debug)]
-pub(crate) struct Scripted {
+pub(crate) struct ScriptedProvider {
     name: String,
-    lines: Vec<(usize, Line)>,
+    lines: Vec<(usize, ScriptLine)>,
     /// The line that is next, and how often it was played.
     next: Mutex<(usize, usize)>,
 }
@@ -26,17 +29,17 @@ pub(crate) struct Scripted {
 /// One line of a script.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct ScriptLine {
     #[serde(default)]
     text: String,
     #[serde(default)]
     reasoning: String,
     #[serde(default)]
-    calls: Vec<Call>,
+    calls: Vec<ScriptCall>,
     refusal: Option<String>,
     finish: Option<String>,
-    usage: Option<Usage>,
-    error: Option<Named>,
+    usage: Option<TokenUsage>,
+    error: Option<ScriptErrorKind>,
     message: Option<String>,
     #[serde(alias = "retry_after")]
     retry_after_ms: Option<u64>,
@@ -47,7 +50,7 @@ struct Line {
     #[serde(default)]
     calls_dropped: usize,
     #[serde(default)]
-    expect: Expected,
+    expect: ScriptExpectation,
     /// How often it is said.
     #[serde(default = "once")]
     times: usize,
@@ -59,7 +62,7 @@ fn once() -> usize {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Call {
+struct ScriptCall {
     id: Option<String>,
     name: String,
     /// An object, or a text as a model would write it, right or wrong.
@@ -69,7 +72,7 @@ struct Call {
 /// What a question has to be like.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Expected {
+struct ScriptExpectation {
     last_tool_contains: Option<String>,
     last_user_contains: Option<String>,
     system_contains: Option<String>,
@@ -83,7 +86,7 @@ struct Expected {
 /// An error by its name.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Named {
+enum ScriptErrorKind {
     Unreachable,
     Busy,
     Server,
@@ -97,16 +100,16 @@ enum Named {
     BadRequest,
 }
 
-impl Scripted {
-    pub(crate) fn read(name: &str, script: &str) -> Result<Self, ModelError> {
+impl ScriptedProvider {
+    pub(crate) fn parse(name: &str, script: &str) -> Result<Self, ModelError> {
         let mut lines = Vec::new();
         for (number, line) in (1..).zip(script.lines()) {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let line: Line = serde_json::from_str(line).map_err(|error| {
-                failed(format!("line {number} of the script is wrong: {}", shown(&error.to_string())))
+            let line: ScriptLine = serde_json::from_str(line).map_err(|error| {
+                script_error(format!("line {number} of the script is wrong: {}", quote_text(&error.to_string())))
             })?;
             lines.push((number, line));
         }
@@ -114,25 +117,29 @@ impl Scripted {
     }
 
     /// The line that is to be said now.
-    fn step(&self) -> Result<&(usize, Line), ModelError> {
+    fn next_line(&self) -> Result<&(usize, ScriptLine), ModelError> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut at, mut played) = *next;
         while self.lines.get(at).is_some_and(|(_, line)| played >= line.times) {
             (at, played) = (at + 1, 0);
         }
         *next = (at, played + 1);
-        self.lines.get(at).ok_or_else(|| failed("the script has no further answer".to_owned()))
+        self.lines.get(at).ok_or_else(|| script_error("the script has no further answer".to_owned()))
     }
 
-    async fn play(&self, ask: &Ask<'_>, parts: &mut Parts<'_>) -> Result<Answer, ModelError> {
-        let (number, line) = self.step()?;
-        line.expect.check(ask).map_err(|what| failed(format!("line {number} of the script expected {what}")))?;
+    async fn next_response(
+        &self,
+        ask: &ModelRequest<'_>,
+        parts: &mut PartSink<'_>,
+    ) -> Result<ModelResponse, ModelError> {
+        let (number, line) = self.next_line()?;
+        line.expect.check(ask).map_err(|what| script_error(format!("line {number} of the script expected {what}")))?;
         if let Some(error) = line.error {
-            let message = line.message.clone().unwrap_or_else(|| format!("the script says: {}", error.word()));
+            let message = line.message.clone().unwrap_or_else(|| format!("the script says: {}", error.name()));
             let retry_after = line.retry_after_ms.map(Duration::from_millis);
-            return Err(ModelError { trouble: error.trouble(retry_after), message });
+            return Err(ModelError { kind: error.kind(retry_after), message });
         }
-        let answer = line.say(ask.messages.len(), parts);
+        let answer = line.to_response(ask.messages.len(), parts);
         if line.stall {
             std::future::pending::<()>().await;
         }
@@ -140,35 +147,35 @@ impl Scripted {
     }
 }
 
-impl Model for Scripted {
+impl LanguageModel for ScriptedProvider {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn answer<'a>(&'a self, ask: Ask<'a>, parts: &'a mut Parts<'_>) -> Answering<'a, Answer> {
-        Box::pin(async move { self.play(&ask, parts).await })
+    fn respond<'a>(&'a self, ask: ModelRequest<'a>, parts: &'a mut PartSink<'_>) -> ModelFuture<'a, ModelResponse> {
+        Box::pin(async move { self.next_response(&ask, parts).await })
     }
 
-    fn health(&self) -> Answering<'_, ()> {
+    fn health(&self) -> ModelFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 }
 
-impl Line {
-    fn say(&self, messages: usize, parts: &mut Parts<'_>) -> Answer {
+impl ScriptLine {
+    fn to_response(&self, messages: usize, parts: &mut PartSink<'_>) -> ModelResponse {
         if !self.reasoning.is_empty() {
-            parts(Part::Reasoning(&self.reasoning));
+            parts(ResponsePart::Reasoning(&self.reasoning));
         }
         for word in self.text.split_inclusive(' ') {
-            parts(Part::Text(word));
+            parts(ResponsePart::Text(word));
         }
         let mut calls = Vec::new();
         for (number, call) in (1..).zip(&self.calls) {
-            parts(Part::Call(&call.name));
+            parts(ResponsePart::Call(&call.name));
             let id = call.id.clone().unwrap_or_else(|| format!("call_{messages}_{number}"));
             calls.push(RequestedCall { id, name: call.name.clone(), arguments: call.arguments() });
         }
-        Answer {
+        ModelResponse {
             text: self.text.clone(),
             reasoning: self.reasoning.clone(),
             finish: self.finish(),
@@ -177,38 +184,39 @@ impl Line {
             calls_dropped: self.calls_dropped,
             usage: self
                 .usage
-                .map(|usage| Usage { total: usage.total.max(usage.input.saturating_add(usage.output)), ..usage }),
-            ..Answer::default()
+                .map(|usage| TokenUsage { total: usage.total.max(usage.input.saturating_add(usage.output)), ..usage }),
+            ..ModelResponse::default()
         }
     }
 
-    fn finish(&self) -> Finish {
+    fn finish(&self) -> FinishReason {
         match self.finish.as_deref() {
-            None if self.refusal.is_some() => Finish::Refusal,
-            None if !self.calls.is_empty() => Finish::Calls,
-            None | Some("stop") => Finish::Stop,
-            Some("calls") => Finish::Calls,
-            Some("length") => Finish::Length,
-            Some("filter") => Finish::Filter,
-            Some("refusal") => Finish::Refusal,
-            Some(other) => Finish::Other(other.to_owned()),
+            None if self.refusal.is_some() => FinishReason::Refusal,
+            None if !self.calls.is_empty() => FinishReason::Calls,
+            None | Some("stop") => FinishReason::Stop,
+            Some("calls") => FinishReason::Calls,
+            Some("length") => FinishReason::Length,
+            Some("filter") => FinishReason::Filter,
+            Some("refusal") => FinishReason::Refusal,
+            Some(other) => FinishReason::Other(other.to_owned()),
         }
     }
 }
 
-impl Call {
+impl ScriptCall {
     fn arguments(&self) -> String {
         let Some(raw) = &self.arguments else { return "{}".to_owned() };
         serde_json::from_str::<String>(raw.get()).unwrap_or_else(|_| raw.get().to_owned())
     }
 }
 
-impl Expected {
+impl ScriptExpectation {
     /// What was expected, where it is not so. What was there instead may be the contents of files, and is not told.
-    fn check(&self, ask: &Ask<'_>) -> Result<(), String> {
-        let last = |pick: fn(&Message) -> Option<&str>| ask.messages.iter().rev().find_map(pick).unwrap_or_default();
-        let tool = last(|message| if let Message::Tool { text, .. } = message { Some(text) } else { None });
-        let user = last(|message| if let Message::User { text } = message { Some(text) } else { None });
+    fn check(&self, ask: &ModelRequest<'_>) -> Result<(), String> {
+        let last =
+            |pick: fn(&TranscriptMessage) -> Option<&str>| ask.messages.iter().rev().find_map(pick).unwrap_or_default();
+        let tool = last(|message| if let TranscriptMessage::Tool { text, .. } = message { Some(text) } else { None });
+        let user = last(|message| if let TranscriptMessage::User { text } = message { Some(text) } else { None });
         let texts = [
             ("the last result of a tool", tool, &self.last_tool_contains),
             ("the last message of the user", user, &self.last_user_contains),
@@ -216,11 +224,11 @@ impl Expected {
         ];
         for (what, text, wanted) in texts {
             if let Some(wanted) = wanted.as_deref().filter(|wanted| !text.contains(*wanted)) {
-                return Err(format!("{what} to contain `{}`", shown(wanted)));
+                return Err(format!("{what} to contain `{}`", quote_text(wanted)));
             }
         }
         if let Some(name) = self.offers.as_deref().filter(|name| ask.tools.iter().all(|tool| tool.name != *name)) {
-            return Err(format!("the tool `{}` to be offered", shown(name)));
+            return Err(format!("the tool `{}` to be offered", quote_text(name)));
         }
         let counts = [("tools", ask.tools.len(), self.tools), ("messages", ask.messages.len(), self.messages)];
         match counts.iter().find(|(_, count, wanted)| wanted.is_some_and(|wanted| wanted != *count)) {
@@ -230,8 +238,8 @@ impl Expected {
     }
 }
 
-impl Named {
-    fn word(self) -> &'static str {
+impl ScriptErrorKind {
+    fn name(self) -> &'static str {
         match self {
             Self::Unreachable => "unreachable",
             Self::Busy => "busy",
@@ -247,57 +255,57 @@ impl Named {
         }
     }
 
-    fn trouble(self, retry_after: Option<Duration>) -> Trouble {
+    fn kind(self, retry_after: Option<Duration>) -> ModelErrorKind {
         match self {
-            Self::Unreachable => Trouble::Unreachable,
-            Self::Busy => Trouble::Busy { retry_after },
-            Self::Server => Trouble::Server,
-            Self::Cut => Trouble::Cut,
-            Self::Stalled => Trouble::Stalled,
-            Self::Garbled => Trouble::Garbled,
-            Self::TooLong => Trouble::TooLong,
-            Self::Denied => Trouble::Denied,
-            Self::NoSuchModel => Trouble::NoSuchModel,
-            Self::NoTools => Trouble::NoTools,
-            Self::BadRequest => Trouble::BadRequest,
+            Self::Unreachable => ModelErrorKind::Unreachable,
+            Self::Busy => ModelErrorKind::Busy { retry_after },
+            Self::Server => ModelErrorKind::Server,
+            Self::Cut => ModelErrorKind::Cut,
+            Self::Stalled => ModelErrorKind::Stalled,
+            Self::Garbled => ModelErrorKind::Garbled,
+            Self::TooLong => ModelErrorKind::TooLong,
+            Self::Denied => ModelErrorKind::Denied,
+            Self::NoSuchModel => ModelErrorKind::NoSuchModel,
+            Self::NoTools => ModelErrorKind::NoTools,
+            Self::BadRequest => ModelErrorKind::BadRequest,
         }
     }
 }
 
 /// Nothing that asking again would mend.
-fn failed(message: String) -> ModelError {
-    ModelError { trouble: Trouble::BadRequest, message }
+fn script_error(message: String) -> ModelError {
+    ModelError { kind: ModelErrorKind::BadRequest, message }
 }
 
 #[cfg(test)]
 mod tests {
     use expect_test::{Expect, expect};
 
-    use super::Scripted;
-    use crate::message::Message;
-    use crate::model::{Ask, Finish, Model as _, Part};
+    use super::ScriptedProvider;
+    use crate::message::TranscriptMessage;
+    use crate::model::{FinishReason, LanguageModel as _, ModelRequest, ResponsePart};
 
     /// What a script says to the same question, asked until it fails.
     async fn play(script: &str) -> Vec<String> {
         let messages = [
-            Message::User { text: "make a file".to_owned() },
-            Message::Tool {
+            TranscriptMessage::User { text: "make a file".to_owned() },
+            TranscriptMessage::Tool {
                 call_id: "1".to_owned(),
                 name: "x".to_owned(),
                 text: "ok: wrote".to_owned(),
                 is_error: false,
             },
         ];
-        let ask = Ask { system: "", messages: &messages, tools: &[], temperature: None, max_tokens: None };
-        let model = Scripted::read("demo", script).unwrap();
+        let ask = ModelRequest { system: "", messages: &messages, tools: &[], temperature: None, max_tokens: None };
+        let model = ScriptedProvider::parse("demo", script).unwrap();
         let mut said = Vec::new();
         loop {
             let mut parts = String::new();
-            let mut hear = |part: Part<'_>| parts.push_str(&format!("{part:?} "));
-            match model.answer(ask, &mut hear).await {
+            let mut hear = |part: ResponsePart<'_>| parts.push_str(&format!("{part:?} "));
+            match model.respond(ask, &mut hear).await {
                 Ok(answer) => said.push(format!("{parts}{:?} {:?} {:?}", answer.finish, answer.calls, answer.usage)),
                 Err(error) => {
-                    said.push(format!("{:?}: {error}", error.trouble));
+                    said.push(format!("{:?}: {error}", error.kind));
                     return said;
                 }
             }
@@ -334,7 +342,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_expected_and_is_not_so_is_told() {
+    async fn a_failed_expectation_is_reported() {
         check(
             r#"{"text":"a","expect":{"last_tool_contains":"no such"}}"#,
             expect!["BadRequest: line 1 of the script expected the last result of a tool to contain `no such`"],
@@ -359,19 +367,21 @@ mod tests {
 
     #[test]
     fn a_wrong_line_is_told_by_its_number() {
-        let error = Scripted::read("demo", "{\"text\":\"a\"}\n\n{\"txt\":1}").unwrap_err();
+        let error = ScriptedProvider::parse("demo", "{\"text\":\"a\"}\n\n{\"txt\":1}").unwrap_err();
         assert!(error.message.starts_with("line 3 of the script is wrong: unknown field `txt`"), "{error}");
     }
 
     #[tokio::test]
     async fn a_finish_can_be_any() {
-        for (word, finish) in
-            [("length", Finish::Length), ("filter", Finish::Filter), ("odd", Finish::Other("odd".to_owned()))]
-        {
-            let model = Scripted::read("demo", &format!(r#"{{"finish":"{word}"}}"#)).unwrap();
-            let ask = Ask { system: "", messages: &[], tools: &[], temperature: None, max_tokens: None };
-            assert_eq!(model.answer(ask, &mut |_: Part<'_>| {}).await.unwrap().finish, finish);
+        for (word, finish) in [
+            ("length", FinishReason::Length),
+            ("filter", FinishReason::Filter),
+            ("odd", FinishReason::Other("odd".to_owned())),
+        ] {
+            let model = ScriptedProvider::parse("demo", &format!(r#"{{"finish":"{word}"}}"#)).unwrap();
+            let ask = ModelRequest { system: "", messages: &[], tools: &[], temperature: None, max_tokens: None };
+            assert_eq!(model.respond(ask, &mut |_: ResponsePart<'_>| {}).await.unwrap().finish, finish);
         }
-        assert_eq!(Scripted::read("demo", "").unwrap().health().await, Ok(()));
+        assert_eq!(ScriptedProvider::parse("demo", "").unwrap().health().await, Ok(()));
     }
 }

@@ -7,36 +7,36 @@
 
 /// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Event {
+pub(crate) struct SseEvent {
     /// Empty where the server gave no `event` line.
     pub(crate) name: String,
     pub(crate) data: String,
     /// Bytes that were no UTF-8 were replaced.
-    pub(crate) mended: bool,
+    pub(crate) had_invalid_utf8: bool,
 }
 
 /// What was heard of a stream so far.
 #[derive(Debug, Default)]
-pub(crate) struct Decoder {
+pub(crate) struct SseDecoder {
     line: Vec<u8>,
-    event: Event,
+    event: SseEvent,
     has_data: bool,
     /// The last line ended with CR: an LF that follows belongs to it.
-    after_return: bool,
+    after_cr: bool,
     /// The first line was seen, and with it the mark that may stand before it.
-    begun: bool,
+    bom_checked: bool,
 }
 
-impl Decoder {
+impl SseDecoder {
     /// Takes more bytes. `hear` gets each event that they end.
-    pub(crate) fn push<E>(&mut self, bytes: &[u8], hear: &mut dyn FnMut(Event) -> Result<(), E>) -> Result<(), E> {
+    pub(crate) fn push<E>(&mut self, bytes: &[u8], hear: &mut dyn FnMut(SseEvent) -> Result<(), E>) -> Result<(), E> {
         let mut rest = bytes;
         while let Some(end) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
             let (text, tail) = rest.split_at(end);
             let is_return = tail.first() == Some(&b'\r');
             // The LF of a CR LF ends no line of its own, also where the two come apart.
-            let is_second_half = text.is_empty() && self.after_return && !is_return;
-            self.after_return = is_return;
+            let is_second_half = text.is_empty() && self.after_cr && !is_return;
+            self.after_cr = is_return;
             rest = tail.get(1..).unwrap_or_default();
             if is_second_half {
                 continue;
@@ -47,16 +47,16 @@ impl Decoder {
             }
         }
         if !rest.is_empty() {
-            self.after_return = false;
+            self.after_cr = false;
             self.line.extend_from_slice(rest);
         }
         Ok(())
     }
 
-    fn end_line(&mut self) -> Option<Event> {
+    fn end_line(&mut self) -> Option<SseEvent> {
         let line = std::mem::take(&mut self.line);
-        let line = if self.begun { &line[..] } else { line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&line) };
-        self.begun = true;
+        let line = if self.bom_checked { &line[..] } else { line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&line) };
+        self.bom_checked = true;
         if line.is_empty() {
             let event = std::mem::take(&mut self.event);
             return std::mem::take(&mut self.has_data).then_some(event);
@@ -73,7 +73,7 @@ impl Decoder {
                 }
                 self.has_data = true;
                 let text = String::from_utf8_lossy(value);
-                self.event.mended |= matches!(text, std::borrow::Cow::Owned(_));
+                self.event.had_invalid_utf8 |= matches!(text, std::borrow::Cow::Owned(_));
                 self.event.data.push_str(&text);
             }
             b"event" => self.event.name = String::from_utf8_lossy(value).into_owned(),
@@ -88,10 +88,10 @@ impl Decoder {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Decoder, Event};
+    use super::{SseDecoder, SseEvent};
 
-    fn events(pieces: &[&[u8]]) -> Vec<Event> {
-        let (mut decoder, mut heard) = (Decoder::default(), Vec::new());
+    fn events(pieces: &[&[u8]]) -> Vec<SseEvent> {
+        let (mut decoder, mut heard) = (SseDecoder::default(), Vec::new());
         for piece in pieces {
             let hear: Result<(), ()> = decoder.push(piece, &mut |event| {
                 heard.push(event);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_ended_is_no_event() {
+    fn an_unterminated_event_is_dropped() {
         check("data: a\n\ndata: b\n", &[("", "a")]);
         check("data: a", &[]);
     }
@@ -142,8 +142,8 @@ mod tests {
     #[test]
     fn bytes_that_are_no_text_are_replaced_and_said() {
         let found = events(&[b"data: a\xffb\n\ndata: c\n\n"]);
-        assert_eq!((found[0].data.as_str(), found[0].mended), ("a\u{fffd}b", true));
-        assert!(!found[1].mended);
+        assert_eq!((found[0].data.as_str(), found[0].had_invalid_utf8), ("a\u{fffd}b", true));
+        assert!(!found[1].had_invalid_utf8);
     }
 
     proptest! {

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_comes_out_as_it_went_in() {
+    fn invalid_json_passes_through_unchanged() {
         for text in ["\\", "\\u", "\\ud8", "\\ud83", "\\udzzz", "é\\é\\ud83é", "\\u+d83d"] {
             assert_eq!(mark(text), text);
         }

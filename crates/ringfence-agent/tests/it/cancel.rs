@@ -5,43 +5,43 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ringfence_agent::{Bounds, Message};
+use ringfence_agent::{AgentLimits, TranscriptMessage};
 use ringfence_kernel::{
-    ApprovalRequest, Approver, Context, Face, Place, Plan, Preset, Preview, Registry, Ticket, Tool, ToolError, Touch,
-    Verb, Word,
+    ApprovalRequest, Approver, ApproverReply, CallContext, PolicyAction, PolicyResource, Preset, Preview,
+    ResourceAccess, Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::world::{Setup, World, assert_ended, call, is_answered, text, write};
+use crate::fixture::{AgentFixture, AgentSetup, assert_ended, call, is_answered, text, write};
 
 /// The longest that a cancelled run may go on.
-const AT_ONCE: Duration = Duration::from_millis(100);
+const MAX_CANCEL_TIME: Duration = Duration::from_millis(100);
 
 /// How often it is tried. The median counts: on a busy machine the thread that cancels may wait for its turn.
 const ROUNDS: usize = 5;
 
 /// Cancels when this is heard, again and again, and prints how long it took to end. The last world is to go on.
-async fn check(make: impl Fn() -> World, when: &str) -> World {
+async fn check(make: impl Fn() -> AgentFixture, when: &str) -> AgentFixture {
     let (mut last, mut took) = (None, Vec::new());
     for _ in 0..ROUNDS {
-        let (world, time) = cancelled(make(), when).await;
+        let (world, time) = cancel_when(make(), when).await;
         last = Some(world);
         took.push(time);
     }
     took.sort();
     println!("cancelled at `{when}`: {took:?}");
-    assert!(took[ROUNDS / 2] <= AT_ONCE, "{when}: it took {took:?}");
+    assert!(took[ROUNDS / 2] <= MAX_CANCEL_TIME, "{when}: it took {took:?}");
     last.unwrap()
 }
 
-async fn cancelled(mut world: World, when: &str) -> (World, Duration) {
+async fn cancel_when(mut world: AgentFixture, when: &str) -> (AgentFixture, Duration) {
     let cancel = CancellationToken::new();
-    let front = Arc::clone(&world.front);
+    let front = Arc::clone(&world.observer);
     let (outcome, cancelled) = tokio::join!(world.prompt_until("do it", &cancel), async {
-        front.until(when).await;
+        front.wait_for(when).await;
         cancel.cancel();
         Instant::now()
     });
@@ -51,37 +51,41 @@ async fn cancelled(mut world: World, when: &str) -> (World, Duration) {
 }
 
 /// A tool that reads something that does not come.
-struct Stuck(Mutex<Receiver<()>>);
+struct StuckTool(Mutex<Receiver<()>>);
 
 /// Waits for what does not come.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+struct StuckArgs {}
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct Done {}
+struct StuckReply {}
 
-impl From<()> for Done {
+impl From<()> for StuckReply {
     fn from((): ()) -> Self {
         Self {}
     }
 }
 
-impl From<Nothing> for () {
-    fn from(_: Nothing) -> Self {}
+impl From<StuckArgs> for () {
+    fn from(_: StuckArgs) -> Self {}
 }
 
-impl Tool for Stuck {
+impl Tool for StuckTool {
     type Args = ();
-    type Work = ();
+    type Prepared = ();
     type Outcome = ();
 
-    fn plan(&self, (): (), _: &Context<'_>) -> Result<Plan<()>, ToolError> {
-        let place = Place { given: "x".to_owned(), shown: "x".to_owned(), ..Place::default() };
-        Ok(Plan { touches: vec![Touch { verb: Verb::Read, place }], work: () })
+    fn plan(&self, (): (), _: &CallContext<'_>) -> Result<ToolPlan<()>, ToolError> {
+        let place = PolicyResource {
+            requested_path: "x".to_owned(),
+            display_path: "x".to_owned(),
+            ..PolicyResource::default()
+        };
+        Ok(ToolPlan { accesses: vec![ResourceAccess { action: PolicyAction::Read, resource: place }], prepared: () })
     }
 
-    fn preview(&self, (): &mut (), _: &Context<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, (): &mut (), _: &CallContext<'_>) -> Result<Preview, ToolError> {
         Ok(Preview::new("wait", String::new()))
     }
 
@@ -93,22 +97,23 @@ impl Tool for Stuck {
 
 /// Somebody who never answers.
 #[derive(Debug)]
-struct Away;
+struct UnresponsiveApprover;
 
-impl Approver for Away {
-    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Word> + Send + 'a>> {
+impl Approver for UnresponsiveApprover {
+    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
         Box::pin(std::future::pending())
     }
 }
 
 #[tokio::test]
 async fn while_the_model_thinks() {
-    check(|| World::new(Setup::default(), &[json!({"stall": true})]), "step 1").await;
+    check(|| AgentFixture::new(AgentSetup::default(), &[json!({"stall": true})]), "step 1").await;
 }
 
 #[tokio::test]
 async fn while_an_answer_comes() {
-    let world = || World::new(Setup::default(), &[json!({"text": "I thi", "stall": true}), text("hello again")]);
+    let world =
+        || AgentFixture::new(AgentSetup::default(), &[json!({"text": "I thi", "stall": true}), text("hello again")]);
     let mut world = check(world, "text thi").await;
     // What came of it counts for nothing.
     assert_eq!(world.history.messages().len(), 2);
@@ -117,9 +122,10 @@ async fn while_an_answer_comes() {
 
 #[tokio::test]
 async fn while_a_busy_server_is_left_alone() {
-    let bounds = || Bounds { longest_wait: Duration::from_secs(3600), ..Bounds::default() };
+    let bounds = || AgentLimits { max_wait: Duration::from_secs(3600), ..AgentLimits::default() };
     let busy = json!({"error": "busy", "retry_after": 3_000_000});
-    let world = || World::new(Setup { bounds: bounds(), ..Setup::default() }, std::slice::from_ref(&busy));
+    let world =
+        || AgentFixture::new(AgentSetup { bounds: bounds(), ..AgentSetup::default() }, std::slice::from_ref(&busy));
     check(world, "again 1").await;
 }
 
@@ -132,10 +138,12 @@ async fn while_a_file_system_does_not_answer_and_the_rest_is_not_made() {
     let world = || {
         let (release, stuck) = channel();
         releases.lock().unwrap().push(release);
-        let extra = Box::new(|registry: &mut Registry| {
-            registry.register(Stuck(Mutex::new(stuck)), [Face::standard::<Nothing, Done>("stuck")]).unwrap();
+        let extra = Box::new(|registry: &mut ToolRegistry| {
+            registry
+                .register(StuckTool(Mutex::new(stuck)), [ToolBinding::standard::<StuckArgs, StuckReply>("stuck")])
+                .unwrap();
         });
-        World::new(Setup { extra: Some(extra), ..Setup::default() }, &[calls.clone(), text("hello")])
+        AgentFixture::new(AgentSetup { extra: Some(extra), ..AgentSetup::default() }, &[calls.clone(), text("hello")])
     };
     let mut world = check(world, "call stuck").await;
     let results = world.results();
@@ -151,7 +159,7 @@ async fn while_a_file_system_does_not_answer_and_the_rest_is_not_made() {
 async fn while_it_searches() {
     let search = call("search_files", json!({"path": ".", "pattern": "(a+)+b|x.*y.*z", "regex": true}));
     let world = || {
-        let world = World::new(Setup::default(), std::slice::from_ref(&search));
+        let world = AgentFixture::new(AgentSetup::default(), std::slice::from_ref(&search));
         for directory in 0..20 {
             std::fs::create_dir(world.root.join(format!("d{directory}"))).unwrap();
             for file in 0..100 {
@@ -166,8 +174,9 @@ async fn while_it_searches() {
 #[tokio::test]
 async fn while_somebody_is_asked() {
     let world = || {
-        let setup = Setup { preset: Preset::Ask, approver: Box::new(Away), ..Setup::default() };
-        let world = World::new(setup, &[write("notes", "new")]);
+        let setup =
+            AgentSetup { preset: Preset::Ask, approver: Box::new(UnresponsiveApprover), ..AgentSetup::default() };
+        let world = AgentFixture::new(setup, &[write("notes", "new")]);
         world.write("notes", "old");
         world
     };
@@ -177,12 +186,12 @@ async fn while_somebody_is_asked() {
 
 #[tokio::test]
 async fn a_run_that_is_cancelled_before_it_begins_asks_nobody() {
-    let mut world = World::new(Setup::default(), &[text("never")]);
+    let mut world = AgentFixture::new(AgentSetup::default(), &[text("never")]);
     let cancel = CancellationToken::new();
     cancel.cancel();
     assert_ended(&world.prompt_until("hi", &cancel).await, "cancelled");
-    assert!(world.model.asked().is_empty());
-    assert!(matches!(&world.history.messages()[0], Message::User { text } if text == "hi"));
+    assert!(world.model.recorded().is_empty());
+    assert!(matches!(&world.history.messages()[0], TranscriptMessage::User { text } if text == "hi"));
 }
 
 #[tokio::test]
@@ -191,9 +200,9 @@ async fn every_call_of_a_long_answer_has_its_result_wherever_it_is_cancelled() {
         let one =
             |number: usize| json!({"name": "write_file", "arguments": {"path": format!("f{number}"), "content": ""}});
         let many: Vec<Value> = (0..6).map(one).collect();
-        let mut world = World::new(Setup::default(), &[json!({ "calls": many })]);
+        let mut world = AgentFixture::new(AgentSetup::default(), &[json!({ "calls": many })]);
         let cancel = CancellationToken::new();
-        world.front.cancel_after_results(after, &cancel);
+        world.observer.cancel_after_results(after, &cancel);
         assert_ended(&world.prompt_until("go", &cancel).await, "cancelled");
         let made = world.results().iter().filter(|result| result.contains("\"ok\":true")).count();
         assert_eq!((world.results().len(), made), (6, after));

@@ -3,20 +3,21 @@
 use std::time::Duration;
 
 use expect_test::{Expect, expect};
-use ringfence_agent::Tap;
+use ringfence_agent::LedgerSink;
 use ringfence_kernel::{
-    AuditSink as _, ErrorKind, Layer, Moment, Place, Preset, Record, Session, ToolError, Touch, Verb,
+    AuditEvent, AuditSink as _, CallRecord, ErrorKind, PolicyAction, PolicyLayer, PolicyResource, Preset,
+    ResourceAccess, Session, ToolError,
 };
 use serde_json::{Value, json};
 
-use crate::world::{Setup, World, call, text};
+use crate::fixture::{AgentFixture, AgentSetup, call, text};
 
 async fn check(preset: Preset, calls: &[(&str, Value)], expected: Expect) {
     let mut script: Vec<Value> = calls.iter().map(|(name, arguments)| call(name, arguments.clone())).collect();
     script.push(text("I have deleted everything and created world.txt."));
-    let mut setup = Setup { preset, ..Setup::default() };
+    let mut setup = AgentSetup { preset, ..AgentSetup::default() };
     setup.bounds.steps = 20;
-    let mut world = World::new(setup, &script);
+    let mut world = AgentFixture::new(setup, &script);
     world.write("old.txt", "old\n");
     world.write("other.txt", "other\n");
     let outcome = world.prompt("go").await;
@@ -53,7 +54,7 @@ async fn files_are_created_changed_deleted_and_moved() {
 }
 
 #[tokio::test]
-async fn what_was_deleted_and_made_again_is_changed() {
+async fn a_file_deleted_and_recreated_is_changed() {
     let calls = [
         ("delete_file", json!({"path": "old.txt"})),
         ("write_file", json!({"path": "old.txt", "content": "new\n"})),
@@ -71,7 +72,7 @@ async fn what_was_deleted_and_made_again_is_changed() {
 }
 
 #[tokio::test]
-async fn what_was_denied_and_what_failed_is_said_and_a_false_claim_is_not() {
+async fn denied_and_failed_calls_are_listed_and_false_claims_are_not() {
     let calls = [
         ("delete_file", json!({"path": "old.txt"})),
         ("read_file", json!({"path": "nowhere.txt"})),
@@ -102,42 +103,51 @@ async fn a_name_that_would_steer_a_terminal_is_shown_as_what_it_is() {
 }
 
 /// Records as the road makes them.
-struct Road {
-    tap: Tap,
+struct RecordFeeder {
+    tap: LedgerSink,
     session: std::sync::Arc<Session>,
 }
 
-impl Road {
+impl RecordFeeder {
     fn new() -> Self {
-        let world = World::new(Setup::default(), &[]);
-        Self { tap: Tap::default(), session: world.agent.session }
+        let world = AgentFixture::new(AgentSetup::default(), &[]);
+        Self { tap: LedgerSink::default(), session: world.agent.session }
     }
 
-    fn record(&self, call: &str, tool: &str, touches: &[(Verb, &str)], moment: Moment<'_>) {
-        let touch = |(verb, path): &(Verb, &str)| Touch {
-            verb: *verb,
-            place: Place { given: (*path).to_owned(), shown: (*path).to_owned(), ..Place::default() },
+    fn record(&self, call: &str, tool: &str, touches: &[(PolicyAction, &str)], moment: AuditEvent<'_>) {
+        let touch = |(verb, path): &(PolicyAction, &str)| ResourceAccess {
+            action: *verb,
+            resource: PolicyResource {
+                requested_path: (*path).to_owned(),
+                display_path: (*path).to_owned(),
+                ..PolicyResource::default()
+            },
         };
-        let touches: Vec<Touch> = touches.iter().map(touch).collect();
-        let record = Record {
-            at: std::time::SystemTime::UNIX_EPOCH,
+        let touches: Vec<ResourceAccess> = touches.iter().map(touch).collect();
+        let record = CallRecord {
+            time: std::time::SystemTime::UNIX_EPOCH,
             session: &self.session,
             call_id: call,
             tool,
             arguments: "{}",
             subject: None,
-            touches: &touches,
-            moment,
+            accesses: &touches,
+            event: moment,
         };
         self.tap.record(&record).unwrap();
     }
 
-    fn begin(&self, call: &str, tool: &str, touches: &[(Verb, &str)], change: &str) {
-        self.record(call, tool, touches, Moment::Begin { rule: "r", layer: Layer::Preset, approved: None, change });
+    fn begin(&self, call: &str, tool: &str, touches: &[(PolicyAction, &str)], change: &str) {
+        self.record(
+            call,
+            tool,
+            touches,
+            AuditEvent::Begin { rule: "r", layer: PolicyLayer::Preset, approved: None, change },
+        );
     }
 
     fn end(&self, call: &str, tool: &str, reply: &Value) {
-        let moment = Moment::End { error: None, reply: &reply.to_string(), duration: Duration::ZERO };
+        let moment = AuditEvent::End { error: None, reply: &reply.to_string(), duration: Duration::ZERO };
         self.record(call, tool, &[], moment);
     }
 
@@ -148,25 +158,25 @@ impl Road {
 
 #[test]
 fn a_call_whose_end_is_not_known_is_said_to_be_so_until_it_is() {
-    let road = Road::new();
-    road.begin("a", "write_file", &[(Verb::Create, "late.txt")], "c-1");
+    let road = RecordFeeder::new();
+    road.begin("a", "write_file", &[(PolicyAction::Create, "late.txt")], "c-1");
     let error = ToolError::new(ErrorKind::Timeout, "the call took longer than it may").detail("committed", "unknown");
-    let overdue = Moment::Overdue { error: &error, reply: "", duration: Duration::ZERO };
+    let overdue = AuditEvent::Overdue { error: &error, reply: "", duration: Duration::ZERO };
     road.record("a", "write_file", &[], overdue);
     assert_eq!(road.lines()[0], "unknown  late.txt: a call was ended while it changed it");
     // Its end comes while the next prompt is worked on, and is that one's.
-    road.tap.begin();
+    road.tap.reset();
     road.end("a", "write_file", &json!({"ok": true}));
     assert_eq!(road.lines(), ["created  late.txt"]);
     assert_eq!(road.tap.ledger().changes, ["c-1"]);
 }
 
 #[test]
-fn what_a_program_changed_counts_only_where_it_was_kept() {
-    let road = Road::new();
+fn a_programs_changes_count_only_when_kept() {
+    let road = RecordFeeder::new();
     for (call, committed) in [("a", "all"), ("b", "none")] {
-        road.begin(call, "run_code", &[(Verb::Run, "bash"), (Verb::Fetch, "pypi.org:443")], "");
-        road.begin(call, "run_code", &[(Verb::Overwrite, &format!("{call}.txt"))], &format!("c-{call}"));
+        road.begin(call, "run_code", &[(PolicyAction::Run, "bash"), (PolicyAction::Fetch, "pypi.org:443")], "");
+        road.begin(call, "run_code", &[(PolicyAction::Overwrite, &format!("{call}.txt"))], &format!("c-{call}"));
         road.end(
             call,
             "run_code",
@@ -187,23 +197,23 @@ fn what_a_program_changed_counts_only_where_it_was_kept() {
 
 #[test]
 fn a_program_that_was_ended_has_no_exit_code() {
-    let road = Road::new();
-    road.begin("a", "run_code", &[(Verb::Run, "python")], "");
+    let road = RecordFeeder::new();
+    road.begin("a", "run_code", &[(PolicyAction::Run, "python")], "");
     let error = ToolError::new(ErrorKind::Timeout, "the program ran longer than 60 s and was ended");
-    road.record("a", "run_code", &[], Moment::End { error: Some(&error), reply: "{}", duration: Duration::ZERO });
+    road.record("a", "run_code", &[], AuditEvent::End { error: Some(&error), reply: "{}", duration: Duration::ZERO });
     assert_eq!(road.lines()[1], "ran      python code: TIMEOUT, nothing of it kept");
     assert_eq!(road.tap.ledger().failed.len(), 1);
 }
 
 #[test]
 fn a_program_whose_changes_were_discarded_kept_nothing() {
-    let road = Road::new();
+    let road = RecordFeeder::new();
     for (call, value) in [
         ("a", json!({"exitCode": 0, "committed": "none", "totalChanges": 1, "discarded": true})),
         ("b", json!({"exitCode": 0, "committed": "none", "totalChanges": 0, "discarded": true})),
         ("c", json!({"exitCode": 0, "committed": "none", "totalChanges": 0})),
     ] {
-        road.begin(call, "run_code", &[(Verb::Run, "bash")], "");
+        road.begin(call, "run_code", &[(PolicyAction::Run, "bash")], "");
         road.end(call, "run_code", &json!({"ok": true, "value": value}));
     }
     let kept: Vec<bool> = road.tap.ledger().commands.iter().map(|command| command.kept).collect();
@@ -211,18 +221,28 @@ fn a_program_whose_changes_were_discarded_kept_nothing() {
 }
 
 #[test]
-fn what_of_a_program_was_refused_is_named_and_counts_as_denied() {
-    let road = Road::new();
-    road.begin("a", "run_code", &[(Verb::Run, "bash")], "");
+fn refused_changes_of_a_program_are_listed_as_denied() {
+    let road = RecordFeeder::new();
+    road.begin("a", "run_code", &[(PolicyAction::Run, "bash")], "");
     let error = ToolError::new(ErrorKind::ApprovalDenied, "not kept: `old.txt`")
         .detail("committed", "some")
         .detail("exitCode", 3);
-    road.record("a", "run_code", &[(Verb::Overwrite, "old.txt")], Moment::NotKept { error: &error });
-    road.begin("a", "run_code", &[(Verb::Create, "new.txt"), (Verb::Overwrite, "late.txt")], "c-1");
+    road.record(
+        "a",
+        "run_code",
+        &[(PolicyAction::Overwrite, "old.txt")],
+        AuditEvent::ChangesDiscarded { error: &error },
+    );
+    road.begin("a", "run_code", &[(PolicyAction::Create, "new.txt"), (PolicyAction::Overwrite, "late.txt")], "c-1");
     let late = ToolError::new(ErrorKind::Conflict, "changed meanwhile");
-    road.record("a", "run_code", &[(Verb::Overwrite, "late.txt")], Moment::NotKept { error: &late });
-    let end = Moment::End { error: Some(&error), reply: "", duration: Duration::ZERO };
-    road.record("a", "run_code", &[(Verb::Create, "new.txt")], end);
+    road.record(
+        "a",
+        "run_code",
+        &[(PolicyAction::Overwrite, "late.txt")],
+        AuditEvent::ChangesDiscarded { error: &late },
+    );
+    let end = AuditEvent::End { error: Some(&error), reply: "", duration: Duration::ZERO };
+    road.record("a", "run_code", &[(PolicyAction::Create, "new.txt")], end);
     assert_eq!(
         road.lines(),
         [
@@ -236,9 +256,9 @@ fn what_of_a_program_was_refused_is_named_and_counts_as_denied() {
 
 #[test]
 fn a_change_that_is_made_and_may_not_survive_a_power_cut_is_made() {
-    let road = Road::new();
-    road.begin("a", "write_file", &[(Verb::Create, "a.txt")], "c-1");
+    let road = RecordFeeder::new();
+    road.begin("a", "write_file", &[(PolicyAction::Create, "a.txt")], "c-1");
     let error = ToolError::new(ErrorKind::Io, "it is made, but could not be put on disk").detail("committed", true);
-    road.record("a", "write_file", &[], Moment::End { error: Some(&error), reply: "", duration: Duration::ZERO });
+    road.record("a", "write_file", &[], AuditEvent::End { error: Some(&error), reply: "", duration: Duration::ZERO });
     assert_eq!(road.lines()[0], "created  a.txt");
 }

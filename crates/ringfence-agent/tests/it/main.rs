@@ -3,11 +3,11 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "tests set up what the agent sees")]
 
-mod any_model;
-mod bounds;
 mod cancel;
+mod fixture;
 mod ledger;
+mod limits;
 mod misbehaviours;
+mod random_answers;
 mod repairs;
 mod retries;
-mod world;

@@ -1,24 +1,30 @@
 //! What models do wrong, each with what comes of it: a script, how the run ends, and what the model was told.
 
-use ringfence_agent::{Bounds, Message};
+use ringfence_agent::{AgentLimits, TranscriptMessage};
 use ringfence_kernel::{Dialect, Preset};
 use serde_json::{Value, json};
 
-use crate::world::{Setup, World, assert_ended, call, is_answered, read, text, write};
+use crate::fixture::{AgentFixture, AgentSetup, assert_ended, call, is_answered, read, text, write};
 
 /// One row.
-struct Row {
-    what: &'static str,
+struct MisbehaviourCase {
+    name: &'static str,
     script: Vec<Value>,
-    end: &'static str,
+    stop_reason: &'static str,
     /// What each result has in it, in their order.
     results: &'static [&'static str],
     /// What the host says, to the model or about it.
-    noted: &'static str,
+    expected_note: &'static str,
 }
 
-fn rows() -> Vec<Row> {
-    let row = |what, script, end, results, noted| Row { what, script, end, results, noted };
+fn cases() -> Vec<MisbehaviourCase> {
+    let row = |what, script, end, results, noted| MisbehaviourCase {
+        name: what,
+        script,
+        stop_reason: end,
+        results,
+        expected_note: noted,
+    };
     let raw = |arguments: &str| json!({"calls": [{"name": "write_file", "arguments": arguments}]});
     let done = || text("done");
     vec![
@@ -218,18 +224,24 @@ fn rows() -> Vec<Row> {
 
 #[tokio::test]
 async fn every_misbehaviour_has_its_right_outcome() {
-    for row in rows() {
-        let mut world = World::new(Setup::default(), &row.script);
+    for row in cases() {
+        let mut world = AgentFixture::new(AgentSetup::default(), &row.script);
         let outcome = world.prompt("do it").await;
-        assert_eq!(outcome.end.name(), row.end, "{}: {outcome:?}", row.what);
+        assert_eq!(outcome.stop_reason.name(), row.stop_reason, "{}: {outcome:?}", row.name);
         let results = world.results();
-        assert_eq!(results.len(), row.results.len(), "{}: {results:?}", row.what);
+        assert_eq!(results.len(), row.results.len(), "{}: {results:?}", row.name);
         for (result, expected) in results.iter().zip(row.results) {
-            assert!(result.contains(expected), "{}: no `{expected}` in {result}", row.what);
+            assert!(result.contains(expected), "{}: no `{expected}` in {result}", row.name);
         }
-        assert!(world.front.has(row.noted), "{}: no `{}` in {:?}", row.what, row.noted, world.front.events());
-        assert_eq!(world.file("x"), None, "{}: something was run on doubt", row.what);
-        assert!(!outcome.ledger.changed_something(), "{}", row.what);
+        assert!(
+            world.observer.has_event(row.expected_note),
+            "{}: no `{}` in {:?}",
+            row.name,
+            row.expected_note,
+            world.observer.events()
+        );
+        assert_eq!(world.file("x"), None, "{}: something was run on doubt", row.name);
+        assert!(!outcome.ledger.has_changes(), "{}", row.name);
     }
 }
 
@@ -237,7 +249,7 @@ async fn every_misbehaviour_has_its_right_outcome() {
 async fn two_hundred_calls_are_capped_and_each_has_a_result() {
     let one = |number: usize| json!({"name": "write_file", "arguments": {"path": format!("f{number}"), "content": ""}});
     let many: Vec<Value> = (0..200).map(one).collect();
-    let mut world = World::new(Setup::default(), &[json!({ "calls": many }), text("done")]);
+    let mut world = AgentFixture::new(AgentSetup::default(), &[json!({ "calls": many }), text("done")]);
     let outcome = world.prompt("go").await;
     assert!(is_answered(&outcome));
     let results = world.results();
@@ -250,8 +262,9 @@ async fn two_hundred_calls_are_capped_and_each_has_a_result() {
 #[tokio::test]
 async fn denials_are_counted_and_stop_the_run() {
     let script: Vec<Value> = (0..9).map(|number| write(&format!("f{number}"), "x")).collect();
-    let bounds = Bounds { steps: 20, denials: 4, ..Bounds::default() };
-    let mut world = World::new(Setup { preset: Preset::ReadOnly, bounds, ..Setup::default() }, &script);
+    let bounds = AgentLimits { steps: 20, denials: 4, ..AgentLimits::default() };
+    let mut world =
+        AgentFixture::new(AgentSetup { preset: Preset::ReadOnly, bounds, ..AgentSetup::default() }, &script);
     let outcome = world.prompt("write").await;
     assert_ended(&outcome, "too_many_denials");
     assert_eq!((outcome.steps, outcome.ledger.denied.len()), (4, 4));
@@ -261,9 +274,9 @@ async fn denials_are_counted_and_stop_the_run() {
 #[tokio::test]
 async fn calls_that_are_none_are_counted_in_a_row() {
     let bad = |number: usize| call(&format!("no_such_{number}"), json!({}));
-    let bounds = Bounds { steps: 20, bad_answers: 3, ..Bounds::default() };
+    let bounds = AgentLimits { steps: 20, bad_answers: 3, ..AgentLimits::default() };
     let script = [bad(1), bad(2), read("x"), bad(3), bad(4), bad(5), text("never")];
-    let mut world = World::new(Setup { bounds, ..Setup::default() }, &script);
+    let mut world = AgentFixture::new(AgentSetup { bounds, ..AgentSetup::default() }, &script);
     let outcome = world.prompt("go").await;
     assert_ended(&outcome, "invalid_calls");
     assert_eq!(outcome.steps, 6);
@@ -279,7 +292,7 @@ async fn a_run_ends_only_after_the_model_saw_what_was_wrong() {
         let many: Vec<Value> =
             (0..12).map(|number| if preset == Preset::Edits { invalid(number) } else { denied(number) }).collect();
         let script = [json!({ "calls": many }), text("I see")];
-        let mut world = World::new(Setup { preset, ..Setup::default() }, &script);
+        let mut world = AgentFixture::new(AgentSetup { preset, ..AgentSetup::default() }, &script);
         let outcome = world.prompt("go").await;
         assert!(is_answered(&outcome), "{outcome:?}");
         assert_eq!((outcome.text.as_str(), world.results().len()), ("I see", 12));
@@ -290,14 +303,14 @@ async fn a_run_ends_only_after_the_model_saw_what_was_wrong() {
 async fn no_arguments_are_none_however_a_model_writes_that() {
     for written in [json!(null), json!(""), json!(" "), json!("null"), json!({})] {
         let script = [json!({"calls": [{"name": "list_directory", "arguments": written}]}), text("done")];
-        let mut world = World::new(Setup { dialect: Dialect::Standard, ..Setup::default() }, &script);
+        let mut world = AgentFixture::new(AgentSetup { dialect: Dialect::Standard, ..AgentSetup::default() }, &script);
         assert!(is_answered(&world.prompt("go").await));
         let result = &world.results()[0];
         assert!(!result.contains("must be a JSON object") && !result.contains("not valid JSON"), "{written}: {result}");
     }
     // Half a character is refused, and said.
     let script = [json!({"calls": [{"name": "read_file", "arguments": "{\"path\":\"\\ud83d\"}"}]}), text("done")];
-    let mut world = World::new(Setup::default(), &script);
+    let mut world = AgentFixture::new(AgentSetup::default(), &script);
     assert!(is_answered(&world.prompt("go").await));
     assert!(world.results()[0].contains("INVALID_ARGS"), "{:?}", world.results());
 }
@@ -305,22 +318,22 @@ async fn no_arguments_are_none_however_a_model_writes_that() {
 #[tokio::test]
 async fn a_person_can_let_it_go_on() {
     let script = [read("a"), read("a"), read("a"), read("a"), text("found nothing")];
-    let mut world = World::new(Setup { go_on: Some(true), ..Setup::default() }, &script);
+    let mut world = AgentFixture::new(AgentSetup { confirm_continue: Some(true), ..AgentSetup::default() }, &script);
     let outcome = world.prompt("look").await;
     assert!(is_answered(&outcome));
-    assert!(world.front.has("asked `read_file` was called 3 times"));
-    let mut world = World::new(Setup { go_on: Some(false), ..Setup::default() }, &script);
+    assert!(world.observer.has_event("asked `read_file` was called 3 times"));
+    let mut world = AgentFixture::new(AgentSetup { confirm_continue: Some(false), ..AgentSetup::default() }, &script);
     assert_ended(&world.prompt("look").await, "repeated_call");
 }
 
 #[tokio::test]
-async fn what_the_host_tells_for_one_answer_is_not_kept() {
-    let mut world = World::new(Setup::default(), &[text(""), text("hello")]);
+async fn a_transient_note_is_not_kept() {
+    let mut world = AgentFixture::new(AgentSetup::default(), &[text(""), text("hello")]);
     assert!(is_answered(&world.prompt("hi").await));
-    let asked = world.model.asked();
-    let Message::User { text } = &asked[1].messages[0] else { panic!() };
+    let asked = world.model.recorded();
+    let TranscriptMessage::User { text } = &asked[1].messages[0] else { panic!() };
     assert!(text.starts_with("hi\n\n[ringfence: your answer was empty"), "{text}");
-    assert_eq!(world.history.messages()[0], Message::User { text: "hi".to_owned() });
+    assert_eq!(world.history.messages()[0], TranscriptMessage::User { text: "hi".to_owned() });
     assert_eq!(world.history.messages().len(), 2);
 }
 
@@ -331,7 +344,7 @@ async fn every_dialect_says_errors_in_its_own_words() {
         (Dialect::Crewagent, "fs_read", "TOOL_NOT_AVAILABLE"),
     ] {
         let script = [call(tool, json!({"path": "a"})), text("done")];
-        let mut world = World::new(Setup { dialect, ..Setup::default() }, &script);
+        let mut world = AgentFixture::new(AgentSetup { dialect, ..AgentSetup::default() }, &script);
         assert!(is_answered(&world.prompt("go").await));
         assert!(world.results()[0].contains(expected), "{:?}", world.results());
     }

@@ -1,23 +1,23 @@
 //! With `repair_tool_calls` a call that can mean one thing is made, and said to have been repaired; without, nothing is.
 
-use ringfence_agent::{Ability, Message, Repair, probe};
+use ringfence_agent::{CallRepair, ToolCallSupport, TranscriptMessage, probe};
 use serde_json::{Value, json};
 
-use crate::world::{Setup, World, assert_ended, call, is_answered, text};
+use crate::fixture::{AgentFixture, AgentSetup, assert_ended, call, is_answered, text};
 
 fn raw(name: &str, arguments: &str) -> Value {
     json!({"calls": [{"name": name, "arguments": arguments}]})
 }
 
-async fn ran(repair: Repair, answer: &Value) -> World {
-    let mut world = World::new(Setup { repair, ..Setup::default() }, &[answer.clone(), text("done")]);
+async fn run_with(repair: CallRepair, answer: &Value) -> AgentFixture {
+    let mut world = AgentFixture::new(AgentSetup { repair, ..AgentSetup::default() }, &[answer.clone(), text("done")]);
     let outcome = world.prompt("write x").await;
     assert!(is_answered(&outcome), "{outcome:?}");
     world
 }
 
 #[tokio::test]
-async fn what_has_one_meaning_is_made_where_it_is_wanted_and_nowhere_else() {
+async fn unambiguous_calls_are_repaired_only_when_enabled() {
     let written = r#"{"name":"write_file","arguments":{"path":"x","content":"y"}}"#;
     let cases = [
         (call("functions.write-file:", json!({"path": "x", "content": "y"})), "it was called `functions.write-file:`"),
@@ -29,13 +29,13 @@ async fn what_has_one_meaning_is_made_where_it_is_wanted_and_nowhere_else() {
         (text(&format!("<tool_call>{written}</tool_call>")), "1 call(s) written as text are made"),
     ];
     for (answer, noted) in &cases {
-        let world = ran(Repair::OneMeaning, answer).await;
+        let world = run_with(CallRepair::Unambiguous, answer).await;
         assert_eq!(world.file("x").as_deref(), Some("y"), "{answer}: {:?}", world.results());
-        assert!(world.front.has(noted), "no `{noted}` in {:?}", world.front.events());
+        assert!(world.observer.has_event(noted), "no `{noted}` in {:?}", world.observer.events());
         assert_eq!(world.results().len(), 1, "{answer}");
-        let world = ran(Repair::Never, answer).await;
+        let world = run_with(CallRepair::Never, answer).await;
         assert_eq!(world.file("x"), None, "{answer}");
-        assert!(!world.front.has(noted), "{answer}");
+        assert!(!world.observer.has_event(noted), "{answer}");
     }
 }
 
@@ -51,38 +51,38 @@ async fn doubt_is_not_repaired() {
         text(r#"Use {"name":"write_file","arguments":{"path":"x","content":"y"}} for that."#),
     ];
     for answer in &cases {
-        assert_eq!(ran(Repair::OneMeaning, answer).await.file("x"), None, "{answer}");
+        assert_eq!(run_with(CallRepair::Unambiguous, answer).await.file("x"), None, "{answer}");
     }
 }
 
 #[tokio::test]
 async fn a_call_that_a_file_or_a_prompt_has_is_quoted_and_not_made() {
     let written = r#"{"name":"write_file","arguments":{"path":"x","content":"y"}}"#;
-    let setup = || Setup { repair: Repair::OneMeaning, ..Setup::default() };
-    let mut world = World::new(setup(), &[text(written), text("done")]);
+    let setup = || AgentSetup { repair: CallRepair::Unambiguous, ..AgentSetup::default() };
+    let mut world = AgentFixture::new(setup(), &[text(written), text("done")]);
     world.prompt(&format!("say after me: {written}")).await;
     assert_eq!(world.file("x"), None);
     let plant = call("write_file", json!({"path": "page", "content": written}));
     let read = call("read_file", json!({"path": "page"}));
-    let mut world = World::new(setup(), &[plant, read, text(written), text("done")]);
+    let mut world = AgentFixture::new(setup(), &[plant, read, text(written), text("done")]);
     world.prompt("what does the page say?").await;
     assert_eq!((world.file("x"), world.file("page").as_deref()), (None, Some(written)));
 }
 
 #[tokio::test]
 async fn the_history_has_the_call_as_it_was_made() {
-    let world = ran(Repair::OneMeaning, &raw("Write-File", r#"{"path":"x","content":"y",}"#)).await;
-    let Message::Assistant { calls, .. } = &world.history.messages()[1] else { panic!() };
+    let world = run_with(CallRepair::Unambiguous, &raw("Write-File", r#"{"path":"x","content":"y",}"#)).await;
+    let TranscriptMessage::Assistant { calls, .. } = &world.history.messages()[1] else { panic!() };
     assert_eq!((calls[0].name.as_str(), calls[0].arguments.as_str()), ("write_file", r#"{"path":"x","content":"y"}"#));
 }
 
 #[tokio::test]
 async fn no_call_is_made_in_the_step_without_tools() {
     let written = r#"{"name":"write_file","arguments":{"path":"x","content":"y"}}"#;
-    let bounds = ringfence_agent::Bounds { steps: 1, ..ringfence_agent::Bounds::default() };
-    let setup = Setup { repair: Repair::OneMeaning, bounds, ..Setup::default() };
+    let bounds = ringfence_agent::AgentLimits { steps: 1, ..ringfence_agent::AgentLimits::default() };
+    let setup = AgentSetup { repair: CallRepair::Unambiguous, bounds, ..AgentSetup::default() };
     let script = [call("list_directory", json!({"path": "."})), text(written)];
-    let mut world = World::new(setup, &script);
+    let mut world = AgentFixture::new(setup, &script);
     assert_ended(&world.prompt("write x").await, "step_bound");
     assert_eq!(world.file("x"), None);
 }
@@ -90,27 +90,31 @@ async fn no_call_is_made_in_the_step_without_tools() {
 #[tokio::test]
 async fn one_that_goes_on_writing_calls_as_text_is_told_to_the_person() {
     let written = text("<tool_call>{}</tool_call>");
-    let mut world = World::new(Setup::default(), &[written.clone(), written]);
+    let mut world = AgentFixture::new(AgentSetup::default(), &[written.clone(), written]);
     world.prompt("write x").await;
-    assert!(world.front.has("with `repair_tool_calls = true` such calls are made"), "{:?}", world.front.events());
+    assert!(
+        world.observer.has_event("with `repair_tool_calls = true` such calls are made"),
+        "{:?}",
+        world.observer.events()
+    );
 }
 
 #[tokio::test]
 async fn a_probe_tells_what_a_model_can_do_with_tools() {
     let cases = [
-        (call("report_ready", json!({"word": "ready"})), Ability::Calls),
-        (call("report_ready", json!({})), Ability::CallsWrongly),
-        (call("ready", json!({"word": "ready"})), Ability::CallsWrongly),
-        (text(r#"{"name": "report_ready", "arguments": {"word": "ready"}}"#), Ability::WritesText),
-        (text("<tool_call>\n{\"name\": \"report_ready\"}\n</tool_call>"), Ability::WritesText),
-        (text("ready"), Ability::CallsNothing),
-        (text(" "), Ability::SaysNothing),
+        (call("report_ready", json!({"word": "ready"})), ToolCallSupport::Supported),
+        (call("report_ready", json!({})), ToolCallSupport::WrongCall),
+        (call("ready", json!({"word": "ready"})), ToolCallSupport::WrongCall),
+        (text(r#"{"name": "report_ready", "arguments": {"word": "ready"}}"#), ToolCallSupport::CallsAsText),
+        (text("<tool_call>\n{\"name\": \"report_ready\"}\n</tool_call>"), ToolCallSupport::CallsAsText),
+        (text("ready"), ToolCallSupport::NoCall),
+        (text(" "), ToolCallSupport::NoAnswer),
     ];
     for (answer, expected) in cases {
-        let world = World::new(Setup::default(), std::slice::from_ref(&answer));
+        let world = AgentFixture::new(AgentSetup::default(), std::slice::from_ref(&answer));
         assert_eq!(probe(world.model.as_ref()).await, Ok(expected), "{answer}");
-        assert_eq!(world.model.asked()[0].tools, 1);
+        assert_eq!(world.model.recorded()[0].tools, 1);
     }
-    let world = World::new(Setup::default(), &[json!({"error": "no_tools"})]);
+    let world = AgentFixture::new(AgentSetup::default(), &[json!({"error": "no_tools"})]);
     assert!(probe(world.model.as_ref()).await.is_err());
 }

@@ -13,19 +13,19 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sha2::Sha256;
 
-use super::{Head, PUBLIC_KEY, SECRET_KEY, open_file};
-use crate::again::{fsync, renameat};
+use super::{PUBLIC_KEY, SECRET_KEY, SignedHead, open_file};
 use crate::digest::Digest;
 use crate::replace::write_all;
+use crate::syscall::{fsync, renameat};
 
-const LENGTH: usize = 32;
+const KEY_BYTES: usize = 32;
 
-pub(super) struct Keys {
-    signing: SigningKey,
-    hiding: [u8; LENGTH],
+pub(super) struct AuditKeys {
+    signing_key: SigningKey,
+    hmac_key: [u8; KEY_BYTES],
 }
 
-impl Keys {
+impl AuditKeys {
     /// The keys of this log, made if it has none. To be called under its lock.
     pub(super) fn load(directory: &OwnedFd) -> io::Result<Self> {
         let mut bytes = Vec::new();
@@ -33,17 +33,17 @@ impl Keys {
             Ok(file) => {
                 File::from(file).take(1024).read_to_end(&mut bytes)?;
             }
-            Err(Errno::NOENT) => bytes = Self::make(directory)?,
+            Err(Errno::NOENT) => bytes = Self::generate(directory)?,
             Err(errno) => return Err(errno.into()),
         }
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "the key of the audit log is damaged");
-        let (signing, hiding) = bytes.split_at_checked(LENGTH).ok_or_else(damaged)?;
-        let signing: &[u8; LENGTH] = signing.try_into().map_err(|_| damaged())?;
-        Ok(Self { signing: SigningKey::from_bytes(signing), hiding: hiding.try_into().map_err(|_| damaged())? })
+        let (signing, hiding) = bytes.split_at_checked(KEY_BYTES).ok_or_else(damaged)?;
+        let signing: &[u8; KEY_BYTES] = signing.try_into().map_err(|_| damaged())?;
+        Ok(Self { signing_key: SigningKey::from_bytes(signing), hmac_key: hiding.try_into().map_err(|_| damaged())? })
     }
 
-    fn make(directory: &OwnedFd) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; 2 * LENGTH];
+    fn generate(directory: &OwnedFd) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; 2 * KEY_BYTES];
         getrandom::fill(&mut bytes).map_err(|_| io::Error::other("the system gives no random bytes"))?;
         // Whole or not at all: a key that was cut short would lock everybody out.
         let put = |name: &str, bytes: &[u8]| {
@@ -53,21 +53,21 @@ impl Keys {
             fsync(&file)?;
             renameat(directory, &fresh, directory, name)
         };
-        let signing: &[u8; LENGTH] = bytes[..LENGTH].try_into().map_err(|_| Errno::INVAL)?;
+        let signing: &[u8; KEY_BYTES] = bytes[..KEY_BYTES].try_into().map_err(|_| Errno::INVAL)?;
         // The public half first: a secret key without it would be taken as complete.
         put(PUBLIC_KEY, to_hex(SigningKey::from_bytes(signing).verifying_key().as_bytes()).as_bytes())?;
         put(SECRET_KEY, &bytes)?;
         Ok(bytes)
     }
 
-    pub(super) fn sign(&self, seq: u64, hash: &str, ts: &str) -> Head {
-        let signature = self.signing.sign(Head::message(seq, hash, ts).as_bytes());
-        Head { seq, hash: hash.to_owned(), ts: ts.to_owned(), sig: to_hex(&signature.to_bytes()) }
+    pub(super) fn sign(&self, seq: u64, hash: &str, ts: &str) -> SignedHead {
+        let signature = self.signing_key.sign(SignedHead::message(seq, hash, ts).as_bytes());
+        SignedHead { seq, hash: hash.to_owned(), ts: ts.to_owned(), sig: to_hex(&signature.to_bytes()) }
     }
 
     /// A hash that only says something to who has the key: equal contents can be told, contents cannot be guessed.
-    pub(super) fn hide(&self, text: &str) -> String {
-        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.hiding) else { return String::new() };
+    pub(super) fn hmac(&self, text: &str) -> String {
+        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.hmac_key) else { return String::new() };
         mac.update(text.as_bytes());
         let mut hex = to_hex(&mac.finalize().into_bytes());
         hex.truncate(32);
@@ -80,13 +80,13 @@ pub(super) fn public_key(directory: &OwnedFd) -> io::Result<VerifyingKey> {
     let mut hex = String::new();
     File::from(open_file(directory, PUBLIC_KEY, OFlags::RDONLY)?).take(1024).read_to_string(&mut hex)?;
     let damaged = || io::Error::new(io::ErrorKind::InvalidData, "the public key of the audit log is damaged");
-    let bytes = from_hex::<LENGTH>(hex.trim()).ok_or_else(damaged)?;
+    let bytes = from_hex::<KEY_BYTES>(hex.trim()).ok_or_else(damaged)?;
     VerifyingKey::from_bytes(&bytes).map_err(|_| damaged())
 }
 
-pub(super) fn is_signed(head: &Head, key: &VerifyingKey) -> bool {
+pub(super) fn is_signature_valid(head: &SignedHead, key: &VerifyingKey) -> bool {
     let Some(signature) = from_hex::<64>(&head.sig) else { return false };
-    let message = Head::message(head.seq, &head.hash, &head.ts);
+    let message = SignedHead::message(head.seq, &head.hash, &head.ts);
     key.verify_strict(message.as_bytes(), &Signature::from_bytes(&signature)).is_ok()
 }
 

@@ -11,9 +11,9 @@ mod keys;
 mod verify;
 mod writer;
 
-pub use verify::{Broken, KnownHead, Verified, read_known_heads, verify};
-pub use writer::{AuditError, AuditLog};
-pub(crate) use writer::{hold, release};
+pub use verify::{AuditChainError, AuditVerification, KnownHead, read_known_heads, verify};
+pub use writer::{AuditLog, AuditOpenError};
+pub(crate) use writer::{acquire_lock, release_lock};
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
@@ -25,10 +25,10 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::again::openat;
 use crate::digest::Digest;
-use crate::fence::open_own;
-use crate::resolve::CAREFUL;
+use crate::fence::open_state_dir;
+use crate::resolver::SAFE_OPEN;
+use crate::syscall::openat;
 use crate::walk::names_in;
 
 /// The files of the log, in a directory of our own.
@@ -38,7 +38,7 @@ const SECRET_KEY: &str = "key";
 const PUBLIC_KEY: &str = "key.pub";
 
 /// What the first line of all says came before it.
-const NOTHING: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+const GENESIS_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Where the log is kept, below the state directory.
 const DIRECTORY: &str = "audit";
@@ -48,7 +48,7 @@ const ANCHOR: &str = "audit-heads.jsonl";
 
 /// Every record there is, a line each, the oldest first.
 pub fn read_records(state: &Path, mut take: impl FnMut(&str) -> io::Result<()>) -> io::Result<()> {
-    let directory = open_own(state, DIRECTORY)?;
+    let directory = open_state_dir(state, DIRECTORY)?;
     for segment in segments(&directory)? {
         let file = open_file(&directory, &segment_name(segment), OFlags::RDONLY)?;
         for line in BufReader::new(File::from(file)).lines() {
@@ -72,36 +72,36 @@ fn segment_name(number: u64) -> String {
 
 /// What every line has, for whoever checks the chain.
 #[derive(Debug, Deserialize)]
-struct Link {
+struct ChainLink {
     seq: u64,
     prev: String,
 }
 
 /// A signed word about how far the chain reached.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-struct Head {
+struct SignedHead {
     seq: u64,
     hash: String,
     ts: String,
     sig: String,
 }
 
-impl Head {
+impl SignedHead {
     fn message(seq: u64, hash: &str, ts: &str) -> String {
         format!("ringfence audit head v1\n{seq}\n{hash}\n{ts}\n")
     }
 }
 
-fn hash_of(line: &[u8]) -> String {
+fn line_hash(line: &[u8]) -> String {
     Digest::of(line).to_hex()
 }
 
 /// The state directory, made if it is missing.
 fn open_state(state: &Path) -> io::Result<OwnedFd> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
-    Ok(openat(CWD, state, OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL, Mode::empty())?)
+    Ok(openat(CWD, state, OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN, Mode::empty())?)
 }
 
 fn open_file(directory: &OwnedFd, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-    openat(directory, name, flags | OFlags::NOFOLLOW | CAREFUL, Mode::RUSR | Mode::WUSR)
+    openat(directory, name, flags | OFlags::NOFOLLOW | SAFE_OPEN, Mode::RUSR | Mode::WUSR)
 }

@@ -11,17 +11,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use ringfence_kernel::{AuditLost, AuditSink, Moment, Record, visible_json};
+use ringfence_kernel::{AuditEvent, AuditSink, AuditSinkError, CallRecord, sanitize_json};
 use rustix::fs::{AtFlags, CWD, FlockOperation, OFlags, Stat};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::keys::Keys;
-use super::{ANCHOR, DIRECTORY, HEADS, LOCK, NOTHING, hash_of, open_file, open_state, segment_name, segments};
-use crate::again::{fdatasync, flock, fstat, ftruncate, pread, statat};
-use crate::fence::open_own;
+use super::keys::AuditKeys;
+use super::{ANCHOR, DIRECTORY, GENESIS_HASH, HEADS, LOCK, line_hash, open_file, open_state, segment_name, segments};
+use crate::fence::open_state_dir;
 use crate::replace::write_all;
-use crate::stamp::Stamp;
+use crate::stat::FileStat;
+use crate::syscall::{fdatasync, flock, fstat, ftruncate, pread, statat};
 
 /// A segment that has grown past this is closed, and the next one begun.
 const SEGMENT_BYTES: u64 = 64 << 20;
@@ -35,10 +35,10 @@ const MOST_REFUSED: u64 = 100;
 const REFUSED_WINDOW: Duration = Duration::from_secs(60);
 
 /// The longest that another process may keep the lock.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// So much of a file is read first to find its last line.
-const TAIL: u64 = 64 << 10;
+const TAIL_BYTES: u64 = 64 << 10;
 
 /// Bytes of a name or a path that a record has. Callers make them up, and what they make up does not fill the log; that
 /// there was more is in the hash of the arguments.
@@ -47,7 +47,7 @@ const LONGEST_TEXT: usize = 4 << 10;
 /// Why the log cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("the audit log cannot be opened")]
-pub struct AuditError(#[from] io::Error);
+pub struct AuditOpenError(#[from] io::Error);
 
 /// The log, open for appending.
 pub struct AuditLog {
@@ -55,24 +55,24 @@ pub struct AuditLog {
     path: PathBuf,
     directory: OwnedFd,
     lock: OwnedFd,
-    keys: Keys,
+    keys: AuditKeys,
     /// Beside the directory: a copy of every signed head.
     anchor: OwnedFd,
     /// Where signed heads go too.
-    second: Option<File>,
+    head_copy: Option<File>,
     segment_bytes: u64,
-    state: Mutex<State>,
+    state: Mutex<AuditWriterState>,
 }
 
-struct State {
-    end: Option<End>,
+struct AuditWriterState {
+    end: Option<ChainTail>,
     since_head: u64,
     last_head: Instant,
-    refused: Refused,
+    refused: RefusalLimiter,
 }
 
 /// Where the chain ends, as far as we know.
-struct End {
+struct ChainTail {
     segment: u64,
     file: OwnedFd,
     /// Bytes in the segment. If there are others now, another process was here.
@@ -81,73 +81,73 @@ struct End {
     hash: String,
 }
 
-struct Refused {
+struct RefusalLimiter {
     since: Instant,
-    seen: u64,
-    unlisted: u64,
+    count: u64,
+    suppressed: u64,
 }
 
 impl AuditLog {
     /// Opens the log below `state`, and makes it if there is none.
-    pub fn open(state: &Path) -> Result<Self, AuditError> {
-        let directory = open_own(state, DIRECTORY)?;
+    pub fn open(state: &Path) -> Result<Self, AuditOpenError> {
+        let directory = open_state_dir(state, DIRECTORY)?;
         let lock = open_file(&directory, LOCK, OFlags::RDWR | OFlags::CREATE).map_err(io::Error::from)?;
-        hold(&lock)?;
-        let keys = Keys::load(&directory);
-        release(&lock);
+        acquire_lock(&lock)?;
+        let keys = AuditKeys::load(&directory);
+        release_lock(&lock);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND;
         let anchor = open_file(&open_state(state)?, ANCHOR, flags).map_err(io::Error::from)?;
         let now = Instant::now();
-        let refused = Refused { since: now, seen: 0, unlisted: 0 };
+        let refused = RefusalLimiter { since: now, count: 0, suppressed: 0 };
         Ok(Self {
             path: state.join(DIRECTORY),
             directory,
             lock,
             keys: keys?,
             anchor,
-            second: None,
+            head_copy: None,
             segment_bytes: SEGMENT_BYTES,
-            state: Mutex::new(State { end: None, since_head: 0, last_head: now, refused }),
+            state: Mutex::new(AuditWriterState { end: None, since_head: 0, last_head: now, refused }),
         })
     }
 
     /// Begins a new segment once one has so many bytes.
     #[must_use]
-    pub fn with_segments_of(mut self, segment_bytes: u64) -> Self {
+    pub fn with_segment_bytes(mut self, segment_bytes: u64) -> Self {
         self.segment_bytes = segment_bytes;
         self
     }
 
     /// Sends every signed head to a second place as well: a file that whoever rewrites the log does not reach.
     #[must_use]
-    pub fn with_heads_to(mut self, second: File) -> Self {
-        self.second = Some(second);
+    pub fn with_head_copy(mut self, second: File) -> Self {
+        self.head_copy = Some(second);
         self
     }
 
-    fn append(&self, record: &Record<'_>) -> io::Result<()> {
+    fn append(&self, record: &CallRecord<'_>) -> io::Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let unlisted = match record.moment {
-            Moment::Refused { .. } => match state.refused.take() {
-                Listing::Unlisted => return Ok(()),
-                Listing::Listed { unlisted } => unlisted,
+        let unlisted = match record.event {
+            AuditEvent::Refused { .. } => match state.refused.admit() {
+                RefusalLogging::Suppressed => return Ok(()),
+                RefusalLogging::Logged { unlisted } => unlisted,
             },
             _ => 0,
         };
-        hold(&self.lock)?;
-        let written = self.append_held(&mut state, record, unlisted);
-        release(&self.lock);
+        acquire_lock(&self.lock)?;
+        let written = self.append_locked(&mut state, record, unlisted);
+        release_lock(&self.lock);
         written
     }
 
-    fn append_held(&self, state: &mut State, record: &Record<'_>, unlisted: u64) -> io::Result<()> {
+    fn append_locked(&self, state: &mut AuditWriterState, record: &CallRecord<'_>, unlisted: u64) -> io::Result<()> {
         self.check_in_place(state)?;
         self.find_end(state)?;
         if unlisted > 0 {
-            self.put(state, &Line::unlisted(unlisted))?;
+            self.write_line(state, &AuditLine::suppressed(unlisted))?;
         }
-        self.put(state, &Line::of(record, &self.keys))?;
-        if matches!(record.moment, Moment::Begin { change, .. } if !change.is_empty()) {
+        self.write_line(state, &AuditLine::from_record(record, &self.keys))?;
+        if matches!(record.event, AuditEvent::Begin { change, .. } if !change.is_empty()) {
             sync(state)?;
         }
         if state.since_head >= HEAD_RECORDS || state.last_head.elapsed() >= HEAD_AGE {
@@ -158,7 +158,7 @@ impl AuditLog {
 
     /// Whether what we have open is what stands there by name. A log that was removed or replaced would swallow records: what
     /// is written to it is seen by no reader, and others would not meet us at its lock.
-    fn check_in_place(&self, state: &State) -> io::Result<()> {
+    fn check_in_place(&self, state: &AuditWriterState) -> io::Result<()> {
         let gone =
             || io::Error::new(io::ErrorKind::NotFound, "the audit log was removed or replaced while it was open");
         let same = |open: &OwnedFd, named: Result<Stat, Errno>| match named {
@@ -175,16 +175,16 @@ impl AuditLog {
     }
 
     /// Finds where the chain ends now. Other processes may have appended, and one may have died while it did.
-    fn find_end(&self, state: &mut State) -> io::Result<()> {
+    fn find_end(&self, state: &mut AuditWriterState) -> io::Result<()> {
         if let Some(end) = &state.end
-            && Stamp::of(&fstat(&end.file)?).size == end.length
+            && FileStat::from_stat(&fstat(&end.file)?).size == end.length
             && (end.length < self.segment_bytes || self.last_segment()? == end.segment)
         {
             return self.rotate_if_full(state);
         }
         let segment = self.last_segment()?;
         let file = self.open_segment(segment.max(1))?;
-        let size = Stamp::of(&fstat(&file)?).size;
+        let size = FileStat::from_stat(&fstat(&file)?).size;
         let tail = read_tail(&file, size)?;
         let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let torn = (tail.len() - whole) as u64;
@@ -195,39 +195,39 @@ impl AuditLog {
         let last = tail[..whole].trim_ascii_end().rsplit(|byte| *byte == b'\n').next().filter(|line| !line.is_empty());
         let (seq, hash) = match last {
             Some(line) => {
-                let link: super::Link = serde_json::from_slice(line).map_err(io::Error::other)?;
-                (link.seq, hash_of(line))
+                let link: super::ChainLink = serde_json::from_slice(line).map_err(io::Error::other)?;
+                (link.seq, line_hash(line))
             }
-            None => (0, NOTHING.to_owned()),
+            None => (0, GENESIS_HASH.to_owned()),
         };
         let fresh = last.is_none();
-        state.end = Some(End { segment: segment.max(1), file, length, seq, hash });
+        state.end = Some(ChainTail { segment: segment.max(1), file, length, seq, hash });
         if fresh {
-            self.put(state, &Line::simple("genesis"))?;
+            self.write_line(state, &AuditLine::event("genesis"))?;
             // From here on it is known that there is a log.
             if let Some(line) = self.head_line(state)? {
                 append_line(&self.anchor, &line)?;
             }
         }
         if torn > 0 {
-            self.put(state, &Line { bytes: Some(torn), ..Line::simple("repaired") })?;
+            self.write_line(state, &AuditLine { bytes: Some(torn), ..AuditLine::event("repaired") })?;
         }
         self.rotate_if_full(state)
     }
 
-    fn rotate_if_full(&self, state: &mut State) -> io::Result<()> {
+    fn rotate_if_full(&self, state: &mut AuditWriterState) -> io::Result<()> {
         let Some(end) = state.end.as_mut().filter(|end| end.length >= self.segment_bytes) else { return Ok(()) };
         end.segment += 1;
         end.file = self.open_segment(end.segment)?;
         end.length = 0;
-        self.put(state, &Line::simple("genesis"))
+        self.write_line(state, &AuditLine::event("genesis"))
     }
 
-    fn put(&self, state: &mut State, line: &Line<'_>) -> io::Result<()> {
+    fn write_line(&self, state: &mut AuditWriterState, line: &AuditLine<'_>) -> io::Result<()> {
         let Some(end) = &mut state.end else { return Err(Errno::BADF.into()) };
-        let linked = Linked { v: 1, seq: end.seq + 1, line, prev: &end.hash };
-        let mut bytes = visible_json(&serde_json::to_string(&linked)?).into_bytes();
-        let hash = hash_of(&bytes);
+        let linked = ChainedAuditLine { v: 1, seq: end.seq + 1, line, prev: &end.hash };
+        let mut bytes = sanitize_json(&serde_json::to_string(&linked)?).into_bytes();
+        let hash = line_hash(&bytes);
         bytes.push(b'\n');
         if let Err(errno) = write_all(end.file.as_fd(), &bytes) {
             // Half a line would be taken for a crash; it goes, and the call with it.
@@ -242,12 +242,12 @@ impl AuditLog {
     }
 
     /// Signs how far the chain reaches.
-    fn sign(&self, state: &mut State) -> io::Result<()> {
+    fn sign(&self, state: &mut AuditWriterState) -> io::Result<()> {
         let Some(line) = self.head_line(state)? else { return Ok(()) };
         let file = open_file(&self.directory, HEADS, OFlags::RDWR | OFlags::CREATE | OFlags::APPEND)?;
         append_line(&file, &line)?;
         append_line(&self.anchor, &line)?;
-        if let Some(second) = &self.second {
+        if let Some(second) = &self.head_copy {
             write_all(second.as_fd(), &line)?;
         }
         state.since_head = 0;
@@ -256,9 +256,9 @@ impl AuditLog {
     }
 
     /// A signed head, as files of heads have it.
-    fn head_line(&self, state: &State) -> io::Result<Option<Vec<u8>>> {
+    fn head_line(&self, state: &AuditWriterState) -> io::Result<Option<Vec<u8>>> {
         let Some(end) = &state.end else { return Ok(None) };
-        let mut line = serde_json::to_vec(&self.keys.sign(end.seq, &end.hash, &now()))?;
+        let mut line = serde_json::to_vec(&self.keys.sign(end.seq, &end.hash, &timestamp_now()))?;
         line.push(b'\n');
         Ok(Some(line))
     }
@@ -274,8 +274,8 @@ impl AuditLog {
 }
 
 impl AuditSink for AuditLog {
-    fn record(&self, record: &Record<'_>) -> Result<(), AuditLost> {
-        self.append(record).map_err(AuditLost)
+    fn record(&self, record: &CallRecord<'_>) -> Result<(), AuditSinkError> {
+        self.append(record).map_err(AuditSinkError)
     }
 }
 
@@ -283,20 +283,20 @@ impl Drop for AuditLog {
     /// The last word: what was not listed, and a signed head.
     fn drop(&mut self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.since_head == 0 && state.refused.unlisted == 0 {
+        if state.since_head == 0 && state.refused.suppressed == 0 {
             return;
         }
         // There is nobody left to tell; the records themselves are written.
-        let _ = hold(&self.lock).and_then(|()| {
+        let _ = acquire_lock(&self.lock).and_then(|()| {
             self.check_in_place(&state)?;
             self.find_end(&mut state)?;
-            if state.refused.unlisted > 0 {
-                let unlisted = state.refused.unlisted;
-                self.put(&mut state, &Line::unlisted(unlisted))?;
+            if state.refused.suppressed > 0 {
+                let unlisted = state.refused.suppressed;
+                self.write_line(&mut state, &AuditLine::suppressed(unlisted))?;
             }
             self.sign(&mut state)
         });
-        release(&self.lock);
+        release_lock(&self.lock);
     }
 }
 
@@ -306,33 +306,33 @@ impl fmt::Debug for AuditLog {
     }
 }
 
-enum Listing {
-    Unlisted,
+enum RefusalLogging {
+    Suppressed,
     /// With how many were left out before.
-    Listed {
+    Logged {
         unlisted: u64,
     },
 }
 
-impl Refused {
-    fn take(&mut self) -> Listing {
+impl RefusalLimiter {
+    fn admit(&mut self) -> RefusalLogging {
         let mut unlisted = 0;
         if self.since.elapsed() >= REFUSED_WINDOW {
-            unlisted = self.unlisted;
-            *self = Self { since: Instant::now(), seen: 0, unlisted: 0 };
+            unlisted = self.suppressed;
+            *self = Self { since: Instant::now(), count: 0, suppressed: 0 };
         }
-        self.seen += 1;
-        if self.seen > MOST_REFUSED {
-            self.unlisted += 1;
-            return Listing::Unlisted;
+        self.count += 1;
+        if self.count > MOST_REFUSED {
+            self.suppressed += 1;
+            return RefusalLogging::Suppressed;
         }
-        Listing::Listed { unlisted }
+        RefusalLogging::Logged { unlisted }
     }
 }
 
 /// Appends a line, in place of one that a dying process left incomplete.
 fn append_line(file: &OwnedFd, line: &[u8]) -> io::Result<()> {
-    let size = Stamp::of(&fstat(file)?).size;
+    let size = FileStat::from_stat(&fstat(file)?).size;
     let tail = read_tail(file, size)?;
     let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     if whole < tail.len() {
@@ -343,16 +343,16 @@ fn append_line(file: &OwnedFd, line: &[u8]) -> io::Result<()> {
 
 /// A line with its place in the chain.
 #[derive(Serialize)]
-struct Linked<'a> {
+struct ChainedAuditLine<'a> {
     v: u8,
     seq: u64,
     #[serde(flatten)]
-    line: &'a Line<'a>,
+    line: &'a AuditLine<'a>,
     prev: &'a str,
 }
 
 #[derive(Default, Serialize)]
-struct Line<'a> {
+struct AuditLine<'a> {
     ts: String,
     moment: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -368,9 +368,9 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     tool: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    arguments: Option<Sum>,
+    arguments: Option<ContentHash>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    touches: Vec<LineTouch<'a>>,
+    touches: Vec<AuditLineAccess<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     about: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -390,7 +390,7 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    reply: Option<Sum>,
+    reply: Option<ContentHash>,
     #[serde(skip_serializing_if = "Option::is_none")]
     micros: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -404,13 +404,13 @@ struct Line<'a> {
 
 /// Contents, as the log knows them.
 #[derive(Serialize)]
-struct Sum {
+struct ContentHash {
     bytes: usize,
     hash: String,
 }
 
 #[derive(Serialize)]
-struct LineTouch<'a> {
+struct AuditLineAccess<'a> {
     verb: &'static str,
     path: &'a str,
     /// Where that really was, if it is not what the caller called it.
@@ -421,37 +421,37 @@ struct LineTouch<'a> {
 /// More touches than this are a directory's; the first ones say which.
 const MOST_TOUCHES: usize = 20;
 
-impl<'a> Line<'a> {
-    fn simple(moment: &'static str) -> Self {
-        Self { ts: now(), moment, ..Self::default() }
+impl<'a> AuditLine<'a> {
+    fn event(moment: &'static str) -> Self {
+        Self { ts: timestamp_now(), moment, ..Self::default() }
     }
 
-    fn unlisted(count: u64) -> Self {
-        Self { count: Some(count), ..Self::simple("refused-unlisted") }
+    fn suppressed(count: u64) -> Self {
+        Self { count: Some(count), ..Self::event("refused-unlisted") }
     }
 
-    fn of(record: &Record<'a>, keys: &Keys) -> Self {
-        let sum = |text: &str| Sum { bytes: text.len(), hash: keys.hide(text) };
+    fn from_record(record: &CallRecord<'a>, keys: &AuditKeys) -> Self {
+        let sum = |text: &str| ContentHash { bytes: text.len(), hash: keys.hmac(text) };
         let session = record.session;
-        let touch = |touch: &'a ringfence_kernel::Touch| LineTouch {
-            verb: touch.verb.as_str(),
-            path: clipped(&touch.place.shown),
-            real: touch.place.real().map(|real| clipped(&real).to_owned()),
+        let touch = |touch: &'a ringfence_kernel::ResourceAccess| AuditLineAccess {
+            verb: touch.action.as_str(),
+            path: truncate_text(&touch.resource.display_path),
+            real: touch.resource.resolved_display_path().map(|real| truncate_text(&real).to_owned()),
         };
         let mut line = Self {
-            ts: humantime::format_rfc3339_micros(record.at).to_string(),
-            session: Some(clipped(&session.id)),
-            principal: Some(clipped(&session.principal.name)),
+            ts: humantime::format_rfc3339_micros(record.time).to_string(),
+            session: Some(truncate_text(&session.id)),
+            principal: Some(truncate_text(&session.principal.name)),
             dialect: Some(session.dialect.name()),
-            agent: session.agent.as_deref().map(clipped),
-            call: Some(clipped(record.call_id)),
-            tool: Some(clipped(record.tool)),
-            touches: record.touches.iter().take(MOST_TOUCHES).map(touch).collect(),
-            about: record.subject.filter(|_| record.touches.is_empty()).map(clipped),
+            agent: session.agent.as_deref().map(truncate_text),
+            call: Some(truncate_text(record.call_id)),
+            tool: Some(truncate_text(record.tool)),
+            touches: record.accesses.iter().take(MOST_TOUCHES).map(touch).collect(),
+            about: record.subject.filter(|_| record.accesses.is_empty()).map(truncate_text),
             ..Self::default()
         };
-        let (moment, error, reply, duration) = match &record.moment {
-            Moment::Begin { rule, layer, approved, change } => {
+        let (moment, error, reply, duration) = match &record.event {
+            AuditEvent::Begin { rule, layer, approved, change } => {
                 line.moment = "begin";
                 line.rule = Some(rule);
                 line.layer = Some(layer.name());
@@ -462,51 +462,51 @@ impl<'a> Line<'a> {
                 line.arguments = Some(sum(record.arguments));
                 return line;
             }
-            Moment::Reached { refused } => {
+            AuditEvent::Connection { refused } => {
                 line.moment = "reached";
                 line.ok = Some(refused.is_none());
-                line.error = refused.map(|error| session.dialect.error_name(error));
+                line.error = refused.map(|error| session.dialect.error_code(error));
                 return line;
             }
-            Moment::NotKept { error } => {
+            AuditEvent::ChangesDiscarded { error } => {
                 line.moment = "not-kept";
                 line.ok = Some(false);
-                line.error = Some(session.dialect.error_name(error));
+                line.error = Some(session.dialect.error_code(error));
                 return line;
             }
-            Moment::ReachedUnlisted { made, refused } => {
+            AuditEvent::UnlistedConnections { made, refused } => {
                 line.moment = "reached-unlisted";
                 line.count = Some(made + refused);
                 line.refused = Some(*refused);
                 return line;
             }
-            Moment::End { error, reply, duration } => ("end", *error, reply, duration),
-            Moment::Refused { error, reply, duration } => {
+            AuditEvent::End { error, reply, duration } => ("end", *error, reply, duration),
+            AuditEvent::Refused { error, reply, duration } => {
                 line.arguments = Some(sum(record.arguments));
                 ("refused", Some(*error), reply, duration)
             }
-            Moment::Overdue { error, reply, duration } => ("overdue", Some(*error), reply, duration),
+            AuditEvent::Overdue { error, reply, duration } => ("overdue", Some(*error), reply, duration),
         };
         line.moment = moment;
         line.ok = Some(error.is_none());
-        line.error = error.map(|error| session.dialect.error_name(error));
+        line.error = error.map(|error| session.dialect.error_code(error));
         line.reply = Some(sum(reply));
         line.micros = Some(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
         line
     }
 }
 
-fn now() -> String {
+fn timestamp_now() -> String {
     humantime::format_rfc3339_micros(SystemTime::now()).to_string()
 }
 
-fn sync(state: &State) -> io::Result<()> {
+fn sync(state: &AuditWriterState) -> io::Result<()> {
     state.end.as_ref().map_or(Ok(()), |end| Ok(fdatasync(&end.file)?))
 }
 
 /// The end of a file: the last whole line, however long it is, and what may stand behind it.
 fn read_tail(file: &OwnedFd, size: u64) -> io::Result<Vec<u8>> {
-    let mut length = size.min(TAIL);
+    let mut length = size.min(TAIL_BYTES);
     loop {
         let tail = read_at(file, size - length, length)?;
         let ends = tail.iter().filter(|byte| **byte == b'\n').take(2).count();
@@ -530,18 +530,18 @@ fn read_at(file: &OwnedFd, offset: u64, length: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn clipped(text: &str) -> &str {
+fn truncate_text(text: &str) -> &str {
     &text[..text.floor_char_boundary(LONGEST_TEXT)]
 }
 
 /// Takes the lock, or says that somebody sits on it.
-pub(crate) fn hold(lock: &OwnedFd) -> io::Result<()> {
+pub(crate) fn acquire_lock(lock: &OwnedFd) -> io::Result<()> {
     let started = Instant::now();
     let mut pause = Duration::from_micros(20);
     loop {
         match flock(lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(()),
-            Err(Errno::AGAIN) if started.elapsed() < PATIENCE => {
+            Err(Errno::AGAIN) if started.elapsed() < LOCK_TIMEOUT => {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(2));
             }
@@ -551,7 +551,7 @@ pub(crate) fn hold(lock: &OwnedFd) -> io::Result<()> {
     }
 }
 
-pub(crate) fn release(lock: &OwnedFd) {
+pub(crate) fn release_lock(lock: &OwnedFd) {
     // It also goes with the descriptor.
     let _ = flock(lock, FlockOperation::Unlock);
 }

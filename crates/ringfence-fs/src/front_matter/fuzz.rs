@@ -1,9 +1,9 @@
 //! Front matter of any bytes: reading never panics, and an update says what it should and leaves the rest as it was.
 
-use ringfence_fuzz::Target;
+use ringfence_fuzz::FuzzTarget;
 use serde_json::{Map, Value, json};
 
-use super::{FrontMatter, FrontMatterError, Update, apply, yaml_mapping};
+use super::{FrontMatter, FrontMatterError, FrontMatterUpdate, apply, yaml_mapping};
 
 const TOKENS: &[&str] = &[
     "---\n",
@@ -41,9 +41,9 @@ const TOKENS: &[&str] = &[
 ];
 
 /// Which of several updates is made, and with which words.
-fn update(choice: u8, word: &str) -> Update {
+fn update(choice: u8, word: &str) -> FrontMatterUpdate {
     let (one, none) = (vec![word.to_owned()], Vec::new);
-    let mut update = Update::default();
+    let mut update = FrontMatterUpdate::default();
     if choice & 1 != 0 {
         update.steps_completed_append = one.clone();
     }
@@ -69,7 +69,7 @@ fn cause(error: &FrontMatterError) -> String {
 
 #[test]
 fn an_update_says_what_it_should_and_leaves_the_rest() {
-    Target::new("front-matter", env!("CARGO_MANIFEST_DIR")).tokens(TOKENS).check(|bytes| {
+    FuzzTarget::new("front-matter", env!("CARGO_MANIFEST_DIR")).tokens(TOKENS).check(|bytes| {
         // What is to be updated stands in the first byte, what with in the first line.
         let (&choice, rest) = bytes.split_first().unwrap_or((&63, b""));
         let rest = String::from_utf8_lossy(rest);
@@ -100,7 +100,7 @@ fn an_update_says_what_it_should_and_leaves_the_rest() {
             assert_eq!(now["variables"][word]["x"][0], word);
         }
         // Once more, what is there already is not added again, but for the log.
-        let again = apply(&updated, &Update { decision_log_append: Vec::new(), ..update }).unwrap();
+        let again = apply(&updated, &FrontMatterUpdate { decision_log_append: Vec::new(), ..update }).unwrap();
         assert_eq!(again, updated);
         Ok::<_, String>((choice & 63, updated.len().abs_diff(text.len()).min(64)))
     });

@@ -16,14 +16,14 @@ mod tests;
 mod tree;
 mod update;
 
-pub(crate) use update::{Update, apply};
+pub(crate) use update::{FrontMatterUpdate, apply};
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use tree::Tree;
+use tree::YamlTree;
 
 /// The longest front matter, without the lines that open and close it.
 const MOST_BYTES: usize = 64 * 1024;
@@ -43,10 +43,10 @@ pub(crate) enum FrontMatterError {
     #[error("`{key}` in line {line} of the front matter {reason}")]
     Target { key: String, line: usize, reason: &'static str },
     #[error("with this update it could not be read any more: {0}")]
-    Outgrown(Box<FrontMatterError>),
+    ResultInvalid(Box<FrontMatterError>),
     /// The edited text does not say what it should. Nobody gets to see it.
     #[error("the front matter is written in a way that cannot be updated in place; write the file anew")]
-    Surgery,
+    EditMismatch,
 }
 
 impl FrontMatterError {
@@ -62,7 +62,7 @@ pub(crate) struct FrontMatter<'t> {
     block: &'t str,
     closing: &'t str,
     body: &'t str,
-    tree: Tree<'t>,
+    tree: YamlTree<'t>,
 }
 
 impl<'t> FrontMatter<'t> {

@@ -12,7 +12,7 @@ use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, StrI
 use serde_json::Value;
 
 use super::FrontMatterError;
-use super::tree::{Kind, Mapping, Node, Pair, Tree, skip_blank, trimmed};
+use super::tree::{YamlMapping, YamlNode, YamlNodeKind, YamlPair, YamlTree, skip_blank, trimmed};
 
 const MOST_LEVELS: usize = 64;
 const MOST_NODES: usize = 10_000;
@@ -21,9 +21,9 @@ const MOST_TEXT: usize = 256 * 1024;
 const LONGEST_KEY: usize = 1024;
 
 const TOO_DEEP: &str = "more than 64 levels deep, counting what aliases repeat";
-const TAB: &str = "a tab in the indentation; indent with spaces";
+const TAB_INDENT: &str = "a tab in the indentation; indent with spaces";
 
-pub(super) fn parse(block: &str) -> Result<Tree<'_>, FrontMatterError> {
+pub(super) fn parse(block: &str) -> Result<YamlTree<'_>, FrontMatterError> {
     let options = options! {
         disallow_directives: true,
         emit_anchor_events: true,
@@ -32,16 +32,16 @@ pub(super) fn parse(block: &str) -> Result<Tree<'_>, FrontMatterError> {
         flow_nesting_limit: MOST_LEVELS,
         block_nesting_limit: MOST_LEVELS,
     };
-    let mut builder = Builder {
+    let mut builder = YamlTreeBuilder {
         block,
         parser: Parser::new_from_str_with_options(block, options),
         tabbed: tabbed_lines(block),
-        spent: Size::default(),
-        named: HashMap::new(),
+        used: YamlSize::default(),
+        anchors: HashMap::new(),
         aliases: Vec::new(),
     };
     let root = builder.document()?;
-    Ok(Tree { root, aliases: builder.aliases })
+    Ok(YamlTree { root, aliases: builder.aliases })
 }
 
 /// Numbers of the lines that begin with white space that has a tab in it.
@@ -50,33 +50,33 @@ fn tabbed_lines(block: &str) -> Vec<usize> {
     block.lines().enumerate().filter(|(_, line)| is_tabbed(line)).map(|(index, _)| index + 1).collect()
 }
 
-struct Builder<'t> {
+struct YamlTreeBuilder<'t> {
     block: &'t str,
     parser: Parser<'t, StrInput<'t>>,
     tabbed: Vec<usize>,
-    spent: Size,
-    named: HashMap<usize, Anchored>,
+    used: YamlSize,
+    anchors: HashMap<usize, YamlAnchor>,
     aliases: Vec<(usize, usize)>,
 }
 
 /// How much there is, with what aliases repeat.
 #[derive(Clone, Copy, Debug, Default)]
-struct Size {
+struct YamlSize {
     nodes: usize,
     text: usize,
 }
 
 /// A value that aliases can stand for.
 #[derive(Debug)]
-struct Anchored {
-    at: usize,
+struct YamlAnchor {
+    offset: usize,
     value: Value,
-    size: Size,
+    size: YamlSize,
 }
 
-impl<'t> Builder<'t> {
+impl<'t> YamlTreeBuilder<'t> {
     /// The one document that there is. None at all is an empty mapping.
-    fn document(&mut self) -> Result<Mapping<'t>, FrontMatterError> {
+    fn document(&mut self) -> Result<YamlMapping<'t>, FrontMatterError> {
         let mut root = None;
         loop {
             let (event, span) = self.next()?;
@@ -91,70 +91,73 @@ impl<'t> Builder<'t> {
                 }
             };
             if is_mark {
-                return Err(invalid(span, "a second document, or a mark that ends one; front matter is one document"));
+                return Err(invalid_at(
+                    span,
+                    "a second document, or a mark that ends one; front matter is one document",
+                ));
             }
         }
         match root {
-            None => Ok(Mapping { style: StructureStyle::Block, start: 0, pairs: Vec::new() }),
-            Some((Kind::Mapping(mapping), _)) => Ok(mapping),
-            Some((_, span)) => Err(invalid(span, "not a mapping; write `key: value`")),
+            None => Ok(YamlMapping { style: StructureStyle::Block, start: 0, pairs: Vec::new() }),
+            Some((YamlNodeKind::Mapping(mapping), _)) => Ok(mapping),
+            Some((_, span)) => Err(invalid_at(span, "not a mapping; write `key: value`")),
         }
     }
 
-    fn node(&mut self, event: Event<'t>, span: Span, level: usize) -> Result<Node<'t>, FrontMatterError> {
+    fn node(&mut self, event: Event<'t>, span: Span, level: usize) -> Result<YamlNode<'t>, FrontMatterError> {
         self.check_node(&event, span, level)?;
         let mut range = self.range(span)?;
-        let before = self.spent;
+        let before = self.used;
         let id = event.anchor_id();
         let anchor = id.map(|_| self.anchor()).transpose()?;
-        self.spend(span, Size { nodes: 1, text: 0 })?;
+        self.spend(span, YamlSize { nodes: 1, text: 0 })?;
         let kind = match event {
-            Event::Scalar(_, ScalarStyle::Plain, ..) if range.is_empty() => Kind::Empty,
+            Event::Scalar(_, ScalarStyle::Plain, ..) if range.is_empty() => YamlNodeKind::Empty,
             Event::Scalar(text, style, ..) => {
-                self.spend(span, Size { nodes: 0, text: text.len() })?;
+                self.spend(span, YamlSize { nodes: 0, text: text.len() })?;
                 if matches!(style, ScalarStyle::Literal | ScalarStyle::Folded) && !keeps_blank(&text) {
                     range.end = trimmed(self.block, range.end);
                 }
-                Kind::Scalar(text, style)
+                YamlNodeKind::Scalar(text, style)
             }
             Event::SequenceStart(style, ..) => {
                 let (items, end) = self.items(style, level)?;
                 range.end = end;
-                Kind::Sequence(style, items)
+                YamlNodeKind::Sequence(style, items)
             }
             Event::MappingStart(style, ..) => {
                 let (pairs, end) = self.pairs(style, level)?;
                 range.end = end;
-                Kind::Mapping(Mapping { style, start: range.start, pairs })
+                YamlNodeKind::Mapping(YamlMapping { style, start: range.start, pairs })
             }
-            Event::Alias(id) => Kind::Alias(self.alias(id, span, level)?),
-            _ => return Err(invalid(span, "something that this reader does not know")),
+            Event::Alias(id) => YamlNodeKind::Alias(self.alias(id, span, level)?),
+            _ => return Err(invalid_at(span, "something that this reader does not know")),
         };
-        let node = Node { range, anchor_end: anchor.as_ref().map(|anchor| anchor.end), kind };
+        let node = YamlNode { range, anchor_end: anchor.as_ref().map(|anchor| anchor.end), kind };
         if let (Some(id), Some(anchor)) = (id, anchor) {
-            let size = Size { nodes: self.spent.nodes - before.nodes, text: self.spent.text - before.text };
-            self.named.insert(id, Anchored { at: anchor.start, value: node.to_json(), size });
+            let size = YamlSize { nodes: self.used.nodes - before.nodes, text: self.used.text - before.text };
+            self.anchors.insert(id, YamlAnchor { offset: anchor.start, value: node.to_json(), size });
         }
         Ok(node)
     }
 
     fn check_node(&self, event: &Event<'t>, span: Span, level: usize) -> Result<(), FrontMatterError> {
         if level > MOST_LEVELS {
-            return Err(invalid(span, TOO_DEEP));
+            return Err(invalid_at(span, TOO_DEEP));
         }
         if event.tag().is_some() {
-            return Err(invalid(span, "a tag (`!`); front matter has plain values only"));
+            return Err(invalid_at(span, "a tag (`!`); front matter has plain values only"));
         }
         // The text of a block scalar may begin with a tab, behind its indentation.
         let text = matches!(event, Event::Scalar(_, ScalarStyle::Literal | ScalarStyle::Folded, ..));
         if !text && self.tabbed.binary_search(&span.start.line()).is_ok() {
-            return Err(invalid(span, TAB));
+            return Err(invalid_at(span, TAB_INDENT));
         }
         Ok(())
     }
 
     /// Items up to the end of a sequence, and where that is.
-    fn items(&mut self, style: StructureStyle, level: usize) -> Result<(Vec<Node<'t>>, usize), FrontMatterError> {
+    fn items(&mut self, style: StructureStyle, level: usize) -> Result<(Vec<YamlNode<'t>>, usize), FrontMatterError> {
         let mut items = Vec::new();
         loop {
             match self.next()? {
@@ -168,8 +171,8 @@ impl<'t> Builder<'t> {
     }
 
     /// Pairs up to the end of a mapping, and where that is.
-    fn pairs(&mut self, style: StructureStyle, level: usize) -> Result<(Vec<Pair<'t>>, usize), FrontMatterError> {
-        let mut pairs: Vec<Pair<'t>> = Vec::new();
+    fn pairs(&mut self, style: StructureStyle, level: usize) -> Result<(Vec<YamlPair<'t>>, usize), FrontMatterError> {
+        let mut pairs: Vec<YamlPair<'t>> = Vec::new();
         let mut names = HashSet::new();
         loop {
             let (event, span) = self.next()?;
@@ -179,76 +182,76 @@ impl<'t> Builder<'t> {
             }
             let pair = self.pair(event, span, level + 1)?;
             if !names.insert(pair.name.clone()) {
-                return Err(invalid(span, "a key that this mapping has already"));
+                return Err(invalid_at(span, "a key that this mapping has already"));
             }
             pairs.push(pair);
         }
     }
 
     /// A flow style ends with its bracket, a block style with the last thing in it.
-    fn end(&self, style: StructureStyle, span: Span, last: Option<&Node<'t>>) -> Result<usize, FrontMatterError> {
+    fn end(&self, style: StructureStyle, span: Span, last: Option<&YamlNode<'t>>) -> Result<usize, FrontMatterError> {
         match (style, last) {
             (StructureStyle::Block, Some(last)) => Ok(last.range.end),
             _ => Ok(self.range(span)?.end),
         }
     }
 
-    fn pair(&mut self, event: Event<'t>, span: Span, level: usize) -> Result<Pair<'t>, FrontMatterError> {
+    fn pair(&mut self, event: Event<'t>, span: Span, level: usize) -> Result<YamlPair<'t>, FrontMatterError> {
         let key = self.node(event, span, level)?;
         let name = match key.kind {
-            Kind::Empty => String::new(),
-            Kind::Scalar(text, _) => text.into_owned(),
-            Kind::Sequence(..) | Kind::Mapping(_) | Kind::Alias(_) => {
-                return Err(invalid(span, "a key that is not a word"));
+            YamlNodeKind::Empty => String::new(),
+            YamlNodeKind::Scalar(text, _) => text.into_owned(),
+            YamlNodeKind::Sequence(..) | YamlNodeKind::Mapping(_) | YamlNodeKind::Alias(_) => {
+                return Err(invalid_at(span, "a key that is not a word"));
             }
         };
         if name.len() > LONGEST_KEY {
-            return Err(invalid(span, "a key of more than 1024 bytes"));
+            return Err(invalid_at(span, "a key of more than 1024 bytes"));
         }
         // Some readers put what it says in the place of other keys, and others do not.
         if name == "<<" {
-            return Err(invalid(span, "a merge key; write the values out"));
+            return Err(invalid_at(span, "a merge key; write the values out"));
         }
         let key_end = key.range.end;
         let behind = skip_blank(self.block, key_end);
         let colon = if self.block.as_bytes().get(behind) == Some(&b':') { Some(behind + 1) } else { None };
         let (event, value_span) = self.next()?;
         let mut value = self.node(event, value_span, level)?;
-        if matches!(value.kind, Kind::Empty) && value.anchor_end.is_none() {
+        if matches!(value.kind, YamlNodeKind::Empty) && value.anchor_end.is_none() {
             // The parser says where the key ends or where the next one starts.
             let at = colon.unwrap_or(key_end);
             value.range = at..at;
         }
-        Ok(Pair { name, line: span.start.line() + 1, key_end, colon, value })
+        Ok(YamlPair { name, line: span.start.line() + 1, key_end, colon, value })
     }
 
     /// The anchor that the parser tells of behind its node.
     fn anchor(&mut self) -> Result<Range<usize>, FrontMatterError> {
         match self.next()? {
             (Event::Anchor(..), span) => self.range(span),
-            (_, span) => Err(invalid(span, "an anchor without a name")),
+            (_, span) => Err(invalid_at(span, "an anchor without a name")),
         }
     }
 
     fn alias(&mut self, id: usize, span: Span, level: usize) -> Result<Value, FrontMatterError> {
-        let target = self.named.get(&id).ok_or_else(|| invalid(span, "an alias inside of what it refers to"))?;
+        let target = self.anchors.get(&id).ok_or_else(|| invalid_at(span, "an alias inside of what it refers to"))?;
         if level + levels(&target.value) > MOST_LEVELS + 1 {
-            return Err(invalid(span, TOO_DEEP));
+            return Err(invalid_at(span, TOO_DEEP));
         }
-        let (anchor, value, size) = (target.at, target.value.clone(), target.size);
+        let (anchor, value, size) = (target.offset, target.value.clone(), target.size);
         self.spend(span, size)?;
         self.aliases.push((anchor, self.range(span)?.start));
         Ok(value)
     }
 
-    fn spend(&mut self, span: Span, size: Size) -> Result<(), FrontMatterError> {
-        self.spent.nodes += size.nodes;
-        self.spent.text += size.text;
-        if self.spent.nodes > MOST_NODES {
-            return Err(invalid(span, "more than 10000 values, counting what aliases repeat"));
+    fn spend(&mut self, span: Span, size: YamlSize) -> Result<(), FrontMatterError> {
+        self.used.nodes += size.nodes;
+        self.used.text += size.text;
+        if self.used.nodes > MOST_NODES {
+            return Err(invalid_at(span, "more than 10000 values, counting what aliases repeat"));
         }
-        if self.spent.text > MOST_TEXT {
-            return Err(invalid(span, "aliases that make more than 256 KiB of text"));
+        if self.used.text > MOST_TEXT {
+            return Err(invalid_at(span, "aliases that make more than 256 KiB of text"));
         }
         Ok(())
     }
@@ -276,7 +279,7 @@ impl<'t> Builder<'t> {
             | ErrorKind::TabInPlainScalar => {
                 // The parser may tell of the line where the value started.
                 let tabbed = self.tabbed.iter().find(|tabbed| **tabbed >= line).unwrap_or(&line);
-                return FrontMatterError::invalid(tabbed + 1, TAB);
+                return FrontMatterError::invalid(tabbed + 1, TAB_INDENT);
             }
             _ => error.info().into(),
         };
@@ -285,11 +288,11 @@ impl<'t> Builder<'t> {
 
     fn range(&self, span: Span) -> Result<Range<usize>, FrontMatterError> {
         let range = span.byte_range().filter(|range| self.block.get(range.clone()).is_some());
-        range.ok_or_else(|| invalid(span, "a place that cannot be told"))
+        range.ok_or_else(|| invalid_at(span, "a place that cannot be told"))
     }
 }
 
-fn invalid(span: Span, reason: &'static str) -> FrontMatterError {
+fn invalid_at(span: Span, reason: &'static str) -> FrontMatterError {
     FrontMatterError::invalid(span.start.line() + 1, reason)
 }
 

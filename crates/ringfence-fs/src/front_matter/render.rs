@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 /// A value in flow style. It is JSON too, but for white space.
-pub(super) fn flow(value: &Value) -> String {
+pub(super) fn render_flow(value: &Value) -> String {
     match value {
         Value::String(text) => quoted(text),
         Value::Array(items) => format!("[{}]", joined(items)),
@@ -28,15 +28,15 @@ fn with_point(number: String) -> String {
 
 /// Items of a flow sequence, without the brackets.
 pub(super) fn joined(items: &[Value]) -> String {
-    items.iter().map(flow).collect::<Vec<_>>().join(", ")
+    items.iter().map(render_flow).collect::<Vec<_>>().join(", ")
 }
 
 fn joined_pairs(pairs: &Map<String, Value>) -> String {
-    pairs.iter().map(|(key, value)| format!("{}: {}", quoted(key), flow(value))).collect::<Vec<_>>().join(", ")
+    pairs.iter().map(|(key, value)| format!("{}: {}", quoted(key), render_flow(value))).collect::<Vec<_>>().join(", ")
 }
 
 /// A key of its own, without quotes if no reader could take it for something other than a word.
-pub(super) fn key(name: &str) -> String {
+pub(super) fn render_key(name: &str) -> String {
     let word = name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     let constant = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];

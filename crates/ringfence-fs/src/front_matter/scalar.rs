@@ -15,22 +15,22 @@ pub(super) fn resolve(text: &str) -> Value {
 
 fn number(text: &str) -> Option<Number> {
     if let Some(digits) = text.strip_prefix("0o") {
-        return of_radix(digits, 8);
+        return parse_radix(digits, 8);
     }
     if let Some(digits) = text.strip_prefix("0x") {
-        return of_radix(digits, 16);
+        return parse_radix(digits, 16);
     }
     if is_digits(unsigned(text)) {
         let signed = text.parse::<i64>().map(Number::from);
         return signed.or_else(|_| text.parse::<u64>().map(Number::from)).ok();
     }
-    let written = Decimal::parse(text)?;
+    let written = YamlDecimal::parse(text)?;
     let number = Number::from_f64(text.parse().ok()?)?;
-    let kept = Decimal::parse(&number.to_string())?;
+    let kept = YamlDecimal::parse(&number.to_string())?;
     if written == kept { Some(number) } else { None }
 }
 
-fn of_radix(digits: &str, radix: u32) -> Option<Number> {
+fn parse_radix(digits: &str, radix: u32) -> Option<Number> {
     // The standard library would take a sign here.
     let valid = digits.chars().all(|digit| digit.is_digit(radix));
     if valid { u64::from_str_radix(digits, radix).ok().map(Number::from) } else { None }
@@ -46,12 +46,12 @@ fn is_digits(text: &str) -> bool {
 
 /// The digits that count and the power of ten: the same for all spellings of a number but its sign.
 #[derive(Debug, PartialEq, Eq)]
-struct Decimal {
+struct YamlDecimal {
     digits: String,
     exponent: i64,
 }
 
-impl Decimal {
+impl YamlDecimal {
     fn parse(text: &str) -> Option<Self> {
         let (mantissa, exponent) = match unsigned(text).split_once(['e', 'E']) {
             Some((mantissa, exponent)) if is_digits(unsigned(exponent)) => (mantissa, exponent.parse::<i64>().ok()?),

@@ -11,57 +11,57 @@ use serde_json::{Map, Value};
 use super::scalar;
 
 #[derive(Debug)]
-pub(super) struct Tree<'t> {
-    pub(super) root: Mapping<'t>,
+pub(super) struct YamlTree<'t> {
+    pub(super) root: YamlMapping<'t>,
     /// For each alias where its anchor is, and where it is itself.
     pub(super) aliases: Vec<(usize, usize)>,
 }
 
 #[derive(Debug)]
-pub(super) struct Mapping<'t> {
+pub(super) struct YamlMapping<'t> {
     pub(super) style: StructureStyle,
     pub(super) start: usize,
-    pub(super) pairs: Vec<Pair<'t>>,
+    pub(super) pairs: Vec<YamlPair<'t>>,
 }
 
 #[derive(Debug)]
-pub(super) struct Pair<'t> {
+pub(super) struct YamlPair<'t> {
     pub(super) name: String,
     /// The line of the file that the key is in.
     pub(super) line: usize,
     pub(super) key_end: usize,
     /// Right behind the colon. A key without a value may have none.
     pub(super) colon: Option<usize>,
-    pub(super) value: Node<'t>,
+    pub(super) value: YamlNode<'t>,
 }
 
 #[derive(Debug)]
-pub(super) struct Node<'t> {
+pub(super) struct YamlNode<'t> {
     /// Where its contents are. A block style does not start there but at what leads it in; see `Pair::opening`.
     pub(super) range: Range<usize>,
     pub(super) anchor_end: Option<usize>,
-    pub(super) kind: Kind<'t>,
+    pub(super) kind: YamlNodeKind<'t>,
 }
 
 #[derive(Debug)]
-pub(super) enum Kind<'t> {
+pub(super) enum YamlNodeKind<'t> {
     /// Nothing is written there, and that is null.
     Empty,
     Scalar(Cow<'t, str>, ScalarStyle),
-    Sequence(StructureStyle, Vec<Node<'t>>),
-    Mapping(Mapping<'t>),
+    Sequence(StructureStyle, Vec<YamlNode<'t>>),
+    Mapping(YamlMapping<'t>),
     Alias(Value),
 }
 
-impl Tree<'_> {
+impl YamlTree<'_> {
     /// Whether an alias outside of a range stands for something in it.
     pub(super) fn is_referred_to(&self, range: &Range<usize>) -> bool {
         self.aliases.iter().any(|(anchor, alias)| range.contains(anchor) && !range.contains(alias))
     }
 }
 
-impl<'t> Mapping<'t> {
-    pub(super) fn pair(&self, name: &str) -> Option<&Pair<'t>> {
+impl<'t> YamlMapping<'t> {
+    pub(super) fn pair(&self, name: &str) -> Option<&YamlPair<'t>> {
         self.pairs.iter().find(|pair| pair.name == name)
     }
 
@@ -74,22 +74,22 @@ impl<'t> Mapping<'t> {
     }
 }
 
-impl Pair<'_> {
+impl YamlPair<'_> {
     /// Right behind the colon, or the anchor if there is one.
     pub(super) fn opening(&self) -> Option<usize> {
         self.value.anchor_end.or(self.colon)
     }
 }
 
-impl Node<'_> {
+impl YamlNode<'_> {
     pub(super) fn to_json(&self) -> Value {
         match &self.kind {
-            Kind::Empty => Value::Null,
-            Kind::Scalar(text, ScalarStyle::Plain) => scalar::resolve(text),
-            Kind::Scalar(text, _) => Value::String(text.to_string()),
-            Kind::Sequence(_, items) => items.iter().map(Node::to_json).collect(),
-            Kind::Mapping(mapping) => Value::Object(mapping.to_json()),
-            Kind::Alias(value) => value.clone(),
+            YamlNodeKind::Empty => Value::Null,
+            YamlNodeKind::Scalar(text, ScalarStyle::Plain) => scalar::resolve(text),
+            YamlNodeKind::Scalar(text, _) => Value::String(text.to_string()),
+            YamlNodeKind::Sequence(_, items) => items.iter().map(YamlNode::to_json).collect(),
+            YamlNodeKind::Mapping(mapping) => Value::Object(mapping.to_json()),
+            YamlNodeKind::Alias(value) => value.clone(),
         }
     }
 }

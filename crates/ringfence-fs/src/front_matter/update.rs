@@ -12,12 +12,12 @@ use granit_parser::ScalarStyle;
 use granit_parser::StructureStyle::{Block, Flow};
 use serde_json::{Map, Value};
 
-use super::tree::{Kind, Mapping, Pair, skip_blank, trimmed};
+use super::tree::{YamlMapping, YamlNodeKind, YamlPair, skip_blank, trimmed};
 use super::{FrontMatter, FrontMatterError, render, scalar};
 
 /// What an update asks for.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Update {
+pub(crate) struct FrontMatterUpdate {
     /// Added to `stepsCompleted`, without those that are there.
     pub(crate) steps_completed_append: Vec<String>,
     /// Added to `artifacts`, without those that are there.
@@ -30,14 +30,14 @@ pub(crate) struct Update {
 }
 
 /// The same file with the update in its front matter. If it changes nothing, the text is what it was.
-pub(crate) fn apply(text: &str, update: &Update) -> Result<String, FrontMatterError> {
+pub(crate) fn apply(text: &str, update: &FrontMatterUpdate) -> Result<String, FrontMatterError> {
     let front = FrontMatter::read(text)?;
     let mut json = front.to_json();
     let changes = update.changes(&json);
     if changes.is_empty() {
         return Ok(text.to_owned());
     }
-    let mut surgeon = Surgeon { front: &front, edits: Vec::new() };
+    let mut surgeon = FrontMatterEditor { front: &front, edits: Vec::new() };
     let mut fresh = Vec::new();
     for (key, change) in &changes {
         match front.tree.root.pair(key) {
@@ -53,29 +53,31 @@ pub(crate) fn apply(text: &str, update: &Update) -> Result<String, FrontMatterEr
 }
 
 fn check(updated: &str, json: &Map<String, Value>, body: &str) -> Result<(), FrontMatterError> {
-    let front = FrontMatter::read(updated).map_err(|error| FrontMatterError::Outgrown(Box::new(error)))?;
-    if front.to_json() == *json && front.body() == body { Ok(()) } else { Err(FrontMatterError::Surgery) }
+    let front = FrontMatter::read(updated).map_err(|error| FrontMatterError::ResultInvalid(Box::new(error)))?;
+    if front.to_json() == *json && front.body() == body { Ok(()) } else { Err(FrontMatterError::EditMismatch) }
 }
 
 /// What happens to one key.
 #[derive(Clone, Debug)]
-enum Change {
+enum FrontMatterEdit {
     Append(Vec<Value>),
     Merge(Map<String, Value>),
     Set(Value),
 }
 
-impl Update {
+impl FrontMatterUpdate {
     /// What is not as it should be yet.
-    fn changes(&self, json: &Map<String, Value>) -> Vec<(&'static str, Change)> {
-        let append_missing = |key, list: &[String]| (key, Change::Append(missing(json.get(key), list)));
-        let set = |key, text: &Option<String>| text.as_ref().map(|text| (key, Change::Set(Value::from(text.as_str()))));
+    fn changes(&self, json: &Map<String, Value>) -> Vec<(&'static str, FrontMatterEdit)> {
+        let append_missing = |key, list: &[String]| (key, FrontMatterEdit::Append(missing_items(json.get(key), list)));
+        let set = |key, text: &Option<String>| {
+            text.as_ref().map(|text| (key, FrontMatterEdit::Set(Value::from(text.as_str()))))
+        };
         let decisions = self.decision_log_append.iter().cloned().map(Value::Object).collect();
         let lists = [
             append_missing("stepsCompleted", &self.steps_completed_append),
             append_missing("artifacts", &self.artifacts_append),
-            ("variables", Change::Merge(differing(json.get("variables"), &self.variables_set))),
-            ("decisionLog", Change::Append(decisions)),
+            ("variables", FrontMatterEdit::Merge(differing_entries(json.get("variables"), &self.variables_set))),
+            ("decisionLog", FrontMatterEdit::Append(decisions)),
         ];
         let texts = [set("currentNodeId", &self.current_node_id), set("updatedAt", &self.updated_at)];
         let wanted = lists.into_iter().chain(texts.into_iter().flatten());
@@ -84,18 +86,18 @@ impl Update {
 }
 
 /// What a list has to get so that all of `wanted` is in it once.
-fn missing(list: Option<&Value>, wanted: &[String]) -> Vec<Value> {
+fn missing_items(list: Option<&Value>, wanted: &[String]) -> Vec<Value> {
     let there = list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
     let mut seen: HashSet<&str> = there.collect();
     wanted.iter().filter(|item| seen.insert(item)).map(|item| Value::from(item.as_str())).collect()
 }
 
-fn differing(there: Option<&Value>, wanted: &Map<String, Value>) -> Map<String, Value> {
+fn differing_entries(there: Option<&Value>, wanted: &Map<String, Value>) -> Map<String, Value> {
     let same = |key: &str, value| there.and_then(|there| there.get(key)) == Some(value);
     wanted.iter().filter(|(key, value)| !same(key, value)).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-impl Change {
+impl FrontMatterEdit {
     fn is_needed(&self, old: Option<&Value>) -> bool {
         match self {
             Self::Append(items) => !items.is_empty(),
@@ -109,12 +111,12 @@ impl Change {
         match (self, slot) {
             (Self::Append(items), Value::Array(list)) => list.extend_from_slice(items),
             (Self::Merge(pairs), Value::Object(object)) => object.extend(pairs.clone()),
-            (_, slot) => *slot = self.fresh(),
+            (_, slot) => *slot = self.initial_value(),
         }
     }
 
     /// What is there afterwards if nothing was there before.
-    fn fresh(&self) -> Value {
+    fn initial_value(&self) -> Value {
         match self {
             Self::Append(items) => Value::Array(items.clone()),
             Self::Merge(pairs) => Value::Object(pairs.clone()),
@@ -133,30 +135,30 @@ impl Change {
 }
 
 fn item_line(item: &Value) -> String {
-    format!("- {}", render::flow(item))
+    format!("- {}", render::render_flow(item))
 }
 
 fn pair_text(key: &str, value: &Value) -> String {
-    format!("{}: {}", render::key(key), render::flow(value))
+    format!("{}: {}", render::render_key(key), render::render_flow(value))
 }
 
 /// Collects edits to one front matter. Offsets are bytes of its block.
-struct Surgeon<'f, 't> {
+struct FrontMatterEditor<'f, 't> {
     front: &'f FrontMatter<'t>,
     edits: Vec<(Range<usize>, String)>,
 }
 
-impl<'t> Surgeon<'_, 't> {
-    fn change(&mut self, pair: &Pair<'t>, change: &Change) -> Result<(), FrontMatterError> {
+impl<'t> FrontMatterEditor<'_, 't> {
+    fn change(&mut self, pair: &YamlPair<'t>, change: &FrontMatterEdit) -> Result<(), FrontMatterError> {
         match (change, &pair.value.kind) {
-            (Change::Set(value), _) => self.replace(pair, value),
-            (_, Kind::Alias(_)) => Err(refuse(pair, ALIAS)),
-            (_, Kind::Empty) if self.front.tree.root.style == Block => self.fill(pair, change),
-            (_, Kind::Empty) => self.replace(pair, &change.fresh()),
-            (_, Kind::Scalar(text, ScalarStyle::Plain)) if scalar::resolve(text).is_null() => {
-                self.replace(pair, &change.fresh())
+            (FrontMatterEdit::Set(value), _) => self.replace(pair, value),
+            (_, YamlNodeKind::Alias(_)) => Err(target_error(pair, ALIAS_REASON)),
+            (_, YamlNodeKind::Empty) if self.front.tree.root.style == Block => self.fill(pair, change),
+            (_, YamlNodeKind::Empty) => self.replace(pair, &change.initial_value()),
+            (_, YamlNodeKind::Scalar(text, ScalarStyle::Plain)) if scalar::resolve(text).is_null() => {
+                self.replace(pair, &change.initial_value())
             }
-            (Change::Append(items), Kind::Sequence(style, there)) => {
+            (FrontMatterEdit::Append(items), YamlNodeKind::Sequence(style, there)) => {
                 let last = there.last().map(|last| last.range.end);
                 self.check_not_shared(pair, pair.value.range.start)?;
                 match style {
@@ -165,26 +167,31 @@ impl<'t> Surgeon<'_, 't> {
                 }
                 Ok(())
             }
-            (Change::Merge(pairs), Kind::Mapping(mapping)) => self.merge(pair, mapping, pairs),
-            (Change::Append(_), _) => Err(refuse(pair, "is not a list, so nothing can be appended to it")),
-            (Change::Merge(_), _) => Err(refuse(pair, "is not a mapping, so nothing can be set in it")),
+            (FrontMatterEdit::Merge(pairs), YamlNodeKind::Mapping(mapping)) => self.merge(pair, mapping, pairs),
+            (FrontMatterEdit::Append(_), _) => {
+                Err(target_error(pair, "is not a list, so nothing can be appended to it"))
+            }
+            (FrontMatterEdit::Merge(_), _) => Err(target_error(pair, "is not a mapping, so nothing can be set in it")),
         }
     }
 
     /// Keys that the front matter does not have yet, at its end.
-    fn add_keys(&mut self, fresh: &[(&str, &Change)]) {
+    fn add_keys(&mut self, fresh: &[(&str, &FrontMatterEdit)]) {
         let root = &self.front.tree.root;
         if root.style == Flow && !fresh.is_empty() {
-            let pairs: Vec<String> = fresh.iter().map(|(key, change)| pair_text(key, &change.fresh())).collect();
+            let pairs: Vec<String> =
+                fresh.iter().map(|(key, change)| pair_text(key, &change.initial_value())).collect();
             self.insert_flow(root.start, root.end_of_last(), &pairs.join(", "));
             return;
         }
         let indent = self.indent(root.start).unwrap_or_default();
         for (key, change) in fresh {
             match change {
-                Change::Set(value) => self.insert_lines(self.block().len(), indent, vec![pair_text(key, value)]),
-                Change::Append(_) | Change::Merge(_) => {
-                    self.insert_lines(self.block().len(), indent, vec![format!("{}:", render::key(key))]);
+                FrontMatterEdit::Set(value) => {
+                    self.insert_lines(self.block().len(), indent, vec![pair_text(key, value)])
+                }
+                FrontMatterEdit::Append(_) | FrontMatterEdit::Merge(_) => {
+                    self.insert_lines(self.block().len(), indent, vec![format!("{}:", render::render_key(key))]);
                     self.insert_lines(self.block().len(), &format!("{indent}  "), change.lines());
                 }
             }
@@ -192,7 +199,7 @@ impl<'t> Surgeon<'_, 't> {
     }
 
     /// A list or mapping, in lines of its own, where only a key was.
-    fn fill(&mut self, pair: &Pair<'t>, change: &Change) -> Result<(), FrontMatterError> {
+    fn fill(&mut self, pair: &YamlPair<'t>, change: &FrontMatterEdit) -> Result<(), FrontMatterError> {
         self.check_not_shared(pair, pair.value.range.end)?;
         let indent = format!("{}  ", self.indent(self.front.tree.root.start).unwrap_or_default());
         self.insert_lines(self.next_line(opening(pair)?), &indent, change.lines());
@@ -201,12 +208,12 @@ impl<'t> Surgeon<'_, 't> {
 
     fn merge(
         &mut self,
-        pair: &Pair<'t>,
-        mapping: &Mapping<'t>,
+        pair: &YamlPair<'t>,
+        mapping: &YamlMapping<'t>,
         pairs: &Map<String, Value>,
     ) -> Result<(), FrontMatterError> {
         self.check_not_shared(pair, mapping.start)?;
-        let there: HashMap<&str, &Pair<'t>> = mapping.pairs.iter().map(|pair| (pair.name.as_str(), pair)).collect();
+        let there: HashMap<&str, &YamlPair<'t>> = mapping.pairs.iter().map(|pair| (pair.name.as_str(), pair)).collect();
         let mut fresh = Vec::new();
         for (key, value) in pairs {
             match there.get(key.as_str()) {
@@ -223,20 +230,20 @@ impl<'t> Surgeon<'_, 't> {
     }
 
     /// A value in the place of another.
-    fn replace(&mut self, pair: &Pair<'t>, value: &Value) -> Result<(), FrontMatterError> {
+    fn replace(&mut self, pair: &YamlPair<'t>, value: &Value) -> Result<(), FrontMatterError> {
         let range = pair.value.range.clone();
-        let text = render::flow(value);
+        let text = render::render_flow(value);
         self.check_not_shared(pair, range.end)?;
         match &pair.value.kind {
-            Kind::Alias(_) => return Err(refuse(pair, ALIAS)),
-            Kind::Empty => self.edit(opening(pair)?..opening(pair)?, format!(" {text}")),
-            Kind::Scalar(_, ScalarStyle::Literal | ScalarStyle::Folded) => {
+            YamlNodeKind::Alias(_) => return Err(target_error(pair, ALIAS_REASON)),
+            YamlNodeKind::Empty => self.edit(opening(pair)?..opening(pair)?, format!(" {text}")),
+            YamlNodeKind::Scalar(_, ScalarStyle::Literal | ScalarStyle::Folded) => {
                 self.replace_block_scalar(opening(pair)?, range.end, text);
             }
-            Kind::Sequence(Block, _) | Kind::Mapping(Mapping { style: Block, .. }) => {
+            YamlNodeKind::Sequence(Block, _) | YamlNodeKind::Mapping(YamlMapping { style: Block, .. }) => {
                 self.replace_block(opening(pair)?, range.end, &text);
             }
-            Kind::Scalar(..) | Kind::Sequence(..) | Kind::Mapping(_) => self.edit(range, text),
+            YamlNodeKind::Scalar(..) | YamlNodeKind::Sequence(..) | YamlNodeKind::Mapping(_) => self.edit(range, text),
         }
         Ok(())
     }
@@ -264,9 +271,9 @@ impl<'t> Surgeon<'_, 't> {
     }
 
     /// Lines at the end of a block list or mapping, as far in as its others.
-    fn insert_below(&mut self, pair: &Pair<'t>, lines: Vec<String>) -> Result<(), FrontMatterError> {
+    fn insert_below(&mut self, pair: &YamlPair<'t>, lines: Vec<String>) -> Result<(), FrontMatterError> {
         let first = skip_blank(self.block(), opening(pair)?);
-        let indent = self.indent(first).ok_or_else(|| refuse(pair, ODD))?;
+        let indent = self.indent(first).ok_or_else(|| target_error(pair, UNSUPPORTED_STYLE))?;
         self.insert_lines(self.next_line(pair.value.range.end), indent, lines);
         Ok(())
     }
@@ -286,9 +293,9 @@ impl<'t> Surgeon<'_, 't> {
     }
 
     /// A change to what has another name elsewhere would change it there too.
-    fn check_not_shared(&self, pair: &Pair<'t>, end: usize) -> Result<(), FrontMatterError> {
+    fn check_not_shared(&self, pair: &YamlPair<'t>, end: usize) -> Result<(), FrontMatterError> {
         if self.front.tree.is_referred_to(&(pair.key_end..end)) {
-            return Err(refuse(pair, "has an anchor that an alias refers to; write the alias out first"));
+            return Err(target_error(pair, "has an anchor that an alias refers to; write the alias out first"));
         }
         Ok(())
     }
@@ -306,11 +313,11 @@ impl<'t> Surgeon<'_, 't> {
         let mut out = opening.to_owned();
         let mut done = 0;
         for (range, text) in &self.edits {
-            out.push_str(block.get(done..range.start).ok_or(FrontMatterError::Surgery)?);
+            out.push_str(block.get(done..range.start).ok_or(FrontMatterError::EditMismatch)?);
             out.push_str(text);
             done = range.end;
         }
-        out.push_str(block.get(done..).ok_or(FrontMatterError::Surgery)?);
+        out.push_str(block.get(done..).ok_or(FrontMatterError::EditMismatch)?);
         Ok(out + closing + body)
     }
 
@@ -345,15 +352,15 @@ impl<'t> Surgeon<'_, 't> {
     }
 }
 
-const ALIAS: &str = "is an alias; write the value out first";
-const ODD: &str = "is written in a way that cannot be updated in place; write it as `key: value`";
+const ALIAS_REASON: &str = "is an alias; write the value out first";
+const UNSUPPORTED_STYLE: &str = "is written in a way that cannot be updated in place; write it as `key: value`";
 
-fn refuse(pair: &Pair<'_>, reason: &'static str) -> FrontMatterError {
+fn target_error(pair: &YamlPair<'_>, reason: &'static str) -> FrontMatterError {
     FrontMatterError::Target { key: pair.name.clone(), line: pair.line, reason }
 }
 
-fn opening(pair: &Pair<'_>) -> Result<usize, FrontMatterError> {
-    pair.opening().ok_or_else(|| refuse(pair, ODD))
+fn opening(pair: &YamlPair<'_>) -> Result<usize, FrontMatterError> {
+    pair.opening().ok_or_else(|| target_error(pair, UNSUPPORTED_STYLE))
 }
 
 #[cfg(test)]
@@ -367,9 +374,9 @@ mod tests {
         let json = |value: serde_json::Value| value.as_object().cloned().unwrap();
         let text = "---\na: 1\n---\nbody";
         assert_eq!(check(text, &json(json!({"a": 1})), "body"), Ok(()));
-        assert_eq!(check(text, &json(json!({"a": 2})), "body"), Err(FrontMatterError::Surgery));
-        assert_eq!(check(text, &json(json!({"a": 1, "b": 1})), "body"), Err(FrontMatterError::Surgery));
-        assert_eq!(check(text, &json(json!({"a": 1})), ""), Err(FrontMatterError::Surgery));
-        assert!(matches!(check("---\na: [\n---\n", &json(json!({})), ""), Err(FrontMatterError::Outgrown(_))));
+        assert_eq!(check(text, &json(json!({"a": 2})), "body"), Err(FrontMatterError::EditMismatch));
+        assert_eq!(check(text, &json(json!({"a": 1, "b": 1})), "body"), Err(FrontMatterError::EditMismatch));
+        assert_eq!(check(text, &json(json!({"a": 1})), ""), Err(FrontMatterError::EditMismatch));
+        assert!(matches!(check("---\na: [\n---\n", &json(json!({})), ""), Err(FrontMatterError::ResultInvalid(_))));
     }
 }

@@ -16,15 +16,15 @@ mod tests;
 use std::cell::Cell;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use ringfence_kernel::Context;
+use ringfence_kernel::CallContext;
 
-pub(crate) use self::index::{GitIndex, IndexEntry};
-pub(crate) use self::object::{EMPTY_BLOB, LINK, ObjectStore, TreeDifference, through_link};
-pub(crate) use self::refs::{RefStore, parse_oids};
-use crate::again::pread;
+pub(crate) use self::index::{GitIndex, GitIndexEntry};
+pub(crate) use self::object::{EMPTY_BLOB, GitObjectStore, GitTreeDifference, LINK_MODE, through_link};
+pub(crate) use self::refs::{GitRefStore, parse_oids};
+use crate::syscall::pread;
 
 /// The name of an object.
-pub(crate) type Oid = [u8; 20];
+pub(crate) type GitOid = [u8; 20];
 
 /// So many bytes are read for one repository, compressed or not.
 const MOST_BYTES: u64 = 256 << 20;
@@ -37,27 +37,32 @@ const MOST_FILE_BYTES: u64 = 128 << 20;
 
 /// Why a repository cannot be judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unreadable(pub(crate) &'static str);
+pub(crate) struct GitReadError(pub(crate) &'static str);
 
 /// The files of a repository, as they were or as they are going to be.
 pub(crate) trait RepositoryFiles {
     /// A regular file by its path below the repository.
-    fn open(&self, path: &[u8]) -> Result<Option<HeldFile>, Unreadable>;
+    fn open(&self, path: &[u8]) -> Result<Option<GitFile>, GitReadError>;
 
     /// The names in a directory; none where there is no directory.
-    fn names(&self, path: &[u8]) -> Result<Vec<Vec<u8>>, Unreadable>;
+    fn names(&self, path: &[u8]) -> Result<Vec<Vec<u8>>, GitReadError>;
 }
 
 /// A file that is open, with its size when it was opened.
 #[derive(Debug)]
-pub(crate) struct HeldFile {
+pub(crate) struct GitFile {
     pub(crate) fd: OwnedFd,
     pub(crate) size: u64,
 }
 
-impl HeldFile {
+impl GitFile {
     /// Up to so many bytes from an offset.
-    pub(crate) fn read_at(&self, offset: u64, length: usize, budget: &Budget<'_>) -> Result<Vec<u8>, Unreadable> {
+    pub(crate) fn read_at(
+        &self,
+        offset: u64,
+        length: usize,
+        budget: &GitReadBudget<'_>,
+    ) -> Result<Vec<u8>, GitReadError> {
         let there = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX);
         let length = length.min(there);
         budget.spend(length as u64)?;
@@ -67,16 +72,16 @@ impl HeldFile {
             match pread(self.fd.as_fd(), rest, offset + filled as u64) {
                 Ok(0) => break,
                 Ok(more) => filled += more,
-                Err(_) => return Err(Unreadable("a file cannot be read")),
+                Err(_) => return Err(GitReadError("a file cannot be read")),
             }
         }
         bytes.truncate(filled);
         Ok(bytes)
     }
 
-    pub(crate) fn read_whole(&self, budget: &Budget<'_>) -> Result<Vec<u8>, Unreadable> {
+    pub(crate) fn read_whole(&self, budget: &GitReadBudget<'_>) -> Result<Vec<u8>, GitReadError> {
         if self.size > MOST_FILE_BYTES {
-            return Err(Unreadable("a file is too large"));
+            return Err(GitReadError("a file is too large"));
         }
         self.read_at(0, usize::try_from(self.size).unwrap_or(usize::MAX), budget)
     }
@@ -84,36 +89,36 @@ impl HeldFile {
 
 /// How much may still be read, by a call that may be over.
 #[derive(Debug)]
-pub(crate) struct Budget<'a> {
-    cx: &'a Context<'a>,
+pub(crate) struct GitReadBudget<'a> {
+    cx: &'a CallContext<'a>,
     bytes: Cell<u64>,
     objects: Cell<u64>,
 }
 
-impl<'a> Budget<'a> {
-    pub(crate) fn new(cx: &'a Context<'a>) -> Self {
+impl<'a> GitReadBudget<'a> {
+    pub(crate) fn new(cx: &'a CallContext<'a>) -> Self {
         Self { cx, bytes: Cell::new(MOST_BYTES), objects: Cell::new(MOST_OBJECTS) }
     }
 
-    pub(crate) fn spend(&self, bytes: u64) -> Result<(), Unreadable> {
-        let left = self.bytes.get().checked_sub(bytes).ok_or(Unreadable("there is too much to read"))?;
+    pub(crate) fn spend(&self, bytes: u64) -> Result<(), GitReadError> {
+        let left = self.bytes.get().checked_sub(bytes).ok_or(GitReadError("there is too much to read"))?;
         self.bytes.set(left);
-        self.cx.check().map_err(|_| Unreadable("the call is over"))
+        self.cx.check().map_err(|_| GitReadError("the call is over"))
     }
 
-    fn spend_object(&self) -> Result<(), Unreadable> {
-        let left = self.objects.get().checked_sub(1).ok_or(Unreadable("there are too many objects"))?;
+    fn spend_object(&self) -> Result<(), GitReadError> {
+        let left = self.objects.get().checked_sub(1).ok_or(GitReadError("there are too many objects"))?;
         self.objects.set(left);
         Ok(())
     }
 }
 
 /// An object's name of 40 digits, and nothing else.
-pub(crate) fn parse_oid(text: &[u8]) -> Option<Oid> {
+pub(crate) fn parse_oid(text: &[u8]) -> Option<GitOid> {
     if text.len() != 40 {
         return None;
     }
-    let mut oid = Oid::default();
+    let mut oid = GitOid::default();
     for (byte, digits) in oid.iter_mut().zip(text.chunks_exact(2)) {
         // Git writes lower case alone.
         let digit = |digit: u8| match digit {
@@ -126,7 +131,7 @@ pub(crate) fn parse_oid(text: &[u8]) -> Option<Oid> {
     Some(oid)
 }
 
-fn hex(oid: &Oid) -> String {
+fn hex(oid: &GitOid) -> String {
     use std::fmt::Write as _;
     oid.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");

@@ -5,9 +5,9 @@ use std::os::fd::AsFd as _;
 
 use flate2::read::ZlibDecoder;
 
-use super::object::{GitObject, MOST_OBJECT_BYTES, ObjectKind, ObjectStore};
-use super::{Budget, HeldFile, Oid, RepositoryFiles, Unreadable};
-use crate::again::pread;
+use super::object::{GitObject, GitObjectKind, GitObjectStore, MOST_OBJECT_BYTES};
+use super::{GitFile, GitOid, GitReadBudget, GitReadError, RepositoryFiles};
+use crate::syscall::pread;
 
 /// Chains of deltas are no longer than this; git makes them of 50, or 4,095 on request.
 const LONGEST_CHAIN: usize = 512;
@@ -16,24 +16,24 @@ const LONGEST_CHAIN: usize = 512;
 const MOST_PACKS: usize = 1000;
 
 const FANOUT: u64 = 8;
-const NAMES: u64 = FANOUT + 256 * 4;
+const OID_TABLE: u64 = FANOUT + 256 * 4;
 
-const BROKEN: Unreadable = Unreadable("a pack cannot be read");
+const PACK_UNREADABLE: GitReadError = GitReadError("a pack cannot be read");
 
-pub(super) struct Pack {
-    index: HeldFile,
-    pack: HeldFile,
+pub(super) struct GitPack {
+    index: GitFile,
+    pack: GitFile,
     count: u64,
 }
 
-impl Pack {
-    pub(super) fn open_all(files: &dyn RepositoryFiles, budget: &Budget<'_>) -> Result<Vec<Self>, Unreadable> {
+impl GitPack {
+    pub(super) fn open_all(files: &dyn RepositoryFiles, budget: &GitReadBudget<'_>) -> Result<Vec<Self>, GitReadError> {
         let names = files.names(b"objects/pack")?;
         let stems = names.iter().filter_map(|name| std::str::from_utf8(name).ok()?.strip_suffix(".idx"));
         let mut packs = Vec::new();
         for stem in stems {
             if packs.len() == MOST_PACKS {
-                return Err(Unreadable("there are too many packs"));
+                return Err(GitReadError("there are too many packs"));
             }
             packs.extend(Self::open(files, stem, budget)?);
         }
@@ -43,56 +43,60 @@ impl Pack {
     pub(super) fn open(
         files: &dyn RepositoryFiles,
         stem: &str,
-        budget: &Budget<'_>,
-    ) -> Result<Option<Self>, Unreadable> {
+        budget: &GitReadBudget<'_>,
+    ) -> Result<Option<Self>, GitReadError> {
         let file = |suffix: &str| files.open(format!("objects/pack/{stem}.{suffix}").as_bytes());
         let (Some(index), Some(pack)) = (file("idx")?, file("pack")?) else { return Ok(None) };
         let head = index.read_at(0, 8, budget)?;
         let pack_head = pack.read_at(0, 8, budget)?;
         if head != b"\xfftOc\0\0\0\x02" || pack_head != b"PACK\0\0\0\x02" {
-            return Err(Unreadable("a pack is of another version"));
+            return Err(GitReadError("a pack is of another version"));
         }
         let mut opened = Self { index, pack, count: 0 };
-        opened.count = u64::from(opened.number(FANOUT + 255 * 4, budget)?);
+        opened.count = u64::from(opened.read_u32(FANOUT + 255 * 4, budget)?);
         Ok(Some(opened))
     }
 
-    fn number(&self, offset: u64, budget: &Budget<'_>) -> Result<u32, Unreadable> {
+    fn read_u32(&self, offset: u64, budget: &GitReadBudget<'_>) -> Result<u32, GitReadError> {
         let bytes = self.index.read_at(offset, 4, budget)?;
-        bytes.try_into().map(u32::from_be_bytes).map_err(|_| BROKEN)
+        bytes.try_into().map(u32::from_be_bytes).map_err(|_| PACK_UNREADABLE)
     }
 
     /// Where an object begins, if it is in the pack.
-    pub(super) fn find(&self, oid: &Oid, budget: &Budget<'_>) -> Result<Option<u64>, Unreadable> {
+    pub(super) fn find(&self, oid: &GitOid, budget: &GitReadBudget<'_>) -> Result<Option<u64>, GitReadError> {
         let first = u64::from(oid[0]);
-        let from = if first == 0 { 0 } else { u64::from(self.number(FANOUT + (first - 1) * 4, budget)?) };
-        let to = u64::from(self.number(FANOUT + first * 4, budget)?);
+        let from = if first == 0 { 0 } else { u64::from(self.read_u32(FANOUT + (first - 1) * 4, budget)?) };
+        let to = u64::from(self.read_u32(FANOUT + first * 4, budget)?);
         if from > to || to > self.count {
-            return Err(BROKEN);
+            return Err(PACK_UNREADABLE);
         }
-        let length = usize::try_from((to - from) * 20).map_err(|_| BROKEN)?;
-        let names = self.index.read_at(NAMES + from * 20, length, budget)?;
+        let length = usize::try_from((to - from) * 20).map_err(|_| PACK_UNREADABLE)?;
+        let names = self.index.read_at(OID_TABLE + from * 20, length, budget)?;
         let (names, _) = names.as_chunks::<20>();
         let Ok(at) = names.binary_search(oid) else { return Ok(None) };
         self.offset(from + at as u64, budget).map(Some)
     }
 
-    fn offset(&self, at: u64, budget: &Budget<'_>) -> Result<u64, Unreadable> {
-        let offsets = NAMES + self.count * 24;
-        let short = self.number(offsets + at * 4, budget)?;
+    fn offset(&self, at: u64, budget: &GitReadBudget<'_>) -> Result<u64, GitReadError> {
+        let offsets = OID_TABLE + self.count * 24;
+        let short = self.read_u32(offsets + at * 4, budget)?;
         if short & 0x8000_0000 == 0 {
             return Ok(u64::from(short));
         }
         let long = offsets + self.count * 4 + u64::from(short & 0x7fff_ffff) * 8;
         let bytes = self.index.read_at(long, 8, budget)?;
-        bytes.try_into().map(u64::from_be_bytes).map_err(|_| BROKEN)
+        bytes.try_into().map(u64::from_be_bytes).map_err(|_| PACK_UNREADABLE)
     }
 
     /// Whether every object that the index names is there, and is what its name says.
-    pub(super) fn is_honest(&self, store: &ObjectStore<'_>, budget: &Budget<'_>) -> Result<bool, Unreadable> {
+    pub(super) fn is_intact(
+        &self,
+        store: &GitObjectStore<'_>,
+        budget: &GitReadBudget<'_>,
+    ) -> Result<bool, GitReadError> {
         for at in 0..self.count {
             budget.spend_object()?;
-            let name = self.index.read_at(NAMES + at * 20, 20, budget)?;
+            let name = self.index.read_at(OID_TABLE + at * 20, 20, budget)?;
             let object = self.read(self.offset(at, budget)?, store, budget, 0)?;
             if object.oid() != name.as_slice() {
                 return Ok(false);
@@ -104,52 +108,52 @@ impl Pack {
     pub(super) fn read(
         &self,
         offset: u64,
-        store: &ObjectStore<'_>,
-        budget: &Budget<'_>,
+        store: &GitObjectStore<'_>,
+        budget: &GitReadBudget<'_>,
         depth: usize,
-    ) -> Result<GitObject, Unreadable> {
+    ) -> Result<GitObject, GitReadError> {
         let mut deltas = Vec::new();
         let mut offset = offset;
         let mut base = loop {
             if depth + deltas.len() > LONGEST_CHAIN {
-                return Err(Unreadable("a pack has too long a chain"));
+                return Err(GitReadError("a pack has too long a chain"));
             }
             let entry = self.entry(offset, budget)?;
             let data = || self.inflate(entry.data, entry.size, budget);
             match entry.kind {
-                EntryKind::Object(kind) => break GitObject { kind, data: data()? },
-                EntryKind::OffsetDelta(back) => {
+                GitPackEntryKind::Object(kind) => break GitObject { kind, data: data()? },
+                GitPackEntryKind::OffsetDelta(back) => {
                     deltas.push(data()?);
-                    offset = offset.checked_sub(back).filter(|base| *base < offset).ok_or(BROKEN)?;
+                    offset = offset.checked_sub(back).filter(|base| *base < offset).ok_or(PACK_UNREADABLE)?;
                 }
-                EntryKind::NamedDelta(oid) => {
+                GitPackEntryKind::NamedDelta(oid) => {
                     deltas.push(data()?);
-                    break store.find(&oid, depth + deltas.len())?.ok_or(Unreadable("an object is missing"))?;
+                    break store.find(&oid, depth + deltas.len())?.ok_or(GitReadError("an object is missing"))?;
                 }
             }
         };
         for delta in deltas.iter().rev() {
-            base.data = apply(&base.data, delta, budget)?;
+            base.data = apply_delta(&base.data, delta, budget)?;
         }
         Ok(base)
     }
 
-    fn entry(&self, offset: u64, budget: &Budget<'_>) -> Result<PackEntry, Unreadable> {
+    fn entry(&self, offset: u64, budget: &GitReadBudget<'_>) -> Result<GitPackEntry, GitReadError> {
         let head = self.pack.read_at(offset, 64, budget)?;
         let mut bytes = head.iter().copied();
-        let mut next = || bytes.next().ok_or(BROKEN);
+        let mut next = || bytes.next().ok_or(PACK_UNREADABLE);
         let mut byte = next()?;
         let (code, mut size, mut shift, mut used) = (byte >> 4 & 7, u64::from(byte & 15), 4u32, 1u64);
         while byte & 0x80 != 0 {
             byte = next()?;
-            size |= u64::from(byte & 0x7f).checked_shl(shift).filter(|_| shift < 60).ok_or(BROKEN)?;
+            size |= u64::from(byte & 0x7f).checked_shl(shift).filter(|_| shift < 60).ok_or(PACK_UNREADABLE)?;
             (shift, used) = (shift + 7, used + 1);
         }
         let kind = match code {
-            1 => EntryKind::Object(ObjectKind::Commit),
-            2 => EntryKind::Object(ObjectKind::Tree),
-            3 => EntryKind::Object(ObjectKind::Blob),
-            4 => EntryKind::Object(ObjectKind::Tag),
+            1 => GitPackEntryKind::Object(GitObjectKind::Commit),
+            2 => GitPackEntryKind::Object(GitObjectKind::Tree),
+            3 => GitPackEntryKind::Object(GitObjectKind::Blob),
+            4 => GitPackEntryKind::Object(GitObjectKind::Tag),
             6 => {
                 byte = next()?;
                 used += 1;
@@ -157,54 +161,54 @@ impl Pack {
                 while byte & 0x80 != 0 {
                     byte = next()?;
                     used += 1;
-                    let more = (back + 1).checked_mul(128).ok_or(BROKEN)?;
+                    let more = (back + 1).checked_mul(128).ok_or(PACK_UNREADABLE)?;
                     back = more | u64::from(byte & 0x7f);
                 }
-                EntryKind::OffsetDelta(back)
+                GitPackEntryKind::OffsetDelta(back)
             }
             7 => {
-                let at = usize::try_from(used).map_err(|_| BROKEN)?;
-                let oid = head.get(at..at + 20).and_then(|oid| Oid::try_from(oid).ok()).ok_or(BROKEN)?;
+                let at = usize::try_from(used).map_err(|_| PACK_UNREADABLE)?;
+                let oid = head.get(at..at + 20).and_then(|oid| GitOid::try_from(oid).ok()).ok_or(PACK_UNREADABLE)?;
                 used += 20;
-                EntryKind::NamedDelta(oid)
+                GitPackEntryKind::NamedDelta(oid)
             }
-            _ => return Err(BROKEN),
+            _ => return Err(PACK_UNREADABLE),
         };
-        Ok(PackEntry { kind, size, data: offset + used })
+        Ok(GitPackEntry { kind, size, data: offset + used })
     }
 
-    fn inflate(&self, offset: u64, size: u64, budget: &Budget<'_>) -> Result<Vec<u8>, Unreadable> {
+    fn inflate(&self, offset: u64, size: u64, budget: &GitReadBudget<'_>) -> Result<Vec<u8>, GitReadError> {
         if size > MOST_OBJECT_BYTES {
-            return Err(Unreadable("an object is too large"));
+            return Err(GitReadError("an object is too large"));
         }
         budget.spend(size)?;
         let mut data = Vec::new();
-        let mut decoder = ZlibDecoder::new(FileReader { file: &self.pack, offset });
-        decoder.by_ref().take(size + 1).read_to_end(&mut data).map_err(|_| BROKEN)?;
-        if data.len() as u64 == size { Ok(data) } else { Err(BROKEN) }
+        let mut decoder = ZlibDecoder::new(GitFileReader { file: &self.pack, offset });
+        decoder.by_ref().take(size + 1).read_to_end(&mut data).map_err(|_| PACK_UNREADABLE)?;
+        if data.len() as u64 == size { Ok(data) } else { Err(PACK_UNREADABLE) }
     }
 }
 
-struct PackEntry {
-    kind: EntryKind,
+struct GitPackEntry {
+    kind: GitPackEntryKind,
     /// Bytes that it has when it is inflated.
     size: u64,
     /// Where they begin.
     data: u64,
 }
 
-enum EntryKind {
-    Object(ObjectKind),
+enum GitPackEntryKind {
+    Object(GitObjectKind),
     OffsetDelta(u64),
-    NamedDelta(Oid),
+    NamedDelta(GitOid),
 }
 
-struct FileReader<'a> {
-    file: &'a HeldFile,
+struct GitFileReader<'a> {
+    file: &'a GitFile,
     offset: u64,
 }
 
-impl Read for FileReader<'_> {
+impl Read for GitFileReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let read = pread(self.file.fd.as_fd(), buffer, self.offset)?;
         self.offset += read as u64;
@@ -213,12 +217,12 @@ impl Read for FileReader<'_> {
 }
 
 /// The object that a delta makes of another one.
-fn apply(base: &[u8], delta: &[u8], budget: &Budget<'_>) -> Result<Vec<u8>, Unreadable> {
+fn apply_delta(base: &[u8], delta: &[u8], budget: &GitReadBudget<'_>) -> Result<Vec<u8>, GitReadError> {
     let mut bytes = delta.iter().copied();
     let from = varint(&mut bytes)?;
     let size = varint(&mut bytes)?;
     if from != base.len() as u64 || size > MOST_OBJECT_BYTES {
-        return Err(BROKEN);
+        return Err(PACK_UNREADABLE);
     }
     budget.spend(size)?;
     let mut made = Vec::new();
@@ -226,16 +230,16 @@ fn apply(base: &[u8], delta: &[u8], budget: &Budget<'_>) -> Result<Vec<u8>, Unre
         if code & 0x80 == 0 {
             let inserted: Vec<u8> = bytes.by_ref().take(usize::from(code)).collect();
             if code == 0 || inserted.len() != usize::from(code) {
-                return Err(BROKEN);
+                return Err(PACK_UNREADABLE);
             }
             made.extend_from_slice(&inserted);
             continue;
         }
-        let mut number = |bits: std::ops::Range<u32>| -> Result<usize, Unreadable> {
+        let mut number = |bits: std::ops::Range<u32>| -> Result<usize, GitReadError> {
             let mut value = 0;
             for (place, bit) in bits.enumerate() {
                 if code & (1 << bit) != 0 {
-                    value |= usize::from(bytes.next().ok_or(BROKEN)?) << (8 * place);
+                    value |= usize::from(bytes.next().ok_or(PACK_UNREADABLE)?) << (8 * place);
                 }
             }
             Ok(value)
@@ -245,19 +249,19 @@ fn apply(base: &[u8], delta: &[u8], budget: &Budget<'_>) -> Result<Vec<u8>, Unre
             0 => 0x10000,
             length => length,
         };
-        made.extend_from_slice(base.get(offset..offset + length).ok_or(BROKEN)?);
+        made.extend_from_slice(base.get(offset..offset + length).ok_or(PACK_UNREADABLE)?);
         if made.len() as u64 > size {
-            return Err(BROKEN);
+            return Err(PACK_UNREADABLE);
         }
     }
-    if made.len() as u64 == size { Ok(made) } else { Err(BROKEN) }
+    if made.len() as u64 == size { Ok(made) } else { Err(PACK_UNREADABLE) }
 }
 
-fn varint(bytes: &mut impl Iterator<Item = u8>) -> Result<u64, Unreadable> {
+fn varint(bytes: &mut impl Iterator<Item = u8>) -> Result<u64, GitReadError> {
     let (mut value, mut shift) = (0u64, 0u32);
     loop {
-        let byte = bytes.next().ok_or(BROKEN)?;
-        value |= u64::from(byte & 0x7f).checked_shl(shift).filter(|_| shift < 60).ok_or(BROKEN)?;
+        let byte = bytes.next().ok_or(PACK_UNREADABLE)?;
+        value |= u64::from(byte & 0x7f).checked_shl(shift).filter(|_| shift < 60).ok_or(PACK_UNREADABLE)?;
         if byte & 0x80 == 0 {
             return Ok(value);
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::{Budget, Oid, RepositoryFiles, Unreadable, parse_oid};
+use super::{GitOid, GitReadBudget, GitReadError, RepositoryFiles, parse_oid};
 
 /// Symbolic references lead to one another no further than this.
 const MOST_STEPS: usize = 5;
@@ -11,14 +11,14 @@ const MOST_STEPS: usize = 5;
 const MOST_REFERENCES: usize = 20_000;
 
 /// The references of a repository.
-pub(crate) struct RefStore<'a> {
+pub(crate) struct GitRefStore<'a> {
     files: &'a dyn RepositoryFiles,
-    budget: &'a Budget<'a>,
-    packed: BTreeMap<Vec<u8>, Oid>,
+    budget: &'a GitReadBudget<'a>,
+    packed: BTreeMap<Vec<u8>, GitOid>,
 }
 
-impl<'a> RefStore<'a> {
-    pub(crate) fn open(files: &'a dyn RepositoryFiles, budget: &'a Budget<'a>) -> Result<Self, Unreadable> {
+impl<'a> GitRefStore<'a> {
+    pub(crate) fn open(files: &'a dyn RepositoryFiles, budget: &'a GitReadBudget<'a>) -> Result<Self, GitReadError> {
         let packed = match files.open(b"packed-refs")? {
             Some(file) => parse_packed(&file.read_whole(budget)?)?,
             None => BTreeMap::new(),
@@ -26,18 +26,18 @@ impl<'a> RefStore<'a> {
         Ok(Self { files, budget, packed })
     }
 
-    pub(crate) fn packed(&self) -> &BTreeMap<Vec<u8>, Oid> {
+    pub(crate) fn packed(&self) -> &BTreeMap<Vec<u8>, GitOid> {
         &self.packed
     }
 
     /// What any reference stands for, loose or packed.
-    pub(crate) fn values(&self) -> Result<HashSet<Oid>, Unreadable> {
-        let mut values: HashSet<Oid> = self.packed.values().copied().collect();
+    pub(crate) fn values(&self) -> Result<HashSet<GitOid>, GitReadError> {
+        let mut values: HashSet<GitOid> = self.packed.values().copied().collect();
         let (mut left, mut looked_at) = (vec![b"refs".to_vec()], 0);
         while let Some(path) = left.pop() {
             looked_at += 1;
             if looked_at > MOST_REFERENCES {
-                return Err(Unreadable("there are too many references"));
+                return Err(GitReadError("there are too many references"));
             }
             match self.files.open(&path)? {
                 Some(_) => values.extend(self.resolve(&path)?),
@@ -52,7 +52,7 @@ impl<'a> RefStore<'a> {
     }
 
     /// What a reference stands for. Nothing where it stands for no commit yet, or is not there.
-    pub(crate) fn resolve(&self, name: &[u8]) -> Result<Option<Oid>, Unreadable> {
+    pub(crate) fn resolve(&self, name: &[u8]) -> Result<Option<GitOid>, GitReadError> {
         let mut name = name.to_vec();
         for _ in 0..MOST_STEPS {
             let Some(file) = self.files.open(&name)? else { return Ok(self.packed.get(&name).copied()) };
@@ -60,13 +60,13 @@ impl<'a> RefStore<'a> {
             let text = text.trim_ascii_end();
             match text.strip_prefix(b"ref:") {
                 Some(target) => name = target.trim_ascii().to_vec(),
-                None => return parse_oid(text).map(Some).ok_or(Unreadable("a reference cannot be read")),
+                None => return parse_oid(text).map(Some).ok_or(GitReadError("a reference cannot be read")),
             }
             if !is_reference(&name) {
-                return Err(Unreadable("a reference leads out of the references"));
+                return Err(GitReadError("a reference leads out of the references"));
             }
         }
-        Err(Unreadable("a reference leads too far"))
+        Err(GitReadError("a reference leads too far"))
     }
 }
 
@@ -77,13 +77,13 @@ fn is_reference(name: &[u8]) -> bool {
         && parts.all(|part| !part.is_empty() && !part.starts_with(b".") && !part.ends_with(b".lock"))
 }
 
-fn parse_packed(text: &[u8]) -> Result<BTreeMap<Vec<u8>, Oid>, Unreadable> {
+fn parse_packed(text: &[u8]) -> Result<BTreeMap<Vec<u8>, GitOid>, GitReadError> {
     let mut refs = BTreeMap::new();
     for line in text.split(|byte| *byte == b'\n') {
         if line.is_empty() || line.starts_with(b"#") || line.starts_with(b"^") {
             continue;
         }
-        let broken = Unreadable("`packed-refs` cannot be read");
+        let broken = GitReadError("`packed-refs` cannot be read");
         let (oid, name) = line.split_at_checked(40).ok_or(broken)?;
         let name = name.strip_prefix(b" ").filter(|name| is_reference(name)).ok_or(broken)?;
         refs.insert(name.to_vec(), parse_oid(oid).ok_or(broken)?);
@@ -93,8 +93,8 @@ fn parse_packed(text: &[u8]) -> Result<BTreeMap<Vec<u8>, Oid>, Unreadable> {
 
 /// The objects that lines name at these words: `FETCH_HEAD` at the first, a log at the first two. A log also says where a
 /// checkout came from, and git goes back there by that name: one that is an object's counts too.
-pub(crate) fn parse_oids(text: &[u8], words: &[usize]) -> Result<BTreeSet<Oid>, Unreadable> {
-    let broken = Unreadable("a file of references cannot be read");
+pub(crate) fn parse_oids(text: &[u8], words: &[usize]) -> Result<BTreeSet<GitOid>, GitReadError> {
+    let broken = GitReadError("a file of references cannot be read");
     let mut oids = BTreeSet::new();
     for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         let all: Vec<&[u8]> = line.split(|byte| byte.is_ascii_whitespace()).collect();

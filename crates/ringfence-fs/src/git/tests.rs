@@ -8,25 +8,25 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use proptest::prelude::{any, proptest};
-use ringfence_kernel::{Context, Dialect, Limits, Pace, Signal};
+use ringfence_kernel::{CallContext, CallLimits, CommitState, Dialect, IoMode};
 
-use super::{Budget, GitIndex, HeldFile, ObjectStore, RefStore, RepositoryFiles, Unreadable};
+use super::{GitFile, GitIndex, GitObjectStore, GitReadBudget, GitReadError, GitRefStore, RepositoryFiles};
 
-struct Directory(PathBuf);
+struct GitTestDir(PathBuf);
 
-impl RepositoryFiles for Directory {
-    fn open(&self, path: &[u8]) -> Result<Option<HeldFile>, Unreadable> {
+impl RepositoryFiles for GitTestDir {
+    fn open(&self, path: &[u8]) -> Result<Option<GitFile>, GitReadError> {
         let path = self.0.join(std::str::from_utf8(path).unwrap());
         match fs::metadata(&path) {
             Ok(about) if about.is_file() => {
                 let fd = fs::File::open(path).unwrap().into();
-                Ok(Some(HeldFile { fd, size: about.len() }))
+                Ok(Some(GitFile { fd, size: about.len() }))
             }
             _ => Ok(None),
         }
     }
 
-    fn names(&self, path: &[u8]) -> Result<Vec<Vec<u8>>, Unreadable> {
+    fn names(&self, path: &[u8]) -> Result<Vec<Vec<u8>>, GitReadError> {
         let Ok(entries) = fs::read_dir(self.0.join(std::str::from_utf8(path).unwrap())) else { return Ok(Vec::new()) };
         Ok(entries.map(|entry| entry.unwrap().file_name().into_encoded_bytes()).collect())
     }
@@ -63,11 +63,11 @@ fn repository() -> tempfile::TempDir {
 /// What differs between every two versions is what git says, and every file of the objects is honest.
 #[track_caller]
 fn check(made: &Path) {
-    let files = Directory(made.join(".git"));
-    let (limits, signal) = (Limits::of(Dialect::Standard), Signal::new());
-    let cx = Context::new(&limits, Pace::Patient, &signal);
-    let budget = Budget::new(&cx);
-    let (store, refs) = (ObjectStore::open(&files, &budget).unwrap(), RefStore::open(&files, &budget).unwrap());
+    let files = GitTestDir(made.join(".git"));
+    let (limits, signal) = (CallLimits::for_dialect(Dialect::Standard), CommitState::new());
+    let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
+    let budget = GitReadBudget::new(&cx);
+    let (store, refs) = (GitObjectStore::open(&files, &budget).unwrap(), GitRefStore::open(&files, &budget).unwrap());
     let tree = |version: u32| {
         let oid = refs.resolve(format!("refs/tags/v{version}").as_bytes()).unwrap().unwrap();
         store.tree_of(&oid).unwrap()
@@ -80,7 +80,7 @@ fn check(made: &Path) {
     }
     for name in files.names(b"objects/pack").unwrap() {
         let path = [b"objects/pack/".as_slice(), &name].concat();
-        assert_eq!(store.is_honest(&path), Ok(true), "{}", String::from_utf8_lossy(&path));
+        assert_eq!(store.is_intact(&path), Ok(true), "{}", String::from_utf8_lossy(&path));
     }
     let expected: Vec<Vec<u8>> = git(made, &["ls-files"]).lines().map(|line| line.as_bytes().to_vec()).collect();
     let index = GitIndex::parse(&fs::read(made.join(".git/index")).unwrap()).unwrap();
@@ -116,7 +116,7 @@ fn an_index_that_has_cached_another_tree_than_its_entries_make_is_not_read() {
     assert!(GitIndex::parse(&honest).is_ok());
     assert_eq!(
         GitIndex::parse(&lying).unwrap_err(),
-        Unreadable("the index has cached a tree that its entries do not make")
+        GitReadError("the index has cached a tree that its entries do not make")
     );
 }
 
@@ -129,7 +129,7 @@ fn an_index_that_git_would_read_in_another_way_is_not_read() {
     assert!(GitIndex::parse(&extended).is_ok());
     // Behind the head, the flags of the first entry: git takes two more bytes for flags, and not for the path.
     extended[12 + 60] |= 0x40;
-    assert_eq!(GitIndex::parse(&extended).unwrap_err(), Unreadable("the index cannot be read"));
+    assert_eq!(GitIndex::parse(&extended).unwrap_err(), GitReadError("the index cannot be read"));
 
     git(made.path(), &["update-index", "--index-version", "4"]);
     let whole = fs::read(&path).unwrap();
@@ -144,7 +144,7 @@ fn an_index_that_git_would_read_in_another_way_is_not_read() {
     assert!(with_blocks(&[(12, count)]).is_ok());
     // The path of the second entry begins as the first one does, and git would read it without that.
     let second = 12 + 62 + 1 + first.len() + 1;
-    assert_eq!(with_blocks(&[(12, 1), (second, count - 1)]).unwrap_err(), Unreadable("the index cannot be read"));
+    assert_eq!(with_blocks(&[(12, 1), (second, count - 1)]).unwrap_err(), GitReadError("the index cannot be read"));
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn the_empty_file_has_the_name_that_git_gives_it() {
 fn a_pack_that_has_another_object_under_a_name_is_not_honest() {
     let made = repository();
     git(made.path(), &["repack", "-qadf"]);
-    let files = Directory(made.path().join(".git"));
+    let files = GitTestDir(made.path().join(".git"));
     let names = files.names(b"objects/pack").unwrap();
     let name = names.iter().find(|name| name.ends_with(b".idx")).unwrap();
     let path = made.path().join(".git/objects/pack").join(std::str::from_utf8(name).unwrap());
@@ -184,11 +184,11 @@ fn a_pack_that_has_another_object_under_a_name_is_not_honest() {
     }
     fs::remove_file(&path).unwrap();
     fs::write(&path, index).unwrap();
-    let (limits, signal) = (Limits::of(Dialect::Standard), Signal::new());
-    let cx = Context::new(&limits, Pace::Patient, &signal);
-    let budget = Budget::new(&cx);
-    let store = ObjectStore::open(&files, &budget).unwrap();
-    assert_eq!(store.is_honest(&[b"objects/pack/".as_slice(), name].concat()), Ok(false));
+    let (limits, signal) = (CallLimits::for_dialect(Dialect::Standard), CommitState::new());
+    let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
+    let budget = GitReadBudget::new(&cx);
+    let store = GitObjectStore::open(&files, &budget).unwrap();
+    assert_eq!(store.is_intact(&[b"objects/pack/".as_slice(), name].concat()), Ok(false));
 }
 
 proptest! {
@@ -216,12 +216,12 @@ proptest! {
         fs::write(pack.join("pack-x.idx"), idx).unwrap();
         fs::write(pack.join("pack-x.pack"), [b"PACK\0\0\0\x02\0\0\0\x01".as_slice(), &bytes].concat()).unwrap();
         fs::write(made.path().join("packed-refs"), &bytes).unwrap();
-        let files = Directory(made.path().to_owned());
-        let (limits, signal) = (Limits::of(Dialect::Standard), Signal::new());
-        let cx = Context::new(&limits, Pace::Patient, &signal);
-        let budget = Budget::new(&cx);
-        let _ = RefStore::open(&files, &budget);
-        let store = ObjectStore::open(&files, &budget).unwrap();
-        let _ = store.is_honest(b"objects/pack/pack-x.idx");
+        let files = GitTestDir(made.path().to_owned());
+        let (limits, signal) = (CallLimits::for_dialect(Dialect::Standard), CommitState::new());
+        let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
+        let budget = GitReadBudget::new(&cx);
+        let _ = GitRefStore::open(&files, &budget);
+        let store = GitObjectStore::open(&files, &budget).unwrap();
+        let _ = store.is_intact(b"objects/pack/pack-x.idx");
     }
 }

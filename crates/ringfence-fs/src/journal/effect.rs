@@ -5,28 +5,28 @@ use std::os::fd::AsFd as _;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::keep::Keep;
-use super::state::{Form, State};
-use crate::mount::{Mount, look};
-use crate::name::read_back;
+use super::images::ImageStore;
+use super::state::{FileState, FileStateKind};
+use crate::mount::{Mount, stat};
+use crate::name::unescape;
 use crate::recover::parent_at;
-use crate::stamp::Stamp;
+use crate::stat::FileStat;
 
 /// One effect. Paths are below the root, in the text form of `name.rs`; an image is a name in the keep.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "effect", rename_all = "lowercase")]
-pub(crate) enum Effect {
+pub(crate) enum JournalEffect {
     /// Something came to be where nothing was. If it came from the keep, its image had this name.
     Created {
         path: String,
-        after: State,
+        after: FileState,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         image: Option<String>,
     },
     /// It is in the keep now, or a copy of it.
     Removed {
         path: String,
-        before: State,
+        before: FileState,
         image: String,
         #[serde(default)]
         copied: bool,
@@ -34,8 +34,8 @@ pub(crate) enum Effect {
     /// What was there is in the keep now, or a copy of it where it has other names too.
     Replaced {
         path: String,
-        before: State,
-        after: State,
+        before: FileState,
+        after: FileState,
         image: String,
         #[serde(default)]
         copied: bool,
@@ -43,13 +43,13 @@ pub(crate) enum Effect {
     Moved {
         from: String,
         to: String,
-        state: State,
+        state: FileState,
     },
     /// Bytes came to the end of a file.
     Appended {
         path: String,
-        before: State,
-        after: State,
+        before: FileState,
+        after: FileState,
     },
     /// What was there is gone for good.
     Lost {
@@ -64,7 +64,7 @@ pub(crate) enum Effect {
     },
 }
 
-impl Effect {
+impl JournalEffect {
     /// Every path that it is about.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
         let (one, other) = match self {
@@ -100,19 +100,19 @@ impl Effect {
     }
 
     pub(crate) fn makes_directory(&self) -> bool {
-        matches!(self, Self::Created { after, .. } if after.kind == Form::Directory)
+        matches!(self, Self::Created { after, .. } if after.kind == FileStateKind::Directory)
     }
 
     /// Whether it happened, by what is there.
-    pub(crate) fn is_made(&self, mount: &Mount, keep: Option<&Keep>) -> Result<bool, Errno> {
+    pub(crate) fn has_happened(&self, mount: &Mount, keep: Option<&ImageStore>) -> Result<bool, Errno> {
         let kept = |image: &str| {
-            let found = keep.map(|keep| look(keep.fd(), image.as_bytes())).transpose()?;
+            let found = keep.map(|keep| stat(keep.fd(), image.as_bytes())).transpose()?;
             Ok(found.flatten().map(|stamp| stamp.id.inode))
         };
-        let at = |path: &str| stamp_at(mount, path);
-        let stands = |path: &str, state: &State| {
+        let at = |path: &str| stat_at(mount, path);
+        let stands = |path: &str, state: &FileState| {
             Ok(at(path)?.is_some_and(|found| match state.inode {
-                0 => State::of_stamp(&found).kind == state.kind,
+                0 => FileState::from_stat(&found).kind == state.kind,
                 inode => found.id.inode == inode,
             }))
         };
@@ -134,11 +134,11 @@ impl Effect {
     }
 }
 
-fn stamp_at(mount: &Mount, path: &str) -> Result<Option<Stamp>, Errno> {
-    let path = read_back(path);
+fn stat_at(mount: &Mount, path: &str) -> Result<Option<FileStat>, Errno> {
+    let path = unescape(path);
     let (parent, name) = split(&path);
     let Some(parent) = parent_at(mount, parent)? else { return Ok(None) };
-    look(parent.as_fd(), name)
+    stat(parent.as_fd(), name)
 }
 
 /// The directory and the name of a path below the root.

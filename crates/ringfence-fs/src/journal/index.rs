@@ -1,480 +1,541 @@
-//! The index of a journal: a line for what is about to happen, and one for how it ended.
+//! What is in memory of a journal's log.
 //!
-//! Several processes append to it under a lock. A line without its end was cut by the death of its writer, and goes with
-//! the next one. A log that became long is written anew beside the old one and takes its place; whoever has the old one
-//! goes over.
+//! A server that runs for weeks has every change here of which something is kept, so each takes little: where its line is,
+//! how it ended, and what it counts as in the quota. What only few have is beside, and the rest is read from the log again.
 //!
-//! Not here: what is remembered of it (`held.rs`), and pre-images (`keep.rs`).
+//! Not here: who may read and write the log (`index.rs`).
 
-use std::collections::BTreeSet;
-use std::fmt;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use ringfence_kernel::Limits;
-use rustix::fs::{AtFlags, Mode, OFlags};
-use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
-
-use super::effect::Effect;
-use super::held::{Held, Known};
-use crate::again::{fdatasync, fstat, fsync, openat, pread, renameat, unlinkat};
-use crate::audit::{hold, release};
-use crate::known::Identity;
-use crate::mount::look;
+use super::effect::JournalEffect;
+use super::log::{ChangeClock, ChangeStatus, JournalChange, JournalEntry, JournalLine, image_owner};
+use super::state::FileState;
 use crate::replace::write_all;
-use crate::resolve::CAREFUL;
-use crate::stamp::{FileId, Stamp};
+use crate::stat::FileStat;
+use crate::syscall::{fstat, ftruncate, pread};
 
-const LOG: &str = "log";
-const LOCK: &str = "lock";
-const IDENTITY: &str = "keep";
+/// A session whose last change is older than this is over: what it kept may go where there is no room for others.
+const SESSION_EXPIRY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A log that is longer than this is written anew, with so many changes at most.
-const LONGEST_LOG: u64 = 16 << 20;
-const MOST_CHANGES: usize = 10_000;
+/// As much of the log is read at once.
+const CHUNK: u64 = 1 << 20;
 
-/// So much has to come to a long log before it is looked once more whether it can be shorter.
-const MORE_LOG: u64 = LONGEST_LOG / 4;
-
-/// When a line is on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OnDisk {
-    Now,
-    Later,
+/// What was read of the log so far.
+pub(super) struct JournalIndex {
+    pub(super) log: Arc<OwnedFd>,
+    newest: Arc<ChangeClock>,
+    /// So much of it.
+    pub(super) read: u64,
+    /// The oldest first.
+    pub(super) entries: Vec<IndexedChange>,
+    positions_by_id: ChangeIdMap,
+    undo_links: HashMap<u32, UndoLinks>,
+    sessions: Vec<JournalSession>,
+    numbers: HashMap<Box<str>, u32>,
+    /// What changes that are not ended yet would do, by place.
+    pending: HashMap<u32, Box<[JournalEffect]>>,
+    /// What is kept, as the quota counts it.
+    pub(super) total_quota_bytes: u64,
 }
 
-/// Where the newest change of all mounts stands among them, as far as this process knows.
-#[derive(Debug, Default)]
-pub(crate) struct Newest(AtomicU64);
-
-impl Newest {
-    pub(super) fn hear(&self, place: u64) {
-        self.0.fetch_max(place, Ordering::Relaxed);
-    }
-
-    /// The place of one more change. That is the time, unless the clock went back.
-    fn next(&self, now: u64) -> u64 {
-        let behind = |newest: u64| Some(if now <= newest { newest.saturating_add(1) } else { now });
-        let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, behind).unwrap_or_else(|newest| newest);
-        behind(before).unwrap_or(now)
-    }
-}
-
-/// The journal of one mount.
-pub(crate) struct Journal {
-    directory: OwnedFd,
-    lock: OwnedFd,
-    known: Mutex<Known>,
-    newest: Arc<Newest>,
-    /// How long the log has to be before it is written anew.
-    long: AtomicU64,
-    keep: Mutex<Option<Identity>>,
-}
-
-/// One change, as far as the log tells.
-#[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub(crate) change: Change,
-    pub(crate) status: Status,
-    /// What it kept is gone.
-    pub(crate) evicted: bool,
-    /// The change that took it back.
-    pub(crate) undone_by: Option<String>,
-    /// Pre-images that are another's: of a redo, those of the changes that it brought back.
-    pub(super) shared: Box<[String]>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Status {
-    Pending,
-    Done,
-    Void,
-}
-
-/// What is about to happen.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Change {
-    pub(crate) change: String,
-    pub(crate) at: String,
-    /// Where it stands among the changes of all mounts, where the time does not tell.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) order: Option<u64>,
-    pub(crate) session: String,
-    pub(crate) call: String,
-    pub(crate) tool: String,
-    /// The changes that it takes back, the newest first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) undoes: Vec<String>,
-    pub(crate) effects: Vec<Effect>,
-}
-
-impl Change {
-    /// Where it stands among the changes of all mounts: the milliseconds of its time, or what they would be had the clock not
-    /// gone back.
-    pub(crate) fn place(&self) -> u64 {
-        self.order.unwrap_or_else(|| humantime::parse_rfc3339(&self.at).map_or(0, millis))
-    }
-}
-
-fn millis(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "record", rename_all = "lowercase")]
-pub(super) enum Line {
-    Intent(Change),
-    Done { change: String },
-    Void { change: String },
-    Evicted { change: String },
-}
-
-impl Entry {
-    pub(super) fn new(change: Change) -> Self {
-        Self { change, status: Status::Pending, evicted: false, undone_by: None, shared: Box::default() }
-    }
-
-    /// Whether it holds and could be taken back.
-    pub(crate) fn is_live(&self) -> bool {
-        self.status == Status::Done && self.undone_by.is_none()
-    }
-
-    /// Whether it took another one back.
-    pub(crate) fn is_undo(&self) -> bool {
-        !self.change.undoes.is_empty()
-    }
-
-    /// The names of its pre-images.
-    pub(super) fn images(&self) -> Vec<String> {
-        self.own_images().map(|(image, _)| image.to_owned()).collect()
-    }
-
-    /// Those of others that it shares too.
-    pub(super) fn all_images(&self) -> impl Iterator<Item = &str> {
-        self.change.effects.iter().filter_map(Effect::image).map(|(image, _)| image)
-    }
-
-    fn own_images(&self) -> impl Iterator<Item = (&str, u64)> {
-        let images = self.change.effects.iter().filter_map(Effect::image);
-        images.filter(|(image, _)| !self.shared.iter().any(|shared| shared == image))
-    }
-
+/// What is in memory of a change.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct IndexedChange {
+    /// Where the log tells what it is.
+    start: u64,
+    length: u32,
+    /// The number of its session.
+    session: u32,
     /// What its own pre-images are, as the quota counts them.
-    pub(super) fn cost(&self) -> u64 {
-        self.own_images().map(|(_, cost)| cost).fold(0, u64::saturating_add)
+    cost: u64,
+    pub(super) status: ChangeStatus,
+    pub(super) evicted: bool,
+    is_undone: bool,
+    /// It keeps something that its session did not make itself: the first version of a path in that session, or one that
+    /// somebody else wrote in between.
+    keeps_original: bool,
+}
+
+/// What ties a change to others.
+#[derive(Debug, Default)]
+struct UndoLinks {
+    undoes: Box<[String]>,
+    undone_by: Option<String>,
+    shared: Box<[String]>,
+}
+
+/// What is known of a session.
+#[derive(Debug, Default)]
+struct JournalSession {
+    /// What is kept, as the quota counts it.
+    quota_bytes: u64,
+    /// When it made its last change.
+    last_change: Option<SystemTime>,
+    /// The contents that it gave to paths, both as digests.
+    written_contents: HashMap<u64, u64>,
+}
+
+impl JournalSession {
+    /// Takes in what a change did. True where it displaced something that the session did not make.
+    fn record_effects(&mut self, effects: &[JournalEffect], is_undo: bool) -> bool {
+        let mut displaces_first = false;
+        for effect in effects {
+            match effect {
+                JournalEffect::Created { path, after, .. } => self.record_content(path, after),
+                JournalEffect::Removed { path, before, .. } => {
+                    displaces_first |= !self.has_written(path, before);
+                    self.written_contents.remove(&digest(path));
+                }
+                JournalEffect::Replaced { path, before, after, .. } => {
+                    displaces_first |= !self.has_written(path, before);
+                    self.record_content(path, after);
+                }
+                // What was there before is still in it.
+                JournalEffect::Appended { path, before, after } => {
+                    let is_ours = self.has_written(path, before);
+                    self.written_contents.remove(&digest(path));
+                    if is_ours {
+                        self.record_content(path, after);
+                    }
+                }
+                JournalEffect::Moved { from, to, state } => {
+                    let is_ours = self.has_written(from, state);
+                    self.written_contents.remove(&digest(from));
+                    self.written_contents.remove(&digest(to));
+                    if is_ours {
+                        self.record_content(to, state);
+                    }
+                }
+                JournalEffect::Lost { path } => _ = self.written_contents.remove(&digest(path)),
+                JournalEffect::Mode { .. } => {}
+            }
+        }
+        // An undo gives back what was there before the session, or what it made: nobody tells them apart by the place.
+        if is_undo {
+            effects
+                .iter()
+                .flat_map(JournalEffect::paths)
+                .for_each(|path| _ = self.written_contents.remove(&digest(path)));
+        }
+        displaces_first
+    }
+
+    fn record_content(&mut self, path: &str, state: &FileState) {
+        self.written_contents.insert(digest(path), content_digest(state));
+    }
+
+    fn has_written(&self, path: &str, state: &FileState) -> bool {
+        self.written_contents.get(&digest(path)) == Some(&content_digest(state))
     }
 }
 
-impl Journal {
-    /// Opens the journal in a directory of our own, and makes it if there is none.
-    pub(crate) fn open(directory: OwnedFd, newest: &Arc<Newest>) -> Result<Self, Errno> {
-        let (lock, log) = (open_own(&directory, LOCK)?, open_own(&directory, LOG)?);
-        let (known, long) = (Mutex::new(Known::new(log, newest)), AtomicU64::new(LONGEST_LOG));
-        Ok(Self { directory, lock, known, newest: Arc::clone(newest), long, keep: Mutex::default() })
+fn digest(value: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What tells contents apart: what they are, or, where that is not known, which file it is.
+fn content_digest(state: &FileState) -> u64 {
+    match (&state.sha256, &state.target) {
+        (None, None) => digest((state.inode, state.size, state.modified)),
+        known => digest((known, state.size)),
+    }
+}
+
+/// Which change is which. The kernel's names are told apart by their digits, which takes a third of the memory.
+#[derive(Debug, Default)]
+struct ChangeIdMap {
+    by_digits: HashMap<[u8; 10], u32>,
+    by_name: HashMap<Box<str>, u32>,
+}
+
+impl ChangeIdMap {
+    fn get(&self, change: &str) -> Option<u32> {
+        match digits(change) {
+            Some(digits) => self.by_digits.get(&digits).copied(),
+            None => self.by_name.get(change).copied(),
+        }
     }
 
-    /// Reads what there is, so that whoever makes a change on another mount knows what came before it.
-    pub(crate) fn read(&self) {
-        // What cannot be read now has its time to tell where it stands.
-        drop(self.known());
+    fn insert(&mut self, change: &str, place: u32) {
+        match digits(change) {
+            Some(digits) => self.by_digits.insert(digits, place),
+            None => self.by_name.insert(change.into(), place),
+        };
+    }
+}
+
+/// What is random about a name that the kernel made.
+fn digits(change: &str) -> Option<[u8; 10]> {
+    let text = change.strip_prefix("c-")?.as_bytes();
+    let value = |digit: u8| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    };
+    let mut digits = [0; 10];
+    if text.len() != 2 * digits.len() {
+        return None;
+    }
+    for (byte, pair) in digits.iter_mut().zip(text.chunks(2)) {
+        *byte = value(pair[0])? << 4 | value(pair[1])?;
+    }
+    Some(digits)
+}
+
+impl IndexedChange {
+    /// Whether it holds and could be taken back.
+    fn is_live(&self) -> bool {
+        self.status == ChangeStatus::Done && !self.is_undone
     }
 
-    /// The time of a change that is made now, and its place where that is another.
-    pub(super) fn now(&self) -> (String, Option<u64>) {
-        let now = SystemTime::now();
-        let (time, place) = (millis(now), self.newest.next(millis(now)));
-        (humantime::format_rfc3339_millis(now).to_string(), Some(place).filter(|place| *place != time))
+    /// What it keeps, as the quota counts it.
+    pub(super) fn quota_bytes(&self) -> u64 {
+        if self.is_live() && !self.evicted { self.cost } else { 0 }
     }
 
-    /// Every change, the oldest first.
-    pub(crate) fn entries(&self) -> io::Result<Vec<Entry>> {
-        let known = self.known()?;
-        (0..known.entries.len()).map(|place| known.whole(place)).collect()
+    fn log_range(&self) -> Range<u64> {
+        self.start..self.start + u64::from(self.length)
+    }
+}
+
+impl JournalIndex {
+    pub(super) fn new(log: OwnedFd, newest: &Arc<ChangeClock>) -> Self {
+        Self {
+            log: Arc::new(log),
+            newest: Arc::clone(newest),
+            read: 0,
+            entries: Vec::new(),
+            positions_by_id: ChangeIdMap::default(),
+            undo_links: HashMap::new(),
+            sessions: Vec::new(),
+            numbers: HashMap::new(),
+            pending: HashMap::new(),
+            total_quota_bytes: 0,
+        }
     }
 
-    /// Those that nobody ended, or of which something was to go.
-    pub(super) fn unsettled(&self) -> io::Result<Vec<Entry>> {
-        let known = self.known()?;
-        let all = known.entries.iter().enumerate();
-        let left = all.filter(|(_, held)| held.status == Status::Pending || held.evicted);
-        left.map(|(place, _)| known.whole(place)).collect()
-    }
-
-    pub(crate) fn entry(&self, change: &str) -> io::Result<Option<Entry>> {
-        self.known()?.find(change)
-    }
-
-    /// What the log says by now.
-    fn known(&self) -> io::Result<MutexGuard<'_, Known>> {
-        let mut known = self.alone();
-        self.refresh(&mut known)?;
-        known.catch_up()?;
-        Ok(known)
-    }
-
-    /// This thread alone. The lock is between processes: two threads of one would both have it.
-    fn alone(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Goes over to the log that is there now: whoever shortens it puts another one in its place.
-    fn refresh(&self, known: &mut Known) -> io::Result<()> {
-        let held = Stamp::of(&fstat(&known.log)?).id;
-        if look(self.directory.as_fd(), LOG.as_bytes())?.is_none_or(|now| now.id != held) {
-            *known = Known::new(open_own(&self.directory, LOG)?, &self.newest);
+    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        let end = self.complete_lines_end()?;
+        if let Err(errno) = write_all(self.log.as_fd(), bytes) {
+            let _ = ftruncate(&*self.log, end);
+            return Err(errno.into());
         }
         Ok(())
     }
 
-    /// Writes a line, on disk too where that is wanted.
-    pub(super) fn append(&self, line: &Line, wanted: OnDisk) -> io::Result<()> {
-        let mut bytes = serde_json::to_vec(line)?;
-        bytes.push(b'\n');
-        let mut known = self.alone();
-        hold(&self.lock)?;
-        let written = self.refresh(&mut known).and_then(|()| known.write(&bytes));
-        release(&self.lock);
-        let log = Arc::clone(&known.log);
-        drop(known);
-        written?;
-        match wanted {
-            OnDisk::Now => Ok(fdatasync(&*log)?),
-            OnDisk::Later => Ok(()),
+    /// Where the last whole line ends. What stands behind it was cut by the death of its writer, and goes.
+    fn complete_lines_end(&self) -> io::Result<u64> {
+        let size = FileStat::from_stat(&fstat(&self.log)?).size;
+        let mut end = size;
+        let mut byte = [0u8; 1];
+        while end > 0 && pread(&*self.log, &mut byte, end - 1)? == 1 && byte != *b"\n" {
+            end -= 1;
         }
-    }
-
-    /// Whether the log, as it was last read, became so long that it is worth writing anew.
-    pub(super) fn is_long(&self) -> bool {
-        self.alone().read >= self.long.load(Ordering::Relaxed)
-    }
-
-    /// Lets go what the oldest changes keep, of a log that became long. Those of a session that is not over stay.
-    pub(super) fn retire(&self) -> Vec<String> {
-        let Ok(known) = self.known() else { return Vec::new() };
-        let mut old = known.made();
-        old.truncate(old.len().saturating_sub(MOST_CHANGES));
-        let over = |held: &Held| held.kept_bytes() > 0 && known.is_over(held);
-        let going = old.into_iter().filter(|place| known.entries.get(*place).is_some_and(over));
-        let going = going.filter_map(|place| known.whole(place).ok()).collect();
-        drop(known);
-        self.evict(going)
-    }
-
-    /// Writes the log anew, without changes that were not made and without the oldest. One of which something is still kept
-    /// stays, or nobody would know whose that is. Only while the tree is held: an undo reads what may go here.
-    pub(super) fn shorten(&self, kept: &BTreeSet<String>) -> io::Result<()> {
-        let mut known = self.alone();
-        hold(&self.lock)?;
-        let written = self.refresh(&mut known).and_then(|()| self.shorten_held(&mut known, kept));
-        release(&self.lock);
-        let length = written.as_ref().map_or(known.read, |length| *length);
-        self.long.store(LONGEST_LOG.max(length.saturating_add(MORE_LOG)), Ordering::Relaxed);
-        written.map(drop)
-    }
-
-    /// How long the log is then.
-    fn shorten_held(&self, known: &mut Known, kept: &BTreeSet<String>) -> io::Result<u64> {
-        const NEW: &str = "log.new";
-        known.catch_up()?;
-        // Another process was faster.
-        if known.read < LONGEST_LOG {
-            return Ok(known.read);
+        if end < size {
+            ftruncate(&*self.log, end)?;
         }
-        let made = known.made();
-        let old = made.len().saturating_sub(MOST_CHANGES);
-        let (mut bytes, mut staying) = (Vec::new(), BTreeSet::new());
-        let keeping: BTreeSet<usize> = known.all_of(kept.iter().filter_map(|image| owner(image))).into_iter().collect();
-        for (index, place) in made.into_iter().enumerate() {
-            let Some(held) = known.entries.get(place) else { continue };
-            // What takes back a change that stays does so too, or that one would seem to hold again, or not to.
-            let takes_back = || known.taken_back_by(place).any(|undone| staying.contains(&undone));
-            let stays = index >= old || held.status == Status::Pending || held.kept_bytes() > 0 || takes_back();
-            if stays || keeping.contains(&place) || known.keeps_for_another(place, kept)? {
-                bytes.extend_from_slice(&known.lines(place)?);
-                staying.insert(place);
+        Ok(end)
+    }
+
+    /// Reads what came to the log since the last time. A line without its end is not there yet.
+    pub(super) fn read_new_lines(&mut self) -> io::Result<()> {
+        let size = FileStat::from_stat(&fstat(&self.log)?).size;
+        let mut wanted = CHUNK;
+        while self.read < size {
+            let end = size.min(self.read.saturating_add(wanted));
+            let bytes = self.read_range(self.read..end)?;
+            let before = self.read;
+            for line in bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
+                let end = self.read + line.len() as u64;
+                // A line that is not ours says nothing.
+                if let Ok(heard) = serde_json::from_slice(line) {
+                    self.apply_line(heard, self.read..end)?;
+                }
+                self.read = end;
+            }
+            if self.read == before {
+                if end == size {
+                    break;
+                }
+                // The next line is longer than that.
+                wanted = wanted.saturating_mul(2);
             }
         }
-        // Where little would go, it would be written anew again and again.
-        if bytes.len() as u64 > known.read / 4 * 3 {
-            return Ok(known.read);
-        }
-        let _ = unlinkat(&self.directory, NEW, AtFlags::empty());
-        let new = open_own(&self.directory, NEW)?;
-        write_all(new.as_fd(), &bytes)?;
-        fdatasync(&new)?;
-        renameat(&self.directory, NEW, &self.directory, LOG)?;
-        // What is written to the new one is on disk only if its name is.
-        fsync(&self.directory)?;
-        Ok(bytes.len() as u64)
+        Ok(())
     }
 
-    /// Whether the keep with this identity is the one that we made.
-    pub(super) fn owns(&self, found: Identity) -> Result<bool, Errno> {
-        let mut keep = self.keep.lock().unwrap_or_else(PoisonError::into_inner);
-        if !keep.is_some_and(|ours| is_same(ours, found)) {
-            // Another process may have made a new one.
-            *keep = self.read_identity()?;
+    /// A part of the log, as far as it goes.
+    fn read_range(&self, part: Range<u64>) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(part.end.saturating_sub(part.start)).unwrap_or(0)];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match pread(&*self.log, &mut bytes[filled..], part.start + filled as u64)? {
+                0 => break,
+                more => filled += more,
+            }
         }
-        Ok(keep.is_some_and(|ours| is_same(ours, found)))
+        bytes.truncate(filled);
+        Ok(bytes)
     }
 
-    /// Whether it was written down when it was made. Earlier versions did not.
-    pub(super) fn knows_birth(&self) -> bool {
-        let mut keep = self.keep.lock().unwrap_or_else(PoisonError::into_inner);
-        if keep.is_none_or(|keep| keep.born.is_none()) {
-            *keep = self.read_identity().unwrap_or_default();
+    fn apply_line(&mut self, line: JournalLine, place: Range<u64>) -> io::Result<()> {
+        match line {
+            JournalLine::Intent(change) => self.begin(change, place)?,
+            JournalLine::Done { change } => {
+                let keeps_first = self.mark_done(&change);
+                self.update(&change, |held| {
+                    held.status = ChangeStatus::Done;
+                    held.keeps_original |= keeps_first;
+                });
+                for undone in self.undoes(&change) {
+                    self.set_undone(&undone, Some(&change));
+                    // Whoever takes an undo back makes what it took back hold again.
+                    for again in self.undoes(&undone) {
+                        self.set_undone(&again, None);
+                    }
+                }
+                self.resolve_shared_images(&change)?;
+            }
+            JournalLine::Void { change } => {
+                _ = self.positions_by_id.get(&change).and_then(|place| self.pending.remove(&place));
+                self.update(&change, |held| held.status = ChangeStatus::Void);
+            }
+            JournalLine::Evicted { change } => self.update(&change, |held| held.evicted = true),
         }
-        keep.is_some_and(|keep| keep.born.is_some())
+        Ok(())
     }
 
-    fn read_identity(&self) -> Result<Option<Identity>, Errno> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | CAREFUL;
-        let file = match openat(&self.directory, IDENTITY, flags, Mode::empty()) {
-            Err(Errno::NOENT) => return Ok(None),
-            file => file?,
+    /// A change was made. True where it keeps something that its session did not make.
+    fn mark_done(&mut self, change: &str) -> bool {
+        let Some(place) = self.positions_by_id.get(change) else { return false };
+        let Some(effects) = self.pending.remove(&place) else { return false };
+        let is_undo = self.undo_links.get(&place).is_some_and(|ties| !ties.undoes.is_empty());
+        let session = self.entries.get(place as usize).and_then(|held| self.sessions.get_mut(held.session as usize));
+        session.is_some_and(|session| session.record_effects(&effects, is_undo))
+    }
+
+    fn begin(&mut self, change: JournalChange, line: Range<u64>) -> io::Result<()> {
+        let number = |many: usize| u32::try_from(many).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge));
+        let session = match self.numbers.get(change.session.as_str()) {
+            Some(session) => *session,
+            None => {
+                let session = number(self.sessions.len())?;
+                self.sessions.push(JournalSession::default());
+                self.numbers.insert(change.session.as_str().into(), session);
+                session
+            }
         };
-        let mut text = [0u8; 128];
-        let length = pread(&file, &mut text, 0)?;
-        Ok(std::str::from_utf8(&text[..length]).ok().and_then(|line| parse_identity(line.trim_end())))
-    }
-
-    /// Writes down which keep is ours.
-    pub(super) fn own(&self, keep: Identity) -> io::Result<()> {
-        const NEW: &str = "keep.new";
-        let _alone = self.alone();
-        hold(&self.lock)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | CAREFUL;
-        let written = openat(&self.directory, NEW, flags, Mode::RUSR | Mode::WUSR).and_then(|file| {
-            write_all(file.as_fd(), identity_line(keep).as_bytes())?;
-            fdatasync(&file)?;
-            renameat(&self.directory, NEW, &self.directory, IDENTITY)
+        if let (Some(known), Ok(at)) = (self.sessions.get_mut(session as usize), humantime::parse_rfc3339(&change.at)) {
+            known.last_change = known.last_change.max(Some(at));
+        }
+        self.newest.observe(change.sequence());
+        let place = number(self.entries.len())?;
+        self.positions_by_id.insert(&change.change, place);
+        let entry = JournalEntry::new(change);
+        self.entries.push(IndexedChange {
+            start: line.start,
+            length: u32::try_from(line.end - line.start).map_err(|_| io::ErrorKind::FileTooLarge)?,
+            session,
+            cost: entry.cost(),
+            status: entry.status,
+            evicted: false,
+            is_undone: false,
+            keeps_original: false,
         });
-        release(&self.lock);
-        Ok(written?)
+        self.pending.insert(place, entry.change.effects.clone().into());
+        if entry.is_undo() {
+            self.undo_links.insert(place, UndoLinks { undoes: entry.change.undoes.into(), ..UndoLinks::default() });
+        }
+        Ok(())
     }
 
-    /// Whether so much more could be kept for a session, if what may go for it went without asking. What the `freed` changes
-    /// keep does not count: they are about to be taken back.
-    pub(super) fn has_room(&self, bytes: u64, session: &str, freed: &[String], limits: &Limits) -> io::Result<bool> {
-        let known = self.known()?;
-        let freed = known.all_of(freed.iter().map(String::as_str));
-        let most = limits.undo_session_bytes;
-        if known.kept_by(session).saturating_add(bytes) > most
-            && known.staying_of(session, &freed).saturating_add(bytes) > most
-        {
-            return Ok(false);
-        }
-        let going = freed.iter().filter_map(|place| known.entries.get(*place)).map(Held::kept_bytes).sum();
-        if known.kept_by_all.saturating_sub(going).saturating_add(bytes) <= limits.undo_bytes {
-            return Ok(true);
-        }
-        let stays =
-            known.entries.iter().enumerate().filter(|(place, held)| {
-                held.kept_bytes() > 0 && !known.may_go(held, session) && !freed.contains(place)
-            });
-        Ok(stays.map(|(_, held)| held.kept_bytes()).sum::<u64>().saturating_add(bytes) <= limits.undo_bytes)
-    }
-
-    /// Says which of the oldest pre-images go for a change that was just made, until those of its session, and those of all,
-    /// are no more than they may be. Its own stay, those of another session until that is over, and every one that the
-    /// session did not make itself.
-    pub(super) fn make_room(&self, change: &str, session: &str, limits: &Limits) -> Vec<String> {
-        let Ok(known) = self.known() else { return Vec::new() };
-        let mut of_session = known.kept_by(session);
-        let mut of_all = known.kept_by_all;
-        if of_session <= limits.undo_session_bytes && of_all <= limits.undo_bytes {
-            return Vec::new();
-        }
-        let stay = known.sharing(change);
-        let mut going: Vec<Entry> = Vec::new();
-        for (place, held) in known.entries.iter().enumerate().filter(|(_, held)| held.kept_bytes() > 0) {
-            let own = known.is_of(held, session);
-            let too_much = of_all > limits.undo_bytes || (own && of_session > limits.undo_session_bytes);
-            if !stay.contains(&place) && too_much && known.may_go(held, session) {
-                // What cannot be read now stays, and the next one goes instead.
-                let Ok(entry) = known.whole(place) else { continue };
-                of_all = of_all.saturating_sub(held.kept_bytes());
-                of_session = of_session.saturating_sub(if own { held.kept_bytes() } else { 0 });
-                going.push(entry);
+    fn set_undone(&mut self, change: &str, by: Option<&str>) {
+        let Some(place) = self.positions_by_id.get(change) else { return };
+        match by {
+            Some(by) => self.undo_links.entry(place).or_default().undone_by = Some(by.to_owned()),
+            None => {
+                if let Some(ties) = self.undo_links.get_mut(&place) {
+                    ties.undone_by = None;
+                }
             }
         }
-        drop(known);
-        self.evict(going)
+        self.update(change, |held| held.is_undone = by.is_some());
     }
 
-    /// Says that what a change keeps goes, because a person agreed to that.
-    pub(super) fn lose(&self, change: &str) -> Vec<String> {
-        let Ok(known) = self.known() else { return Vec::new() };
-        let going = known.sharing(change).into_iter().filter_map(|place| known.whole(place).ok()).collect();
-        drop(known);
-        self.evict(going)
+    /// Finds out which images of a change that took another back are not its own.
+    fn resolve_shared_images(&mut self, change: &str) -> io::Result<()> {
+        let Some(place) = self.positions_by_id.get(change).filter(|_| !self.undoes(change).is_empty()) else {
+            return Ok(());
+        };
+        let Some(mut entry) = self.find(change)? else { return Ok(()) };
+        entry.shared = self.shared_images(&entry);
+        let cost = entry.cost();
+        self.undo_links.entry(place).or_default().shared = entry.shared;
+        self.update(change, |held| held.cost = cost);
+        Ok(())
     }
 
-    /// First it is said, then it goes: what is listed as kept is kept.
-    fn evict(&self, going: Vec<Entry>) -> Vec<String> {
-        let said =
-            |entry: &Entry| self.append(&Line::Evicted { change: entry.change.change.clone() }, OnDisk::Later).is_ok();
-        going.into_iter().filter(said).flat_map(|entry| entry.images()).collect()
+    pub(super) fn indexed(&self, change: &str) -> Option<&IndexedChange> {
+        self.entries.get(self.positions_by_id.get(change)? as usize)
     }
-}
 
-/// The change that an image is called after.
-pub(super) fn owner(image: &str) -> Option<&str> {
-    image.rsplit_once('-').map(|(owner, _)| owner)
-}
+    /// All of a change, if there is one of that name.
+    pub(super) fn find(&self, change: &str) -> io::Result<Option<JournalEntry>> {
+        let place = self.positions_by_id.get(change).map(|place| place as usize);
+        place.filter(|place| *place < self.entries.len()).map(|place| self.load(place)).transpose()
+    }
 
-/// An inode is given out again when its directory is gone; another one was made at another time.
-fn is_same(ours: Identity, found: Identity) -> bool {
-    let born_apart = matches!((ours.born, found.born), (Some(then), Some(now)) if then != now);
-    ours.id == found.id && !born_apart
-}
+    /// All of the change at a place, with what only the log tells.
+    pub(super) fn load(&self, place: usize) -> io::Result<JournalEntry> {
+        let held = self.entries.get(place).ok_or(io::ErrorKind::InvalidData)?;
+        let line: JournalLine = serde_json::from_slice(&self.read_range(held.log_range())?)?;
+        let JournalLine::Intent(change) = line else { return Err(io::ErrorKind::InvalidData.into()) };
+        let ties = u32::try_from(place).ok().and_then(|place| self.undo_links.get(&place));
+        let undone_by = ties.and_then(|ties| ties.undone_by.clone());
+        let shared = ties.map(|ties| ties.shared.clone()).unwrap_or_default();
+        Ok(JournalEntry { change, status: held.status, evicted: held.evicted, undone_by, shared })
+    }
 
-fn identity_line(Identity { id, born }: Identity) -> String {
-    let born = born.map_or_else(String::new, |born| format!(":{born}"));
-    format!("{:x}-{:x}{born}\n", id.device, id.inode)
-}
+    /// The places of those that were not given up.
+    pub(super) fn committed(&self) -> Vec<usize> {
+        let all = self.entries.iter().enumerate();
+        all.filter(|(_, held)| held.status != ChangeStatus::Void).map(|(place, _)| place).collect()
+    }
 
-fn parse_identity(line: &str) -> Option<Identity> {
-    let (id, born) = line.split_once(':').map_or((line, None), |(id, born)| (id, Some(born)));
-    let (device, inode) = id.split_once('-')?;
-    let hex = |text| u64::from_str_radix(text, 16).ok();
-    let born = born.map(str::parse).transpose().ok()?;
-    Some(Identity { id: FileId { device: hex(device)?, inode: hex(inode)? }, born })
-}
+    /// The places of the changes that the one in this place took back.
+    pub(super) fn undone_changes(&self, place: usize) -> impl Iterator<Item = usize> {
+        let ties = u32::try_from(place).ok().and_then(|place| self.undo_links.get(&place));
+        let undone = ties.into_iter().flat_map(|ties| ties.undoes.iter());
+        undone.filter_map(|change| self.positions_by_id.get(change)).filter_map(|place| usize::try_from(place).ok())
+    }
 
-fn open_own(directory: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | CAREFUL;
-    openat(directory, name, flags, Mode::RUSR | Mode::WUSR)
-}
+    fn undoes(&self, change: &str) -> Vec<String> {
+        let ties = self.positions_by_id.get(change).and_then(|place| self.undo_links.get(&place));
+        ties.map(|ties| ties.undoes.to_vec()).unwrap_or_default()
+    }
 
-impl fmt::Debug for Journal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Journal")
+    /// The images of a change that belong to another one which holds: each is called after its owner.
+    fn shared_images(&self, entry: &JournalEntry) -> Box<[String]> {
+        let is_shared = |image: &&str| {
+            image_owner(image)
+                .filter(|owner| *owner != entry.change.change)
+                .and_then(|owner| self.indexed(owner))
+                .is_some_and(IndexedChange::is_live)
+        };
+        entry.all_images().filter(is_shared).map(str::to_owned).collect()
+    }
+
+    /// The places of a change, and of those whose pre-images it shares.
+    pub(super) fn positions_sharing(&self, change: &str) -> Vec<usize> {
+        let place = self.positions_by_id.get(change);
+        let shared = place.and_then(|place| self.undo_links.get(&place)).map(|ties| &*ties.shared).unwrap_or_default();
+        let owners = shared.iter().filter_map(|image| self.positions_by_id.get(image_owner(image)?));
+        place.into_iter().chain(owners).map(|place| place as usize).collect()
+    }
+
+    /// The places of changes.
+    pub(super) fn positions<'a>(&self, changes: impl Iterator<Item = &'a str>) -> Vec<usize> {
+        changes.filter_map(|change| self.positions_by_id.get(change)).map(|place| place as usize).collect()
+    }
+
+    /// Whether a change that took others back has one of these images, which may be called after another one. Of the rest
+    /// that is known by their names, and reading every line of a long log takes its time.
+    pub(super) fn holds_image_for_other(&self, place: usize, images: &BTreeSet<String>) -> io::Result<bool> {
+        let is_undo = self.undone_changes(place).next().is_some();
+        Ok(is_undo && self.load(place)?.images().iter().any(|image| images.contains(image)))
+    }
+
+    fn update(&mut self, change: &str, how: impl FnOnce(&mut IndexedChange)) {
+        let place = self.positions_by_id.get(change);
+        let Some(held) = place.and_then(|place| self.entries.get_mut(place as usize)) else { return };
+        let before = held.quota_bytes();
+        how(held);
+        let after = held.quota_bytes();
+        if let Some(session) = self.sessions.get_mut(held.session as usize) {
+            session.quota_bytes = session.quota_bytes.saturating_sub(before).saturating_add(after);
+        }
+        self.total_quota_bytes = self.total_quota_bytes.saturating_sub(before).saturating_add(after);
+    }
+
+    /// What is kept for a session, as the quota counts it.
+    pub(super) fn session_quota_bytes(&self, session: &str) -> u64 {
+        let number = self.numbers.get(session).and_then(|number| self.sessions.get(*number as usize));
+        number.map_or(0, |session| session.quota_bytes)
+    }
+
+    pub(super) fn belongs_to(&self, held: &IndexedChange, session: &str) -> bool {
+        self.numbers.get(session) == Some(&held.session)
+    }
+
+    /// Whether what a change keeps may go to make room for a session, and nobody is asked. Of its own that is what it made
+    /// itself: versions of a path between the first one and the one that is there.
+    pub(super) fn is_evictable(&self, held: &IndexedChange, session: &str) -> bool {
+        (self.belongs_to(held, session) && !held.keeps_original) || self.is_session_over(held)
+    }
+
+    /// What has to stay of what is kept for a session, as the quota counts it.
+    pub(super) fn unevictable_bytes(&self, session: &str, freed: &[usize]) -> u64 {
+        let stays = |place: &usize, held: &IndexedChange| {
+            self.belongs_to(held, session) && !self.is_evictable(held, session) && !freed.contains(place)
+        };
+        let entries = self.entries.iter().enumerate().filter(|(place, held)| stays(place, held));
+        entries.map(|(_, held)| held.quota_bytes()).fold(0, u64::saturating_add)
+    }
+
+    /// Whether the session of a change is over.
+    pub(super) fn is_session_over(&self, held: &IndexedChange) -> bool {
+        let last = self.sessions.get(held.session as usize).and_then(|session| session.last_change);
+        last.is_some_and(|at| at.elapsed().is_ok_and(|age| age > SESSION_EXPIRY))
+    }
+
+    /// A change as lines of a log.
+    pub(super) fn lines(&self, place: usize) -> io::Result<Vec<u8>> {
+        let held = self.entries.get(place).ok_or(io::ErrorKind::InvalidData)?;
+        let mut bytes = self.read_range(held.log_range())?;
+        if held.status == ChangeStatus::Pending && !held.evicted {
+            return Ok(bytes);
+        }
+        let JournalLine::Intent(JournalChange { change, .. }) = serde_json::from_slice(&bytes)? else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let ends = (held.status == ChangeStatus::Done).then(|| JournalLine::Done { change: change.clone() });
+        for line in ends.into_iter().chain(held.evicted.then_some(JournalLine::Evicted { change })) {
+            serde_json::to_writer(&mut bytes, &line)?;
+            bytes.push(b'\n');
+        }
+        Ok(bytes)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Change, Newest};
+    use super::{ChangeIdMap, IndexedChange, digits};
 
     #[test]
-    fn a_change_stands_behind_those_before_it_whatever_the_clock_says() {
-        let newest = Newest::default();
-        newest.hear(1_000);
-        let places: Vec<u64> = [2_000, 2_000, 5, 6, 2_001, 3_000].into_iter().map(|now| newest.next(now)).collect();
-        assert_eq!(places, [2_000, 2_001, 2_002, 2_003, 2_004, 3_000]);
+    fn names_are_told_apart_whoever_made_them() {
+        let minted = ["c-00000000000000000000", "c-0123456789abcdefffff"];
+        let others = ["c-0123456789ABCDEFFFFF", "c-012", "n-0123456789abcdefffff", "", "c-0123456789abcdeffff\u{e9}"];
+        assert!(minted.iter().all(|name| digits(name).is_some()) && others.iter().all(|name| digits(name).is_none()));
+        let mut places = ChangeIdMap::default();
+        for (place, name) in (0..).zip(minted.iter().chain(&others)) {
+            places.insert(name, place);
+        }
+        for (place, name) in (0..).zip(minted.iter().chain(&others)) {
+            assert_eq!(places.get(name), Some(place), "{name}");
+        }
+        assert_eq!(places.get("c-0123456789abcdeffffe"), None);
     }
 
     #[test]
-    fn the_place_of_a_change_is_its_time_unless_it_says_otherwise() {
-        let line = r#"{"change":"c-1","at":"1970-01-01T00:00:02.500Z","session":"","call":"","tool":"","effects":[]}"#;
-        let change: Change = serde_json::from_str(line).unwrap();
-        assert_eq!(change.place(), 2_500);
-        assert_eq!(Change { order: Some(7), ..change.clone() }.place(), 7);
-        assert_eq!(serde_json::to_string(&change).unwrap(), line);
+    fn a_change_takes_little_memory() {
+        assert!(size_of::<IndexedChange>() <= 32 && size_of::<([u8; 10], u32)>() <= 16);
     }
 }

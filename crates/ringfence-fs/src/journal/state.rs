@@ -5,28 +5,28 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use ringfence_kernel::{Context, ToolError};
+use ringfence_kernel::{CallContext, ToolError};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::again::{fstat, readlinkat};
 use crate::content::hash_up_to;
-use crate::digest::{Digest, Hasher};
-use crate::fault::fault;
-use crate::mount::{Mount, look};
-use crate::name::show;
-use crate::stamp::{Kind, Stamp};
-use crate::walk::{Ours, Step, Walk};
+use crate::digest::{Digest, Sha256Hasher};
+use crate::errno::errno_error;
+use crate::mount::{Mount, stat};
+use crate::name::escape;
+use crate::stat::{FileKind, FileStat};
+use crate::syscall::{fstat, readlinkat};
+use crate::walk::{TempVisibility, TreeWalk, WalkStep};
 
 /// One thing, as it was when we looked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct State {
-    pub(crate) kind: Form,
+pub(crate) struct FileState {
+    pub(crate) kind: FileStateKind,
     pub(crate) mode: u32,
     /// Of a directory, the bytes of everything in it.
     pub(crate) size: u64,
     /// Of a directory, how much is in it.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_zero_entries")]
     pub(crate) entries: u64,
     /// 0 if it was not there yet when this was written.
     pub(crate) inode: u64,
@@ -41,7 +41,7 @@ pub(crate) struct State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Form {
+pub(crate) enum FileStateKind {
     File,
     Directory,
     Link,
@@ -50,24 +50,24 @@ pub(crate) enum Form {
 
 /// How closely a thing is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum FileStateDepth {
     /// Contents of files, and what is in a directory.
-    Whole,
+    Recursive,
     /// Contents of files; a directory is only itself.
-    Itself,
+    Shallow,
 }
 
-impl State {
-    pub(crate) fn of_stamp(stamp: &Stamp) -> Self {
+impl FileState {
+    pub(crate) fn from_stat(stamp: &FileStat) -> Self {
         Self {
             kind: match stamp.kind {
-                Kind::File => Form::File,
-                Kind::Directory => Form::Directory,
-                Kind::Link => Form::Link,
-                Kind::Fifo | Kind::Socket | Kind::Device => Form::Other,
+                FileKind::File => FileStateKind::File,
+                FileKind::Directory => FileStateKind::Directory,
+                FileKind::Link => FileStateKind::Link,
+                FileKind::Fifo | FileKind::Socket | FileKind::Device => FileStateKind::Other,
             },
             mode: stamp.mode,
-            size: if stamp.kind == Kind::Directory { 0 } else { stamp.size },
+            size: if stamp.kind == FileKind::Directory { 0 } else { stamp.size },
             entries: 0,
             inode: stamp.id.inode,
             modified: i64::try_from(stamp.modified).unwrap_or_default(),
@@ -77,20 +77,25 @@ impl State {
     }
 
     /// Something that is not there yet.
-    pub(crate) fn to_be(kind: Form) -> Self {
+    pub(crate) fn planned(kind: FileStateKind) -> Self {
         Self { kind, mode: 0, size: 0, entries: 0, inode: 0, modified: 0, sha256: None, target: None }
     }
 
     /// A file that was just written.
-    pub(crate) fn of_file(stamp: &Stamp, digest: Option<Digest>) -> Self {
-        Self { sha256: digest.map(Digest::to_hex), ..Self::of_stamp(stamp) }
+    pub(crate) fn of_file(stamp: &FileStat, digest: Option<Digest>) -> Self {
+        Self { sha256: digest.map(Digest::to_hex), ..Self::from_stat(stamp) }
     }
 
     /// A file that we hold open. Where it may not be read, or is too large to be hashed, it is known by its identity and
     /// times.
-    pub(crate) fn of_open(fd: &OwnedFd, stamp: &Stamp, shown: &str, cx: &Context<'_>) -> Result<Self, ToolError> {
+    pub(crate) fn of_open(
+        fd: &OwnedFd,
+        stamp: &FileStat,
+        shown: &str,
+        cx: &CallContext<'_>,
+    ) -> Result<Self, ToolError> {
         if stamp.size > cx.limits.hash_bytes {
-            return Ok(Self::of_stamp(stamp));
+            return Ok(Self::from_stat(stamp));
         }
         let digest = hash_up_to(fd.as_fd(), stamp.size, shown, cx);
         cx.check()?;
@@ -98,34 +103,34 @@ impl State {
     }
 
     /// What stands at a name in a directory that we hold.
-    pub(crate) fn at(
+    pub(crate) fn read_at(
         mount: &Mount,
         parent: BorrowedFd<'_>,
         name: &[u8],
-        how: Look,
-        cx: &Context<'_>,
+        how: FileStateDepth,
+        cx: &CallContext<'_>,
     ) -> Result<Option<Self>, ToolError> {
-        let shown = show(name);
-        let fail = |errno| fault(errno, &shown);
-        let Some(stamp) = look(parent, name).map_err(fail)? else { return Ok(None) };
+        let shown = escape(name);
+        let fail = |errno| errno_error(errno, &shown);
+        let Some(stamp) = stat(parent, name).map_err(fail)? else { return Ok(None) };
         Ok(Some(match stamp.kind {
-            Kind::File => match mount.open_at(parent, name, OFlags::RDONLY) {
+            FileKind::File => match mount.open_at(parent, name, OFlags::RDONLY) {
                 Ok(fd) => {
-                    let stamp = Stamp::of(&fstat(&fd).map_err(fail)?);
+                    let stamp = FileStat::from_stat(&fstat(&fd).map_err(fail)?);
                     Self::of_open(&fd, &stamp, &shown, cx)?
                 }
-                Err(_) => Self::of_stamp(&stamp),
+                Err(_) => Self::from_stat(&stamp),
             },
-            Kind::Link => {
+            FileKind::Link => {
                 let target = readlinkat(parent, name).map_err(fail)?;
-                Self { target: Some(show(target.as_bytes())), ..Self::of_stamp(&stamp) }
+                Self { target: Some(escape(target.as_bytes())), ..Self::from_stat(&stamp) }
             }
-            Kind::Directory if how == Look::Whole => {
+            FileKind::Directory if how == FileStateDepth::Recursive => {
                 let start = mount.resolver.open_child(parent, name).map_err(fail)?;
-                let Inside { digest, size, entries } = inside(mount, start, &shown, cx)?;
-                Self { size, entries, sha256: Some(digest.to_hex()), ..Self::of_stamp(&stamp) }
+                let DirectoryDigest { digest, size, entries } = hash_directory(mount, start, &shown, cx)?;
+                Self { size, entries, sha256: Some(digest.to_hex()), ..Self::from_stat(&stamp) }
             }
-            _ => Self::of_stamp(&stamp),
+            _ => Self::from_stat(&stamp),
         }))
     }
 
@@ -135,16 +140,20 @@ impl State {
     }
 
     /// How closely something has to be looked at to be compared with this.
-    pub(crate) fn look(&self) -> Look {
-        if self.kind == Form::Directory && self.sha256.is_some() { Look::Whole } else { Look::Itself }
+    pub(crate) fn depth(&self) -> FileStateDepth {
+        if self.kind == FileStateKind::Directory && self.sha256.is_some() {
+            FileStateDepth::Recursive
+        } else {
+            FileStateDepth::Shallow
+        }
     }
 
     /// Whether what is there now is still this.
-    pub(crate) fn is(&self, now: &Self) -> bool {
+    pub(crate) fn matches(&self, now: &Self) -> bool {
         let same_one = self.inode == 0 || self.inode == now.inode;
         self.kind == now.kind
             && match self.kind {
-                Form::File => {
+                FileStateKind::File => {
                     self.mode == now.mode
                         && self.size == now.size
                         && match (&self.sha256, &now.sha256) {
@@ -152,64 +161,73 @@ impl State {
                             _ => same_one && self.modified == now.modified,
                         }
                 }
-                Form::Directory => same_one && (self.sha256.is_none() || self.sha256 == now.sha256),
-                Form::Link => self.target == now.target,
-                Form::Other => same_one,
+                FileStateKind::Directory => same_one && (self.sha256.is_none() || self.sha256 == now.sha256),
+                FileStateKind::Link => self.target == now.target,
+                FileStateKind::Other => same_one,
             }
     }
 
     /// For a person who has to see what differs.
-    pub(crate) fn described(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         match (self.kind, &self.sha256, &self.target) {
-            (Form::File, Some(sha256), _) => format!("a file of {} bytes, mode {:o}, {sha256}", self.size, self.mode),
-            (Form::File, None, _) => format!("a file of {} bytes, mode {:o}", self.size, self.mode),
-            (Form::Directory, Some(sha256), _) => format!("a directory with {} bytes in it, {sha256}", self.size),
-            (Form::Directory, None, _) => "a directory".to_owned(),
+            (FileStateKind::File, Some(sha256), _) => {
+                format!("a file of {} bytes, mode {:o}, {sha256}", self.size, self.mode)
+            }
+            (FileStateKind::File, None, _) => format!("a file of {} bytes, mode {:o}", self.size, self.mode),
+            (FileStateKind::Directory, Some(sha256), _) => {
+                format!("a directory with {} bytes in it, {sha256}", self.size)
+            }
+            (FileStateKind::Directory, None, _) => "a directory".to_owned(),
             // Where it leads may be a path of the host.
-            (Form::Link, _, Some(_)) => "a link".to_owned(),
-            (Form::Link | Form::Other, ..) => "something else".to_owned(),
+            (FileStateKind::Link, _, Some(_)) => "a link".to_owned(),
+            (FileStateKind::Link | FileStateKind::Other, ..) => "something else".to_owned(),
         }
     }
 }
 
 /// A file takes room even if it is empty: its inode, and its name in a directory.
-const OVERHEAD: u64 = 4096;
+const ENTRY_OVERHEAD: u64 = 4096;
 
 /// What so many bytes, with so many entries below the thing itself, count as in the quota.
 pub(crate) fn cost(bytes: u64, entries: u64) -> u64 {
-    entries.saturating_add(1).saturating_mul(OVERHEAD).saturating_add(bytes)
+    entries.saturating_add(1).saturating_mul(ENTRY_OVERHEAD).saturating_add(bytes)
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "it is what `skip_serializing_if` gives")]
-fn is_none(entries: &u64) -> bool {
+fn is_zero_entries(entries: &u64) -> bool {
     *entries == 0
 }
 
 /// What is in a directory.
-struct Inside {
+struct DirectoryDigest {
     /// All of it as one number.
     digest: Digest,
     size: u64,
     entries: u64,
 }
 
-fn inside(mount: &Mount, start: OwnedFd, shown: &str, cx: &Context<'_>) -> Result<Inside, ToolError> {
-    let (mut hasher, mut size, mut entries) = (Hasher::default(), 0u64, 0u64);
-    let mut walk = Walk::seeing(Ours::Seen, mount, start, shown, cx)?;
+fn hash_directory(
+    mount: &Mount,
+    start: OwnedFd,
+    shown: &str,
+    cx: &CallContext<'_>,
+) -> Result<DirectoryDigest, ToolError> {
+    let (mut hasher, mut size, mut entries) = (Sha256Hasher::default(), 0u64, 0u64);
+    let mut walk = TreeWalk::with_temp_visibility(TempVisibility::Visible, mount, start, shown, cx)?;
     while let Some(step) = walk.next()? {
-        let Step::Entry(entry) = step else { continue };
-        let Some(stamp) = walk.look(&entry)? else { continue };
+        let WalkStep::Entry(entry) = step else { continue };
+        let Some(stamp) = walk.stat(&entry)? else { continue };
         // The times of a directory, and the number of names that a file has, change without it being another.
-        let (bytes, modified) = if stamp.kind == Kind::Directory { (0, 0) } else { (stamp.size, stamp.modified) };
+        let (bytes, modified) = if stamp.kind == FileKind::Directory { (0, 0) } else { (stamp.size, stamp.modified) };
         let facts = format!("{}\0{:?}\0{:o}\0{bytes}\0{modified}\0", stamp.id.inode, stamp.kind, stamp.mode);
         hasher.update(facts.as_bytes());
         hasher.update(&walk.path_of(&entry.name));
         hasher.update(b"\0");
         size = size.saturating_add(bytes);
         entries += 1;
-        if stamp.kind == Kind::Directory {
-            walk.descend(&entry)?.map_err(|errno| fault(errno, shown))?;
+        if stamp.kind == FileKind::Directory {
+            walk.descend(&entry)?.map_err(|errno| errno_error(errno, shown))?;
         }
     }
-    Ok(Inside { digest: hasher.finish(), size, entries })
+    Ok(DirectoryDigest { digest: hasher.finish(), size, entries })
 }

@@ -6,31 +6,32 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use ringfence_kernel::{
-    Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+    CallContext, DuplicateToolError, ErrorKind, PolicyAction, Preview, ResourceAccess, Ticket, Tool, ToolBinding,
+    ToolError, ToolPlan, ToolRegistry,
 };
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Changed, check_size};
+use super::{ChangedFile, check_size};
 use crate::Fence;
-use crate::again::{fchmod, fdatasync, fstat, ftruncate};
 use crate::content::read_up_to;
-use crate::digest::{Digest, Hasher};
-use crate::fault::{fault, unsynced};
-use crate::fence::Given;
-use crate::journal::{Effect, State};
-use crate::locks::{Held, Intent, Tree};
-use crate::name::show;
-use crate::preview::{Contents, Diffs, check_shown, check_still_there, fingerprint};
-use crate::replace::{Body, Old, Written, check_unmoved, replace, take, write_all};
-use crate::slot::{Meant, Parents, Slot};
-use crate::stamp::Stamp;
+use crate::digest::{Digest, Sha256Hasher};
+use crate::errno::{errno_error, sync_error};
+use crate::fence::PathArg;
+use crate::journal::{FileState, JournalEffect};
+use crate::lock::{FileLock, TreeLockMode, WriteIntent};
+use crate::name::escape;
+use crate::preview::{DiffPreview, FileContents, check_previewed, check_still_planned, fingerprint};
+use crate::replace::{CurrentFile, FileBody, WriteResult, check_unchanged, lock_and_open, replace, write_all};
+use crate::stat::FileStat;
+use crate::syscall::{fchmod, fdatasync, fstat, ftruncate};
+use crate::write_target::{ParentPolicy, TargetKind, WriteTarget};
 
-pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
-    let standard = Face::standard::<StandardArgs, Changed>("append_file");
-    let miniclaw = Face::miniclaw::<MiniclawArgs>("append_file", |outcome: &Outcome| {
+pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
+    let standard = ToolBinding::standard::<StandardAppendArgs, ChangedFile>("append_file");
+    let miniclaw = ToolBinding::miniclaw::<MiniclawAppendArgs>("append_file", |outcome: &Outcome| {
         let Outcome { changed, added } = outcome;
         format!("ok: appended {added} bytes to {} (size={})", changed.path, changed.size)
     });
@@ -45,7 +46,7 @@ struct AppendFile {
 /// the file does not end in one.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct StandardArgs {
+struct StandardAppendArgs {
     /// The file, by its path relative to the workspace.
     path: String,
     /// Text to append.
@@ -55,7 +56,7 @@ struct StandardArgs {
 /// Append text to a file in the workspace. The file and missing directories are created.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct MiniclawArgs {
+struct MiniclawAppendArgs {
     /// The file, by its path relative to the workspace.
     path: String,
     /// What to add.
@@ -63,37 +64,41 @@ struct MiniclawArgs {
 }
 
 struct Args {
-    path: Given,
+    path: PathArg,
     content: String,
-    parents: Parents,
+    parents: ParentPolicy,
 }
 
-impl From<StandardArgs> for Args {
-    fn from(args: StandardArgs) -> Self {
-        Self { path: Given::Standard(args.path), content: args.content, parents: Parents::MustExist }
+impl From<StandardAppendArgs> for Args {
+    fn from(args: StandardAppendArgs) -> Self {
+        Self { path: PathArg::Standard(args.path), content: args.content, parents: ParentPolicy::MustExist }
     }
 }
 
-impl From<MiniclawArgs> for Args {
-    fn from(args: MiniclawArgs) -> Self {
-        Self { path: Given::unless_blank(args.path), content: args.content, parents: Parents::MayBeMade }
+impl From<MiniclawAppendArgs> for Args {
+    fn from(args: MiniclawAppendArgs) -> Self {
+        Self {
+            path: PathArg::workspace_unless_blank(args.path),
+            content: args.content,
+            parents: ParentPolicy::CreateMissing,
+        }
     }
 }
 
-struct Work {
-    slot: Slot,
-    seen: Option<Stamp>,
+struct PreparedAppend {
+    target: WriteTarget,
+    planned_stat: Option<FileStat>,
     content: Vec<u8>,
     /// What a person was shown of the old contents.
-    shown: Option<Digest>,
+    previewed: Option<Digest>,
 }
 
 struct Outcome {
-    changed: Changed,
+    changed: ChangedFile,
     added: usize,
 }
 
-impl From<Outcome> for Changed {
+impl From<Outcome> for ChangedFile {
     fn from(outcome: Outcome) -> Self {
         outcome.changed
     }
@@ -101,26 +106,34 @@ impl From<Outcome> for Changed {
 
 impl Tool for AppendFile {
     type Args = Args;
-    type Work = Work;
+    type Prepared = PreparedAppend;
     type Outcome = Outcome;
-    const VERBS: &'static [Verb] = &[Verb::Create, Verb::Overwrite, Verb::Lose];
+    const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Create, PolicyAction::Overwrite, PolicyAction::Lose];
 
-    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
-        let spot = self.fence.locate_given(&args.path, cx)?;
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedAppend>, ToolError> {
+        let spot = self.fence.locate_arg(&args.path, cx)?;
         check_size("content", "max_append_bytes", args.content.len() as u64, cx.limits.append_bytes)?;
-        let slot = Slot::find(&spot, Meant::File, args.parents)?;
-        let seen = slot.look()?;
-        let verb = if seen.is_some() { Verb::Overwrite } else { Verb::Create };
-        let touches = vec![Touch { verb, place: slot.place() }];
-        Ok(Plan { touches, work: Work { slot, seen, content: args.content.into_bytes(), shown: None } })
+        let slot = WriteTarget::find(&spot, TargetKind::File, args.parents)?;
+        let seen = slot.stat()?;
+        let verb = if seen.is_some() { PolicyAction::Overwrite } else { PolicyAction::Create };
+        let touches = vec![ResourceAccess { action: verb, resource: slot.resource() }];
+        Ok(ToolPlan {
+            accesses: touches,
+            prepared: PreparedAppend {
+                target: slot,
+                planned_stat: seen,
+                content: args.content.into_bytes(),
+                previewed: None,
+            },
+        })
     }
 
-    fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
-        let Work { slot, seen, content, shown } = work;
-        let mut diffs = Diffs::new();
+    fn preview(&self, work: &mut PreparedAppend, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+        let PreparedAppend { target: slot, planned_stat: seen, content, previewed: shown } = work;
+        let mut diffs = DiffPreview::new();
         let (text, digest) = match seen {
             Some(seen) => {
-                let old = Contents::at(slot, seen, cx)?;
+                let old = FileContents::read_target(slot, seen, cx)?;
                 diffs.add_at_end(&slot.shown, &old, &String::from_utf8_lossy(content));
                 (
                     format!("add {} bytes to the end of `{}` ({} bytes)", content.len(), slot.shown, seen.size),
@@ -128,110 +141,115 @@ impl Tool for AppendFile {
                 )
             }
             None => {
-                diffs.add(&slot.shown, None, Some(&Contents::given(content)));
+                diffs.add(&slot.shown, None, Some(&FileContents::from_bytes(content)));
                 (format!("create `{}` with {} bytes", slot.shown, content.len()), None)
             }
         };
         *shown = digest;
         let preview = Preview::new(&text, fingerprint((*seen, digest)));
-        Ok(preview.with(diffs.into_body()).secret_if(slot.place().sensitive().secret))
+        Ok(preview.with_body(diffs.into_body()).with_secret(slot.resource().effective_sensitivity().secret))
     }
 
-    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let Work { slot, seen, content, shown } = work;
-        check_still_there(&slot, seen.as_ref(), ticket)?;
+    fn run(&self, work: PreparedAppend, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let PreparedAppend { target: slot, planned_stat: seen, content, previewed: shown } = work;
+        check_still_planned(&slot, seen.as_ref(), ticket)?;
         let added = content.len();
         let written = match seen {
-            None => replace(&slot, seen, ticket, |_| Ok(Body::Bytes(content)))?,
+            None => replace(&slot, seen, ticket, |_| Ok(FileBody::Bytes(content)))?,
             Some(_) => append(&slot, seen, &content, shown, ticket)?,
         };
-        slot.keep_known(slot.sensitivity);
+        slot.carry_sensitivity(slot.sensitivity);
         // Who may add to a secret was not told what is in it, and could try out hashes.
-        let unread = !written.created && slot.place().sensitive().secret;
-        let changed = Changed::new(slot.shown, &written, ticket);
+        let unread = !written.created && slot.resource().effective_sensitivity().secret;
+        let changed = ChangedFile::new(slot.shown, &written, ticket);
         let sha256 = changed.sha256.clone().filter(|_| !unread);
-        Ok(Outcome { changed: Changed { sha256, ..changed }, added })
+        Ok(Outcome { changed: ChangedFile { sha256, ..changed }, added })
     }
 }
 
 fn append(
-    slot: &Slot,
-    seen: Option<Stamp>,
+    slot: &WriteTarget,
+    seen: Option<FileStat>,
     content: &[u8],
     shown: Option<Digest>,
     ticket: &Ticket<'_>,
-) -> Result<Written, ToolError> {
+) -> Result<WriteResult, ToolError> {
     let parent = slot.base();
-    let place = slot.hold_place(Tree::Shared, ticket.context())?;
-    let (held, old) = take(slot, parent, ticket.context())?;
+    let place = slot.lock_directory(TreeLockMode::Shared, ticket.context())?;
+    let (held, old) = lock_and_open(slot, parent, ticket.context())?;
     let Some(old) = old else {
-        check_unmoved(slot, seen, None, ticket)?;
+        check_unchanged(slot, seen, None, ticket)?;
         drop((held, place));
-        return replace(slot, None, ticket, |_| Ok(Body::Bytes(content.to_vec())));
+        return replace(slot, None, ticket, |_| Ok(FileBody::Bytes(content.to_vec())));
     };
-    check_unmoved(slot, seen, Some(old.stamp), ticket)?;
-    check_shown(slot, shown, Some(&old), ticket.context())?;
+    check_unchanged(slot, seen, Some(old.stat), ticket)?;
+    check_previewed(slot, shown, Some(&old), ticket.context())?;
     check_grown_size(slot, &old, content, ticket.context())?;
-    if old.stamp.links == 1 && !slot.is_guarded() {
+    if old.stat.links == 1 && !slot.is_guarded() {
         return append_in_place(slot, parent, &held, &old, content, ticket);
     }
     // The other names of this file may be outside: they keep what they had. A rule judges a file whole.
     drop((held, place));
     replace(slot, seen, ticket, |old| {
-        check_shown(slot, shown, old, ticket.context())?;
-        let Some(old) = old else { return Ok(Body::Bytes(content.to_vec())) };
+        check_previewed(slot, shown, old, ticket.context())?;
+        let Some(old) = old else { return Ok(FileBody::Bytes(content.to_vec())) };
         check_grown_size(slot, old, content, ticket.context())?;
         let mut bytes =
-            read_up_to(&old.fd, old.stamp.size, ticket.context()).map_err(|errno| fault(errno, &slot.shown))?;
+            read_up_to(&old.fd, old.stat.size, ticket.context()).map_err(|errno| errno_error(errno, &slot.shown))?;
         bytes.extend_from_slice(content);
-        Ok(Body::Bytes(bytes))
+        Ok(FileBody::Bytes(bytes))
     })
 }
 
-fn check_grown_size(slot: &Slot, old: &Old, content: &[u8], cx: &Context<'_>) -> Result<(), ToolError> {
-    let size = old.stamp.size.saturating_add(content.len() as u64);
+fn check_grown_size(
+    slot: &WriteTarget,
+    old: &CurrentFile,
+    content: &[u8],
+    cx: &CallContext<'_>,
+) -> Result<(), ToolError> {
+    let size = old.stat.size.saturating_add(content.len() as u64);
     let what = format!("`{}` with what is added", slot.shown);
     check_size(&what, "max_appended_file_bytes", size, cx.limits.appended_file_bytes)
 }
 
 fn append_in_place(
-    slot: &Slot,
+    slot: &WriteTarget,
     parent: BorrowedFd<'_>,
-    held: &Held,
-    old: &Old,
+    held: &FileLock,
+    old: &CurrentFile,
     content: &[u8],
     ticket: &Ticket<'_>,
-) -> Result<Written, ToolError> {
-    let fail = |errno| fault(errno, &slot.shown);
-    if old.stamp.closed_to_writers() {
+) -> Result<WriteResult, ToolError> {
+    let fail = |errno| errno_error(errno, &slot.shown);
+    if old.stat.denies_write() {
         return Err(fail(Errno::ACCESS));
     }
     let file = slot.mount.open_at(parent, &slot.name, OFlags::WRONLY | OFlags::APPEND).map_err(fail)?;
-    let now = Stamp::of(&fstat(&file).map_err(fail)?);
-    if now.id != old.stamp.id || now.links != 1 {
-        return Err(replaced(slot));
+    let now = FileStat::from_stat(&fstat(&file).map_err(fail)?);
+    if now.id != old.stat.id || now.links != 1 {
+        return Err(replaced_error(slot));
     }
     let before = now.size;
     let after = before + content.len() as u64;
     let (parent_path, name) = (slot.parent_path(), slot.name.clone());
     let hashed = hash_both(slot, old, content, ticket.context())?;
     if content.is_empty() {
-        return Ok(Written::kept(before, hashed.map(|(_, after)| after)));
+        return Ok(WriteResult::no_change(before, hashed.map(|(_, after)| after)));
     }
-    let intent = Intent::Append {
+    let intent = WriteIntent::Append {
         parent: parent_path,
         name,
         inode: now.id.inode,
         before,
         content: content.to_vec(),
-        change: ticket.change().as_bytes().to_vec(),
+        change: ticket.change_id().as_bytes().to_vec(),
     };
     // What the disk has of the contents after a power cut may be a part.
-    held.intend_on_disk(&intent)?;
-    let entered = slot.mount.enter(ticket, Vec::new(), vec![effect(slot, &now, after, hashed)])?;
+    held.log_intent_durably(&intent)?;
+    let entered = slot.mount.begin_change(ticket, Vec::new(), vec![effect(slot, &now, after, hashed)])?;
     if let Err(given_up) = ticket.commit() {
         drop(entered);
-        held.settle();
+        held.clear_intent();
         return Err(given_up);
     }
     let added = write_all(file.as_fd(), content)
@@ -244,62 +262,67 @@ fn append_in_place(
     if let Err(errno) = added {
         // Who is told that it failed will try again, and must not find it there already. What another program added
         // behind it stays, and so does ours.
-        let size = Stamp::of(&fstat(&file).map_err(|errno| unsynced(errno, &slot.shown))?).size;
+        let size = FileStat::from_stat(&fstat(&file).map_err(|errno| sync_error(errno, &slot.shown))?).size;
         if size > after {
-            entered.done();
-            held.settle();
-            return Err(unsynced(errno, &slot.shown));
+            entered.commit();
+            held.clear_intent();
+            return Err(sync_error(errno, &slot.shown));
         }
-        ftruncate(&file, before).map_err(|errno| unsynced(errno, &slot.shown))?;
+        ftruncate(&file, before).map_err(|errno| sync_error(errno, &slot.shown))?;
         drop(entered);
-        held.settle();
+        held.clear_intent();
         return Err(fail(errno));
     }
-    entered.done();
-    held.settle();
+    entered.commit();
+    held.clear_intent();
     // What is added is added, also when nobody can tell whether the name still leads there.
-    if slot.look_in(parent).is_ok_and(|now| now.is_none_or(|now| now.id != old.stamp.id)) {
-        return Err(replaced(slot));
+    if slot.stat_in(parent).is_ok_and(|now| now.is_none_or(|now| now.id != old.stat.id)) {
+        return Err(replaced_error(slot));
     }
     let digest = hashed.map(|(_, after)| after);
-    Ok(Written { unchanged: false, size: after, digest, created: false, links_broken: 0, collides_with: None })
+    Ok(WriteResult { unchanged: false, size: after, digest, created: false, links_broken: 0, collides_with: None })
 }
 
 /// What the file has now and what it will have, read once. Nothing where it may be written and not read.
-fn hash_both(slot: &Slot, old: &Old, content: &[u8], cx: &Context<'_>) -> Result<Option<(Digest, Digest)>, ToolError> {
-    let after = old.stamp.size + content.len() as u64;
-    if old.stamp.closed_to_readers() || after > cx.limits.hash_bytes {
+fn hash_both(
+    slot: &WriteTarget,
+    old: &CurrentFile,
+    content: &[u8],
+    cx: &CallContext<'_>,
+) -> Result<Option<(Digest, Digest)>, ToolError> {
+    let after = old.stat.size + content.len() as u64;
+    if old.stat.denies_read() || after > cx.limits.hash_bytes {
         return Ok(None);
     }
-    let bytes = match read_up_to(&old.fd, old.stamp.size, cx) {
+    let bytes = match read_up_to(&old.fd, old.stat.size, cx) {
         Ok(bytes) => bytes,
         // A descriptor that only names it.
         Err(Errno::BADF) => return Ok(None),
         Err(errno) => {
             cx.check()?;
             // Without its hash, the change could not be told from any other and taken back.
-            return Err(fault(errno, &slot.shown));
+            return Err(errno_error(errno, &slot.shown));
         }
     };
-    if bytes.len() as u64 != old.stamp.size {
-        return Err(replaced(slot));
+    if bytes.len() as u64 != old.stat.size {
+        return Err(replaced_error(slot));
     }
-    let mut hasher = Hasher::default();
+    let mut hasher = Sha256Hasher::default();
     hasher.update(&bytes);
     let before = hasher.clone().finish();
     hasher.update(content);
     Ok(Some((before, hasher.finish())))
 }
 
-fn effect(slot: &Slot, now: &Stamp, size: u64, hashed: Option<(Digest, Digest)>) -> Effect {
-    let path = show(&slot.path());
+fn effect(slot: &WriteTarget, now: &FileStat, size: u64, hashed: Option<(Digest, Digest)>) -> JournalEffect {
+    let path = escape(&slot.path());
     let (before, after) = hashed.unzip();
-    let before = State::of_file(now, before);
+    let before = FileState::of_file(now, before);
     // Its times are not known yet, and not compared where the hash is.
-    let after = State { size, mode: now.mode & 0o777, ..State::of_file(now, after) };
-    Effect::Appended { path, before, after }
+    let after = FileState { size, mode: now.mode & 0o777, ..FileState::of_file(now, after) };
+    JournalEffect::Appended { path, before, after }
 }
 
-fn replaced(slot: &Slot) -> ToolError {
+fn replaced_error(slot: &WriteTarget) -> ToolError {
     ToolError::new(ErrorKind::Conflict, format!("`{}` was replaced by another program at the same moment", slot.shown))
 }

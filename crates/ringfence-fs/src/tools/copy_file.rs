@@ -3,22 +3,23 @@
 use std::os::fd::AsFd as _;
 
 use ringfence_kernel::{
-    Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Sensitivity, Ticket, Tool, ToolError, Touch, Verb,
+    CallContext, DuplicateToolError, ErrorKind, PolicyAction, Preview, ResourceAccess, Sensitivity, Ticket, Tool,
+    ToolBinding, ToolError, ToolPlan, ToolRegistry,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Changed, check_size};
+use super::{ChangedFile, check_size};
 use crate::Fence;
 use crate::digest::Digest;
-use crate::mount::Opened;
-use crate::preview::{Contents, Diffs, changed, check_shown, check_still_there, fingerprint};
-use crate::replace::{Body, replace};
-use crate::slot::{Meant, Parents, Slot};
-use crate::stamp::Stamp;
+use crate::mount::OpenFile;
+use crate::preview::{DiffPreview, FileContents, changed_error, check_previewed, check_still_planned, fingerprint};
+use crate::replace::{FileBody, replace};
+use crate::stat::FileStat;
+use crate::write_target::{ParentPolicy, TargetKind, WriteTarget};
 
-pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
-    registry.register(CopyFile { fence: fence.clone() }, [Face::standard::<Args, Changed>("copy_file")])
+pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
+    registry.register(CopyFile { fence: fence.clone() }, [ToolBinding::standard::<Args, ChangedFile>("copy_file")])
 }
 
 struct CopyFile {
@@ -38,31 +39,32 @@ struct Args {
     overwrite: bool,
 }
 
-struct Work {
-    from: Opened,
+struct PreparedCopy {
+    from: OpenFile,
     from_shown: String,
     from_secret: bool,
-    to: Slot,
-    target: Option<Stamp>,
+    to: WriteTarget,
+    overwritten_stat: Option<FileStat>,
     /// What a person was shown of the file that is copied, and of the one that goes.
-    shown: (Option<Digest>, Option<Digest>),
+    previewed: (Option<Digest>, Option<Digest>),
 }
 
 impl Tool for CopyFile {
     type Args = Args;
-    type Work = Work;
-    type Outcome = Changed;
-    const VERBS: &'static [Verb] = &[Verb::Read, Verb::Create, Verb::Overwrite, Verb::Lose];
-    const SAME_AGAIN: bool = true;
+    type Prepared = PreparedCopy;
+    type Outcome = ChangedFile;
+    const ACTIONS: &'static [PolicyAction] =
+        &[PolicyAction::Read, PolicyAction::Create, PolicyAction::Overwrite, PolicyAction::Lose];
+    const IDEMPOTENT: bool = true;
 
-    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedCopy>, ToolError> {
         let (source, goal) = (self.fence.locate(&args.from, cx)?, self.fence.locate(&args.to, cx)?);
         let mut from = source.open_content(cx)?;
-        check_size(&format!("`{}`", source.shown), "max_copy_bytes", from.stamp.size, cx.limits.copy_bytes)?;
-        let to = Slot::find(&goal, Meant::File, Parents::MustExist)?;
-        let target = to.look()?;
+        check_size(&format!("`{}`", source.shown), "max_copy_bytes", from.stat.size, cx.limits.copy_bytes)?;
+        let to = WriteTarget::find(&goal, TargetKind::File, ParentPolicy::MustExist)?;
+        let target = to.stat()?;
         match target {
-            Some(target) if target.id == from.stamp.id => {
+            Some(target) if target.id == from.stat.id => {
                 return Err(ToolError::invalid("to", "is the same file as from"));
             }
             Some(_) if !args.overwrite => {
@@ -71,47 +73,59 @@ impl Tool for CopyFile {
             }
             _ => {}
         }
-        let read = source.place_of(&mut from, cx)?;
-        let from_secret = read.sensitive().secret;
+        let read = source.resource_of(&mut from, cx)?;
+        let from_secret = read.effective_sensitivity().secret;
         let mut touches = vec![
-            Touch { verb: Verb::Read, place: read },
-            Touch { verb: if target.is_some() { Verb::Overwrite } else { Verb::Create }, place: to.place() },
+            ResourceAccess { action: PolicyAction::Read, resource: read },
+            ResourceAccess {
+                action: if target.is_some() { PolicyAction::Overwrite } else { PolicyAction::Create },
+                resource: to.resource(),
+            },
         ];
         touches.extend(target.map(|target| to.loss(&target, cx)).transpose()?.flatten());
-        Ok(Plan {
-            touches,
-            work: Work { from, from_shown: source.shown, from_secret, to, target, shown: (None, None) },
+        Ok(ToolPlan {
+            accesses: touches,
+            prepared: PreparedCopy {
+                from,
+                from_shown: source.shown,
+                from_secret,
+                to,
+                overwritten_stat: target,
+                previewed: (None, None),
+            },
         })
     }
 
-    fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
-        let Work { from, from_shown, from_secret, to, target, shown } = work;
-        let mut text = format!("copy `{from_shown}` ({} bytes) to `{}`", from.stamp.size, to.shown);
-        let new = Contents::of(from.fd.as_fd(), &from.stamp, from_shown, cx)?;
-        let old = target.map(|target| Contents::at(to, &target, cx)).transpose()?;
-        let mut diffs = Diffs::new();
+    fn preview(&self, work: &mut PreparedCopy, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+        let PreparedCopy { from, from_shown, from_secret, to, overwritten_stat: target, previewed: shown } = work;
+        let mut text = format!("copy `{from_shown}` ({} bytes) to `{}`", from.stat.size, to.shown);
+        let new = FileContents::read_file(from.fd.as_fd(), &from.stat, from_shown, cx)?;
+        let old = target.map(|target| FileContents::read_target(to, &target, cx)).transpose()?;
+        let mut diffs = DiffPreview::new();
         if let (Some(old), Some(target)) = (&old, &target) {
             text.push_str(&format!(", replacing the file of {} bytes there", target.size));
             diffs.add(&to.shown, Some(old), Some(&new));
         }
         *shown = (new.digest, old.and_then(|old| old.digest));
-        let bound = fingerprint((from.stamp, *target, *shown));
-        let secret = *from_secret || to.place().sensitive().secret;
-        Ok(Preview::new(&text, bound).with(diffs.into_body()).secret_if(secret))
+        let bound = fingerprint((from.stat, *target, *shown));
+        let secret = *from_secret || to.resource().effective_sensitivity().secret;
+        Ok(Preview::new(&text, bound).with_body(diffs.into_body()).with_secret(secret))
     }
 
-    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Changed, ToolError> {
-        let Work { from, from_shown, from_secret, to, target, shown } = work;
-        check_still_there(&to, target.as_ref(), ticket)?;
+    fn run(&self, work: PreparedCopy, ticket: &Ticket<'_>) -> Result<ChangedFile, ToolError> {
+        let PreparedCopy { from, from_shown, from_secret, to, overwritten_stat: target, previewed: shown } = work;
+        check_still_planned(&to, target.as_ref(), ticket)?;
         let written = replace(&to, target, ticket, |old| {
             let cx = ticket.context();
-            check_shown(&to, shown.1, old, cx)?;
-            if shown.0.is_some() && shown.0 != Contents::of(from.fd.as_fd(), &from.stamp, &from_shown, cx)?.digest {
-                return Err(changed(&from_shown));
+            check_previewed(&to, shown.1, old, cx)?;
+            if shown.0.is_some()
+                && shown.0 != FileContents::read_file(from.fd.as_fd(), &from.stat, &from_shown, cx)?.digest
+            {
+                return Err(changed_error(&from_shown));
             }
-            Ok(Body::File { from: from.fd, stamp: from.stamp })
+            Ok(FileBody::File { from: from.fd, stamp: from.stat })
         })?;
-        to.keep_known(Sensitivity { secret: from_secret, protected: false });
-        Ok(Changed::new(to.shown, &written, ticket))
+        to.carry_sensitivity(Sensitivity { secret: from_secret, protected: false });
+        Ok(ChangedFile::new(to.shown, &written, ticket))
     }
 }

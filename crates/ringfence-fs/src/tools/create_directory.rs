@@ -3,7 +3,8 @@
 use std::os::fd::AsFd;
 
 use ringfence_kernel::{
-    Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+    CallContext, DuplicateToolError, ErrorKind, PolicyAction, Preview, ResourceAccess, Ticket, Tool, ToolBinding,
+    ToolError, ToolPlan, ToolRegistry,
 };
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -11,18 +12,21 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::again::{fsync, mkdirat};
-use crate::fault::{fault, unsynced};
-use crate::journal::{Effect, Form, State};
-use crate::locks::Tree;
+use crate::errno::{errno_error, sync_error};
+use crate::journal::{FileState, FileStateKind, JournalEffect};
+use crate::lock::TreeLockMode;
 use crate::mount::Durability;
-use crate::name::show;
-use crate::replace::open_as_said;
-use crate::slot::{Meant, Parents, Slot, check_directory_writable};
-use crate::stamp::Kind;
+use crate::name::escape;
+use crate::replace::chmod_past_umask;
+use crate::stat::FileKind;
+use crate::syscall::{fsync, mkdirat};
+use crate::write_target::{ParentPolicy, TargetKind, WriteTarget, check_directory_writable};
 
-pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
-    registry.register(CreateDirectory { fence: fence.clone() }, [Face::standard::<Args, Outcome>("create_directory")])
+pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
+    registry.register(
+        CreateDirectory { fence: fence.clone() },
+        [ToolBinding::standard::<Args, Outcome>("create_directory")],
+    )
 }
 
 struct CreateDirectory {
@@ -37,13 +41,13 @@ struct Args {
     path: String,
 }
 
-enum Work {
+enum PreparedMkdir {
     /// It is there.
     Exists {
         shown: String,
     },
     Make {
-        slot: Slot,
+        slot: WriteTarget,
     },
 }
 
@@ -60,76 +64,80 @@ struct Outcome {
 
 impl Tool for CreateDirectory {
     type Args = Args;
-    type Work = Work;
+    type Prepared = PreparedMkdir;
     type Outcome = Outcome;
-    const VERBS: &'static [Verb] = &[Verb::List, Verb::Create];
-    const SAME_AGAIN: bool = true;
+    const ACTIONS: &'static [PolicyAction] = &[PolicyAction::List, PolicyAction::Create];
+    const IDEMPOTENT: bool = true;
 
-    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
-        let spot = self.fence.locate(&args.path, cx)?.slashed_if(Kind::Directory);
-        let slot = Slot::find(&spot, Meant::Anything, Parents::MayBeMade)?;
-        let place = slot.place();
-        Ok(match slot.look()? {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedMkdir>, ToolError> {
+        let spot = self.fence.locate(&args.path, cx)?.allow_slash_for(FileKind::Directory);
+        let slot = WriteTarget::find(&spot, TargetKind::Any, ParentPolicy::CreateMissing)?;
+        let place = slot.resource();
+        Ok(match slot.stat()? {
             None => {
                 slot.check_not_guarded()?;
-                Plan { touches: vec![Touch { verb: Verb::Create, place }], work: Work::Make { slot } }
+                ToolPlan {
+                    accesses: vec![ResourceAccess { action: PolicyAction::Create, resource: place }],
+                    prepared: PreparedMkdir::Make { slot },
+                }
             }
-            Some(found) if found.kind == Kind::Directory => {
-                Plan { touches: vec![Touch { verb: Verb::List, place }], work: Work::Exists { shown: slot.shown } }
-            }
+            Some(found) if found.kind == FileKind::Directory => ToolPlan {
+                accesses: vec![ResourceAccess { action: PolicyAction::List, resource: place }],
+                prepared: PreparedMkdir::Exists { shown: slot.shown },
+            },
             Some(found) => {
-                let message = format!("`{}` exists already and is {}", slot.shown, found.kind.described());
+                let message = format!("`{}` exists already and is {}", slot.shown, found.kind.with_article());
                 return Err(ToolError::new(ErrorKind::AlreadyExists, message));
             }
         })
     }
 
-    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut PreparedMkdir, _: &CallContext<'_>) -> Result<Preview, ToolError> {
         let (text, fingerprint) = match work {
-            Work::Exists { shown } => (format!("the directory `{shown}` exists already"), "exists"),
-            Work::Make { slot } => (format!("create the directory `{}`", slot.shown), "make"),
+            PreparedMkdir::Exists { shown } => (format!("the directory `{shown}` exists already"), "exists"),
+            PreparedMkdir::Make { slot } => (format!("create the directory `{}`", slot.shown), "make"),
         };
         Ok(Preview::new(&text, fingerprint))
     }
 
-    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+    fn run(&self, work: PreparedMkdir, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
         let (path, created) = match work {
-            Work::Exists { shown } => (shown, false),
-            Work::Make { slot } => {
+            PreparedMkdir::Exists { shown } => (shown, false),
+            PreparedMkdir::Make { slot } => {
                 let created = make(&slot, ticket)?;
                 (slot.shown, created)
             }
         };
-        Ok(Outcome { path, created, change: created.then(|| ticket.change().to_owned()) })
+        Ok(Outcome { path, created, change: created.then(|| ticket.change_id().to_owned()) })
     }
 }
 
 /// Makes a directory with those above it. False if somebody else was faster.
-fn make(slot: &Slot, ticket: &Ticket<'_>) -> Result<bool, ToolError> {
-    let _place = slot.hold_place(Tree::Shared, ticket.context())?;
+fn make(slot: &WriteTarget, ticket: &Ticket<'_>) -> Result<bool, ToolError> {
+    let _place = slot.lock_directory(TreeLockMode::Shared, ticket.context())?;
     let made = slot.make_parents(ticket.context())?;
     let parent = made.parent.as_fd();
     check_directory_writable(parent, &slot.shown)?;
-    let after = State::to_be(Form::Directory);
+    let after = FileState::planned(FileStateKind::Directory);
     let mut effects = made.effects();
-    effects.push(Effect::Created { path: show(&slot.path()), after, image: None });
-    let entered = slot.mount.enter(ticket, Vec::new(), effects)?;
+    effects.push(JournalEffect::Created { path: escape(&slot.path()), after, image: None });
+    let entered = slot.mount.begin_change(ticket, Vec::new(), effects)?;
     ticket.commit()?;
     let created = match mkdirat(parent, slot.name.as_slice(), Mode::from_raw_mode(0o755)) {
         Ok(()) => true,
-        Err(Errno::EXIST) if slot.look_in(parent)?.is_some_and(|found| found.kind == Kind::Directory) => false,
-        Err(errno) => return Err(fault(errno, &slot.shown)),
+        Err(Errno::EXIST) if slot.stat_in(parent)?.is_some_and(|found| found.kind == FileKind::Directory) => false,
+        Err(errno) => return Err(errno_error(errno, &slot.shown)),
     };
     if created {
-        entered.done();
+        entered.commit();
         // It is there by now: with a mode that the umask made, rather than as an error about something that was done.
         if let Ok(child) = slot.mount.resolver.open_child(parent, &slot.name) {
-            let _ = open_as_said(child.as_fd(), parent, 0o755);
+            let _ = chmod_past_umask(child.as_fd(), parent, 0o755);
         }
     }
     if slot.mount.durability == Durability::Full {
-        fsync(parent).map_err(|errno| unsynced(errno, &slot.shown))?;
+        fsync(parent).map_err(|errno| sync_error(errno, &slot.shown))?;
     }
-    made.keep(slot.mount.durability, &slot.shown)?;
+    made.persist(slot.mount.durability, &slot.shown)?;
     Ok(created)
 }

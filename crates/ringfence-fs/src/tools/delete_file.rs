@@ -1,31 +1,32 @@
 //! `delete_file`: a file, a link or a directory goes away.
 
 use ringfence_kernel::{
-    Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+    CallContext, DuplicateToolError, ErrorKind, PolicyAction, Preview, ResourceAccess, Ticket, Tool, ToolBinding,
+    ToolError, ToolPlan, ToolRegistry,
 };
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::manifest::{Class, Manifest, Whole, survey, touches_below};
+use super::manifest::{EntryClass, TreeAccess, TreeManifest, accesses_below, scan_tree};
 use crate::Fence;
-use crate::again::fsync;
 use crate::digest::Digest;
-use crate::fault::{fault, unsynced};
-use crate::journal::{Effect, Look, State, Turn, cost};
-use crate::locks::{Intent, Noted, Tree};
-use crate::missing;
+use crate::errno::{errno_error, sync_error};
+use crate::journal::{DisplacementTurn, FileState, FileStateDepth, JournalEffect, cost};
+use crate::lock::{JournalRef, TreeLockMode, WriteIntent};
 use crate::mount::Durability;
-use crate::name::show;
-use crate::preview::{Contents, check_shown_at, fingerprint};
+use crate::name::escape;
+use crate::preview::{FileContents, check_previewed_at, fingerprint};
 use crate::recover::recover;
 use crate::replace::temporary_name;
-use crate::slot::{Meant, Slot, check_directory_writable, listing};
-use crate::stamp::{Kind, Stamp};
-use crate::trash::{purge, rename_away};
+use crate::stat::{FileKind, FileStat};
+use crate::suggest;
+use crate::syscall::fsync;
+use crate::trash::{purge, rename_aside};
+use crate::write_target::{TargetKind, WriteTarget, check_directory_writable, reopen_for_listing};
 
-pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
-    registry.register(DeleteFile { fence: fence.clone() }, [Face::standard::<Args, Outcome>("delete_file")])
+pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
+    registry.register(DeleteFile { fence: fence.clone() }, [ToolBinding::standard::<Args, Outcome>("delete_file")])
 }
 
 struct DeleteFile {
@@ -43,12 +44,12 @@ struct Args {
     recursive: bool,
 }
 
-struct Work {
-    slot: Slot,
-    seen: Stamp,
-    manifest: Option<Manifest>,
+struct PreparedDelete {
+    target: WriteTarget,
+    planned_stat: FileStat,
+    manifest: Option<TreeManifest>,
     /// What a person was shown of a file.
-    shown: Option<Digest>,
+    previewed: Option<Digest>,
 }
 
 /// What a delete returns.
@@ -67,28 +68,28 @@ struct Outcome {
 
 impl Tool for DeleteFile {
     type Args = Args;
-    type Work = Work;
+    type Prepared = PreparedDelete;
     type Outcome = Outcome;
-    const VERBS: &'static [Verb] = &[Verb::Delete, Verb::Lose];
-    const SAME_AGAIN: bool = true;
+    const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Delete, PolicyAction::Lose];
+    const IDEMPOTENT: bool = true;
 
-    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedDelete>, ToolError> {
         let spot = self.fence.locate(&args.path, cx)?;
-        let (slot, seen) = Slot::find_existing(&spot, Meant::Anything)?;
-        if seen.kind == Kind::Directory {
+        let (slot, seen) = WriteTarget::find_existing(&spot, TargetKind::Any)?;
+        if seen.kind == FileKind::Directory {
             slot.check_nothing_guarded_inside()?;
         }
-        let place = slot.place();
+        let place = slot.resource();
         let manifest = match seen.kind {
-            Kind::Directory => {
+            FileKind::Directory => {
                 let directory = slot.mount.resolver.open_child(slot.base(), &slot.name);
-                let directory = directory.map_err(|errno| missing::explain(&spot, errno))?;
-                let whole = [Whole::new(Verb::Delete, &place, cx)];
-                Some(survey(&slot.mount, directory, &slot.shown, |path| Class::of(&whole, path, cx), cx)?)
+                let directory = directory.map_err(|errno| suggest::path_error(&spot, errno))?;
+                let whole = [TreeAccess::new(PolicyAction::Delete, &place, cx)];
+                Some(scan_tree(&slot.mount, directory, &slot.shown, |path| EntryClass::of(&whole, path, cx), cx)?)
             }
             _ => None,
         };
-        if let Some(Manifest { entries: 1.., .. }) = &manifest
+        if let Some(TreeManifest { entries: 1.., .. }) = &manifest
             && !args.recursive
         {
             let message = format!("`{}` is a directory that is not empty", slot.shown);
@@ -96,96 +97,103 @@ impl Tool for DeleteFile {
                 ToolError::new(ErrorKind::WrongType, message).hint("set recursive to delete it with everything in it")
             );
         }
-        if let Some(Manifest { locked: Some(locked), .. }) = &manifest {
+        if let Some(TreeManifest { locked_directory: Some(locked), .. }) = &manifest {
             // Begun, it could not be finished.
             let inner = if locked.is_empty() { slot.shown.clone() } else { format!("{}/{locked}", slot.shown) };
-            return Err(fault(Errno::ACCESS, &inner));
+            return Err(errno_error(Errno::ACCESS, &inner));
         }
-        let mut touches = vec![Touch { verb: Verb::Delete, place: place.clone() }];
-        touches.extend(manifest.iter().flat_map(|manifest| touches_below(&place, &manifest.sensitive, Verb::Delete)));
+        let mut touches = vec![ResourceAccess { action: PolicyAction::Delete, resource: place.clone() }];
+        touches.extend(
+            manifest.iter().flat_map(|manifest| accesses_below(&place, &manifest.sensitive, PolicyAction::Delete)),
+        );
         let (bytes, below) = manifest.as_ref().map_or((seen.size, 0), |manifest| (manifest.bytes, manifest.entries));
         touches.extend(slot.loss_of_all(cost(bytes, below), cx)?);
-        Ok(Plan { touches, work: Work { slot, seen, manifest, shown: None } })
+        Ok(ToolPlan {
+            accesses: touches,
+            prepared: PreparedDelete { target: slot, planned_stat: seen, manifest, previewed: None },
+        })
     }
 
-    fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
-        let Work { slot, seen, manifest, shown } = work;
+    fn preview(&self, work: &mut PreparedDelete, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+        let PreparedDelete { target: slot, planned_stat: seen, manifest, previewed: shown } = work;
         let Some(manifest) = manifest else {
-            if seen.kind != Kind::File {
-                let text = format!("delete `{}`, which is {}", slot.shown, seen.kind.described());
+            if seen.kind != FileKind::File {
+                let text = format!("delete `{}`, which is {}", slot.shown, seen.kind.with_article());
                 return Ok(Preview::new(&text, fingerprint(*seen)));
             }
             let text = format!("delete `{}` ({} bytes)", slot.shown, seen.size);
-            let old = Contents::at(slot, seen, cx)?;
+            let old = FileContents::read_target(slot, seen, cx)?;
             *shown = old.digest;
-            let preview = Preview::new(&text, fingerprint((*seen, *shown))).with(old.beginning());
-            return Ok(preview.secret_if(slot.place().sensitive().secret));
+            let preview = Preview::new(&text, fingerprint((*seen, *shown))).with_body(old.head());
+            return Ok(preview.with_secret(slot.resource().effective_sensitivity().secret));
         };
-        let Manifest { entries, bytes, digest, .. } = manifest;
+        let TreeManifest { entries, bytes, digest, .. } = manifest;
         let text = format!("delete the directory `{}` with {entries} entries ({bytes} bytes)", slot.shown);
-        Ok(Preview::new(&text, fingerprint((*seen, digest))).with(manifest.to_body()))
+        Ok(Preview::new(&text, fingerprint((*seen, digest))).with_body(manifest.to_body()))
     }
 
-    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let Work { slot, seen, manifest, shown } = work;
+    fn run(&self, work: PreparedDelete, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let PreparedDelete { target: slot, planned_stat: seen, manifest, previewed: shown } = work;
         let cx = ticket.context();
         let parent = slot.base();
-        let fail = |errno| fault(errno, &slot.shown);
+        let fail = |errno| errno_error(errno, &slot.shown);
         // What is in a directory goes as it was seen: nothing may change in there meanwhile.
-        let tree = if manifest.is_some() { Tree::Alone } else { Tree::Shared };
-        let _place = slot.hold_place(tree, cx)?;
+        let tree = if manifest.is_some() { TreeLockMode::Exclusive } else { TreeLockMode::Shared };
+        let _place = slot.lock_directory(tree, cx)?;
         check_directory_writable(parent, &slot.shown)?;
-        let (held, left) = slot.mount.locks.hold(seen.id, cx)?;
+        let (held, left) = slot.mount.locks.lock(seen.id, cx)?;
         recover(&slot.mount, &held, &left)?;
-        check_same(&slot, &seen, manifest.as_ref(), ticket)?;
-        check_shown_at(&slot, shown, &seen, cx)?;
+        check_approved(&slot, &seen, manifest.as_ref(), ticket)?;
+        check_previewed_at(&slot, shown, &seen, cx)?;
         slot.judge_removal(ticket)?;
         // Once it has happened, nothing that can be had before may fail.
         let directory = match slot.mount.durability {
-            Durability::Full => Some(listing(parent).map_err(fail)?),
+            Durability::Full => Some(reopen_for_listing(parent).map_err(fail)?),
             Durability::Ordered => None,
         };
-        let state = State::at(&slot.mount, parent, &slot.name, Look::Whole, cx)?;
-        let state = state.ok_or_else(|| gone(&slot))?;
-        let away = match slot.mount.removal_image(&state, parent, Turn::default(), ticket)? {
-            Some(image) => Away::Kept(image),
-            None => Away::Temporary(temporary_name().map_err(fail)?),
+        let state = FileState::read_at(&slot.mount, parent, &slot.name, FileStateDepth::Recursive, cx)?;
+        let state = state.ok_or_else(|| gone_error(&slot))?;
+        let away = match slot.mount.removal_image(&state, parent, DisplacementTurn::default(), ticket)? {
+            Some(image) => RemovalDestination::Image(image),
+            None => RemovalDestination::Temporary(temporary_name().map_err(fail)?),
         };
-        let path = show(&slot.path());
+        let path = escape(&slot.path());
         let (note, effect) = match &away {
-            Away::Kept(image) => (
-                Intent::OneStep { change: ticket.change().as_bytes().to_vec() },
-                Effect::Removed { path, before: state, image: image.clone(), copied: false },
+            RemovalDestination::Image(image) => (
+                WriteIntent::SingleSyscall { change: ticket.change_id().as_bytes().to_vec() },
+                JournalEffect::Removed { path, before: state, image: image.clone(), copied: false },
             ),
-            Away::Temporary(name) => {
+            RemovalDestination::Temporary(name) => {
                 let (parent, name, inodes) = (slot.parent_path(), name.clone(), vec![seen.id.inode]);
-                let journal = Noted::new(ticket.change(), None);
-                (Intent::Remove { parent, name, inodes, journal }, Effect::Lost { path })
+                let journal = JournalRef::new(ticket.change_id(), None);
+                (WriteIntent::Remove { parent, name, inodes, journal }, JournalEffect::Lost { path })
             }
         };
         match &away {
-            Away::Kept(_) => held.intend(&note)?,
-            Away::Temporary(_) => held.intend_on_disk(&note)?,
+            RemovalDestination::Image(_) => held.log_intent(&note)?,
+            RemovalDestination::Temporary(_) => held.log_intent_durably(&note)?,
         }
-        let entered = slot.mount.enter(ticket, Vec::new(), vec![effect])?;
+        let entered = slot.mount.begin_change(ticket, Vec::new(), vec![effect])?;
         ticket.commit()?;
         match &away {
-            Away::Kept(image) => {
-                let keep = slot.mount.keep().ok_or_else(|| fail(Errno::NOENT))?;
+            RemovalDestination::Image(image) => {
+                let keep = slot.mount.image_store().ok_or_else(|| fail(Errno::NOENT))?;
                 let kept = (keep.fd(), image.as_bytes());
-                rename_away((parent, &slot.name), kept, seen.id, &slot.shown)?;
+                rename_aside((parent, &slot.name), kept, seen.id, &slot.shown)?;
             }
-            Away::Temporary(name) => rename_away((parent, &slot.name), (parent, name), seen.id, &slot.shown)?,
+            RemovalDestination::Temporary(name) => {
+                rename_aside((parent, &slot.name), (parent, name), seen.id, &slot.shown)?
+            }
         }
-        entered.done();
-        let synced = directory.map_or(Ok(()), fsync).map_err(|errno| unsynced(errno, &slot.shown));
+        entered.commit();
+        let synced = directory.map_or(Ok(()), fsync).map_err(|errno| sync_error(errno, &slot.shown));
         // It is gone for everybody; what cannot be taken apart now is tried again by the next who holds the lock.
         let leftover = match &away {
-            Away::Kept(_) => false,
-            Away::Temporary(name) => purge(&slot.mount, parent, name, cx).is_err(),
+            RemovalDestination::Image(_) => false,
+            RemovalDestination::Temporary(name) => purge(&slot.mount, parent, name, cx).is_err(),
         };
         if !leftover {
-            held.settle();
+            held.clear_intent();
         }
         synced?;
         let below =
@@ -197,38 +205,43 @@ impl Tool for DeleteFile {
             deleted: deleted.into_iter().take(most).collect(),
             count,
             leftover,
-            change: ticket.change().to_owned(),
+            change: ticket.change_id().to_owned(),
         })
     }
 }
 
 /// Where it goes.
-enum Away {
+enum RemovalDestination {
     /// To the journal's keep, under this name.
-    Kept(String),
+    Image(String),
     /// Beside where it was, to be taken apart.
     Temporary(Vec<u8>),
 }
 
-fn gone(slot: &Slot) -> ToolError {
+fn gone_error(slot: &WriteTarget) -> ToolError {
     let message = format!("`{}` went away since the call was planned; nothing was deleted", slot.shown);
     ToolError::new(ErrorKind::Conflict, message)
 }
 
 /// What a person approved is what goes; without a person, it must at least be the same thing.
-fn check_same(slot: &Slot, seen: &Stamp, manifest: Option<&Manifest>, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+fn check_approved(
+    slot: &WriteTarget,
+    seen: &FileStat,
+    manifest: Option<&TreeManifest>,
+    ticket: &Ticket<'_>,
+) -> Result<(), ToolError> {
     let changed = || {
         let message = format!("`{}` changed since the call was planned; nothing was deleted", slot.shown);
         ToolError::new(ErrorKind::Conflict, message)
     };
-    let now = slot.look()?.ok_or_else(changed)?;
-    if now.id != seen.id || (ticket.approved() && now != *seen) {
+    let now = slot.stat()?.ok_or_else(changed)?;
+    if now.id != seen.id || (ticket.is_approved() && now != *seen) {
         return Err(changed());
     }
-    if let (Some(manifest), true) = (manifest, ticket.approved()) {
+    if let (Some(manifest), true) = (manifest, ticket.is_approved()) {
         let directory =
-            slot.mount.resolver.open_child(slot.base(), &slot.name).map_err(|errno| fault(errno, &slot.shown))?;
-        let now = survey(&slot.mount, directory, &slot.shown, |_| Class::default(), ticket.context())?;
+            slot.mount.resolver.open_child(slot.base(), &slot.name).map_err(|errno| errno_error(errno, &slot.shown))?;
+        let now = scan_tree(&slot.mount, directory, &slot.shown, |_| EntryClass::default(), ticket.context())?;
         if now.digest != manifest.digest {
             return Err(changed());
         }

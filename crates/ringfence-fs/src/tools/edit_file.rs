@@ -4,28 +4,29 @@
 
 use memchr::memmem;
 use ringfence_kernel::{
-    Context, ErrorKind, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+    CallContext, DuplicateToolError, ErrorKind, PolicyAction, Preview, ResourceAccess, Ticket, Tool, ToolBinding,
+    ToolError, ToolPlan, ToolRegistry,
 };
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Changed, check_size, read_text};
+use super::{ChangedFile, check_size, read_text};
 use crate::Fence;
 use crate::digest::{Digest, check_match};
-use crate::fault::fault;
-use crate::fence::Given;
-use crate::preview::{Contents, Diffs, check_shown, check_still_there, fingerprint};
-use crate::replace::{Body, replace};
-use crate::slot::{Meant, Slot};
-use crate::stamp::Stamp;
+use crate::errno::errno_error;
+use crate::fence::PathArg;
+use crate::preview::{DiffPreview, FileContents, check_previewed, check_still_planned, fingerprint};
+use crate::replace::{FileBody, replace};
+use crate::stat::FileStat;
+use crate::write_target::{TargetKind, WriteTarget};
 
 /// More line numbers than this help nobody.
 const MOST_LINES: usize = 20;
 
-pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
-    let standard = Face::standard::<StandardArgs, Value>("edit_file");
-    let miniclaw = Face::miniclaw::<MiniclawArgs>("edit_file", |outcome: &Outcome| {
+pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
+    let standard = ToolBinding::standard::<StandardEditArgs, StandardEditResult>("edit_file");
+    let miniclaw = ToolBinding::miniclaw::<MiniclawEditArgs>("edit_file", |outcome: &Outcome| {
         format!("ok: replaced {} match(es) in {}", outcome.replaced, outcome.changed.path)
     });
     registry.register(EditFile { fence: fence.clone() }, [standard, miniclaw])
@@ -40,7 +41,7 @@ struct EditFile {
 /// `edits`; they are made after the first, in order, all or none.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct StandardArgs {
+struct StandardEditArgs {
     /// The file, by its path relative to the workspace.
     path: String,
     /// The text to replace.
@@ -72,7 +73,7 @@ struct StandardEdit {
 /// Replace exact text in a file in the workspace. Without `replace_all` the text must match exactly once.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct MiniclawArgs {
+struct MiniclawEditArgs {
     /// The file, by its path relative to the workspace.
     path: String,
     /// The text to replace.
@@ -85,29 +86,29 @@ struct MiniclawArgs {
 }
 
 struct Args {
-    path: Given,
-    edits: Vec<Edit>,
+    path: PathArg,
+    edits: Vec<TextEdit>,
     if_match: Option<Digest>,
 }
 
-struct Edit {
+struct TextEdit {
     old: String,
     new: String,
     all: bool,
-    matching: Matching,
+    matching: MatchCounting,
     /// What the caller's dialect calls the text to replace.
     field: &'static str,
 }
 
 /// Whether `aa` is in `aaa` once or twice, when it has to be there once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Matching {
+enum MatchCounting {
     Disjoint,
     Overlapping,
 }
 
-impl Edit {
-    fn new(edit: StandardEdit, matching: Matching, field: &'static str) -> Result<Self, ToolError> {
+impl TextEdit {
+    fn new(edit: StandardEdit, matching: MatchCounting, field: &'static str) -> Result<Self, ToolError> {
         let StandardEdit { old_text, new_text, replace_all } = edit;
         if old_text.is_empty() {
             return Err(ToolError::invalid(field, "must not be empty"));
@@ -116,10 +117,10 @@ impl Edit {
     }
 }
 
-impl TryFrom<StandardArgs> for Args {
+impl TryFrom<StandardEditArgs> for Args {
     type Error = ToolError;
 
-    fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
+    fn try_from(args: StandardEditArgs) -> Result<Self, ToolError> {
         if args.edits.as_ref().is_some_and(Vec::is_empty) {
             return Err(ToolError::invalid("edits", "must not be empty"));
         }
@@ -147,50 +148,50 @@ impl TryFrom<StandardArgs> for Args {
             }
         };
         Ok(Self {
-            path: Given::Standard(args.path),
+            path: PathArg::Standard(args.path),
             edits: edits
                 .into_iter()
-                .map(|edit| Edit::new(edit, Matching::Overlapping, "oldText"))
+                .map(|edit| TextEdit::new(edit, MatchCounting::Overlapping, "oldText"))
                 .collect::<Result<_, _>>()?,
             if_match: args.if_match_sha256.map(|hex| Digest::from_hex("ifMatchSha256", &hex)).transpose()?,
         })
     }
 }
 
-impl TryFrom<MiniclawArgs> for Args {
+impl TryFrom<MiniclawEditArgs> for Args {
     type Error = ToolError;
 
-    fn try_from(args: MiniclawArgs) -> Result<Self, ToolError> {
-        let MiniclawArgs { path, old_text, new_text, replace_all } = args;
+    fn try_from(args: MiniclawEditArgs) -> Result<Self, ToolError> {
+        let MiniclawEditArgs { path, old_text, new_text, replace_all } = args;
         let edit = StandardEdit { old_text, new_text, replace_all };
         Ok(Self {
-            path: Given::unless_blank(path),
-            edits: vec![Edit::new(edit, Matching::Disjoint, "old_text")?],
+            path: PathArg::workspace_unless_blank(path),
+            edits: vec![TextEdit::new(edit, MatchCounting::Disjoint, "old_text")?],
             if_match: None,
         })
     }
 }
 
-struct Work {
-    slot: Slot,
-    seen: Stamp,
-    edits: Vec<Edit>,
+struct PreparedEdit {
+    target: WriteTarget,
+    planned_stat: FileStat,
+    edits: Vec<TextEdit>,
     if_match: Option<Digest>,
     /// What a person was shown of the old contents.
-    shown: Option<Digest>,
+    previewed: Option<Digest>,
 }
 
 struct Outcome {
-    changed: Changed,
+    changed: ChangedFile,
     replaced: usize,
     mixed_endings: bool,
 }
 
 /// What an edit returns in the standard dialect.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Value {
+struct StandardEditResult {
     #[serde(flatten)]
-    changed: Changed,
+    changed: ChangedFile,
     /// How many matches were replaced.
     replaced: usize,
     /// True when lines end in CRLF and in LF now, and did not before.
@@ -198,7 +199,7 @@ struct Value {
     mixed_endings: bool,
 }
 
-impl From<Outcome> for Value {
+impl From<Outcome> for StandardEditResult {
     fn from(Outcome { changed, replaced, mixed_endings }: Outcome) -> Self {
         Self { changed, replaced, mixed_endings }
     }
@@ -206,26 +207,30 @@ impl From<Outcome> for Value {
 
 impl Tool for EditFile {
     type Args = Args;
-    type Work = Work;
+    type Prepared = PreparedEdit;
     type Outcome = Outcome;
-    const VERBS: &'static [Verb] = &[Verb::Read, Verb::Overwrite, Verb::Lose];
+    const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Read, PolicyAction::Overwrite, PolicyAction::Lose];
 
-    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedEdit>, ToolError> {
         let Args { path, edits, if_match } = args;
-        let spot = self.fence.locate_given(&path, cx)?;
-        let (slot, seen) = Slot::find_existing(&spot, Meant::File)?;
-        let touches = [Verb::Read, Verb::Overwrite].map(|verb| Touch { verb, place: slot.place() });
+        let spot = self.fence.locate_arg(&path, cx)?;
+        let (slot, seen) = WriteTarget::find_existing(&spot, TargetKind::File)?;
+        let touches = [PolicyAction::Read, PolicyAction::Overwrite]
+            .map(|verb| ResourceAccess { action: verb, resource: slot.resource() });
         // One that is too large to be edited is refused for that.
         let loss = slot.loss(&seen, cx)?.filter(|_| seen.size <= cx.limits.appended_file_bytes);
         let touches = touches.into_iter().chain(loss).collect();
-        Ok(Plan { touches, work: Work { slot, seen, edits, if_match, shown: None } })
+        Ok(ToolPlan {
+            accesses: touches,
+            prepared: PreparedEdit { target: slot, planned_stat: seen, edits, if_match, previewed: None },
+        })
     }
 
-    fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
-        let Work { slot, seen, edits, if_match, shown } = work;
+    fn preview(&self, work: &mut PreparedEdit, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+        let PreparedEdit { target: slot, planned_stat: seen, edits, if_match, previewed: shown } = work;
         let text = format!("replace {} piece(s) of text in `{}`", edits.len(), slot.shown);
-        let old = Contents::at(slot, seen, cx)?;
-        let mut diffs = Diffs::new();
+        let old = FileContents::read_target(slot, seen, cx)?;
+        let mut diffs = DiffPreview::new();
         let edited = match old.text() {
             Some(text) => check_match(&slot.shown, *if_match, old.digest)
                 .and_then(|()| apply_all(text, edits, &slot.shown, cx))
@@ -234,67 +239,67 @@ impl Tool for EditFile {
         };
         let failure = match edited {
             Ok(edited) => {
-                diffs.add(&slot.shown, Some(&old), Some(&Contents::given(edited.text.as_bytes())));
+                diffs.add(&slot.shown, Some(&old), Some(&FileContents::from_bytes(edited.text.as_bytes())));
                 None
             }
             Err(error) => {
                 let why = error.as_ref().map_or("it is not text that can be read", |error| error.message.as_str());
-                diffs.say(&format!("this will be refused: {why}"));
+                diffs.add_note(&format!("this will be refused: {why}"));
                 error
             }
         };
         cx.check()?;
         *shown = old.digest;
-        let preview = Preview::new(&text, fingerprint((*seen, *shown))).fails_with(failure);
-        Ok(preview.with(diffs.into_body()).secret_if(slot.place().sensitive().secret))
+        let preview = Preview::new(&text, fingerprint((*seen, *shown))).with_failure(failure);
+        Ok(preview.with_body(diffs.into_body()).with_secret(slot.resource().effective_sensitivity().secret))
     }
 
-    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let Work { slot, seen, edits, if_match, shown } = work;
-        check_still_there(&slot, Some(&seen), ticket)?;
+    fn run(&self, work: PreparedEdit, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let PreparedEdit { target: slot, planned_stat: seen, edits, if_match, previewed: shown } = work;
+        check_still_planned(&slot, Some(&seen), ticket)?;
         let (mut replaced, mut mixed_endings) = (0, false);
         let written = replace(&slot, Some(seen), ticket, |old| {
-            let Some(old) = old else { return Err(fault(Errno::NOENT, &slot.shown)) };
-            check_shown(&slot, shown, Some(old), ticket.context())?;
+            let Some(old) = old else { return Err(errno_error(Errno::NOENT, &slot.shown)) };
+            check_previewed(&slot, shown, Some(old), ticket.context())?;
             let text = read_text(&slot, old, ticket.context())?;
             check_match(&slot.shown, if_match, Some(Digest::of(text.as_bytes())))?;
             let edited = apply_all(&text, &edits, &slot.shown, ticket.context())?;
             replaced = edited.replaced;
             mixed_endings = !has_mixed_endings(&text) && has_mixed_endings(&edited.text);
-            Ok(Body::Bytes(edited.text.into_bytes()))
+            Ok(FileBody::Bytes(edited.text.into_bytes()))
         })?;
-        slot.keep_known(slot.sensitivity);
-        Ok(Outcome { changed: Changed::new(slot.shown, &written, ticket), replaced, mixed_endings })
+        slot.carry_sensitivity(slot.sensitivity);
+        Ok(Outcome { changed: ChangedFile::new(slot.shown, &written, ticket), replaced, mixed_endings })
     }
 }
 
 /// A text after its edits.
-struct Edited {
+struct EditedText {
     text: String,
     /// How many matches were replaced.
     replaced: usize,
 }
 
 /// Makes one edit after the other.
-fn apply_all(text: &str, edits: &[Edit], shown: &str, cx: &Context<'_>) -> Result<Edited, ToolError> {
-    let start = Edited { text: text.to_owned(), replaced: 0 };
+fn apply_all(text: &str, edits: &[TextEdit], shown: &str, cx: &CallContext<'_>) -> Result<EditedText, ToolError> {
+    let start = EditedText { text: text.to_owned(), replaced: 0 };
     edits.iter().try_fold(start, |before, edit| {
         let (text, count) = apply(&before.text, edit, shown, cx)?;
-        Ok(Edited { text, replaced: before.replaced + count })
+        Ok(EditedText { text, replaced: before.replaced + count })
     })
 }
 
-fn apply(text: &str, edit: &Edit, shown: &str, cx: &Context<'_>) -> Result<(String, usize), ToolError> {
+fn apply(text: &str, edit: &TextEdit, shown: &str, cx: &CallContext<'_>) -> Result<(String, usize), ToolError> {
     cx.check()?;
     let found: Vec<usize> = memmem::find_iter(text.as_bytes(), edit.old.as_bytes()).collect();
-    let Some(&first) = found.first() else { return Err(not_found(text, edit, shown)) };
+    let Some(&first) = found.first() else { return Err(not_found_error(text, edit, shown)) };
     if !edit.all {
         let count = match edit.matching {
-            Matching::Disjoint => found.len(),
-            Matching::Overlapping => overlapping(text, &edit.old, first),
+            MatchCounting::Disjoint => found.len(),
+            MatchCounting::Overlapping => count_overlapping(text, &edit.old, first),
         };
         if count > 1 {
-            return Err(ambiguous(text, edit, count, shown));
+            return Err(ambiguous_error(text, edit, count, shown));
         }
     }
     let removed = found.len() * edit.old.len();
@@ -311,12 +316,12 @@ fn has_mixed_endings(text: &str) -> bool {
 }
 
 /// Matches that may overlap, counted as far as the second.
-fn overlapping(text: &str, old: &str, first: usize) -> usize {
+fn count_overlapping(text: &str, old: &str, first: usize) -> usize {
     let next = first + text[first..].chars().next().map_or(1, char::len_utf8);
     if text[next..].contains(old) { 2 } else { 1 }
 }
 
-fn ambiguous(text: &str, edit: &Edit, count: usize, shown: &str) -> ToolError {
+fn ambiguous_error(text: &str, edit: &TextEdit, count: usize, shown: &str) -> ToolError {
     let starts = memmem::find_iter(text.as_bytes(), edit.old.as_bytes());
     let mut lines: Vec<usize> = starts.take(MOST_LINES).map(|at| line_of(text, at)).collect();
     lines.dedup();
@@ -324,7 +329,7 @@ fn ambiguous(text: &str, edit: &Edit, count: usize, shown: &str) -> ToolError {
     let message = format!(
         "{} matched multiple locations in `{shown}`: {at_least} matches, at line(s) {}",
         edit.field,
-        listed(&lines)
+        line_list(&lines)
     );
     ToolError::new(ErrorKind::AmbiguousEdit, message)
         .hint("give more of the text around the one that is meant, or replace all")
@@ -333,7 +338,7 @@ fn ambiguous(text: &str, edit: &Edit, count: usize, shown: &str) -> ToolError {
 }
 
 /// Says what may be wrong with text that is nearly there, by its line and never by its contents.
-fn not_found(text: &str, edit: &Edit, shown: &str) -> ToolError {
+fn not_found_error(text: &str, edit: &TextEdit, shown: &str) -> ToolError {
     let error = ToolError::new(ErrorKind::EditNotFound, format!("{} not found in `{shown}`", edit.field));
     let crlf = text.contains("\r\n");
     if crlf && !edit.old.contains('\r') && text.replace("\r\n", "\n").contains(&edit.old) {
@@ -381,22 +386,22 @@ fn line_of(text: &str, at: usize) -> usize {
     memchr::memchr_iter(b'\n', &text.as_bytes()[..at]).count() + 1
 }
 
-fn listed(lines: &[usize]) -> String {
+fn line_list(lines: &[usize]) -> String {
     lines.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Args, StandardArgs};
+    use super::{Args, StandardEditArgs};
 
     #[track_caller]
     fn check(arguments: &str, message: &str) {
-        let arguments: StandardArgs = serde_json::from_str(arguments).unwrap();
+        let arguments: StandardEditArgs = serde_json::from_str(arguments).unwrap();
         assert_eq!(Args::try_from(arguments).err().map(|error| error.message).as_deref(), Some(message));
     }
 
     #[test]
-    fn who_sends_half_of_an_edit_is_told_what_to_send() {
+    fn an_incomplete_edit_gets_an_error_that_names_the_missing_field() {
         check(
             r#"{"path": "a", "oldText": "x"}"#,
             "newText is missing: send path, oldText and newText (empty to remove the text)",

@@ -5,18 +5,22 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use globset::GlobSet;
 use ringfence_kernel::{
-    Context, Face, NameTaken, Place, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+    CallContext, DuplicateToolError, PolicyAction, PolicyResource, Preview, ResourceAccess, Ticket, Tool, ToolBinding,
+    ToolError, ToolPlan, ToolRegistry,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::mount::Spot;
-use crate::name::show;
-use crate::walk::{Step, Walk};
+use crate::mount::LocatedPath;
+use crate::name::escape;
+use crate::walk::{TreeWalk, WalkStep};
 
-pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
-    registry.register(FindFiles { fence: fence.clone() }, [Face::standard::<StandardArgs, Outcome>("find_files")])
+pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
+    registry.register(
+        FindFiles { fence: fence.clone() },
+        [ToolBinding::standard::<StandardFindArgs, Outcome>("find_files")],
+    )
 }
 
 struct FindFiles {
@@ -27,7 +31,7 @@ struct FindFiles {
 /// matches names at any depth. `.git` is left out.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct StandardArgs {
+struct StandardFindArgs {
     /// The directory to search, by its path relative to the workspace; `.` is the workspace itself.
     path: String,
     /// The pattern, relative to `path`; `{a,b}` matches either.
@@ -44,11 +48,11 @@ struct Args {
     most: Option<u64>,
 }
 
-impl TryFrom<StandardArgs> for Args {
+impl TryFrom<StandardFindArgs> for Args {
     type Error = ToolError;
 
-    fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
-        let StandardArgs { path, glob, max_results: most } = args;
+    fn try_from(args: StandardFindArgs) -> Result<Self, ToolError> {
+        let StandardFindArgs { path, glob, max_results: most } = args;
         let matcher = super::glob(&glob)?;
         if most == Some(0) {
             return Err(ToolError::invalid("maxResults", "must be at least 1"));
@@ -57,12 +61,12 @@ impl TryFrom<StandardArgs> for Args {
     }
 }
 
-struct Work {
-    spot: Spot,
-    place: Place,
+struct PreparedFind {
+    located: LocatedPath,
+    resource: PolicyResource,
     directory: OwnedFd,
     /// Where it really is, below the root of the mount.
-    real: String,
+    real_path: String,
     args: Args,
 }
 
@@ -82,43 +86,47 @@ struct Outcome {
 
 impl Tool for FindFiles {
     type Args = Args;
-    type Work = Work;
+    type Prepared = PreparedFind;
     type Outcome = Outcome;
-    const VERBS: &'static [Verb] = &[Verb::List];
-    const SAME_AGAIN: bool = true;
+    const ACTIONS: &'static [PolicyAction] = &[PolicyAction::List];
+    const IDEMPOTENT: bool = true;
 
-    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedFind>, ToolError> {
         let spot = self.fence.locate(&args.path, cx)?;
         let opened = spot.open_directory(cx)?;
-        let real = opened.resolved.clone().unwrap_or_else(|| spot.path.shown());
-        let place = spot.place(opened.resolved);
-        let touches = vec![Touch { verb: Verb::List, place: place.clone() }];
-        Ok(Plan { touches, work: Work { spot, place, directory: opened.fd, real, args } })
+        let real = opened.resolved.clone().unwrap_or_else(|| spot.path.display());
+        let place = spot.resource(opened.resolved);
+        let touches = vec![ResourceAccess { action: PolicyAction::List, resource: place.clone() }];
+        Ok(ToolPlan {
+            accesses: touches,
+            prepared: PreparedFind { located: spot, resource: place, directory: opened.fd, real_path: real, args },
+        })
     }
 
-    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
-        let text = format!("find `{}` in `{}`", work.args.pattern, work.spot.shown);
+    fn preview(&self, work: &mut PreparedFind, _: &CallContext<'_>) -> Result<Preview, ToolError> {
+        let text = format!("find `{}` in `{}`", work.args.pattern, work.located.shown);
         Ok(Preview::new(&text, ""))
     }
 
-    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let Work { spot, place, directory, real, args } = work;
+    fn run(&self, work: PreparedFind, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let PreparedFind { located: spot, resource: place, directory, real_path: real, args } = work;
         let cx = ticket.context();
         let most = args.most.unwrap_or(u64::MAX).min(cx.limits.find_results);
         let mut outcome = Outcome { paths: Vec::new(), truncated: false, scanned: 0, unreadable: 0 };
         let mut left = cx.limits.list_bytes;
-        let of_whole = cx.judge(&Touch { verb: Verb::List, place: place.clone() }).strictness();
-        let mut walk = Walk::new(&spot.mount, directory, &spot.shown, cx)?;
+        let of_whole =
+            cx.evaluate(&ResourceAccess { action: PolicyAction::List, resource: place.clone() }).strictness();
+        let mut walk = TreeWalk::new(&spot.mount, directory, &spot.shown, cx)?;
         while let Some(step) = walk.next()? {
-            let Step::Entry(entry) = step else { continue };
+            let WalkStep::Entry(entry) = step else { continue };
             outcome.scanned += 1;
             let path = walk.path_of(&entry.name);
             let is_directory = walk.is_directory(&entry)?;
             if !is_directory {
-                spot.mount.meet(&format!("{real}/{}", show(&path)), walk.directory()?, &entry.name);
+                spot.mount.observe(&format!("{real}/{}", escape(&path)), walk.directory()?, &entry.name);
             }
             if args.matcher.is_match(std::ffi::OsStr::from_bytes(&path)) {
-                let shown = format!("{}{}", show(&path), if is_directory { "/" } else { "" });
+                let shown = format!("{}{}", escape(&path), if is_directory { "/" } else { "" });
                 if outcome.paths.len() as u64 == most || shown.len() as u64 > left {
                     outcome.truncated = true;
                     break;
@@ -127,8 +135,8 @@ impl Tool for FindFiles {
                 outcome.paths.push(shown);
             }
             if is_directory && entry.name != b".git" {
-                let inside = Touch { verb: Verb::List, place: place.below(&show(&path)) };
-                let kept_out = cx.judge(&inside).strictness() > of_whole;
+                let inside = ResourceAccess { action: PolicyAction::List, resource: place.join(&escape(&path)) };
+                let kept_out = cx.evaluate(&inside).strictness() > of_whole;
                 if kept_out || walk.descend(&entry)?.is_err() {
                     outcome.unreadable += 1;
                 }

@@ -2,26 +2,29 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use ringfence_kernel::{Context, Face, NameTaken, Pace, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb};
+use ringfence_kernel::{
+    CallContext, DuplicateToolError, IoMode, PolicyAction, Preview, ResourceAccess, Ticket, Tool, ToolBinding,
+    ToolError, ToolPlan, ToolRegistry,
+};
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::again::readlinkat;
 use crate::content::hash;
 use crate::digest::Digest;
-use crate::fault::fault;
-use crate::known::At;
-use crate::missing;
-use crate::mount::{Spot, look};
-use crate::name::show;
+use crate::errno::errno_error;
+use crate::mount::{LocatedPath, stat};
+use crate::name::escape;
 use crate::preview::fingerprint;
-use crate::resolve::PLACE;
-use crate::stamp::{Kind, Stamp, timestamp};
+use crate::resolver::PATH_ONLY;
+use crate::sensitive_files::FileRef;
+use crate::stat::{FileKind, FileStat, timestamp};
+use crate::suggest;
+use crate::syscall::readlinkat;
 
-pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
-    registry.register(GetFileInfo { fence: fence.clone() }, [Face::standard::<Args, Outcome>("get_file_info")])
+pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
+    registry.register(GetFileInfo { fence: fence.clone() }, [ToolBinding::standard::<Args, Outcome>("get_file_info")])
 }
 
 struct GetFileInfo {
@@ -36,11 +39,11 @@ struct Args {
     path: String,
 }
 
-struct Work {
-    spot: Spot,
+struct PreparedFileInfo {
+    located: LocatedPath,
     /// The directory that has the name; nothing for the root.
     parent: Option<OwnedFd>,
-    stamp: Stamp,
+    stat: FileStat,
     secret: bool,
 }
 
@@ -69,54 +72,58 @@ struct Outcome {
 
 impl Tool for GetFileInfo {
     type Args = Args;
-    type Work = Work;
+    type Prepared = PreparedFileInfo;
     type Outcome = Outcome;
-    const VERBS: &'static [Verb] = &[Verb::List];
-    const SAME_AGAIN: bool = true;
+    const ACTIONS: &'static [PolicyAction] = &[PolicyAction::List];
+    const IDEMPOTENT: bool = true;
 
-    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedFileInfo>, ToolError> {
         let spot = self.fence.locate(&args.path, cx)?;
-        let lookup = |path: &_| spot.mount.lookup(path, PLACE, Pace::Patient);
+        let lookup = |path: &_| spot.mount.lookup(path, PATH_ONLY, IoMode::Blocking);
         let (parent, stamp, resolved) = match spot.path.split() {
             None => {
-                let found = lookup(&spot.path).map_err(|errno| missing::explain(&spot, errno))?;
-                (None, found.stamp, found.resolved)
+                let found = lookup(&spot.path).map_err(|errno| suggest::path_error(&spot, errno))?;
+                (None, found.stat, found.resolved)
             }
             Some((directory, name)) => {
-                let above = lookup(&directory).map_err(|errno| missing::explain(&spot, errno))?;
-                let found = look(above.fd.as_fd(), name).map_err(|errno| fault(errno, &spot.shown))?;
-                let stamp = found.ok_or_else(|| missing::explain(&spot, Errno::NOENT))?;
-                let resolved = above.resolved.map(|directory| format!("{directory}/{}", show(name)));
+                let above = lookup(&directory).map_err(|errno| suggest::path_error(&spot, errno))?;
+                let found = stat(above.fd.as_fd(), name).map_err(|errno| errno_error(errno, &spot.shown))?;
+                let stamp = found.ok_or_else(|| suggest::path_error(&spot, Errno::NOENT))?;
+                let resolved = above.resolved.map(|directory| format!("{directory}/{}", escape(name)));
                 (Some(above.fd), stamp, resolved)
             }
         };
-        if spot.path.must_be_directory() && stamp.kind != Kind::Directory {
-            return Err(fault(Errno::NOTDIR, &spot.shown));
+        if spot.path.must_be_directory() && stamp.kind != FileKind::Directory {
+            return Err(errno_error(Errno::NOTDIR, &spot.shown));
         }
-        let mut place = spot.place(resolved);
+        let mut place = spot.resource(resolved);
         if let (Some(parent), Some((_, name))) = (&parent, spot.path.split()) {
-            place.sensitivity = spot.mount.weigh(place.sensitive(), At { fd: parent.as_fd(), name }, &stamp);
+            place.sensitivity =
+                spot.mount.classify(place.effective_sensitivity(), FileRef { fd: parent.as_fd(), name }, &stamp);
         }
-        let secret = place.sensitive().secret;
-        Ok(Plan { touches: vec![Touch { verb: Verb::List, place }], work: Work { spot, parent, stamp, secret } })
+        let secret = place.effective_sensitivity().secret;
+        Ok(ToolPlan {
+            accesses: vec![ResourceAccess { action: PolicyAction::List, resource: place }],
+            prepared: PreparedFileInfo { located: spot, parent, stat: stamp, secret },
+        })
     }
 
-    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
-        Ok(Preview::new(&format!("describe `{}`", work.spot.shown), fingerprint(work.stamp)))
+    fn preview(&self, work: &mut PreparedFileInfo, _: &CallContext<'_>) -> Result<Preview, ToolError> {
+        Ok(Preview::new(&format!("describe `{}`", work.located.shown), fingerprint(work.stat)))
     }
 
-    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let Work { spot, parent, stamp, secret } = work;
+    fn run(&self, work: PreparedFileInfo, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let PreparedFileInfo { located: spot, parent, stat: stamp, secret } = work;
         let target = match (&parent, spot.path.split()) {
-            (Some(parent), Some((_, name))) if stamp.kind == Kind::Link => readlinkat(parent, name)
+            (Some(parent), Some((_, name))) if stamp.kind == FileKind::Link => readlinkat(parent, name)
                 .ok()
-                .map(|target| show(target.as_bytes()))
+                .map(|target| escape(target.as_bytes()))
                 .filter(|target| !target.starts_with('/')),
             _ => None,
         };
         Ok(Outcome {
             r#type: stamp.kind.name(),
-            size: if stamp.kind == Kind::Directory { 0 } else { stamp.size },
+            size: if stamp.kind == FileKind::Directory { 0 } else { stamp.size },
             mode: format!("{:04o}", stamp.mode),
             modified: timestamp(stamp.modified),
             changed: timestamp(stamp.changed),
@@ -129,12 +136,12 @@ impl Tool for GetFileInfo {
 }
 
 /// The digest of the very file that was described, if it can be had.
-fn digest(spot: &Spot, stamp: &Stamp, cx: &Context<'_>) -> Result<Option<Digest>, ToolError> {
-    if stamp.kind != Kind::File {
+fn digest(spot: &LocatedPath, stamp: &FileStat, cx: &CallContext<'_>) -> Result<Option<Digest>, ToolError> {
+    if stamp.kind != FileKind::File {
         return Ok(None);
     }
     match spot.open_content(cx) {
-        Ok(file) if file.stamp.id == stamp.id => hash(&spot.mount, &file, &spot.shown, cx),
+        Ok(file) if file.stat.id == stamp.id => hash(&spot.mount, &file, &spot.shown, cx),
         _ => Ok(None),
     }
 }

@@ -3,23 +3,24 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use ringfence_kernel::{
-    Context, Face, NameTaken, Place, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+    CallContext, DuplicateToolError, PolicyAction, PolicyResource, Preview, ResourceAccess, Ticket, Tool, ToolBinding,
+    ToolError, ToolPlan, ToolRegistry,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::fault::fault;
-use crate::fence::Given;
-use crate::mount::{Spot, look};
-use crate::name::show;
-use crate::stamp::{Kind, Stamp, timestamp};
-use crate::walk::{Ours, Step, Walk, read_directory};
+use crate::errno::errno_error;
+use crate::fence::PathArg;
+use crate::mount::{LocatedPath, stat};
+use crate::name::escape;
+use crate::stat::{FileKind, FileStat, timestamp};
+use crate::walk::{TempVisibility, TreeWalk, WalkStep, read_directory};
 
-pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
-    let standard = Face::standard::<StandardArgs, Value>("list_directory");
-    let miniclaw = Face::miniclaw::<MiniclawArgs>("list_dir", Outcome::to_text);
-    let crewagent = Face::crewagent::<CrewagentArgs, Fields>("fs.list");
+pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
+    let standard = ToolBinding::standard::<StandardListArgs, StandardListResult>("list_directory");
+    let miniclaw = ToolBinding::miniclaw::<MiniclawListArgs>("list_dir", Outcome::to_text);
+    let crewagent = ToolBinding::crewagent::<CrewagentListArgs, CrewagentListResult>("fs.list");
     registry.register(ListDirectory { fence: fence.clone() }, [standard, miniclaw, crewagent])
 }
 
@@ -30,7 +31,7 @@ struct ListDirectory {
 /// List a directory, sorted by name. Links are listed and never followed.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct StandardArgs {
+struct StandardListArgs {
     /// The directory, by its path relative to the workspace; `.` is the workspace itself.
     path: String,
     /// List everything below it.
@@ -44,7 +45,7 @@ struct StandardArgs {
 /// List the entries of a directory in the workspace.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct MiniclawArgs {
+struct MiniclawListArgs {
     /// The directory, by its path relative to the workspace; the workspace itself if left out.
     #[serde(default)]
     path: Option<String>,
@@ -53,74 +54,84 @@ struct MiniclawArgs {
 /// List the entries of a directory. Directories end in `/`; hidden entries and links are left out.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct CrewagentArgs {
+struct CrewagentListArgs {
     /// The directory, by its path from the `@` of a mount.
     path: String,
 }
 
 struct Args {
-    path: Given,
-    depth: Depth,
-    hidden: Hidden,
-    links: Links,
+    path: PathArg,
+    depth: ListDepth,
+    hidden: HiddenEntries,
+    links: LinkEntries,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Depth {
+enum ListDepth {
     One,
     All,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hidden {
-    Shown,
-    LeftOut,
+enum HiddenEntries {
+    Included,
+    Excluded,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Links {
-    Shown,
-    LeftOut,
+enum LinkEntries {
+    Included,
+    Excluded,
 }
 
-impl From<StandardArgs> for Args {
-    fn from(args: StandardArgs) -> Self {
+impl From<StandardListArgs> for Args {
+    fn from(args: StandardListArgs) -> Self {
         Self {
-            path: Given::Standard(args.path),
-            depth: if args.recursive { Depth::All } else { Depth::One },
-            hidden: if args.include_hidden { Hidden::Shown } else { Hidden::LeftOut },
-            links: Links::Shown,
+            path: PathArg::Standard(args.path),
+            depth: if args.recursive { ListDepth::All } else { ListDepth::One },
+            hidden: if args.include_hidden { HiddenEntries::Included } else { HiddenEntries::Excluded },
+            links: LinkEntries::Included,
         }
     }
 }
 
-impl From<MiniclawArgs> for Args {
-    fn from(args: MiniclawArgs) -> Self {
+impl From<MiniclawListArgs> for Args {
+    fn from(args: MiniclawListArgs) -> Self {
         let path = args.path.filter(|path| !path.trim().is_empty()).unwrap_or_else(|| ".".to_owned());
-        Self { path: Given::unless_blank(path), depth: Depth::One, hidden: Hidden::Shown, links: Links::Shown }
+        Self {
+            path: PathArg::workspace_unless_blank(path),
+            depth: ListDepth::One,
+            hidden: HiddenEntries::Included,
+            links: LinkEntries::Included,
+        }
     }
 }
 
-impl From<CrewagentArgs> for Args {
-    fn from(args: CrewagentArgs) -> Self {
-        Self { path: Given::Mounted(args.path), depth: Depth::One, hidden: Hidden::LeftOut, links: Links::LeftOut }
+impl From<CrewagentListArgs> for Args {
+    fn from(args: CrewagentListArgs) -> Self {
+        Self {
+            path: PathArg::Mounted(args.path),
+            depth: ListDepth::One,
+            hidden: HiddenEntries::Excluded,
+            links: LinkEntries::Excluded,
+        }
     }
 }
 
-struct Work {
-    spot: Spot,
-    place: Place,
+struct PreparedList {
+    located: LocatedPath,
+    resource: PolicyResource,
     directory: OwnedFd,
     /// Where it really is, below the root of the mount.
-    real: String,
-    depth: Depth,
-    hidden: Hidden,
-    links: Links,
+    real_path: String,
+    depth: ListDepth,
+    hidden: HiddenEntries,
+    links: LinkEntries,
 }
 
 struct Outcome {
     shown: String,
-    entries: Vec<(String, Stamp)>,
+    entries: Vec<(String, FileStat)>,
     total: u64,
     unreadable: u64,
     /// Names in the listed directory that a mount has too.
@@ -129,8 +140,8 @@ struct Outcome {
 
 /// What a listing returns in the standard dialect.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Value {
-    entries: Vec<ValueEntry>,
+struct StandardListResult {
+    entries: Vec<ListedEntry>,
     /// True when there are more entries than were listed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
@@ -143,7 +154,7 @@ struct Value {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct ValueEntry {
+struct ListedEntry {
     name: String,
     /// `file`, `directory` or `symlink`; rarely `fifo`, `socket` or `device`.
     r#type: &'static str,
@@ -161,7 +172,7 @@ struct ValueEntry {
 /// What a listing returns in the crewagent dialect.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Fields {
+struct CrewagentListResult {
     path: String,
     /// Names; a directory ends in `/`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -175,11 +186,12 @@ struct Fields {
     hint: Option<String>,
 }
 
-impl From<Outcome> for Fields {
+impl From<Outcome> for CrewagentListResult {
     fn from(outcome: Outcome) -> Self {
         let Outcome { shown: path, entries, total, .. } = outcome;
         let truncated = total > entries.len() as u64;
-        let name = |(name, stamp): (String, Stamp)| if stamp.kind == Kind::Directory { name + "/" } else { name };
+        let name =
+            |(name, stamp): (String, FileStat)| if stamp.kind == FileKind::Directory { name + "/" } else { name };
         let names: Vec<String> = entries.into_iter().map(name).collect();
         if !truncated {
             return Self { path, entries: Some(names), entries_preview: None, truncated, hint: None };
@@ -191,47 +203,56 @@ impl From<Outcome> for Fields {
 
 impl Tool for ListDirectory {
     type Args = Args;
-    type Work = Work;
+    type Prepared = PreparedList;
     type Outcome = Outcome;
-    const VERBS: &'static [Verb] = &[Verb::List];
-    const SAME_AGAIN: bool = true;
+    const ACTIONS: &'static [PolicyAction] = &[PolicyAction::List];
+    const IDEMPOTENT: bool = true;
 
-    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedList>, ToolError> {
         let Args { path, depth, hidden, links } = args;
-        let spot = self.fence.locate_given(&path, cx)?;
+        let spot = self.fence.locate_arg(&path, cx)?;
         let opened = spot.open_directory(cx)?;
-        let real = opened.resolved.clone().unwrap_or_else(|| spot.path.shown());
-        let place = spot.place(opened.resolved);
-        let work = Work { spot, place: place.clone(), directory: opened.fd, real, depth, hidden, links };
-        Ok(Plan { touches: vec![Touch { verb: Verb::List, place }], work })
+        let real = opened.resolved.clone().unwrap_or_else(|| spot.path.display());
+        let place = spot.resource(opened.resolved);
+        let work = PreparedList {
+            located: spot,
+            resource: place.clone(),
+            directory: opened.fd,
+            real_path: real,
+            depth,
+            hidden,
+            links,
+        };
+        Ok(ToolPlan { accesses: vec![ResourceAccess { action: PolicyAction::List, resource: place }], prepared: work })
     }
 
-    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
-        Ok(Preview::new(&format!("list `{}`", work.spot.shown), ""))
+    fn preview(&self, work: &mut PreparedList, _: &CallContext<'_>) -> Result<Preview, ToolError> {
+        Ok(Preview::new(&format!("list `{}`", work.located.shown), ""))
     }
 
-    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let shadowed = self.fence.shadowed(&work.spot);
+    fn run(&self, work: PreparedList, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let shadowed = self.fence.shadowing_aliases(&work.located);
         let outcome = match work.depth {
-            Depth::One => list(work, ticket.context()),
-            Depth::All => list_all(work, ticket.context()),
+            ListDepth::One => list(work, ticket.context()),
+            ListDepth::All => list_all(work, ticket.context()),
         };
         outcome.map(|outcome| Outcome { shadowed, ..outcome })
     }
 }
 
 /// One directory: every name is read, only those that are listed are looked at.
-fn list(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
-    let Work { spot, directory, real, hidden, links, .. } = work;
-    let mut names = read_directory(directory.as_fd(), Ours::Hidden, cx.limits.walk_entries, &spot.shown, cx)?;
+fn list(work: PreparedList, cx: &CallContext<'_>) -> Result<Outcome, ToolError> {
+    let PreparedList { located: spot, directory, real_path: real, hidden, links, .. } = work;
+    let mut names = read_directory(directory.as_fd(), TempVisibility::Hidden, cx.limits.walk_entries, &spot.shown, cx)?;
     for entry in &names {
         // Also what is not listed: another name of it may be read.
-        spot.mount.meet(&format!("{real}/{}", show(&entry.name)), directory.as_fd(), &entry.name);
+        spot.mount.observe(&format!("{real}/{}", escape(&entry.name)), directory.as_fd(), &entry.name);
     }
-    names.retain(|entry| hidden == Hidden::Shown || !entry.name.starts_with(b"."));
-    if links == Links::LeftOut {
+    names.retain(|entry| hidden == HiddenEntries::Included || !entry.name.starts_with(b"."));
+    if links == LinkEntries::Excluded {
         // Where the directory does not say what an entry is, a look does.
-        let looked = |name: &[u8]| matches!(look(directory.as_fd(), name), Ok(Some(found)) if found.kind == Kind::Link);
+        let looked =
+            |name: &[u8]| matches!(stat(directory.as_fd(), name), Ok(Some(found)) if found.kind == FileKind::Link);
         names.retain(|entry| !entry.is_link().unwrap_or_else(|| looked(&entry.name)));
     }
     let mut total = names.len() as u64;
@@ -243,8 +264,8 @@ fn list(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
     names.sort_unstable();
     let mut entries = Vec::with_capacity(names.len());
     for entry in names {
-        match look(directory.as_fd(), &entry.name).map_err(|errno| fault(errno, &spot.shown))? {
-            Some(stamp) => entries.push((show(&entry.name), stamp)),
+        match stat(directory.as_fd(), &entry.name).map_err(|errno| errno_error(errno, &spot.shown))? {
+            Some(stamp) => entries.push((escape(&entry.name), stamp)),
             // It went away since its name was read.
             None => total -= 1,
         }
@@ -253,25 +274,25 @@ fn list(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
 }
 
 /// A whole tree: past the limit, entries are only counted.
-fn list_all(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
-    let Work { spot, directory, place, real, hidden, .. } = work;
+fn list_all(work: PreparedList, cx: &CallContext<'_>) -> Result<Outcome, ToolError> {
+    let PreparedList { located: spot, directory, resource: place, real_path: real, hidden, .. } = work;
     let mut outcome =
         Outcome { shown: spot.shown.clone(), entries: Vec::new(), total: 0, unreadable: 0, shadowed: Vec::new() };
     let mut left = cx.limits.list_bytes;
-    let of_whole = cx.judge(&Touch { verb: Verb::List, place: place.clone() }).strictness();
-    let mut walk = Walk::new(&spot.mount, directory, &spot.shown, cx)?;
+    let of_whole = cx.evaluate(&ResourceAccess { action: PolicyAction::List, resource: place.clone() }).strictness();
+    let mut walk = TreeWalk::new(&spot.mount, directory, &spot.shown, cx)?;
     while let Some(step) = walk.next()? {
-        let Step::Entry(entry) = step else { continue };
-        let path = format!("{real}/{}", show(&walk.path_of(&entry.name)));
-        spot.mount.meet(&path, walk.directory()?, &entry.name);
-        if hidden == Hidden::LeftOut && entry.name.starts_with(b".") {
+        let WalkStep::Entry(entry) = step else { continue };
+        let path = format!("{real}/{}", escape(&walk.path_of(&entry.name)));
+        spot.mount.observe(&path, walk.directory()?, &entry.name);
+        if hidden == HiddenEntries::Excluded && entry.name.starts_with(b".") {
             continue;
         }
         outcome.total += 1;
         if (outcome.entries.len() as u64) < cx.limits.list_entries && left > 0 {
-            match walk.look(&entry)? {
+            match walk.stat(&entry)? {
                 Some(stamp) => {
-                    let name = show(&walk.path_of(&entry.name));
+                    let name = escape(&walk.path_of(&entry.name));
                     left = left.saturating_sub(name.len() as u64);
                     outcome.entries.push((name, stamp));
                 }
@@ -279,8 +300,11 @@ fn list_all(work: Work, cx: &Context<'_>) -> Result<Outcome, ToolError> {
             }
         }
         if walk.is_directory(&entry)? {
-            let inside = Touch { verb: Verb::List, place: place.below(&show(&walk.path_of(&entry.name))) };
-            let kept_out = cx.judge(&inside).strictness() > of_whole;
+            let inside = ResourceAccess {
+                action: PolicyAction::List,
+                resource: place.join(&escape(&walk.path_of(&entry.name))),
+            };
+            let kept_out = cx.evaluate(&inside).strictness() > of_whole;
             if kept_out || walk.descend(&entry)?.is_err() {
                 outcome.unreadable += 1;
             }
@@ -297,23 +321,23 @@ impl Outcome {
             text.push_str(&format!(" (truncated from {})", self.total));
         }
         for (name, stamp) in &self.entries {
-            let kind = if stamp.kind == Kind::Directory { "dir" } else { "file" };
+            let kind = if stamp.kind == FileKind::Directory { "dir" } else { "file" };
             text.push_str(&format!("\n- {name}\t{kind}\t{}", size_of(stamp)));
         }
         text
     }
 }
 
-impl From<Outcome> for Value {
+impl From<Outcome> for StandardListResult {
     fn from(outcome: Outcome) -> Self {
         let Outcome { entries, total, unreadable, shadowed, .. } = outcome;
         let truncated = total > entries.len() as u64;
-        let entries = entries.into_iter().map(|(name, stamp)| ValueEntry {
+        let entries = entries.into_iter().map(|(name, stamp)| ListedEntry {
             r#type: stamp.kind.name(),
             size: size_of(&stamp),
             modified: timestamp(stamp.modified),
             shadowed: shadowed.contains(&name),
-            non_utf8: std::str::from_utf8(&crate::name::read_back(&name)).is_err(),
+            non_utf8: std::str::from_utf8(&crate::name::unescape(&name)).is_err(),
             name,
         });
         Self { entries: entries.collect(), truncated, total: truncated.then_some(total), unreadable }
@@ -321,6 +345,6 @@ impl From<Outcome> for Value {
 }
 
 /// What a directory says its own size is depends on the file system and helps nobody.
-fn size_of(stamp: &Stamp) -> u64 {
-    if stamp.kind == Kind::Directory { 0 } else { stamp.size }
+fn size_of(stamp: &FileStat) -> u64 {
+    if stamp.kind == FileKind::Directory { 0 } else { stamp.size }
 }

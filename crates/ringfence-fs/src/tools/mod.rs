@@ -7,7 +7,6 @@ mod copy_file;
 mod create_directory;
 mod delete_file;
 mod edit_file;
-mod exact;
 mod find_files;
 mod get_file_info;
 mod list_directory;
@@ -16,25 +15,26 @@ mod move_file;
 mod patch_args;
 mod read_file;
 mod search_files;
+mod strict_json;
 mod undo;
 mod write_file;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
-use ringfence_kernel::{Context, ErrorKind, NameTaken, Registry, Ticket, ToolError};
+use ringfence_kernel::{CallContext, DuplicateToolError, ErrorKind, Ticket, ToolError, ToolRegistry};
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::content::{read_up_to, text_of};
-use crate::fault::fault;
-use crate::replace::{Old, Written};
-use crate::slot::Slot;
+use crate::content::{decode_text, read_up_to};
+use crate::errno::errno_error;
+use crate::replace::{CurrentFile, WriteResult};
+use crate::write_target::WriteTarget;
 
 /// Gives every file tool to a registry. The order is the order in which dialects list them.
-pub fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
+pub fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     read_file::register(registry, fence)?;
     write_file::register(registry, fence)?;
     append_file::register(registry, fence)?;
@@ -54,7 +54,7 @@ pub fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken>
 
 /// Encoding of the contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-enum Encoding {
+enum ContentEncoding {
     #[default]
     #[serde(rename = "utf-8")]
     Utf8,
@@ -62,7 +62,7 @@ enum Encoding {
     Base64,
 }
 
-impl Encoding {
+impl ContentEncoding {
     fn decode(self, content: String) -> Result<Vec<u8>, ToolError> {
         match self {
             Self::Utf8 => Ok(content.into_bytes()),
@@ -74,7 +74,7 @@ impl Encoding {
 /// What every tool that leaves a file behind replies in the standard dialect.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Changed {
+struct ChangedFile {
     /// The file, relative to the workspace.
     path: String,
     /// Its size in bytes now.
@@ -94,13 +94,13 @@ struct Changed {
     collides_with: Option<String>,
 }
 
-impl Changed {
-    fn new(shown: String, written: &Written, ticket: &Ticket<'_>) -> Self {
+impl ChangedFile {
+    fn new(shown: String, written: &WriteResult, ticket: &Ticket<'_>) -> Self {
         Self {
             path: shown,
             size: written.size,
             sha256: written.digest.map(|digest| digest.to_hex()),
-            change: (!written.unchanged).then(|| ticket.change().to_owned()),
+            change: (!written.unchanged).then(|| ticket.change_id().to_owned()),
             created: written.created,
             links_broken: written.links_broken,
             collides_with: written.collides_with.clone(),
@@ -123,14 +123,15 @@ fn check_size(what: &str, setting: &str, size: u64, limit: u64) -> Result<(), To
 }
 
 /// The text of a file that is about to be changed.
-fn read_text(slot: &Slot, old: &Old, cx: &Context<'_>) -> Result<String, ToolError> {
+fn read_text(slot: &WriteTarget, old: &CurrentFile, cx: &CallContext<'_>) -> Result<String, ToolError> {
     let what = format!("`{}`", slot.shown);
-    check_size(&what, "max_appended_file_bytes", old.stamp.size, cx.limits.appended_file_bytes)?;
-    if old.stamp.closed_to_readers() {
-        return Err(fault(Errno::ACCESS, &slot.shown));
+    check_size(&what, "max_appended_file_bytes", old.stat.size, cx.limits.appended_file_bytes)?;
+    if old.stat.denies_read() {
+        return Err(errno_error(Errno::ACCESS, &slot.shown));
     }
-    let bytes = read_up_to(&old.fd, cx.limits.appended_file_bytes, cx).map_err(|errno| fault(errno, &slot.shown))?;
-    text_of(bytes, false, &slot.shown)
+    let bytes =
+        read_up_to(&old.fd, cx.limits.appended_file_bytes, cx).map_err(|errno| errno_error(errno, &slot.shown))?;
+    decode_text(bytes, false, &slot.shown)
 }
 
 /// A pattern for paths below a directory. Without a slash it is for names, at any depth.

@@ -14,11 +14,11 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value as Json};
 
-use super::exact::Exact;
-use crate::diff::{self, FilePatch};
+use super::strict_json::StrictValue;
 use crate::digest::Digest;
-use crate::fence::Given;
-use crate::front_matter::Update;
+use crate::fence::PathArg;
+use crate::front_matter::FrontMatterUpdate;
+use crate::patch::{self, FilePatch};
 
 /// Change files by a unified diff, as `git diff` prints it: give it as `patch`. Several files are changed all or none.
 /// Context and removed lines must be in the file exactly; line numbers may be left out where these lines are in it only
@@ -26,12 +26,12 @@ use crate::front_matter::Update;
 /// with the operation `updateFrontmatter`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct StandardArgs {
+pub(super) struct StandardPatchArgs {
     /// The file to change. A diff names its files itself and needs no path; if there is one, it must be the diff's only
     /// file.
     path: Option<String>,
     /// The diff as text, or the update of a front matter.
-    patch: StandardPatch,
+    patch: PatchInput,
     /// Change the file only if it has this SHA-256 now, as `read_file` returned it. For one file only.
     if_match_sha256: Option<String>,
 }
@@ -40,12 +40,12 @@ pub(super) struct StandardArgs {
 // The same where there is no run, and so no front matter to update: its schema is most of the other one.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct DiffArgs {
+pub(super) struct DiffPatchArgs {
     /// Not needed: a diff names its files itself.
     path: Option<String>,
     /// The diff.
     #[schemars(with = "String")]
-    patch: StandardPatch,
+    patch: PatchInput,
     /// Only if the file has this SHA-256 now. For one file only.
     if_match_sha256: Option<String>,
 }
@@ -53,7 +53,7 @@ pub(super) struct DiffArgs {
 /// Update the front matter of a file in `@state`: the rest of the file stays as it is.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct CrewagentArgs {
+pub(super) struct CrewagentPatchArgs {
     /// The file, by its path from `@state/` on.
     path: String,
     /// What to change.
@@ -61,16 +61,16 @@ pub(super) struct CrewagentArgs {
     patch: Option<FrontMatterPatch>,
     // The same without the object around it, as some models write it.
     #[schemars(skip)]
-    operation: Option<Operation>,
+    operation: Option<FrontMatterOperation>,
     #[schemars(skip)]
-    update: Option<UpdateArgs>,
+    update: Option<FrontMatterUpdateArgs>,
     #[schemars(skip)]
     if_match_sha256: Option<String>,
 }
 
 /// A diff is text; an update of a front matter is an object.
 #[derive(Debug)]
-enum StandardPatch {
+enum PatchInput {
     Diff(String),
     FrontMatter(FrontMatterPatch),
 }
@@ -78,14 +78,14 @@ enum StandardPatch {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct FrontMatterPatch {
-    operation: Operation,
-    update: UpdateArgs,
+    operation: FrontMatterOperation,
+    update: FrontMatterUpdateArgs,
     /// Change the file only if it has this SHA-256 now.
     if_match_sha256: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-enum Operation {
+enum FrontMatterOperation {
     #[serde(rename = "updateFrontmatter")]
     UpdateFrontmatter,
 }
@@ -93,40 +93,40 @@ enum Operation {
 /// New values, by key.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct UpdateArgs {
+struct FrontMatterUpdateArgs {
     /// Steps that were completed; those that are listed already are not added again.
-    steps_completed: Option<Append<String>>,
+    steps_completed: Option<AppendItems<String>>,
     /// Variables to set; others stay.
-    variables: Option<Set<Variables>>,
+    variables: Option<SetValue<WorkflowVariables>>,
     /// Decisions that were made.
-    decision_log: Option<Append<Decision>>,
+    decision_log: Option<AppendItems<WorkflowDecision>>,
     /// Files that were made; those that are listed already are not added again.
-    artifacts: Option<Append<String>>,
+    artifacts: Option<AppendItems<String>>,
     /// The node of the workflow that comes next.
-    current_node_id: Option<Set<String>>,
+    current_node_id: Option<SetValue<String>>,
     /// The time of this update, as RFC 3339.
-    updated_at: Option<Set<String>>,
+    updated_at: Option<SetValue<String>>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Append<T> {
+struct AppendItems<T> {
     append: Vec<T>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Set<T> {
+struct SetValue<T> {
     set: T,
 }
 
 /// Values by name. A name that is given twice, and a number that could not be kept as it is, are refused.
 #[derive(Debug, JsonSchema)]
-struct Variables(Map<String, Json>);
+struct WorkflowVariables(Map<String, Json>);
 
-impl<'de> Deserialize<'de> for Variables {
+impl<'de> Deserialize<'de> for WorkflowVariables {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Exact::deserialize(deserializer)?.0 {
+        match StrictValue::deserialize(deserializer)?.0 {
             Json::Object(map) => Ok(Self(map)),
             _ => Err(D::Error::custom("invalid type: variables are an object")),
         }
@@ -135,7 +135,7 @@ impl<'de> Deserialize<'de> for Variables {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Decision {
+struct WorkflowDecision {
     from: String,
     to: String,
     label: String,
@@ -144,26 +144,26 @@ struct Decision {
 }
 
 pub(super) enum Args {
-    Update { path: Given, update: Update, if_match: Option<Digest> },
+    Update { path: PathArg, update: FrontMatterUpdate, if_match: Option<Digest> },
     Diff { path: Option<String>, files: Vec<FilePatch>, if_match: Option<Digest> },
 }
 
-impl TryFrom<StandardArgs> for Args {
+impl TryFrom<StandardPatchArgs> for Args {
     type Error = ToolError;
 
-    fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
-        let StandardArgs { path, patch, if_match_sha256 } = args;
+    fn try_from(args: StandardPatchArgs) -> Result<Self, ToolError> {
+        let StandardPatchArgs { path, patch, if_match_sha256 } = args;
         match patch {
-            StandardPatch::FrontMatter(mut patch) => {
+            PatchInput::FrontMatter(mut patch) => {
                 let path = path.ok_or_else(|| ToolError::invalid("path", "is missing: it names the file to update"))?;
                 if patch.if_match_sha256.is_some() && if_match_sha256.is_some() {
                     return Err(ToolError::invalid("ifMatchSha256", "is given twice"));
                 }
                 patch.if_match_sha256 = patch.if_match_sha256.or(if_match_sha256);
-                patch.of(Given::Standard(path))
+                patch.into_args(PathArg::Standard(path))
             }
-            StandardPatch::Diff(text) => {
-                let files = diff::parse(&text)?;
+            PatchInput::Diff(text) => {
+                let files = patch::parse(&text)?;
                 if if_match_sha256.is_some() && files.len() > 1 {
                     return Err(ToolError::invalid("ifMatchSha256", "is for a patch of one file"));
                 }
@@ -173,51 +173,51 @@ impl TryFrom<StandardArgs> for Args {
     }
 }
 
-impl TryFrom<DiffArgs> for Args {
+impl TryFrom<DiffPatchArgs> for Args {
     type Error = ToolError;
 
-    fn try_from(args: DiffArgs) -> Result<Self, ToolError> {
-        let DiffArgs { path, patch, if_match_sha256 } = args;
-        StandardArgs { path, patch, if_match_sha256 }.try_into()
+    fn try_from(args: DiffPatchArgs) -> Result<Self, ToolError> {
+        let DiffPatchArgs { path, patch, if_match_sha256 } = args;
+        StandardPatchArgs { path, patch, if_match_sha256 }.try_into()
     }
 }
 
-impl TryFrom<CrewagentArgs> for Args {
+impl TryFrom<CrewagentPatchArgs> for Args {
     type Error = ToolError;
 
-    fn try_from(args: CrewagentArgs) -> Result<Self, ToolError> {
-        let CrewagentArgs { path, patch, operation, update, if_match_sha256 } = args;
+    fn try_from(args: CrewagentPatchArgs) -> Result<Self, ToolError> {
+        let CrewagentPatchArgs { path, patch, operation, update, if_match_sha256 } = args;
         let patch = match (patch, operation, update) {
             (Some(patch), None, None) if if_match_sha256.is_none() => patch,
             (None, Some(operation), Some(update)) => FrontMatterPatch { operation, update, if_match_sha256 },
             _ => return Err(ToolError::invalid("patch", "must be an object with operation and update")),
         };
-        patch.of(Given::Mounted(path))
+        patch.into_args(PathArg::Mounted(path))
     }
 }
 
 impl FrontMatterPatch {
-    fn of(self, path: Given) -> Result<Args, ToolError> {
-        let Self { operation: Operation::UpdateFrontmatter, update, if_match_sha256 } = self;
+    fn into_args(self, path: PathArg) -> Result<Args, ToolError> {
+        let Self { operation: FrontMatterOperation::UpdateFrontmatter, update, if_match_sha256 } = self;
         Ok(Args::Update { path, update: update.into(), if_match: digest(if_match_sha256)? })
     }
 }
 
-impl From<UpdateArgs> for Update {
-    fn from(args: UpdateArgs) -> Self {
+impl From<FrontMatterUpdateArgs> for FrontMatterUpdate {
+    fn from(args: FrontMatterUpdateArgs) -> Self {
         let decisions = args.decision_log.map(|log| log.append).unwrap_or_default();
         Self {
             steps_completed_append: args.steps_completed.map(|steps| steps.append).unwrap_or_default(),
             artifacts_append: args.artifacts.map(|artifacts| artifacts.append).unwrap_or_default(),
             variables_set: args.variables.map(|variables| variables.set.0).unwrap_or_default(),
-            decision_log_append: decisions.into_iter().map(Decision::into_json).collect(),
+            decision_log_append: decisions.into_iter().map(WorkflowDecision::into_json).collect(),
             current_node_id: args.current_node_id.map(|node| node.set),
             updated_at: args.updated_at.map(|time| time.set),
         }
     }
 }
 
-impl Decision {
+impl WorkflowDecision {
     fn into_json(self) -> Map<String, Json> {
         let optional = [("reason", self.reason), ("decidedAt", self.decided_at)];
         let required =
@@ -231,31 +231,31 @@ fn digest(hex: Option<String>) -> Result<Option<Digest>, ToolError> {
     hex.map(|hex| Digest::from_hex("ifMatchSha256", &hex)).transpose()
 }
 
-impl<'de> Deserialize<'de> for StandardPatch {
+impl<'de> Deserialize<'de> for PatchInput {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextOrObject;
+        struct PatchInputVisitor;
 
-        impl<'de> Visitor<'de> for TextOrObject {
-            type Value = StandardPatch;
+        impl<'de> Visitor<'de> for PatchInputVisitor {
+            type Value = PatchInput;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a unified diff as text, or an object with an operation")
             }
 
-            fn visit_str<E>(self, text: &str) -> Result<StandardPatch, E> {
-                Ok(StandardPatch::Diff(text.to_owned()))
+            fn visit_str<E>(self, text: &str) -> Result<PatchInput, E> {
+                Ok(PatchInput::Diff(text.to_owned()))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<StandardPatch, A::Error> {
-                FrontMatterPatch::deserialize(MapAccessDeserializer::new(map)).map(StandardPatch::FrontMatter)
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<PatchInput, A::Error> {
+                FrontMatterPatch::deserialize(MapAccessDeserializer::new(map)).map(PatchInput::FrontMatter)
             }
         }
 
-        deserializer.deserialize_any(TextOrObject)
+        deserializer.deserialize_any(PatchInputVisitor)
     }
 }
 
-impl JsonSchema for StandardPatch {
+impl JsonSchema for PatchInput {
     fn schema_name() -> Cow<'static, str> {
         "Patch".into()
     }

@@ -3,28 +3,29 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ringfence_kernel::{
-    Context, ErrorKind, Face, NameTaken, Pace, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+    CallContext, DuplicateToolError, ErrorKind, IoMode, PolicyAction, Preview, ResourceAccess, Ticket, Tool,
+    ToolBinding, ToolError, ToolPlan, ToolRegistry,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Encoding;
+use super::ContentEncoding;
 use crate::Fence;
-use crate::content::{Hashing, Part, QUICK_BYTES, Window, read_start, read_window, text_of};
+use crate::content::{DigestMode, FileExcerpt, LineRange, NONBLOCKING_BYTES, decode_text, read_start, read_window};
 use crate::digest::Digest;
-use crate::fence::Given;
-use crate::mount::{Opened, Spot};
+use crate::fence::PathArg;
+use crate::mount::{LocatedPath, OpenFile};
 use crate::preview::fingerprint;
-use crate::stamp::{Stamp, timestamp};
+use crate::stat::{FileStat, timestamp};
 
 const BOM: char = '\u{feff}';
 
-pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
-    let standard = Face::standard::<StandardArgs, Value>("read_file");
-    let miniclaw = Face::miniclaw::<MiniclawArgs>("read_file", |outcome: &Outcome| {
+pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
+    let standard = ToolBinding::standard::<StandardReadArgs, StandardReadResult>("read_file");
+    let miniclaw = ToolBinding::miniclaw::<MiniclawReadArgs>("read_file", |outcome: &Outcome| {
         format!("ok: read {} bytes from {}\n{}", outcome.payload.len(), outcome.shown, outcome.payload)
     });
-    let crewagent = Face::crewagent::<CrewagentArgs, Fields>("fs.read");
+    let crewagent = ToolBinding::crewagent::<CrewagentReadArgs, CrewagentReadResult>("fs.read");
     registry.register(ReadFile { fence: fence.clone() }, [standard, miniclaw, crewagent])
 }
 
@@ -36,11 +37,11 @@ struct ReadFile {
 /// read the rest by lines. Use `encoding: "base64"` for files that are not text.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct StandardArgs {
+struct StandardReadArgs {
     /// The file, by its path relative to the workspace.
     path: String,
     #[serde(default)]
-    encoding: Encoding,
+    encoding: ContentEncoding,
     /// First line, counted from 1.
     #[schemars(range(min = 1))]
     start_line: Option<u64>,
@@ -52,7 +53,7 @@ struct StandardArgs {
 /// Read a UTF-8 text file from the workspace.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct MiniclawArgs {
+struct MiniclawReadArgs {
     /// The file, by its path relative to the workspace.
     path: String,
 }
@@ -61,7 +62,7 @@ struct MiniclawArgs {
 /// that matter. Keep `sha256` to prove later that you change what you read.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct CrewagentArgs {
+struct CrewagentReadArgs {
     /// The file, by its path from the `@` of a mount.
     path: String,
     /// First line to read, counted from 1.
@@ -73,65 +74,65 @@ struct CrewagentArgs {
 }
 
 struct Args {
-    path: Given,
-    encoding: Encoding,
-    window: Option<Window>,
-    oversize: Oversize,
-    hashing: Hashing,
+    path: PathArg,
+    encoding: ContentEncoding,
+    window: Option<LineRange>,
+    oversize: OversizePolicy,
+    hashing: DigestMode,
 }
 
 /// What becomes of a file that is larger than may be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Oversize {
-    Cut,
+enum OversizePolicy {
+    Truncate,
     /// Cut to so many bytes, or to the limit if that is less.
-    CutTo(usize),
+    TruncateTo(usize),
     Refuse,
 }
 
-impl TryFrom<StandardArgs> for Args {
+impl TryFrom<StandardReadArgs> for Args {
     type Error = ToolError;
 
-    fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
-        let StandardArgs { path, encoding, start_line, end_line } = args;
-        let window = window(start_line, end_line)?;
-        if window.is_some() && encoding == Encoding::Base64 {
+    fn try_from(args: StandardReadArgs) -> Result<Self, ToolError> {
+        let StandardReadArgs { path, encoding, start_line, end_line } = args;
+        let window = line_range(start_line, end_line)?;
+        if window.is_some() && encoding == ContentEncoding::Base64 {
             return Err(ToolError::invalid("encoding", "must be utf-8 when lines are asked for"));
         }
-        let path = Given::Standard(path);
-        Ok(Self { path, encoding, window, oversize: Oversize::Cut, hashing: Hashing::Wanted })
+        let path = PathArg::Standard(path);
+        Ok(Self { path, encoding, window, oversize: OversizePolicy::Truncate, hashing: DigestMode::BestEffort })
     }
 }
 
-impl TryFrom<CrewagentArgs> for Args {
+impl TryFrom<CrewagentReadArgs> for Args {
     type Error = ToolError;
 
-    fn try_from(args: CrewagentArgs) -> Result<Self, ToolError> {
+    fn try_from(args: CrewagentReadArgs) -> Result<Self, ToolError> {
         Ok(Self {
-            path: Given::Mounted(args.path),
-            encoding: Encoding::Utf8,
-            window: window(args.start_line, args.end_line)?,
-            oversize: Oversize::CutTo(50_000),
-            hashing: Hashing::Required,
+            path: PathArg::Mounted(args.path),
+            encoding: ContentEncoding::Utf8,
+            window: line_range(args.start_line, args.end_line)?,
+            oversize: OversizePolicy::TruncateTo(50_000),
+            hashing: DigestMode::Required,
         })
     }
 }
 
-impl From<MiniclawArgs> for Args {
-    fn from(args: MiniclawArgs) -> Self {
+impl From<MiniclawReadArgs> for Args {
+    fn from(args: MiniclawReadArgs) -> Self {
         Self {
-            path: Given::unless_blank(args.path),
-            encoding: Encoding::Utf8,
+            path: PathArg::workspace_unless_blank(args.path),
+            encoding: ContentEncoding::Utf8,
             window: None,
-            oversize: Oversize::Refuse,
-            hashing: Hashing::Unwanted,
+            oversize: OversizePolicy::Refuse,
+            hashing: DigestMode::Skip,
         }
     }
 }
 
-struct Work {
-    spot: Spot,
-    file: Opened,
+struct PreparedRead {
+    located: LocatedPath,
+    file: OpenFile,
     args: Args,
 }
 
@@ -139,19 +140,19 @@ struct Outcome {
     shown: String,
     /// Text as it is in the file, or base64.
     payload: String,
-    encoding: Encoding,
-    window: Option<Window>,
-    stamp: Stamp,
+    encoding: ContentEncoding,
+    window: Option<LineRange>,
+    stat: FileStat,
     truncated: bool,
     digest: Option<Digest>,
     lines: Option<u64>,
-    unsteady: bool,
+    changed_during_read: bool,
 }
 
 /// What a read returns in the standard dialect.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Value {
+struct StandardReadResult {
     content: String,
     /// Size of the whole file in bytes.
     size: u64,
@@ -177,47 +178,50 @@ struct Value {
 
 impl Tool for ReadFile {
     type Args = Args;
-    type Work = Work;
+    type Prepared = PreparedRead;
     type Outcome = Outcome;
-    const VERBS: &'static [Verb] = &[Verb::Read];
-    const SAME_AGAIN: bool = true;
-    const QUICK: bool = true;
+    const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Read];
+    const IDEMPOTENT: bool = true;
+    const SUPPORTS_NON_BLOCKING: bool = true;
 
-    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
-        let spot = self.fence.locate_given(&args.path, cx)?;
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedRead>, ToolError> {
+        let spot = self.fence.locate_arg(&args.path, cx)?;
         let mut file = spot.open_content(cx)?;
         // What takes long is better begun once, by somebody who may take long.
-        if cx.pace == Pace::Quick && (args.window.is_some() || file.stamp.size > QUICK_BYTES) {
-            return Err(cx.stall());
+        if cx.io_mode == IoMode::NonBlocking && (args.window.is_some() || file.stat.size > NONBLOCKING_BYTES) {
+            return Err(cx.would_block());
         }
-        if args.oversize == Oversize::Refuse && file.stamp.size > cx.limits.read_bytes {
-            return Err(too_large(cx));
+        if args.oversize == OversizePolicy::Refuse && file.stat.size > cx.limits.read_bytes {
+            return Err(too_large_error(cx));
         }
-        let place = spot.place_of(&mut file, cx)?;
-        Ok(Plan { touches: vec![Touch { verb: Verb::Read, place }], work: Work { spot, file, args } })
+        let place = spot.resource_of(&mut file, cx)?;
+        Ok(ToolPlan {
+            accesses: vec![ResourceAccess { action: PolicyAction::Read, resource: place }],
+            prepared: PreparedRead { located: spot, file, args },
+        })
     }
 
-    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
-        let text = format!("read `{}` ({} bytes)", work.spot.shown, work.file.stamp.size);
-        Ok(Preview::new(&text, fingerprint(work.file.stamp)))
+    fn preview(&self, work: &mut PreparedRead, _: &CallContext<'_>) -> Result<Preview, ToolError> {
+        let text = format!("read `{}` ({} bytes)", work.located.shown, work.file.stat.size);
+        Ok(Preview::new(&text, fingerprint(work.file.stat)))
     }
 
-    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let Work { spot, file, args } = work;
+    fn run(&self, work: PreparedRead, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let PreparedRead { located: spot, file, args } = work;
         let cx = ticket.context();
-        let Part { mut bytes, truncated, digest, lines, unsteady } = match args.window {
+        let FileExcerpt { mut bytes, truncated, digest, lines, changed_during_read: unsteady } = match args.window {
             None => read_start(&spot.mount, &file, args.hashing, &spot.shown, cx)?,
             Some(window) => read_window(&spot.mount, &file, window, args.hashing, &spot.shown, cx)?,
         };
-        if truncated && args.oversize == Oversize::Refuse {
-            return Err(too_large(cx));
+        if truncated && args.oversize == OversizePolicy::Refuse {
+            return Err(too_large_error(cx));
         }
-        if let (true, Oversize::CutTo(most)) = (truncated, args.oversize) {
+        if let (true, OversizePolicy::TruncateTo(most)) = (truncated, args.oversize) {
             bytes.truncate(most);
         }
         let payload = match args.encoding {
-            Encoding::Utf8 => text_of(bytes, truncated, &spot.shown)?,
-            Encoding::Base64 => STANDARD.encode(bytes),
+            ContentEncoding::Utf8 => decode_text(bytes, truncated, &spot.shown)?,
+            ContentEncoding::Base64 => STANDARD.encode(bytes),
         };
         let Args { encoding, window, .. } = args;
         Ok(Outcome {
@@ -225,19 +229,20 @@ impl Tool for ReadFile {
             payload,
             encoding,
             window,
-            stamp: file.stamp,
+            stat: file.stat,
             truncated,
             digest,
             lines,
-            unsteady,
+            changed_during_read: unsteady,
         })
     }
 }
 
-impl From<Outcome> for Value {
+impl From<Outcome> for StandardReadResult {
     fn from(outcome: Outcome) -> Self {
-        let Outcome { mut payload, stamp, .. } = outcome;
-        let from_start = outcome.encoding == Encoding::Utf8 && outcome.window.is_none_or(|window| window.first == 1);
+        let Outcome { mut payload, stat: stamp, .. } = outcome;
+        let from_start =
+            outcome.encoding == ContentEncoding::Utf8 && outcome.window.is_none_or(|window| window.first == 1);
         let bom = from_start && payload.starts_with(BOM);
         if bom {
             payload.remove(0);
@@ -251,7 +256,7 @@ impl From<Outcome> for Value {
             total_lines: outcome.lines,
             bom,
             links: Some(stamp.links).filter(|links| *links > 1),
-            changed_during_read: outcome.unsteady,
+            changed_during_read: outcome.changed_during_read,
         }
     }
 }
@@ -259,7 +264,7 @@ impl From<Outcome> for Value {
 /// What a read returns in the crewagent dialect.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Fields {
+struct CrewagentReadResult {
     path: String,
     /// Size of the whole file.
     bytes: u64,
@@ -275,9 +280,9 @@ struct Fields {
     hint: Option<String>,
 }
 
-impl From<Outcome> for Fields {
+impl From<Outcome> for CrewagentReadResult {
     fn from(outcome: Outcome) -> Self {
-        let Outcome { shown: path, payload, stamp, truncated, digest, .. } = outcome;
+        let Outcome { shown: path, payload, stat: stamp, truncated, digest, .. } = outcome;
         let (content, content_preview, hint) = if truncated {
             let hint = "the file is too large to be read whole; use fs.search, then fs.read with startLine and endLine";
             (None, Some(payload), Some(hint.to_owned()))
@@ -288,7 +293,7 @@ impl From<Outcome> for Fields {
     }
 }
 
-fn window(first: Option<u64>, last: Option<u64>) -> Result<Option<Window>, ToolError> {
+fn line_range(first: Option<u64>, last: Option<u64>) -> Result<Option<LineRange>, ToolError> {
     if first.is_none() && last.is_none() {
         return Ok(None);
     }
@@ -299,9 +304,9 @@ fn window(first: Option<u64>, last: Option<u64>) -> Result<Option<Window>, ToolE
     if last < first {
         return Err(ToolError::invalid("endLine", "must not be less than startLine"));
     }
-    Ok(Some(Window { first, last }))
+    Ok(Some(LineRange { first, last }))
 }
 
-fn too_large(cx: &Context<'_>) -> ToolError {
+fn too_large_error(cx: &CallContext<'_>) -> ToolError {
     ToolError::new(ErrorKind::ReadLimit, format!("file exceeds max_read_bytes ({})", cx.limits.read_bytes))
 }

@@ -4,7 +4,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use ringfence_kernel::{
-    Context, ErrorKind, Face, NameTaken, Pace, Place, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb,
+    CallContext, DuplicateToolError, ErrorKind, IoMode, PolicyAction, PolicyResource, Preview, ResourceAccess, Ticket,
+    Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry,
 };
 use rustix::fs::OFlags;
 use schemars::JsonSchema;
@@ -12,20 +13,22 @@ use serde::{Deserialize, Serialize};
 
 use super::glob;
 use crate::Fence;
-use crate::fence::Given;
+use crate::fence::PathArg;
+use crate::guest::GuestPath;
 use crate::ignore_rules::IgnoreRules;
-use crate::mount::Spot;
-use crate::name::read_back;
-use crate::path::GuestPath;
-use crate::resolve::CAREFUL;
-use crate::search::{Found, Hidden, Hit, Query, Scope, Start, search_file, search_tree};
+use crate::mount::LocatedPath;
+use crate::name::unescape;
+use crate::resolver::SAFE_OPEN;
+use crate::search::{
+    HiddenFiles, LineMatch, SearchQuery, SearchRoot, SearchScope, TextSearchResult, search_file, search_tree,
+};
 
 const LONGEST_PATTERN: usize = 4096;
 const MOST_CONTEXT: u64 = 20;
 
-pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
-    let standard = Face::standard::<StandardArgs, Outcome>("search_files");
-    let crewagent = Face::crewagent::<CrewagentArgs, Fields>("fs.search");
+pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
+    let standard = ToolBinding::standard::<StandardSearchArgs, Outcome>("search_files");
+    let crewagent = ToolBinding::crewagent::<CrewagentSearchArgs, CrewagentSearchResult>("fs.search");
     registry.register(SearchFiles { fence: fence.clone() }, [standard, crewagent])
 }
 
@@ -37,7 +40,7 @@ struct SearchFiles {
 /// `includeIgnored` is true; binary files and files that may hold secrets always are.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct StandardArgs {
+struct StandardSearchArgs {
     /// A file or a directory, by its path relative to the workspace; `.` is the workspace itself.
     path: String,
     /// Plain text, or a regular expression if `regex` is true.
@@ -69,7 +72,7 @@ struct StandardArgs {
 /// is shown around its match.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct CrewagentArgs {
+struct CrewagentSearchArgs {
     /// A file or a directory, by its path from the `@` of a mount.
     path: String,
     /// Plain text, or a regular expression between slashes: `/fn \w+/`, or `/todo/i` to ignore case.
@@ -86,50 +89,54 @@ struct CrewagentArgs {
 }
 
 struct Args {
-    path: Given,
+    path: PathArg,
     pattern: String,
     matcher: RegexMatcher,
     before: u64,
     after: u64,
     most: u64,
-    scope: Scope,
+    scope: SearchScope,
 }
 
-impl TryFrom<StandardArgs> for Args {
+impl TryFrom<StandardSearchArgs> for Args {
     type Error = ToolError;
 
-    fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
-        let scope = Scope {
-            hidden: if args.include_ignored { Hidden::Searched } else { Hidden::LeftOut },
+    fn try_from(args: StandardSearchArgs) -> Result<Self, ToolError> {
+        let scope = SearchScope {
+            hidden: if args.include_ignored { HiddenFiles::Searched } else { HiddenFiles::Excluded },
             ignore_files: !args.include_ignored,
-            never: &[".git"],
-            only: args.glob.as_deref().map(glob).transpose()?,
+            excluded_directories: &[".git"],
+            glob: args.glob.as_deref().map(glob).transpose()?,
         };
         let matcher = matcher(&args.pattern, args.regex, args.ignore_case)?;
-        let lines = Around { before: args.before, after: args.after, most: args.max_matches };
-        Self::new(Given::Standard(args.path), args.pattern, matcher, lines, scope)
+        let lines = SearchContext { before: args.before, after: args.after, most: args.max_matches };
+        Self::new(PathArg::Standard(args.path), args.pattern, matcher, lines, scope)
     }
 }
 
-impl TryFrom<CrewagentArgs> for Args {
+impl TryFrom<CrewagentSearchArgs> for Args {
     type Error = ToolError;
 
-    fn try_from(args: CrewagentArgs) -> Result<Self, ToolError> {
-        let scope =
-            Scope { hidden: Hidden::NotEntered, ignore_files: false, never: &[".git", "node_modules"], only: None };
+    fn try_from(args: CrewagentSearchArgs) -> Result<Self, ToolError> {
+        let scope = SearchScope {
+            hidden: HiddenFiles::FilesOnly,
+            ignore_files: false,
+            excluded_directories: &[".git", "node_modules"],
+            glob: None,
+        };
         let between = args.pattern.strip_prefix('/');
         let matcher = match between.and_then(|rest| rest.rsplit_once('/')) {
             Some((regex, "")) if !regex.is_empty() => matcher(regex, true, false)?,
             Some((regex, "i")) if !regex.is_empty() => matcher(regex, true, true)?,
             _ => matcher(&args.pattern, false, false)?,
         };
-        let lines = Around { before: args.before, after: args.after, most: args.max_matches };
-        Self::new(Given::Mounted(args.path), args.pattern, matcher, lines, scope)
+        let lines = SearchContext { before: args.before, after: args.after, most: args.max_matches };
+        Self::new(PathArg::Mounted(args.path), args.pattern, matcher, lines, scope)
     }
 }
 
 /// How much is shown of what is found.
-struct Around {
+struct SearchContext {
     before: Option<u64>,
     after: Option<u64>,
     most: Option<u64>,
@@ -137,11 +144,11 @@ struct Around {
 
 impl Args {
     fn new(
-        path: Given,
+        path: PathArg,
         pattern: String,
         matcher: RegexMatcher,
-        lines: Around,
-        scope: Scope,
+        lines: SearchContext,
+        scope: SearchScope,
     ) -> Result<Self, ToolError> {
         let within = |field, lines: Option<u64>| match lines.unwrap_or(1) {
             lines @ ..=MOST_CONTEXT => Ok(lines),
@@ -156,28 +163,28 @@ impl Args {
     }
 }
 
-struct Work {
-    spot: Spot,
-    target: Target,
+struct PreparedSearch {
+    located: LocatedPath,
+    target: SearchTarget,
     args: Args,
 }
 
-enum Target {
+enum SearchTarget {
     File(OwnedFd),
-    Tree { start: OwnedFd, place: Place },
+    Tree { start: OwnedFd, place: PolicyResource },
 }
 
 /// What a search returns.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Outcome {
-    matches: Vec<ValueMatch>,
+    matches: Vec<SearchMatch>,
     /// True when there are more matches than were returned.
     truncated: bool,
-    stats: Stats,
+    stats: SearchStats,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct ValueMatch {
+struct SearchMatch {
     path: String,
     line: u64,
     /// Where in the line the match begins, in characters, counted from 1.
@@ -190,7 +197,7 @@ struct ValueMatch {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Stats {
+struct SearchStats {
     files_scanned: u64,
     matches_found: u64,
     /// Files that are not text.
@@ -209,60 +216,63 @@ struct Stats {
 
 /// What a search returns in the crewagent dialect.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Fields {
-    matches: Vec<ValueMatch>,
+struct CrewagentSearchResult {
+    matches: Vec<SearchMatch>,
     truncated: bool,
-    stats: FieldsStats,
+    stats: CrewagentSearchStats,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct FieldsStats {
+struct CrewagentSearchStats {
     files_scanned: u64,
     matches_found: u64,
 }
 
-impl From<Outcome> for Fields {
+impl From<Outcome> for CrewagentSearchResult {
     fn from(outcome: Outcome) -> Self {
-        let Outcome { matches, truncated, stats: Stats { files_scanned, matches_found, .. } } = outcome;
-        Self { matches, truncated, stats: FieldsStats { files_scanned, matches_found } }
+        let Outcome { matches, truncated, stats: SearchStats { files_scanned, matches_found, .. } } = outcome;
+        Self { matches, truncated, stats: CrewagentSearchStats { files_scanned, matches_found } }
     }
 }
 
 impl Tool for SearchFiles {
     type Args = Args;
-    type Work = Work;
+    type Prepared = PreparedSearch;
     type Outcome = Outcome;
-    const VERBS: &'static [Verb] = &[Verb::Read];
-    const SAME_AGAIN: bool = true;
+    const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Read];
+    const IDEMPOTENT: bool = true;
 
-    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
-        let spot = self.fence.locate_given(&args.path, cx)?;
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedSearch>, ToolError> {
+        let spot = self.fence.locate_arg(&args.path, cx)?;
         let (target, place) = match spot.open_directory(cx) {
             Ok(opened) => {
-                let place = spot.place(opened.resolved);
-                (Target::Tree { start: opened.fd, place: place.clone() }, place)
+                let place = spot.resource(opened.resolved);
+                (SearchTarget::Tree { start: opened.fd, place: place.clone() }, place)
             }
             Err(error) if error.kind == ErrorKind::WrongType => {
                 let mut opened = spot.open_content(cx)?;
-                let place = spot.place_of(&mut opened, cx)?;
-                (Target::File(opened.fd), place)
+                let place = spot.resource_of(&mut opened, cx)?;
+                (SearchTarget::File(opened.fd), place)
             }
             Err(error) => return Err(error),
         };
-        Ok(Plan { touches: vec![Touch { verb: Verb::Read, place }], work: Work { spot, target, args } })
+        Ok(ToolPlan {
+            accesses: vec![ResourceAccess { action: PolicyAction::Read, resource: place }],
+            prepared: PreparedSearch { located: spot, target, args },
+        })
     }
 
-    fn preview(&self, work: &mut Work, _: &Context<'_>) -> Result<Preview, ToolError> {
-        let text = format!("search `{}` in `{}`", work.args.pattern, work.spot.shown);
+    fn preview(&self, work: &mut PreparedSearch, _: &CallContext<'_>) -> Result<Preview, ToolError> {
+        let text = format!("search `{}` in `{}`", work.args.pattern, work.located.shown);
         Ok(Preview::new(&text, ""))
     }
 
-    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let Work { spot, target, args } = work;
+    fn run(&self, work: PreparedSearch, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let PreparedSearch { located: spot, target, args } = work;
         let cx = ticket.context();
         let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-        let query = Query {
+        let query = SearchQuery {
             matcher: args.matcher,
             before: count(args.before),
             after: count(args.after),
@@ -270,10 +280,11 @@ impl Tool for SearchFiles {
             scope: args.scope,
         };
         let found = match target {
-            Target::File(file) => search_file(&query, file, cx)?,
-            Target::Tree { start, place } => {
-                let rules = rules_above(&spot, place.resolved.as_deref().unwrap_or(&place.given), cx);
-                search_tree(&query, &spot.mount, start, rules, Start { shown: &spot.shown, place: &place }, cx)?
+            SearchTarget::File(file) => search_file(&query, file, cx)?,
+            SearchTarget::Tree { start, place } => {
+                let rules =
+                    ignore_rules_above(&spot, place.resolved_path.as_deref().unwrap_or(&place.requested_path), cx);
+                search_tree(&query, &spot.mount, start, rules, SearchRoot { shown: &spot.shown, resource: &place }, cx)?
             }
         };
         Ok(Outcome::new(found, &spot, cx.limits.search_bytes))
@@ -282,18 +293,18 @@ impl Tool for SearchFiles {
 
 impl Outcome {
     /// As many matches as fit.
-    fn new(found: Found, spot: &Spot, most_bytes: u64) -> Self {
-        let Found { hits, mut truncated, scanned, skipped } = found;
+    fn new(found: TextSearchResult, spot: &LocatedPath, most_bytes: u64) -> Self {
+        let TextSearchResult { hits, mut truncated, scanned, skipped } = found;
         let matches_found = hits.len() as u64;
         let mut left = most_bytes;
         let mut matches = Vec::with_capacity(hits.len());
-        for Hit { path, line, column, text, before, after } in hits {
+        for LineMatch { path, line, column, text, before, after } in hits {
             let path = match (path.is_empty(), spot.shown.as_str()) {
                 (true, shown) => shown.to_owned(),
                 (false, ".") => path,
                 (false, shown) => format!("{shown}/{path}"),
             };
-            let found = ValueMatch { path, line, column, text, before, after };
+            let found = SearchMatch { path, line, column, text, before, after };
             // Counted as it will be written: what has to be escaped takes more.
             let size = serde_json::to_string(&found).map_or(u64::MAX, |text| text.len() as u64);
             let Some(rest) = left.checked_sub(size) else {
@@ -303,7 +314,7 @@ impl Outcome {
             left = rest;
             matches.push(found);
         }
-        let stats = Stats {
+        let stats = SearchStats {
             files_scanned: scanned,
             matches_found,
             skipped_binary: skipped.binary,
@@ -316,17 +327,17 @@ impl Outcome {
 }
 
 /// The ignore rules of the directories above the one that is searched.
-fn rules_above(spot: &Spot, real: &str, cx: &Context<'_>) -> IgnoreRules {
+fn ignore_rules_above(spot: &LocatedPath, real: &str, cx: &CallContext<'_>) -> IgnoreRules {
     let mut rules = IgnoreRules::default();
-    let bytes = read_back(real);
+    let bytes = unescape(real);
     if bytes == b"." {
         return rules;
     }
     let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
     for end in std::iter::once(0).chain(ends) {
         let (above, below) = (&bytes[..end], bytes[end..].strip_prefix(b"/").unwrap_or(&bytes[end..]));
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL;
-        if let Ok(directory) = spot.mount.lookup(&GuestPath::real(above), flags, Pace::Patient) {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN;
+        if let Ok(directory) = spot.mount.lookup(&GuestPath::from_kernel(above), flags, IoMode::Blocking) {
             rules.enter_above(&spot.mount, directory.fd.as_fd(), below, cx);
         }
     }

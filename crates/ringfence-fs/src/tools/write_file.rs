@@ -1,25 +1,28 @@
 //! `write_file`: a file with exactly these contents.
 
-use ringfence_kernel::{Context, Face, NameTaken, Plan, Preview, Registry, Ticket, Tool, ToolError, Touch, Verb};
+use ringfence_kernel::{
+    CallContext, DuplicateToolError, PolicyAction, Preview, ResourceAccess, Ticket, Tool, ToolBinding, ToolError,
+    ToolPlan, ToolRegistry,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Changed, Encoding, check_size};
+use super::{ChangedFile, ContentEncoding, check_size};
 use crate::Fence;
 use crate::content::hash_up_to;
 use crate::digest::{Digest, check_match};
-use crate::fence::Given;
-use crate::preview::{Contents, Diffs, check_shown, check_still_there, fingerprint};
-use crate::replace::{Body, replace};
-use crate::slot::{Meant, Parents, Slot};
-use crate::stamp::Stamp;
+use crate::fence::PathArg;
+use crate::preview::{DiffPreview, FileContents, check_previewed, check_still_planned, fingerprint};
+use crate::replace::{FileBody, replace};
+use crate::stat::FileStat;
+use crate::write_target::{ParentPolicy, TargetKind, WriteTarget};
 
-pub(super) fn register(registry: &mut Registry, fence: &Fence) -> Result<(), NameTaken> {
-    let standard = Face::standard::<StandardArgs, Changed>("write_file");
-    let miniclaw = Face::miniclaw::<MiniclawArgs>("write_file", |changed: &Changed| {
+pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
+    let standard = ToolBinding::standard::<StandardWriteArgs, ChangedFile>("write_file");
+    let miniclaw = ToolBinding::miniclaw::<MiniclawWriteArgs>("write_file", |changed: &ChangedFile| {
         format!("ok: wrote {} bytes to {}", changed.size, changed.path)
     });
-    let crewagent = Face::crewagent::<CrewagentArgs, Fields>("fs.write");
+    let crewagent = ToolBinding::crewagent::<CrewagentWriteArgs, CrewagentWriteResult>("fs.write");
     registry.register(WriteFile { fence: fence.clone() }, [standard, miniclaw, crewagent])
 }
 
@@ -31,13 +34,13 @@ struct WriteFile {
 /// use `edit_file`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct StandardArgs {
+struct StandardWriteArgs {
     /// The file, by its path relative to the workspace.
     path: String,
     /// New contents.
     content: String,
     #[serde(default)]
-    encoding: Encoding,
+    encoding: ContentEncoding,
     /// Create missing parent directories.
     #[serde(default)]
     create_dirs: bool,
@@ -48,7 +51,7 @@ struct StandardArgs {
 /// Write a text file in the workspace: create it, or replace its contents. Missing directories are created.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct MiniclawArgs {
+struct MiniclawWriteArgs {
     /// The file, by its path relative to the workspace.
     path: String,
     /// The new contents of the file.
@@ -58,7 +61,7 @@ struct MiniclawArgs {
 /// Write a text file: create it, or replace its contents. Missing directories are created.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct CrewagentArgs {
+struct CrewagentWriteArgs {
     /// The file, by its path from the `@` of a mount that may be written.
     path: String,
     /// The new contents of the file.
@@ -70,123 +73,126 @@ struct CrewagentArgs {
 /// What a write returns in the crewagent dialect.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Fields {
+struct CrewagentWriteResult {
     path: String,
     bytes_written: u64,
     sha256_after: Option<String>,
 }
 
-impl From<Changed> for Fields {
-    fn from(changed: Changed) -> Self {
+impl From<ChangedFile> for CrewagentWriteResult {
+    fn from(changed: ChangedFile) -> Self {
         Self { path: changed.path, bytes_written: changed.size, sha256_after: changed.sha256 }
     }
 }
 
 struct Args {
-    path: Given,
+    path: PathArg,
     content: Vec<u8>,
-    parents: Parents,
+    parents: ParentPolicy,
     if_match: Option<Digest>,
 }
 
-impl TryFrom<StandardArgs> for Args {
+impl TryFrom<StandardWriteArgs> for Args {
     type Error = ToolError;
 
-    fn try_from(args: StandardArgs) -> Result<Self, ToolError> {
+    fn try_from(args: StandardWriteArgs) -> Result<Self, ToolError> {
         Ok(Self {
-            path: Given::Standard(args.path),
+            path: PathArg::Standard(args.path),
             content: args.encoding.decode(args.content)?,
-            parents: if args.create_dirs { Parents::MayBeMade } else { Parents::MustExist },
+            parents: if args.create_dirs { ParentPolicy::CreateMissing } else { ParentPolicy::MustExist },
             if_match: args.if_match_sha256.map(|hex| Digest::from_hex("ifMatchSha256", &hex)).transpose()?,
         })
     }
 }
 
-impl TryFrom<CrewagentArgs> for Args {
+impl TryFrom<CrewagentWriteArgs> for Args {
     type Error = ToolError;
 
-    fn try_from(args: CrewagentArgs) -> Result<Self, ToolError> {
+    fn try_from(args: CrewagentWriteArgs) -> Result<Self, ToolError> {
         Ok(Self {
-            path: Given::Mounted(args.path),
+            path: PathArg::Mounted(args.path),
             content: args.content.into_bytes(),
-            parents: Parents::MayBeMade,
+            parents: ParentPolicy::CreateMissing,
             if_match: args.if_match_sha256.map(|hex| Digest::from_hex("ifMatchSha256", &hex)).transpose()?,
         })
     }
 }
 
-impl From<MiniclawArgs> for Args {
-    fn from(args: MiniclawArgs) -> Self {
+impl From<MiniclawWriteArgs> for Args {
+    fn from(args: MiniclawWriteArgs) -> Self {
         Self {
-            path: Given::unless_blank(args.path),
+            path: PathArg::workspace_unless_blank(args.path),
             content: args.content.into_bytes(),
-            parents: Parents::MayBeMade,
+            parents: ParentPolicy::CreateMissing,
             if_match: None,
         }
     }
 }
 
-struct Work {
-    slot: Slot,
-    seen: Option<Stamp>,
+struct PreparedWrite {
+    target: WriteTarget,
+    planned_stat: Option<FileStat>,
     content: Vec<u8>,
     if_match: Option<Digest>,
     /// What a person was shown of the old contents.
-    shown: Option<Digest>,
+    previewed: Option<Digest>,
 }
 
 impl Tool for WriteFile {
     type Args = Args;
-    type Work = Work;
-    type Outcome = Changed;
-    const VERBS: &'static [Verb] = &[Verb::Create, Verb::Overwrite, Verb::Lose];
-    const SAME_AGAIN: bool = true;
+    type Prepared = PreparedWrite;
+    type Outcome = ChangedFile;
+    const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Create, PolicyAction::Overwrite, PolicyAction::Lose];
+    const IDEMPOTENT: bool = true;
 
-    fn plan(&self, args: Args, cx: &Context<'_>) -> Result<Plan<Work>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedWrite>, ToolError> {
         let Args { path, content, parents, if_match } = args;
-        let spot = self.fence.locate_given(&path, cx)?;
+        let spot = self.fence.locate_arg(&path, cx)?;
         check_size("content", "max_write_bytes", content.len() as u64, cx.limits.write_bytes)?;
-        let slot = Slot::find(&spot, Meant::File, parents)?;
-        let seen = slot.look()?;
-        let verb = if seen.is_some() { Verb::Overwrite } else { Verb::Create };
-        let mut touches = vec![Touch { verb, place: slot.place() }];
+        let slot = WriteTarget::find(&spot, TargetKind::File, parents)?;
+        let seen = slot.stat()?;
+        let verb = if seen.is_some() { PolicyAction::Overwrite } else { PolicyAction::Create };
+        let mut touches = vec![ResourceAccess { action: verb, resource: slot.resource() }];
         touches.extend(seen.map(|seen| slot.loss(&seen, cx)).transpose()?.flatten());
-        Ok(Plan { touches, work: Work { slot, seen, content, if_match, shown: None } })
+        Ok(ToolPlan {
+            accesses: touches,
+            prepared: PreparedWrite { target: slot, planned_stat: seen, content, if_match, previewed: None },
+        })
     }
 
-    fn preview(&self, work: &mut Work, cx: &Context<'_>) -> Result<Preview, ToolError> {
-        let Work { slot, seen, content, if_match, shown } = work;
+    fn preview(&self, work: &mut PreparedWrite, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+        let PreparedWrite { target: slot, planned_stat: seen, content, if_match, previewed: shown } = work;
         let text = match seen {
             Some(seen) => format!("replace `{}` ({} bytes) by {} bytes", slot.shown, seen.size, content.len()),
             None => format!("create `{}` with {} bytes", slot.shown, content.len()),
         };
-        let old = seen.map(|seen| Contents::at(slot, &seen, cx)).transpose()?;
-        let mut diffs = Diffs::new();
-        diffs.add(&slot.shown, old.as_ref(), Some(&Contents::given(content)));
+        let old = seen.map(|seen| FileContents::read_target(slot, &seen, cx)).transpose()?;
+        let mut diffs = DiffPreview::new();
+        diffs.add(&slot.shown, old.as_ref(), Some(&FileContents::from_bytes(content)));
         *shown = old.as_ref().and_then(|old| old.digest);
         let bound = fingerprint((*seen, *shown));
         // Of a file that is too large to be read here it is not known.
         let is_known = old.is_none() || shown.is_some();
         let failure = check_match(&slot.shown, if_match.filter(|_| is_known), *shown).err();
         Ok(Preview::new(&text, bound)
-            .fails_with(failure)
-            .with(diffs.into_body())
-            .secret_if(slot.place().sensitive().secret))
+            .with_failure(failure)
+            .with_body(diffs.into_body())
+            .with_secret(slot.resource().effective_sensitivity().secret))
     }
 
-    fn run(&self, work: Work, ticket: &Ticket<'_>) -> Result<Changed, ToolError> {
-        let Work { slot, seen, content, if_match, shown } = work;
-        check_still_there(&slot, seen.as_ref(), ticket)?;
+    fn run(&self, work: PreparedWrite, ticket: &Ticket<'_>) -> Result<ChangedFile, ToolError> {
+        let PreparedWrite { target: slot, planned_stat: seen, content, if_match, previewed: shown } = work;
+        check_still_planned(&slot, seen.as_ref(), ticket)?;
         let written = replace(&slot, seen, ticket, |old| {
-            check_shown(&slot, shown, old, ticket.context())?;
+            check_previewed(&slot, shown, old, ticket.context())?;
             if if_match.is_some() {
-                let hash = |old: &crate::replace::Old| {
-                    hash_up_to(std::os::fd::AsFd::as_fd(&old.fd), old.stamp.size, &slot.shown, ticket.context())
+                let hash = |old: &crate::replace::CurrentFile| {
+                    hash_up_to(std::os::fd::AsFd::as_fd(&old.fd), old.stat.size, &slot.shown, ticket.context())
                 };
                 check_match(&slot.shown, if_match, old.map(hash).transpose()?)?;
             }
-            Ok(Body::Bytes(content))
+            Ok(FileBody::Bytes(content))
         })?;
-        Ok(Changed::new(slot.shown, &written, ticket))
+        Ok(ChangedFile::new(slot.shown, &written, ticket))
     }
 }

@@ -2,45 +2,45 @@
 
 use std::collections::BTreeSet;
 
-use ringfence_kernel::{Context, Dialect, ErrorKind, Limits, Pace, Signal, ToolError, visible_line};
+use ringfence_kernel::{CallContext, CallLimits, CommitState, Dialect, ErrorKind, IoMode, ToolError, sanitize_line};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::schema::{Shape, violations};
-use super::{State, WORKFLOW_FILE};
-use crate::content::{Hashing, read_start};
-use crate::mount::{Rights, Spot};
-use crate::slot::STATE_ALIAS;
+use super::schema::{WorkflowSchema, violations};
+use super::{WORKFLOW_FILE, WorkflowState};
+use crate::content::{DigestMode, read_start};
+use crate::mount::{LocatedPath, MountAccess};
+use crate::write_target::STATE_ALIAS;
 use crate::{Fence, FenceError};
 
 /// No graph is larger than this.
-const LARGEST: u64 = 1 << 20;
+const MAX_GRAPH_BYTES: u64 = 1 << 20;
 
 /// Where a graph is to be found.
 #[derive(Clone, Debug)]
-pub struct GraphSource {
-    spot: Spot,
+pub struct WorkflowGraphSource {
+    located: LocatedPath,
 }
 
 /// A graph that was checked.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Graph {
+pub struct WorkflowGraph {
     pub entry_node_id: String,
-    nodes: Vec<Node>,
-    edges: Vec<Edge>,
+    nodes: Vec<WorkflowNode>,
+    edges: Vec<WorkflowEdge>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Node {
+struct WorkflowNode {
     id: String,
     agent_id: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Edge {
+struct WorkflowEdge {
     from: String,
     to: String,
     label: String,
@@ -48,29 +48,31 @@ struct Edge {
     condition_text: Option<String>,
 }
 
-impl GraphSource {
+impl WorkflowGraphSource {
     /// A file on a read-only mount: a graph that the agent could rewrite would not bind it.
     pub fn new(fence: &Fence, path: &str) -> Result<Self, FenceError> {
         let refuse = |problem: String| FenceError::Graph { path: path.to_owned(), problem };
         let spot = fence.find(path).map_err(|error| refuse(error.message))?;
         match spot.mount.rights {
-            Rights::ReadOnly => Ok(Self { spot }),
-            Rights::ReadWrite => Err(refuse("it must be on a read-only mount, where no tool can change it".to_owned())),
+            MountAccess::ReadOnly => Ok(Self { located: spot }),
+            MountAccess::ReadWrite => {
+                Err(refuse("it must be on a read-only mount, where no tool can change it".to_owned()))
+            }
         }
     }
 
     /// Reads the graph and checks it.
-    pub fn load(&self) -> Result<Graph, ToolError> {
+    pub fn load(&self) -> Result<WorkflowGraph, ToolError> {
         let refuse = |problem: &str| {
-            let message = format!("the workflow graph `{}` cannot be used: {problem}", self.spot.shown);
-            ToolError::new(ErrorKind::Schema, message).detail("graph", self.spot.shown.as_str())
+            let message = format!("the workflow graph `{}` cannot be used: {problem}", self.located.shown);
+            ToolError::new(ErrorKind::Schema, message).detail("graph", self.located.shown.as_str())
         };
-        let bytes = read_whole(&self.spot).map_err(|error| refuse(&error.message))?;
-        Graph::parse(&bytes).map_err(|problem| refuse(&problem))
+        let bytes = read_whole(&self.located).map_err(|error| refuse(&error.message))?;
+        WorkflowGraph::parse(&bytes).map_err(|problem| refuse(&problem))
     }
 }
 
-impl GraphSource {
+impl WorkflowGraphSource {
     /// The agent of the node that the run stands at, where the graph names one.
     pub fn current_agent(&self, fence: &Fence) -> Result<Option<String>, ToolError> {
         let spot = fence.find(&format!("@{STATE_ALIAS}/{WORKFLOW_FILE}"))?;
@@ -79,9 +81,9 @@ impl GraphSource {
             ..error
         };
         let state = match read_whole(&spot) {
-            Ok(bytes) => State::read(&bytes, &spot.shown).map_err(unknown)?,
+            Ok(bytes) => WorkflowState::read(&bytes, &spot.shown).map_err(unknown)?,
             // A run that has no state yet stands at the entry.
-            Err(error) if error.kind == ErrorKind::NotFound => State::default(),
+            Err(error) if error.kind == ErrorKind::NotFound => WorkflowState::default(),
             Err(error) => return Err(unknown(error)),
         };
         let graph = self.load().map_err(unknown)?;
@@ -92,23 +94,23 @@ impl GraphSource {
 }
 
 /// A file of ours, if it is not too large.
-fn read_whole(spot: &Spot) -> Result<Vec<u8>, ToolError> {
-    let limits = Limits { read_bytes: LARGEST, ..Limits::of(Dialect::Standard) };
-    let signal = Signal::new();
-    let cx = Context::new(&limits, Pace::Patient, &signal);
+fn read_whole(spot: &LocatedPath) -> Result<Vec<u8>, ToolError> {
+    let limits = CallLimits { read_bytes: MAX_GRAPH_BYTES, ..CallLimits::for_dialect(Dialect::Standard) };
+    let signal = CommitState::new();
+    let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
     let file = spot.open_content(&cx)?;
-    let part = read_start(&spot.mount, &file, Hashing::Unwanted, &spot.shown, &cx)?;
+    let part = read_start(&spot.mount, &file, DigestMode::Skip, &spot.shown, &cx)?;
     match part.truncated {
-        true => Err(ToolError::new(ErrorKind::ReadLimit, format!("it has more than {LARGEST} bytes"))),
+        true => Err(ToolError::new(ErrorKind::ReadLimit, format!("it has more than {MAX_GRAPH_BYTES} bytes"))),
         false => Ok(part.bytes),
     }
 }
 
-impl Graph {
+impl WorkflowGraph {
     fn parse(bytes: &[u8]) -> Result<Self, String> {
         let value: Value = serde_json::from_slice(bytes)
             .map_err(|error| format!("it is not JSON (line {}, column {})", error.line(), error.column()))?;
-        if let Some(first) = violations(Shape::Graph, &value).into_iter().next() {
+        if let Some(first) = violations(WorkflowSchema::Graph, &value).into_iter().next() {
             return Err(first);
         }
         let graph: Self = serde_json::from_value(value).map_err(|_| "it is not a graph".to_owned())?;
@@ -126,7 +128,7 @@ impl Graph {
     }
 
     /// Where a run stands: the node that it names, or the entry.
-    fn node_of<'a>(&'a self, state: &'a State) -> &'a str {
+    fn node_of<'a>(&'a self, state: &'a WorkflowState) -> &'a str {
         match state.current_node.trim() {
             "" => &self.entry_node_id,
             named => named,
@@ -134,13 +136,16 @@ impl Graph {
     }
 
     /// A run begins at the entry.
-    pub(super) fn check_entry(&self, new: &State, shown: &str) -> Result<(), ToolError> {
+    pub(super) fn check_entry(&self, new: &WorkflowState, shown: &str) -> Result<(), ToolError> {
         let to = self.node_of(new);
         if to == self.entry_node_id {
             return Ok(());
         }
-        let message =
-            format!("a new `{shown}` must stand at the entry node `{}`, not at `{}`", self.entry_node_id, short(to));
+        let message = format!(
+            "a new `{shown}` must stand at the entry node `{}`, not at `{}`",
+            self.entry_node_id,
+            clip_name(to)
+        );
         let mut entry = Map::new();
         entry.insert("to".to_owned(), self.entry_node_id.as_str().into());
         entry.insert("label".to_owned(), "entry".into());
@@ -148,13 +153,13 @@ impl Graph {
     }
 
     /// Without a state before it, any node will do that exists.
-    pub(super) fn check_known(&self, new: &State, shown: &str) -> Result<(), ToolError> {
+    pub(super) fn check_known(&self, new: &WorkflowState, shown: &str) -> Result<(), ToolError> {
         let to = self.node_of(new);
         if self.nodes.iter().any(|node| node.id == to) {
             return Ok(());
         }
         Err(transition(
-            format!("`{shown}` names the node `{}`, which the graph has not", short(to)),
+            format!("`{shown}` names the node `{}`, which the graph has not", clip_name(to)),
             Value::Null,
             to,
             Vec::new(),
@@ -162,13 +167,13 @@ impl Graph {
     }
 
     /// A run goes along an edge, or stays.
-    pub(super) fn check_step(&self, old: &State, new: &State, shown: &str) -> Result<(), ToolError> {
+    pub(super) fn check_step(&self, old: &WorkflowState, new: &WorkflowState, shown: &str) -> Result<(), ToolError> {
         let (from, to) = (self.node_of(old), self.node_of(new));
-        let (from_shown, to_shown) = (short(from), short(to));
+        let (from_shown, to_shown) = (clip_name(from), clip_name(to));
         if from == to || self.edges.iter().any(|edge| edge.from == from && edge.to == to) {
             return Ok(());
         }
-        let next: Vec<&Edge> = self.edges.iter().filter(|edge| edge.from == from).collect();
+        let next: Vec<&WorkflowEdge> = self.edges.iter().filter(|edge| edge.from == from).collect();
         let mut message =
             format!("`{shown}` cannot go from `{from_shown}` to `{to_shown}`: the workflow graph has no such edge");
         if next.is_empty() {
@@ -177,11 +182,11 @@ impl Graph {
             let names: Vec<String> = next.iter().map(|edge| format!("`{}` ({})", edge.to, edge.label)).collect();
             message.push_str(&format!("; next may be {}", names.join(", ")));
         }
-        Err(transition(message, from_shown.into(), to, next.into_iter().map(Edge::describe).collect()))
+        Err(transition(message, from_shown.into(), to, next.into_iter().map(WorkflowEdge::describe).collect()))
     }
 }
 
-impl Edge {
+impl WorkflowEdge {
     fn describe(&self) -> Map<String, Value> {
         let mut next = Map::new();
         next.insert("to".to_owned(), self.to.as_str().into());
@@ -196,13 +201,13 @@ fn transition(message: String, from: Value, to: &str, allowed_next: Vec<Map<Stri
     let allowed_next: Vec<Value> = allowed_next.into_iter().map(Value::Object).collect();
     ToolError::new(ErrorKind::Transition, message)
         .detail("from", from)
-        .detail("to", short(to))
+        .detail("to", clip_name(to))
         .detail("allowedNext", allowed_next)
 }
 
 /// A name that somebody made up is repeated in one line, and not at any length.
-fn short(name: &str) -> String {
+fn clip_name(name: &str) -> String {
     const LONGEST: usize = 100;
     let cut = &name[..name.floor_char_boundary(LONGEST)];
-    visible_line(cut) + if cut.len() < name.len() { "…" } else { "" }
+    sanitize_line(cut) + if cut.len() < name.len() { "…" } else { "" }
 }

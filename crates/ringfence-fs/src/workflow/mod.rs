@@ -13,12 +13,12 @@ use std::collections::BTreeSet;
 use ringfence_kernel::{ErrorKind, ToolError};
 use serde_json::{Map, Value};
 
-pub use graph::{Graph, GraphSource};
+pub use graph::{WorkflowGraph, WorkflowGraphSource};
 
-use self::schema::{Shape, violations};
-use crate::fault::unreadable;
+use self::schema::{WorkflowSchema, violations};
+use crate::errno::front_matter_error;
 use crate::front_matter::FrontMatter;
-use crate::guard::{Change, ChangeRule};
+use crate::guard::{ChangeRule, GuardedChange};
 
 /// The file that a run keeps its place in.
 pub const WORKFLOW_FILE: &str = "workflow.md";
@@ -27,23 +27,23 @@ pub const WORKFLOW_FILE: &str = "workflow.md";
 #[derive(Debug)]
 pub struct WorkflowGuard {
     /// Where the graph is, if one was selected. It is read for every change: what cannot be read refuses.
-    pub graph: Option<GraphSource>,
+    pub graph: Option<WorkflowGraphSource>,
 }
 
 impl ChangeRule for WorkflowGuard {
-    fn judge(&self, change: &Change<'_>) -> Result<(), ToolError> {
-        let Change { shown, before, after, by_person } = *change;
+    fn judge(&self, change: &GuardedChange<'_>) -> Result<(), ToolError> {
+        let GuardedChange { shown, before, after, by_person } = *change;
         let Some(after) = after else {
             let message = format!("`{shown}` is the state of the run; it can be changed and not removed");
             return Err(ToolError::new(ErrorKind::PermissionDenied, message));
         };
-        let new = State::read(after, shown)?;
+        let new = WorkflowState::read(after, shown)?;
         let Some(source) = &self.graph else { return Ok(()) };
         let graph = source.load()?;
         let Some(before) = before else { return graph.check_entry(&new, shown) };
-        match State::read(before, shown) {
+        match WorkflowState::read(before, shown) {
             Ok(old) => {
-                old.check_kept_by(&new, shown)?;
+                old.check_steps_kept(&new, shown)?;
                 graph.check_step(&old, &new, shown)
             }
             Err(_) if by_person => graph.check_known(&new, shown),
@@ -57,17 +57,17 @@ impl ChangeRule for WorkflowGuard {
 
 /// What a `workflow.md` says about its run.
 #[derive(Debug, Default)]
-struct State {
+struct WorkflowState {
     steps_completed: Vec<String>,
     current_node: String,
 }
 
-impl State {
+impl WorkflowState {
     fn read(bytes: &[u8], shown: &str) -> Result<Self, ToolError> {
         let text = std::str::from_utf8(bytes)
             .map_err(|_| ToolError::new(ErrorKind::Frontmatter, format!("`{shown}` is not UTF-8 text")))?;
-        let front = FrontMatter::read(text).map_err(|error| unreadable(&error, shown))?.to_json();
-        let broken = violations(Shape::FrontMatter, &Value::Object(front.clone()));
+        let front = FrontMatter::read(text).map_err(|error| front_matter_error(&error, shown))?.to_json();
+        let broken = violations(WorkflowSchema::FrontMatter, &Value::Object(front.clone()));
         if let Some((first, _)) = broken.split_first() {
             let mut message = format!("the front matter of `{shown}` is not as it must be: {first}");
             if broken.len() > 1 {
@@ -79,7 +79,7 @@ impl State {
     }
 
     /// Steps that were completed stay completed.
-    fn check_kept_by(&self, new: &Self, shown: &str) -> Result<(), ToolError> {
+    fn check_steps_kept(&self, new: &Self, shown: &str) -> Result<(), ToolError> {
         let kept: BTreeSet<&str> = new.steps_completed.iter().map(String::as_str).collect();
         let mut removed: Vec<&str> = self.steps_completed.iter().map(String::as_str).collect();
         removed.retain(|step| !kept.contains(step));

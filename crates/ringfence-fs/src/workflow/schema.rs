@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use jsonschema::error::ValidationErrorKind;
 use jsonschema::{ValidationError, Validator};
-use ringfence_kernel::visible_line;
+use ringfence_kernel::sanitize_line;
 use serde_json::Value;
 
 /// More than these help nobody.
@@ -12,7 +12,7 @@ const MOST_VIOLATIONS: usize = 10;
 
 /// Which schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum WorkflowSchema {
     FrontMatter,
     Graph,
 }
@@ -21,10 +21,10 @@ static FRONT_MATTER: LazyLock<Option<Validator>> = LazyLock::new(|| compile(incl
 static GRAPH: LazyLock<Option<Validator>> = LazyLock::new(|| compile(include_str!("graph.schema.json")));
 
 /// What is wrong with a value, in a sentence each; values themselves are not repeated. Nothing if nothing is.
-pub(super) fn violations(shape: Shape, value: &Value) -> Vec<String> {
+pub(super) fn violations(shape: WorkflowSchema, value: &Value) -> Vec<String> {
     let validator = match shape {
-        Shape::FrontMatter => &*FRONT_MATTER,
-        Shape::Graph => &*GRAPH,
+        WorkflowSchema::FrontMatter => &*FRONT_MATTER,
+        WorkflowSchema::Graph => &*GRAPH,
     };
     match validator {
         Some(validator) => validator.iter_errors(value).take(MOST_VIOLATIONS).map(|error| describe(&error)).collect(),
@@ -41,7 +41,7 @@ fn compile(schema: &str) -> Option<Validator> {
 /// What breaks a schema, in one line of a length that can be read: keys are somebody's own words.
 fn describe(error: &ValidationError<'_>) -> String {
     const LONGEST: usize = 300;
-    let said = visible_line(&explain(error));
+    let said = sanitize_line(&explain(error));
     let cut = &said[..said.floor_char_boundary(LONGEST)];
     if cut.len() < said.len() { format!("{cut}…") } else { said }
 }
@@ -69,14 +69,14 @@ fn explain(error: &ValidationError<'_>) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::{Shape, violations};
+    use super::{WorkflowSchema, violations};
 
     #[test]
     fn both_schemas_compile_and_say_what_is_wrong() {
         let good = json!({"schemaVersion": "1.1", "workflowType": "w", "stepsCompleted": [], "currentNodeId": ""});
-        assert_eq!(violations(Shape::FrontMatter, &good), [""; 0]);
+        assert_eq!(violations(WorkflowSchema::FrontMatter, &good), [""; 0]);
         let graph = json!({"schemaVersion": "1.1", "entryNodeId": "a", "edges": [],
             "nodes": [{"id": "a", "type": "step", "file": "steps/a.md"}]});
-        assert_eq!(violations(Shape::Graph, &graph), [""; 0]);
+        assert_eq!(violations(WorkflowSchema::Graph, &graph), [""; 0]);
     }
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use ringfence_fs::{AuditLog, KnownHead, read_known_heads, read_records, verify};
 use ringfence_kernel::{
-    AuditSink as _, Bits, Catalog, Dialect, ErrorKind, Layer, Limits, Moment, Place, Principal, Record, Session,
-    ToolError, Touch, Verb,
+    AuditEvent, AuditSink as _, CallLimits, CallRecord, Dialect, ErrorKind, PolicyAction, PolicyLayer, PolicyResource,
+    Principal, ResourceAccess, Session, SessionTaint, ToolCatalog, ToolError,
 };
 use serde_json::Value;
 
@@ -16,19 +16,24 @@ fn session() -> Session {
         principal: Principal::agent("test"),
         dialect: Dialect::Standard,
         agent: None,
-        limits: Limits::of(Dialect::Standard),
-        catalog: Catalog::default(),
-        bits: Bits::default(),
+        limits: CallLimits::for_dialect(Dialect::Standard),
+        catalog: ToolCatalog::default(),
+        taint: SessionTaint::default(),
     }
 }
 
 /// Records one call: a begin and an end.
 fn call(log: &AuditLog, id: &str) {
-    let place = Place { mount: "w".into(), given: "a".to_owned(), shown: "a".to_owned(), ..Place::default() };
-    let touches = [Touch { verb: Verb::Create, place }];
+    let place = PolicyResource {
+        mount: "w".into(),
+        requested_path: "a".to_owned(),
+        display_path: "a".to_owned(),
+        ..PolicyResource::default()
+    };
+    let touches = [ResourceAccess { action: PolicyAction::Create, resource: place }];
     let moments = [
-        Moment::Begin { rule: "preset", layer: Layer::Preset, approved: None, change: "c-1" },
-        Moment::End { error: None, reply: "CONTENTS", duration: Duration::from_millis(1) },
+        AuditEvent::Begin { rule: "preset", layer: PolicyLayer::Preset, approved: None, change: "c-1" },
+        AuditEvent::End { error: None, reply: "CONTENTS", duration: Duration::from_millis(1) },
     ];
     for moment in moments {
         record(log, id, &touches, moment);
@@ -37,20 +42,20 @@ fn call(log: &AuditLog, id: &str) {
 
 fn refuse(log: &AuditLog, id: &str) {
     let error = ToolError::new(ErrorKind::NotFound, "no");
-    record(log, id, &[], Moment::Refused { error: &error, reply: "no", duration: Duration::ZERO });
+    record(log, id, &[], AuditEvent::Refused { error: &error, reply: "no", duration: Duration::ZERO });
 }
 
-fn record(log: &AuditLog, id: &str, touches: &[Touch], moment: Moment<'_>) {
+fn record(log: &AuditLog, id: &str, touches: &[ResourceAccess], moment: AuditEvent<'_>) {
     let session = session();
-    let record = Record {
-        at: SystemTime::now(),
+    let record = CallRecord {
+        time: SystemTime::now(),
         session: &session,
         call_id: id,
         tool: "write_file",
         arguments: "ARGUMENTS",
         subject: None,
-        touches,
-        moment,
+        accesses: touches,
+        event: moment,
     };
     log.record(&record).unwrap();
 }
@@ -82,16 +87,16 @@ fn moments(state: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_log_that_nobody_touched_is_whole() {
+fn an_untouched_log_verifies() {
     let (state, log, _) = sample();
     let verified = verify(state.path(), &[]).unwrap();
-    assert_eq!((verified.records, verified.signed), (7, 7));
+    assert_eq!((verified.records, verified.last_signed), (7, 7));
     assert_eq!(moments(state.path()), ["genesis", "begin", "end", "begin", "end", "begin", "end"]);
     let text = std::fs::read_to_string(log).unwrap();
     assert!(!text.contains("CONTENTS") && !text.contains("ARGUMENTS"), "{text}");
-    verify(state.path(), &[known(7, &verified.hash)]).unwrap();
-    verify(state.path(), &[known(6, &verified.hash)]).unwrap_err();
-    verify(state.path(), &[known(8, &verified.hash)]).unwrap_err();
+    verify(state.path(), &[known_head(7, &verified.hash)]).unwrap();
+    verify(state.path(), &[known_head(6, &verified.hash)]).unwrap_err();
+    verify(state.path(), &[known_head(8, &verified.hash)]).unwrap_err();
 }
 
 #[test]
@@ -140,7 +145,7 @@ fn any_line_that_is_dropped_doubled_or_swapped_and_any_end_that_is_cut_is_found(
 }
 
 #[test]
-fn a_log_that_was_written_anew_is_shown_by_a_head_that_was_kept_elsewhere() {
+fn a_rewritten_log_is_detected_by_a_known_head() {
     let (state, _, _) = sample();
     let known = verify(state.path(), &[]).unwrap();
     std::fs::remove_dir_all(state.path().join("audit")).unwrap();
@@ -151,7 +156,7 @@ fn a_log_that_was_written_anew_is_shown_by_a_head_that_was_kept_elsewhere() {
     }
     drop(log);
     verify(state.path(), &[]).unwrap();
-    verify(state.path(), &[self::known(known.records, &known.hash)]).unwrap_err();
+    verify(state.path(), &[self::known_head(known.records, &known.hash)]).unwrap_err();
 }
 
 /// What stands beside the log.
@@ -159,8 +164,8 @@ const ANCHOR: &str = "audit-heads.jsonl";
 
 #[test]
 fn a_log_that_was_removed_or_replaced_takes_no_record_and_is_missed() {
-    type Harm = fn(&Path);
-    let cases: [(&str, Harm); 6] = [
+    type LogTampering = fn(&Path);
+    let cases: [(&str, LogTampering); 6] = [
         ("the directory removed", |state| std::fs::remove_dir_all(state.join("audit")).unwrap()),
         ("the directory moved", |state| std::fs::rename(state.join("audit"), state.join("elsewhere")).unwrap()),
         ("the directory replaced", |state| {
@@ -185,15 +190,15 @@ fn a_log_that_was_removed_or_replaced_takes_no_record_and_is_missed() {
         call(&log, "4");
         harm(state.path());
         let session = session();
-        let record = Record {
-            at: SystemTime::now(),
+        let record = CallRecord {
+            time: SystemTime::now(),
             session: &session,
             call_id: "5",
             tool: "write_file",
             arguments: "",
             subject: None,
-            touches: &[],
-            moment: Moment::Begin { rule: "preset", layer: Layer::Preset, approved: None, change: "" },
+            accesses: &[],
+            event: AuditEvent::Begin { rule: "preset", layer: PolicyLayer::Preset, approved: None, change: "" },
         };
         let lost = log.record(&record).unwrap_err();
         assert!(format!("{lost:?}").contains("removed or replaced"), "{what}: {lost:?}");
@@ -237,7 +242,7 @@ fn a_log_of_an_earlier_version_has_no_heads_beside_it() {
 fn nothing_hides_in_a_line() {
     let state = tempfile::tempdir().unwrap();
     let log = AuditLog::open(state.path()).unwrap();
-    record(&log, "a\u{9b}2J\u{202e}b\u{7f}", &[], Moment::End { error: None, reply: "", duration: Duration::ZERO });
+    record(&log, "a\u{9b}2J\u{202e}b\u{7f}", &[], AuditEvent::End { error: None, reply: "", duration: Duration::ZERO });
     drop(log);
     let text = std::fs::read_to_string(state.path().join("audit/000001.jsonl")).unwrap();
     assert!(text.is_ascii() && text.contains(r"a\u009b2J\u202eb\u007f"), "{text}");
@@ -245,17 +250,17 @@ fn nothing_hides_in_a_line() {
     verify(state.path(), &[]).unwrap();
 }
 
-fn known(number: u64, hash: &str) -> KnownHead {
+fn known_head(number: u64, hash: &str) -> KnownHead {
     KnownHead { number, hash: hash.to_owned() }
 }
 
 #[test]
-fn heads_that_were_sent_to_a_second_place_show_a_log_that_was_cut_or_written_anew() {
+fn copied_heads_detect_a_truncated_or_rewritten_log() {
     let state = tempfile::tempdir().unwrap();
     let second = state.path().join("second");
     let open = || {
         let file = std::fs::OpenOptions::new().create(true).append(true).open(&second).unwrap();
-        AuditLog::open(state.path()).unwrap().with_heads_to(file)
+        AuditLog::open(state.path()).unwrap().with_head_copy(file)
     };
     for id in ["1", "2", "3"] {
         call(&open(), id);
@@ -303,7 +308,7 @@ fn several_logs_append_to_one_chain_and_segments_follow_each_other() {
         for thread in 0..4 {
             let path = state.path();
             scope.spawn(move || {
-                let log = AuditLog::open(path).unwrap().with_segments_of(8 << 10);
+                let log = AuditLog::open(path).unwrap().with_segment_bytes(8 << 10);
                 for round in 0..50 {
                     call(&log, &format!("{thread}-{round}"));
                 }
@@ -322,25 +327,31 @@ fn several_logs_append_to_one_chain_and_segments_follow_each_other() {
 }
 
 #[test]
-fn what_a_caller_makes_up_does_not_fill_a_record() {
+fn caller_supplied_text_is_truncated_in_a_record() {
     let state = tempfile::tempdir().unwrap();
     let long = "\u{1}".repeat(3 << 20);
-    let place = Place { mount: "w".into(), given: long.clone(), shown: long.clone(), ..Place::default() };
-    let touches: Vec<Touch> = (0..30).map(|_| Touch { verb: Verb::Read, place: place.clone() }).collect();
+    let place = PolicyResource {
+        mount: "w".into(),
+        requested_path: long.clone(),
+        display_path: long.clone(),
+        ..PolicyResource::default()
+    };
+    let touches: Vec<ResourceAccess> =
+        (0..30).map(|_| ResourceAccess { action: PolicyAction::Read, resource: place.clone() }).collect();
     let error = ToolError::new(ErrorKind::NotFound, "no");
     let session = session();
     for touches in [&touches[..], &[]] {
         // One process after another: each has to find the end of what the last one wrote.
         let log = AuditLog::open(state.path()).unwrap();
-        let made_up = Record {
-            at: SystemTime::now(),
+        let made_up = CallRecord {
+            time: SystemTime::now(),
             session: &session,
             call_id: &long,
             tool: &long,
             arguments: &long,
             subject: Some(&long),
-            touches,
-            moment: Moment::Refused { error: &error, reply: "no", duration: Duration::ZERO },
+            accesses: touches,
+            event: AuditEvent::Refused { error: &error, reply: "no", duration: Duration::ZERO },
         };
         log.record(&made_up).unwrap();
     }
@@ -395,15 +406,21 @@ fn refused_calls_past_a_number_are_counted_and_not_listed() {
 fn a_record_has_the_real_place_where_the_caller_called_it_otherwise() {
     let state = tempfile::tempdir().unwrap();
     let log = AuditLog::open(state.path()).unwrap();
-    let place = |resolved: Option<&str>| Place {
+    let place = |resolved: Option<&str>| PolicyResource {
         mount: "w".into(),
-        given: "way/f".to_owned(),
-        resolved: resolved.map(str::to_owned),
-        shown: "@w/way/f".to_owned(),
-        ..Place::default()
+        requested_path: "way/f".to_owned(),
+        resolved_path: resolved.map(str::to_owned),
+        display_path: "@w/way/f".to_owned(),
+        ..PolicyResource::default()
     };
-    let touches = [None, Some("real/f")].map(|resolved| Touch { verb: Verb::Create, place: place(resolved) });
-    record(&log, "1", &touches, Moment::Begin { rule: "r", layer: Layer::Preset, approved: None, change: "c-1" });
+    let touches = [None, Some("real/f")]
+        .map(|resolved| ResourceAccess { action: PolicyAction::Create, resource: place(resolved) });
+    record(
+        &log,
+        "1",
+        &touches,
+        AuditEvent::Begin { rule: "r", layer: PolicyLayer::Preset, approved: None, change: "c-1" },
+    );
     drop(log);
     let begin = records(state.path()).into_iter().find(|record| record["moment"] == "begin").unwrap();
     let wanted = serde_json::json!([

@@ -3,11 +3,11 @@
 use ringfence_kernel::{Dialect, ErrorKind};
 use serde_json::{Value, json};
 
-use crate::world::{Setup, World};
+use crate::fixture::{FsFixture, FsFixtureConfig};
 
 #[test]
 fn a_file_is_written_read_edited_and_appended_to() {
-    let world = World::new();
+    let world = FsFixture::new();
     let written = world.value("write_file", &json!({"path": "a/b.txt", "content": "one\ntwo\n", "createDirs": true}));
     assert_eq!(written["created"], true);
     let read = world.value("read_file", &json!({"path": "a/b.txt"}));
@@ -19,7 +19,7 @@ fn a_file_is_written_read_edited_and_appended_to() {
 
 #[test]
 fn miniclaw_says_what_it_did_in_text() {
-    let world = World::with(Setup::of(Dialect::Miniclaw));
+    let world = FsFixture::with(FsFixtureConfig::of(Dialect::Miniclaw));
     let say = |tool, arguments| world.call(tool, &arguments).text;
     assert_eq!(say("write_file", json!({"path": "d/f", "content": "hé"})), "ok: wrote 3 bytes to d/f");
     assert_eq!(say("append_file", json!({"path": "d/f", "content": "!\n"})), "ok: appended 2 bytes to d/f (size=5)");
@@ -33,8 +33,8 @@ fn miniclaw_says_what_it_did_in_text() {
 }
 
 #[test]
-fn what_is_not_there_is_not_found() {
-    let world = World::new();
+fn a_missing_file_is_not_found() {
+    let world = FsFixture::new();
     world.write("read_me.md", "");
     assert_eq!(world.error("read_file", &json!({"path": "readme.md"})), ErrorKind::NotFound);
     let answer = world.call("read_file", &json!({"path": "readme.md"}));
@@ -51,7 +51,7 @@ fn places(parameters: &Value) -> Vec<(String, String)> {
 #[test]
 fn no_description_of_a_path_names_one() {
     for dialect in [Dialect::Standard, Dialect::Miniclaw, Dialect::Crewagent] {
-        let world = World::with(Setup::of(dialect));
+        let world = FsFixture::with(FsFixtureConfig::of(dialect));
         for tool in world.session.catalog.list() {
             for (name, description) in places(&tool.parameters) {
                 let quoted: Vec<&str> = description.split('`').skip(1).step_by(2).collect();
@@ -65,7 +65,7 @@ fn no_description_of_a_path_names_one() {
 
 #[test]
 fn an_edit_needs_both_of_its_texts_by_its_schema() {
-    let world = World::new();
+    let world = FsFixture::new();
     let edit = world.session.catalog.list().find(|tool| tool.name == "edit_file").unwrap();
     assert_eq!(edit.parameters["required"], json!(["path", "oldText", "newText"]));
     assert_eq!(edit.parameters["properties"]["newText"]["type"], "string");

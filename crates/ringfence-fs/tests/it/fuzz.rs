@@ -3,23 +3,23 @@
 use std::cell::RefCell;
 use std::os::unix::fs::symlink;
 
-use ringfence_fs::{Backend, Durability, Rights};
-use ringfence_fuzz::Target;
+use ringfence_fs::{Durability, MountAccess, ResolverBackend};
+use ringfence_fuzz::FuzzTarget;
 use ringfence_kernel::{Dialect, Preset};
 use serde_json::{Value, json};
 
-use crate::world::{Answer, Setup, World};
+use crate::fixture::{FixtureReply, FsFixture, FsFixtureConfig};
 
 /// After so many calls a workspace has so many files that the rest would be slow.
 const A_FULL_WORLD: u64 = 500;
 
 /// A workspace with links that lead out, on both resolvers.
-fn world(dialect: Dialect, backend: Backend, preset: Preset) -> World {
-    let mut setup = Setup::of(dialect).on(backend);
+fn world(dialect: Dialect, backend: ResolverBackend, preset: Preset) -> FsFixture {
+    let mut setup = FsFixtureConfig::of(dialect).on(backend);
     setup.preset = preset;
     setup.options.durability = Durability::Ordered;
-    setup.mounts = vec![("pkg", Rights::ReadOnly)];
-    let world = World::in_memory(setup);
+    setup.mounts = vec![("pkg", MountAccess::ReadOnly)];
+    let world = FsFixture::in_memory(setup);
     world.write("a.txt", "alpha\nbeta\n");
     world.write("dir/b.txt", "b\n");
     world.write("dir/deep/c.txt", "c\n");
@@ -32,7 +32,7 @@ fn world(dialect: Dialect, backend: Backend, preset: Preset) -> World {
 
 /// Nothing of what is outside was said or changed.
 #[track_caller]
-fn check_inside(world: &World, answer: &Answer) {
+fn check_inside(world: &FsFixture, answer: &FixtureReply) {
     assert!(!answer.text.contains("SECRET"), "{}", answer.text);
     let host = world.host_path().to_str().unwrap();
     assert!(!answer.text.contains(host), "{}", answer.text);
@@ -47,10 +47,12 @@ fn check_inside(world: &World, answer: &Answer) {
 
 #[test]
 fn no_path_leads_outside() {
-    let fresh = || [Backend::Best, Backend::CapStd].map(|backend| world(Dialect::Standard, backend, Preset::Edits));
+    let fresh = || {
+        [ResolverBackend::Best, ResolverBackend::CapStd].map(|backend| world(Dialect::Standard, backend, Preset::Edits))
+    };
     let worlds = RefCell::new((0, fresh()));
-    Target::new("path", env!("CARGO_MANIFEST_DIR"))
-        .longest(512)
+    FuzzTarget::new("path", env!("CARGO_MANIFEST_DIR"))
+        .max_len(512)
         .tokens(&[
             "../",
             "..",
@@ -97,15 +99,15 @@ fn no_path_leads_outside() {
             worlds.each_ref().map(|world| {
                 let answer = world.call(tool, &arguments);
                 check_inside(world, &answer);
-                (tool, answer.error.map(|kind| kind.name()))
+                (tool, answer.error.map(|kind| kind.code()))
             })
         });
 }
 
 #[test]
 fn no_arguments_are_more_than_a_wrong_call() {
-    let worlds = Dialect::ALL.map(|dialect| world(dialect, Backend::Best, Preset::ReadOnly));
-    Target::new("arguments", env!("CARGO_MANIFEST_DIR"))
+    let worlds = Dialect::ALL.map(|dialect| world(dialect, ResolverBackend::Best, Preset::ReadOnly));
+    FuzzTarget::new("arguments", env!("CARGO_MANIFEST_DIR"))
         .tokens(&[
             "{",
             "}",
@@ -144,7 +146,7 @@ fn no_arguments_are_more_than_a_wrong_call() {
                     assert_eq!(reply["ok"], answer.error.is_none(), "{}", answer.text);
                 }
                 let said: String = answer.text.chars().filter(|c| !c.is_ascii_digit()).take(80).collect();
-                (tool.clone(), answer.error.map(|kind| kind.name()), answer.error.map(|_| said))
+                (tool.clone(), answer.error.map(|kind| kind.code()), answer.error.map(|_| said))
             })
         });
 }

@@ -3,22 +3,22 @@
 use std::fs::hard_link;
 use std::os::unix::fs::symlink;
 
-use ringfence_fs::Backend;
+use ringfence_fs::ResolverBackend;
 use ringfence_kernel::{ErrorKind, Preset};
 use serde_json::{Value, json};
 
-use crate::person::Person;
-use crate::world::{Setup, World};
+use crate::fixture::{FsFixture, FsFixtureConfig};
+use crate::scripted_approver::ScriptedApprover;
 
 const ENV: &str = "KEY=SECRET\n";
 
-fn setup(person: &Person) -> Setup {
-    Setup { preset: Preset::Edits, person: Some(person.clone()), ..Setup::default() }
+fn setup(person: &ScriptedApprover) -> FsFixtureConfig {
+    FsFixtureConfig { preset: Preset::Edits, person: Some(person.clone()), ..FsFixtureConfig::default() }
 }
 
 /// A path can neither be read, nor searched, nor described by its contents, without somebody being asked.
 #[track_caller]
-fn check_secret(world: &World, path: &str) {
+fn check_secret(world: &FsFixture, path: &str) {
     let asked = |tool: &str, arguments: Value| {
         let answer = world.call(tool, &arguments);
         assert_eq!(answer.error, Some(ErrorKind::ApprovalDenied), "{tool} {arguments}: {}", answer.text);
@@ -42,15 +42,15 @@ fn check_secret(world: &World, path: &str) {
 
 /// A path is like any other.
 #[track_caller]
-fn check_plain(world: &World, path: &str) {
+fn check_plain(world: &FsFixture, path: &str) {
     world.value("read_file", &json!({"path": path}));
 }
 
 #[test]
 fn a_link_to_a_secret_is_a_secret_under_any_name() {
-    for backend in [Backend::Best, Backend::CapStd] {
+    for backend in [ResolverBackend::Best, ResolverBackend::CapStd] {
         for secret in [".env", ".ssh/config", ".aws/credentials", "server.pem"] {
-            let world = World::with(setup(&Person::saying_no()).on(backend));
+            let world = FsFixture::with(setup(&ScriptedApprover::denying()).on(backend));
             world.write(secret, ENV);
             world.write("plain", "KEY\n");
             hard_link(world.root.join(secret), world.root.join("notes.txt")).unwrap();
@@ -61,17 +61,17 @@ fn a_link_to_a_secret_is_a_secret_under_any_name() {
 }
 
 #[test]
-fn what_a_link_of_a_secret_or_protected_name_leads_to_is_one_under_its_own_name() {
-    for backend in [Backend::Best, Backend::CapStd] {
+fn the_target_of_a_sensitive_link_is_sensitive_under_its_own_name() {
+    for backend in [ResolverBackend::Best, ResolverBackend::CapStd] {
         for link in [".env", ".ssh/config"] {
-            let world = World::with(setup(&Person::saying_no()).on(backend));
+            let world = FsFixture::with(setup(&ScriptedApprover::denying()).on(backend));
             world.write("conf/app.txt", ENV);
             world.write(".ssh/other", "");
             let target = if link.contains('/') { "../conf/app.txt" } else { "conf/app.txt" };
             symlink(target, world.root.join(link)).unwrap();
             check_secret(&world, "conf/app.txt");
         }
-        let world = World::with(setup(&Person::saying_no()).on(backend));
+        let world = FsFixture::with(setup(&ScriptedApprover::denying()).on(backend));
         world.write("docs/guide.md", "be kind\n");
         symlink("docs/guide.md", world.root.join("AGENTS.md")).unwrap();
         check_plain(&world, "docs/guide.md");
@@ -82,7 +82,7 @@ fn what_a_link_of_a_secret_or_protected_name_leads_to_is_one_under_its_own_name(
 
 #[test]
 fn a_link_does_not_get_a_name_below_which_programs_look_for_settings() {
-    let world = World::with(setup(&Person::saying_no()));
+    let world = FsFixture::with(setup(&ScriptedApprover::denying()));
     world.write("plain/file", "x");
     symlink("plain", world.root.join("link")).unwrap();
     for name in [".cargo", ".github", ".config", "plain/.CARGO"] {
@@ -93,7 +93,7 @@ fn a_link_does_not_get_a_name_below_which_programs_look_for_settings() {
 }
 
 #[test]
-fn what_a_link_of_a_protected_directory_leads_to_is_protected_from_every_tool() {
+fn the_target_of_a_protected_directory_link_is_protected_from_every_tool() {
     for (link, to, directory) in [
         (".vscode", "cfg", "cfg"),
         (".claude", "settings/claude", "settings/claude"),
@@ -101,8 +101,8 @@ fn what_a_link_of_a_protected_directory_leads_to_is_protected_from_every_tool() 
         (".github", "meta", "meta/workflows"),
         (".claude/commands", "../prompts", "prompts"),
     ] {
-        for backend in [Backend::Best, Backend::CapStd] {
-            let world = World::with(setup(&Person::saying_no()).on(backend));
+        for backend in [ResolverBackend::Best, ResolverBackend::CapStd] {
+            let world = FsFixture::with(setup(&ScriptedApprover::denying()).on(backend));
             world.write(&format!("{directory}/old"), "x\n");
             world.write("src/x", "x\n");
             if link.contains('/') {
@@ -134,10 +134,10 @@ fn what_a_link_of_a_protected_directory_leads_to_is_protected_from_every_tool() 
 }
 
 #[test]
-fn what_a_link_of_a_secret_directory_leads_to_is_secret() {
-    for backend in [Backend::Best, Backend::CapStd] {
+fn the_target_of_a_secret_directory_link_is_secret() {
+    for backend in [ResolverBackend::Best, ResolverBackend::CapStd] {
         for (link, path) in [(".ssh", "keys/deep/main"), (".aws", "keys/credentials")] {
-            let world = World::with(setup(&Person::saying_no()).on(backend));
+            let world = FsFixture::with(setup(&ScriptedApprover::denying()).on(backend));
             world.write(path, ENV);
             world.write("plain", "KEY\n");
             symlink("keys", world.root.join(link)).unwrap();
@@ -149,7 +149,7 @@ fn what_a_link_of_a_secret_directory_leads_to_is_secret() {
 
 #[test]
 fn an_absolute_link_that_leads_inside_is_followed_like_a_relative_one() {
-    for backend in [Backend::Best, Backend::CapStd] {
+    for backend in [ResolverBackend::Best, ResolverBackend::CapStd] {
         for (link, to, path) in [
             (".vscode", "cfg", "cfg/tasks.json"),
             (".vscode", "via", "cfg/tasks.json"),
@@ -157,7 +157,7 @@ fn an_absolute_link_that_leads_inside_is_followed_like_a_relative_one() {
             (".github", "cfg", "cfg/workflows/ci.yml"),
             ("AGENTS.md", "cfg/agents.txt", "cfg/agents.txt"),
         ] {
-            let world = World::with(setup(&Person::saying_no()).on(backend));
+            let world = FsFixture::with(setup(&ScriptedApprover::denying()).on(backend));
             world.write(path, "x\n");
             world.write("cfg2/x", "x\n");
             symlink(world.root.join("cfg"), world.root.join("via")).unwrap();
@@ -166,7 +166,7 @@ fn an_absolute_link_that_leads_inside_is_followed_like_a_relative_one() {
             assert_eq!(world.error("write_file", &write(path)), ErrorKind::ApprovalDenied, "{link} {to}");
             world.value("write_file", &write("cfg2/x"));
         }
-        let world = World::with(setup(&Person::saying_no()).on(backend));
+        let world = FsFixture::with(setup(&ScriptedApprover::denying()).on(backend));
         world.write("keys/main", ENV);
         symlink(world.root.join("keys"), world.root.join(".ssh")).unwrap();
         check_secret(&world, "keys/main");
@@ -175,9 +175,9 @@ fn an_absolute_link_that_leads_inside_is_followed_like_a_relative_one() {
 
 #[test]
 fn a_link_that_is_made_after_the_first_look_is_followed_too() {
-    for backend in [Backend::Best, Backend::CapStd] {
+    for backend in [ResolverBackend::Best, ResolverBackend::CapStd] {
         for (link, to) in [(".vscode", "cfg"), ("sub/../.vscode", "cfg"), (".claude/commands", "../cfg")] {
-            let world = World::with(setup(&Person::saying_no()).on(backend));
+            let world = FsFixture::with(setup(&ScriptedApprover::denying()).on(backend));
             world.write("cfg/tasks.json", "x\n");
             world.write("sub/x", "x\n");
             world.write(".claude/x", "x\n");
@@ -192,7 +192,7 @@ fn a_link_that_is_made_after_the_first_look_is_followed_too() {
 
 #[test]
 fn a_link_of_an_ordinary_directory_protects_nothing_and_one_that_leads_out_is_passed_over() {
-    let world = World::with(setup(&Person::saying_no()));
+    let world = FsFixture::with(setup(&ScriptedApprover::denying()));
     world.write("docs/guide.md", "x\n");
     world.write("meta/notes.md", "x\n");
     symlink("docs", world.root.join("manual")).unwrap();
@@ -205,7 +205,7 @@ fn a_link_of_an_ordinary_directory_protects_nothing_and_one_that_leads_out_is_pa
 
 #[test]
 fn hooks_that_a_repository_has_elsewhere_are_protected_from_every_tool() {
-    let world = World::with(setup(&Person::saying_no()));
+    let world = FsFixture::with(setup(&ScriptedApprover::denying()));
     world.write(".git/config", "[core]\n\thooksPath = scripts\n");
     world.write("scripts/old", "x\n");
     world.write("src/x", "x\n");
@@ -234,7 +234,7 @@ fn a_secret_deep_inside_is_known_once_anything_came_across_it() {
         ("move_file", json!({"from": "a/b", "to": "z"})),
     ];
     for (tool, arguments) in sights {
-        let world = World::with(setup(&Person::saying_no()));
+        let world = FsFixture::with(setup(&ScriptedApprover::denying()));
         world.write("a/b/c/.env", ENV);
         hard_link(world.root.join("a/b/c/.env"), world.root.join("notes.txt")).unwrap();
         check_plain(&world, "notes.txt");
@@ -246,7 +246,7 @@ fn a_secret_deep_inside_is_known_once_anything_came_across_it() {
 
 #[test]
 fn a_search_shows_no_secret_that_it_comes_across_later() {
-    let world = World::with(setup(&Person::saying_no()));
+    let world = FsFixture::with(setup(&ScriptedApprover::denying()));
     world.write("z/deep/.env", ENV);
     hard_link(world.root.join("z/deep/.env"), world.root.join("a.txt")).unwrap();
     let value = world.value("search_files", &json!({"path": ".", "pattern": "KEY"}));
@@ -258,14 +258,14 @@ fn a_secret_that_is_moved_or_copied_stays_one_and_the_next_process_knows() {
     for (tool, from) in
         [("move_file", ".env"), ("copy_file", ".env"), ("move_file", "a/b/.env"), ("copy_file", "a/b/.env")]
     {
-        let person = Person::saying_yes();
-        let world = World::with(setup(&person));
+        let person = ScriptedApprover::approving();
+        let world = FsFixture::with(setup(&person));
         world.write(from, ENV);
         world.value(tool, &json!({"from": from, "to": "notes.txt"}));
         assert_eq!(person.count(), 1);
         world.value("read_file", &json!({"path": "notes.txt"}));
         assert_eq!(person.count(), 2, "{tool}");
-        let world = world.reopened(setup(&Person::saying_no()));
+        let world = world.reopened(setup(&ScriptedApprover::denying()));
         std::fs::rename(world.root.join("notes.txt"), world.root.join("other.txt")).unwrap();
         check_secret(&world, "other.txt");
     }
@@ -273,11 +273,11 @@ fn a_secret_that_is_moved_or_copied_stays_one_and_the_next_process_knows() {
 
 #[test]
 fn a_directory_that_moves_takes_its_secrets_along() {
-    let person = Person::saying_yes();
-    let world = World::with(setup(&person));
+    let person = ScriptedApprover::approving();
+    let world = FsFixture::with(setup(&person));
     world.write("x/.ssh/config", ENV);
     world.value("move_file", &json!({"from": "x/.ssh", "to": "stuff"}));
-    let world = world.reopened(setup(&Person::saying_no()));
+    let world = world.reopened(setup(&ScriptedApprover::denying()));
     check_secret(&world, "stuff/config");
     // Nor does it go with the directory that it is in now.
     assert_eq!(world.error("delete_file", &json!({"path": "stuff", "recursive": true})), ErrorKind::ApprovalDenied);
@@ -295,8 +295,8 @@ fn a_secret_that_is_changed_stays_one() {
         ("copy_file", json!({"from": "notes.txt", "to": "plain", "overwrite": true})),
     ];
     for (tool, arguments) in changes {
-        let person = Person::saying_yes();
-        let world = World::with(setup(&person));
+        let person = ScriptedApprover::approving();
+        let world = FsFixture::with(setup(&person));
         world.write(".env", ENV);
         world.write("plain", "x");
         world.value("move_file", &json!({"from": ".env", "to": "notes.txt"}));
@@ -317,12 +317,12 @@ fn a_secret_that_was_moved_and_changed_stays_one_when_that_is_undone_and_redone(
         ("apply_patch", json!({"patch": patch})),
         ("delete_file", json!({"path": "notes.txt"})),
     ] {
-        let world = World::with(setup(&Person::saying_yes()));
+        let world = FsFixture::with(setup(&ScriptedApprover::approving()));
         world.write(".env", ENV);
         world.value("move_file", &json!({"from": ".env", "to": "notes.txt"}));
         let change = world.value(tool, &arguments)["change"].clone();
         let undo = world.value("undo", &json!({"change": change}))["change"].clone();
-        let world = world.reopened(setup(&Person::saying_no()));
+        let world = world.reopened(setup(&ScriptedApprover::denying()));
         check_secret(&world, "notes.txt");
         // Nor can it be seen on the way.
         for (tool, arguments) in [
@@ -333,22 +333,22 @@ fn a_secret_that_was_moved_and_changed_stays_one_when_that_is_undone_and_redone(
             let answer = world.call(tool, &arguments);
             assert_eq!(answer.error, Some(ErrorKind::ApprovalDenied), "{tool}: {}", answer.text);
         }
-        let world = world.reopened(setup(&Person::saying_yes()));
+        let world = world.reopened(setup(&ScriptedApprover::approving()));
         world.value("redo", &json!({"change": undo}));
-        let world = world.reopened(setup(&Person::saying_no()));
+        let world = world.reopened(setup(&ScriptedApprover::denying()));
         if tool != "delete_file" {
             assert_eq!(world.error("read_file", &json!({"path": "notes.txt"})), ErrorKind::ApprovalDenied, "{tool}");
         }
-        let world = world.reopened(setup(&Person::saying_yes()));
+        let world = world.reopened(setup(&ScriptedApprover::approving()));
         world.value("undo", &json!({"session": "test"}));
         assert_eq!(world.read(".env"), ENV, "{tool}");
     }
 }
 
 #[test]
-fn what_is_written_anew_is_no_secret_and_neither_is_what_gets_the_inode_of_one() {
-    let person = Person::saying_yes();
-    let world = World::with(setup(&person));
+fn a_recreated_file_or_a_reused_inode_is_not_secret() {
+    let person = ScriptedApprover::approving();
+    let world = FsFixture::with(setup(&person));
     world.write(".env", ENV);
     world.value("move_file", &json!({"from": ".env", "to": "notes.txt"}));
     let made = std::fs::metadata(world.root.join("notes.txt")).unwrap().created().ok();
@@ -371,19 +371,19 @@ fn what_is_written_anew_is_no_secret_and_neither_is_what_gets_the_inode_of_one()
 }
 
 #[test]
-fn what_other_programs_act_on_stays_protected() {
-    let person = Person::saying_yes();
-    let world = World::with(setup(&person));
+fn files_that_other_programs_execute_stay_protected() {
+    let person = ScriptedApprover::approving();
+    let world = FsFixture::with(setup(&person));
     world.write(".git/hooks/pre-commit", "#!/bin/sh\n");
     world.value("move_file", &json!({"from": ".git/hooks/pre-commit", "to": "hook"}));
-    let world = world.reopened(setup(&Person::saying_no()));
+    let world = world.reopened(setup(&ScriptedApprover::denying()));
     check_plain(&world, "hook");
     assert_eq!(world.error("append_file", &json!({"path": "hook", "content": "x"})), ErrorKind::ApprovalDenied);
 }
 
 #[test]
 fn a_hint_names_no_contents() {
-    let world = World::with(setup(&Person::saying_no()));
+    let world = FsFixture::with(setup(&ScriptedApprover::denying()));
     world.write(".env", ENV);
     hard_link(world.root.join(".env"), world.root.join("notes.txt")).unwrap();
     for path in ["notes.tx", ".en", "notes.txt/x"] {
@@ -394,19 +394,19 @@ fn a_hint_names_no_contents() {
 
 #[test]
 fn a_credential_in_settings_makes_them_a_secret() {
-    let person = Person::saying_no();
+    let person = ScriptedApprover::denying();
     let with = |address: &str| format!("[remote \"origin\"]\n\turl = {address}\nKEY=SECRET\n");
     for path in
         [".git/config", "sub/.git/config", "bare.git/config", ".gitmodules", ".git/modules/x/config", "pip.conf"]
     {
-        for backend in [Backend::Best, Backend::CapStd] {
-            let world = World::with(setup(&person).on(backend));
+        for backend in [ResolverBackend::Best, ResolverBackend::CapStd] {
+            let world = FsFixture::with(setup(&person).on(backend));
             world.write(path, with("https://me:hunter2@example.com/x.git"));
             check_secret_reads(&world, path);
             // By any other name too.
             hard_link(world.root.join(path), world.root.join("notes.txt")).unwrap();
             check_secret_reads(&world, "notes.txt");
-            let world = World::with(setup(&person).on(backend));
+            let world = FsFixture::with(setup(&person).on(backend));
             world.write(path, with("https://example.com/x.git"));
             check_plain(&world, path);
             // In the same file, a moment later.
@@ -418,7 +418,7 @@ fn a_credential_in_settings_makes_them_a_secret() {
 
 /// Neither read, nor searched, nor copied to another name.
 #[track_caller]
-fn check_secret_reads(world: &World, path: &str) {
+fn check_secret_reads(world: &FsFixture, path: &str) {
     for (tool, arguments) in [
         ("read_file", json!({"path": path})),
         ("search_files", json!({"path": path, "pattern": "KEY"})),
@@ -435,7 +435,7 @@ fn check_secret_reads(world: &World, path: &str) {
 
 #[test]
 fn a_repository_is_not_made_piece_by_piece() {
-    let person = Person::saying_no();
+    let person = ScriptedApprover::denying();
     let new = |path: &str| format!("--- /dev/null\n+++ b/{path}\n@@ -0,0 +1 @@\n+x\n");
     let whole = ["x/HEAD", "x/objects/a", "x/refs/a"].map(new).concat();
     for (there, tool, arguments) in [
@@ -455,11 +455,11 @@ fn a_repository_is_not_made_piece_by_piece() {
         (["x/HEAD", "x/objects/a"], "create_directory", json!({"path": "x/Refs"})),
         (["x/HEAD", "x/refs/a"], "apply_patch", json!({"patch": new("x/OBJECTS/a")})),
     ] {
-        let world = World::with(setup(&person));
+        let world = FsFixture::with(setup(&person));
         there.iter().for_each(|path| world.write(path, "x"));
         assert_eq!(world.error(tool, &arguments), ErrorKind::ApprovalDenied, "{tool} {arguments}");
     }
-    let world = World::with(setup(&person));
+    let world = FsFixture::with(setup(&person));
     ["x/HEAD", "x/objects/a", "x/refs/a"].iter().for_each(|path| world.write(path, "x"));
     for path in ["x/config", "x/hooks/post-update"] {
         let arguments = json!({"path": path, "content": "x", "createDirs": true});

@@ -10,28 +10,28 @@
 )]
 #![allow(clippy::disallowed_methods, reason = "tests look at the disk behind the fence's back")]
 
-mod acting;
 mod attacks;
 mod audit;
 mod basics;
-mod blocked;
+mod concurrent_writers;
 mod cpu_share;
-mod found;
+mod deadlines;
+mod deferred_approval;
+mod existence_leaks;
+mod fixture;
 mod fuzz;
-mod hidden;
 mod identity;
-mod later;
-mod layer;
-mod meanwhile;
 mod model;
+mod no_op_changes;
+mod overlay;
 mod paths;
-mod person;
 mod previews;
 mod races;
+mod regressions;
+mod repositories;
+mod scripted_approver;
 mod search;
-mod slow;
 mod snapshot;
-mod trace;
-mod unchanged;
+mod stalling_fs;
+mod trace_sink;
 mod undo;
-mod world;

@@ -1,15 +1,15 @@
 //! Paths as callers write them, and what they mean in each dialect.
 
-use ringfence_fs::Rights;
+use ringfence_fs::MountAccess;
 use ringfence_kernel::{Dialect, ErrorKind};
 use serde_json::{Value, json};
 
-use crate::trace::Trace;
-use crate::world::{Setup, World};
+use crate::fixture::{FsFixture, FsFixtureConfig};
+use crate::trace_sink::TraceSink;
 
 /// What a call of each dialect is told about a path: the text of the file, or the kind of error.
 #[track_caller]
-fn check_read(world: &World, path: &str, expected: Result<&str, ErrorKind>) {
+fn check_read(world: &FsFixture, path: &str, expected: Result<&str, ErrorKind>) {
     let answer = world.call("read_file", &json!({ "path": path }));
     match (answer.error, expected) {
         (None, Ok(content)) => assert!(answer.text.contains(content), "{path}: {}", answer.text),
@@ -20,7 +20,7 @@ fn check_read(world: &World, path: &str, expected: Result<&str, ErrorKind>) {
 
 #[test]
 fn the_path_that_programs_see_is_the_workspace_in_the_standard_dialect() {
-    let world = World::new();
+    let world = FsFixture::new();
     world.write("d/f.txt", "inside");
     for path in ["/workspace/d/f.txt", "/workspace//d/./f.txt", "/workspace/d/../d/f.txt"] {
         check_read(&world, path, Ok("inside"));
@@ -39,7 +39,7 @@ fn the_path_that_programs_see_is_the_workspace_in_the_standard_dialect() {
 
 #[test]
 fn every_tool_of_the_standard_dialect_takes_the_path_that_programs_see() {
-    let world = World::new();
+    let world = FsFixture::new();
     let calls: [(&str, Value, &str); 14] = [
         ("create_directory", json!({"path": "/workspace/d"}), "d"),
         ("write_file", json!({"path": "/workspace/d/f", "content": "a\n"}), "d/f"),
@@ -67,7 +67,7 @@ fn every_tool_of_the_standard_dialect_takes_the_path_that_programs_see() {
 #[test]
 fn the_other_dialects_do_not_know_the_path_that_programs_see() {
     for dialect in [Dialect::Miniclaw, Dialect::Crewagent] {
-        let world = World::with(Setup::of(dialect));
+        let world = FsFixture::with(FsFixtureConfig::of(dialect));
         world.write("f.txt", "inside");
         let tools: &[&str] = match dialect {
             Dialect::Miniclaw => &["read_file", "list_dir"],
@@ -78,7 +78,7 @@ fn the_other_dialects_do_not_know_the_path_that_programs_see() {
             assert!(matches!(kind, ErrorKind::OutsideWorkspace | ErrorKind::InvalidPath), "{tool}: {kind:?}");
         }
     }
-    let world = World::with(Setup::of(Dialect::Miniclaw));
+    let world = FsFixture::with(FsFixtureConfig::of(Dialect::Miniclaw));
     for (tool, arguments) in [
         ("write_file", json!({"path": "/workspace/f", "content": "x"})),
         ("append_file", json!({"path": "/workspace/f", "content": "x"})),
@@ -90,8 +90,8 @@ fn the_other_dialects_do_not_know_the_path_that_programs_see() {
 
 #[test]
 fn policy_and_records_see_the_path_inside_the_workspace() {
-    let trace = Trace::default();
-    let world = World::with(Setup { trace: Some(trace.clone()), ..Setup::default() });
+    let trace = TraceSink::default();
+    let world = FsFixture::with(FsFixtureConfig { trace: Some(trace.clone()), ..FsFixtureConfig::default() });
     assert_eq!(
         world.error("write_file", &json!({"path": "/workspace/.git/hooks/x", "content": "", "createDirs": true})),
         ErrorKind::ApprovalDenied
@@ -103,7 +103,10 @@ fn policy_and_records_see_the_path_inside_the_workspace() {
 
 #[test]
 fn a_path_of_crewagent_is_read_as_its_origin_read_it() {
-    let world = World::with(Setup { mounts: vec![("project", Rights::ReadWrite)], ..Setup::of(Dialect::Crewagent) });
+    let world = FsFixture::with(FsFixtureConfig {
+        mounts: vec![("project", MountAccess::ReadWrite)],
+        ..FsFixtureConfig::of(Dialect::Crewagent)
+    });
     let root = world.host_path().join("mount-project");
     std::fs::create_dir(root.join("d")).unwrap();
     std::fs::write(root.join("d/f.txt"), "inside").unwrap();
@@ -124,8 +127,8 @@ fn a_path_of_crewagent_is_read_as_its_origin_read_it() {
 }
 
 #[test]
-fn white_space_alone_is_no_path_of_miniclaw() {
-    let world = World::with(Setup::of(Dialect::Miniclaw));
+fn blank_text_is_not_a_miniclaw_path() {
+    let world = FsFixture::with(FsFixtureConfig::of(Dialect::Miniclaw));
     world.write("f.txt", "inside");
     for path in ["", " ", "\n\t "] {
         let listed = world.call("list_dir", &json!({ "path": path })).text;

@@ -8,11 +8,15 @@ use expect_test::{Expect, expect};
 use ringfence_kernel::{ErrorKind, Preset};
 use serde_json::{Value, json};
 
-use crate::person::Person;
-use crate::world::{Setup, World};
+use crate::fixture::{FsFixture, FsFixtureConfig};
+use crate::scripted_approver::ScriptedApprover;
 
-fn world(person: &Person) -> World {
-    let world = World::with(Setup { preset: Preset::Ask, person: Some(person.clone()), ..Setup::default() });
+fn world(person: &ScriptedApprover) -> FsFixture {
+    let world = FsFixture::with(FsFixtureConfig {
+        preset: Preset::Ask,
+        person: Some(person.clone()),
+        ..FsFixtureConfig::default()
+    });
     world.write("f", "one\ntwo\nthree\n");
     world
 }
@@ -20,7 +24,7 @@ fn world(person: &Person) -> World {
 /// What a person is shown of a call. They say no, so nothing happens.
 #[track_caller]
 fn check(tool: &str, arguments: Value, expected: Expect) {
-    let person = Person::saying_no();
+    let person = ScriptedApprover::denying();
     let world = world(&person);
     world.write("other", "two\nthree\nfour\n");
     world.write("binary", b"a\0b");
@@ -28,7 +32,7 @@ fn check(tool: &str, arguments: Value, expected: Expect) {
     world.write("d/e/b", "1");
     world.write(".env", "KEY=1\n");
     assert_eq!(world.error(tool, &arguments), ErrorKind::ApprovalDenied);
-    expected.assert_eq(&person.last().preview);
+    expected.assert_eq(&person.last_request().preview);
 }
 
 #[test]
@@ -94,7 +98,7 @@ fn an_edit_is_shown_as_it_would_be_made() {
 }
 
 #[test]
-fn nobody_is_asked_about_a_call_that_is_known_to_fail() {
+fn a_call_that_must_fail_needs_no_approval() {
     let other = "0".repeat(64);
     let patch = "--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n one\n-missing\n+2\n";
     let cases = [
@@ -109,7 +113,7 @@ fn nobody_is_asked_about_a_call_that_is_known_to_fail() {
         ("apply_patch", json!({"patch": patch}), ErrorKind::EditNotFound),
     ];
     for (tool, arguments, kind) in cases {
-        let person = Person::saying_no();
+        let person = ScriptedApprover::denying();
         let world = world(&person);
         assert_eq!(world.error(tool, &arguments), kind, "{tool} {arguments}");
         assert_eq!(person.count(), 0, "{tool} {arguments}");
@@ -218,8 +222,8 @@ fn nothing_hides_in_a_preview() {
 }
 
 #[test]
-fn what_is_in_a_secret_is_marked_and_not_relayed() {
-    let person = Person::saying_no();
+fn secret_content_is_marked_and_not_relayed() {
+    let person = ScriptedApprover::denying();
     let world = world(&person);
     world.write(".env", "KEY=old\n");
     for (tool, arguments) in [
@@ -233,19 +237,19 @@ fn what_is_in_a_secret_is_marked_and_not_relayed() {
         ("apply_patch", json!({"patch": "--- a/.env\n+++ b/.env\n@@ -1 +1 @@\n-KEY=old\n+KEY=new\n"})),
     ] {
         assert_eq!(world.error(tool, &arguments), ErrorKind::ApprovalDenied);
-        let request = person.last();
+        let request = person.last_request();
         assert!(request.secret && request.preview.contains("KEY=old"), "{tool}: {}", request.preview);
-        let relayed = serde_json::to_string(&request.relayed()).unwrap();
+        let relayed = serde_json::to_string(&request.redacted_for_relay()).unwrap();
         assert!(!relayed.contains("KEY") && relayed.contains(".env"), "{tool}: {relayed}");
     }
     assert_eq!(world.error("read_file", &json!({"path": ".env"})), ErrorKind::ApprovalDenied);
-    expect!["read `.env` (8 bytes)"].assert_eq(&person.last().preview);
+    expect!["read `.env` (8 bytes)"].assert_eq(&person.last_request().preview);
 }
 
-type Change = fn(&Path);
+type ExternalEdit = fn(&Path);
 
 /// What another program does to a file while a person looks at the preview.
-const CHANGES: [(&str, Change); 7] = [
+const CHANGES: [(&str, ExternalEdit); 7] = [
     ("other contents", |file| std::fs::write(file, "one\ntwo\nthree\nfour\n").unwrap()),
     ("contents of the same size and time", |file| {
         let before = std::fs::metadata(file).unwrap();
@@ -289,15 +293,15 @@ fn snapshot(root: &Path) -> Vec<String> {
 
 /// Asks about a call, changes `target` before the yes, and wants a conflict that left everything as it was then.
 #[track_caller]
-fn check_conflict(tool: &str, arguments: &Value, target: &str, (what, change): (&str, Change)) {
-    let person = Person::saying_yes();
+fn check_conflict(tool: &str, arguments: &Value, target: &str, (what, change): (&str, ExternalEdit)) {
+    let person = ScriptedApprover::approving();
     let world = world(&person);
     world.write("other", "2\n");
     world.write("d/f", "one\ntwo\nthree\n");
     let (file, root) = (world.root.join(target), world.root.clone());
     let after = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&after);
-    person.meanwhile(move || {
+    person.before_answer(move || {
         change(&file);
         *seen.lock().unwrap() = snapshot(&root);
     });
@@ -308,7 +312,7 @@ fn check_conflict(tool: &str, arguments: &Value, target: &str, (what, change): (
 }
 
 #[test]
-fn what_changed_since_it_was_shown_is_a_conflict_and_stays() {
+fn a_change_after_the_preview_is_a_conflict_and_stays() {
     let patch = "--- a/f\n+++ b/f\n@@ -2,2 +2,2 @@\n two\n-three\n+3\n";
     let two = format!("{patch}--- a/other\n+++ b/other\n@@ -1 +1 @@\n-2\n+two\n");
     for change in CHANGES {
@@ -332,8 +336,8 @@ fn what_changed_since_it_was_shown_is_a_conflict_and_stays() {
 }
 
 #[test]
-fn what_is_approved_and_still_the_same_is_done() {
-    let person = Person::saying_yes();
+fn an_approved_unchanged_call_runs() {
+    let person = ScriptedApprover::approving();
     let world = world(&person);
     world.write("big", "x".repeat(3 << 20));
     world.value("write_file", &json!({"path": "f", "content": "1\n2\n"}));

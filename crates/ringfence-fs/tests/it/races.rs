@@ -11,15 +11,15 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ringfence_fs::Backend;
+use ringfence_fs::ResolverBackend;
 use ringfence_kernel::{ErrorKind, ToolCall};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, fstat, mknodat, open, openat, renameat_with};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use crate::snapshot::{Snapshot, What, snapshot};
-use crate::world::{Setup, World};
+use crate::fixture::{FsFixture, FsFixtureConfig};
+use crate::snapshot::{SnapshotEntryKind, TreeSnapshot, snapshot};
 
 /// The contents of every file outside.
 const SECRET: &str = "SECRET\n";
@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What is exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pattern {
+enum SwapPattern {
     /// A directory in the middle of the path, for a link to its twin outside.
     Middle,
     /// The file or directory that the path ends in, for a link to its twin outside.
@@ -48,7 +48,7 @@ enum Pattern {
     Link,
 }
 
-impl Pattern {
+impl SwapPattern {
     /// Builds what is exchanged, also where a tool took a part of it away. Files outside are made once.
     fn build(self, root: &Path, outside: &Path) -> std::io::Result<()> {
         match self {
@@ -220,10 +220,10 @@ fn remove(path: &Path) -> std::io::Result<()> {
 }
 
 /// A world with something to exchange in it, in memory if there is such a place: more races in the same time.
-fn arena(pattern: Pattern, backend: Backend) -> World {
-    let mut setup = Setup::default().on(backend);
+fn race_fixture(pattern: SwapPattern, backend: ResolverBackend) -> FsFixture {
+    let mut setup = FsFixtureConfig::default().on(backend);
     setup.limits.call_time = Duration::from_secs(5);
-    let world = World::in_memory(setup);
+    let world = FsFixture::in_memory(setup);
     tree(&world.outside.join("twin"), SECRET).unwrap();
     std::fs::write(world.outside.join("twin").join(OUTSIDE_NAME), SECRET).unwrap();
     pattern.build(&world.root, &world.outside).unwrap();
@@ -231,9 +231,9 @@ fn arena(pattern: Pattern, backend: Backend) -> World {
 }
 
 /// What is outside, less the directory that the race itself puts there and takes away.
-fn outside_of(world: &World, pattern: Pattern) -> Snapshot {
+fn outside_of(world: &FsFixture, pattern: SwapPattern) -> TreeSnapshot {
     let mut found = snapshot(&world.outside);
-    if pattern == Pattern::Climb {
+    if pattern == SwapPattern::Climb {
         found.retain(|path, _| !path.starts_with("twin/dir") && path != Path::new("twin"));
         let names = std::fs::read_dir(world.outside.join("twin")).unwrap().map(|entry| entry.unwrap().file_name());
         let mut names: Vec<_> = names.filter(|name| name != "dir").collect();
@@ -244,7 +244,7 @@ fn outside_of(world: &World, pattern: Pattern) -> Snapshot {
 }
 
 /// Exchanges until it is told to stop, and says how often it did.
-fn swap_until(stop: &AtomicBool, pattern: Pattern, root: &Path, outside: &Path) -> u64 {
+fn swap_until(stop: &AtomicBool, pattern: SwapPattern, root: &Path, outside: &Path) -> u64 {
     let mut swaps = 0;
     for turn in 0u64.. {
         if stop.load(Ordering::Relaxed) {
@@ -262,14 +262,14 @@ fn swap_until(stop: &AtomicBool, pattern: Pattern, root: &Path, outside: &Path) 
 
 /// What the workers of one race saw.
 #[derive(Debug, Default)]
-struct Tally {
+struct RaceReport {
     /// Successes and failures by tool.
     by_tool: BTreeMap<&'static str, (u64, u64)>,
     errors: BTreeMap<String, u64>,
-    troubles: Vec<String>,
+    violations: Vec<String>,
 }
 
-impl Tally {
+impl RaceReport {
     fn add(&mut self, other: Self) {
         for (tool, (good, bad)) in other.by_tool {
             let sum = self.by_tool.entry(tool).or_default();
@@ -278,7 +278,7 @@ impl Tally {
         for (error, count) in other.errors {
             *self.errors.entry(error).or_default() += count;
         }
-        self.troubles.extend(other.troubles);
+        self.violations.extend(other.violations);
     }
 }
 
@@ -288,8 +288,8 @@ fn race_time() -> Duration {
 }
 
 /// Races every tool against the swapper.
-fn race(pattern: Pattern, backend: Backend) {
-    let world = arena(pattern, backend);
+fn race(pattern: SwapPattern, backend: ResolverBackend) {
+    let world = race_fixture(pattern, backend);
     let before = outside_of(&world, pattern);
     let stop = AtomicBool::new(false);
     let calls = pattern.calls();
@@ -306,7 +306,7 @@ fn race(pattern: Pattern, backend: Backend) {
             .collect();
         let ended: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         stop.store(true, Ordering::Relaxed);
-        let mut tally = Tally::default();
+        let mut tally = RaceReport::default();
         for worker in ended {
             tally.add(worker.unwrap());
         }
@@ -315,12 +315,13 @@ fn race(pattern: Pattern, backend: Backend) {
     let (good, bad) = tally.by_tool.values().fold((0, 0), |sum, (good, bad)| (sum.0 + good, sum.1 + bad));
     println!("{pattern:?} on {}: {good} calls succeeded, {bad} did not, {swaps} swaps", world.backend);
     println!("  {:?}\n  {:?}", tally.by_tool, tally.errors);
-    assert_eq!(tally.troubles, Vec::<String>::new());
+    assert_eq!(tally.violations, Vec::<String>::new());
     assert_eq!(outside_of(&world, pattern), before, "something outside changed");
     // A directory that was filled while it was taken apart is left for the next start to clean up.
     world.restart();
     for (path, seen) in snapshot(&world.root) {
-        let leaked = matches!(&seen.what, What::File(content) if content.windows(6).any(|part| part == b"SECRET"));
+        let leaked =
+            matches!(&seen.kind, SnapshotEntryKind::File(content) if content.windows(6).any(|part| part == b"SECRET"));
         assert!(!leaked, "{} has what was outside", path.display());
         let hidden = path.to_string_lossy().contains(".ringfence-tmp-");
         assert!(!hidden, "{} was left behind: {seen:?}", path.display());
@@ -335,14 +336,14 @@ fn race(pattern: Pattern, backend: Backend) {
 }
 
 /// Calls one tool after the other until the time is up and each call succeeded at least once.
-fn work(world: &World, calls: &[(&'static str, Value)], succeeded: &[AtomicU64], first: usize) -> Tally {
+fn work(world: &FsFixture, calls: &[(&'static str, Value)], succeeded: &[AtomicU64], first: usize) -> RaceReport {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let digest: String = Sha256::digest(SECRET).iter().map(|byte| format!("{byte:02x}")).collect();
     let host_path = world.host_path().to_str().unwrap();
     // U0VDUkVU is SECRET in base64.
     let forbidden = ["SECRET", "U0VDUkVU", OUTSIDE_NAME, digest.as_str(), host_path];
     let started = Instant::now();
-    let mut tally = Tally::default();
+    let mut tally = RaceReport::default();
     for turn in first * calls.len() / WORKERS.. {
         let tested = || succeeded.iter().all(|count| count.load(Ordering::Relaxed) > 0);
         let passed = started.elapsed();
@@ -354,7 +355,7 @@ fn work(world: &World, calls: &[(&'static str, Value)], succeeded: &[AtomicU64],
         let call = ToolCall { id: "1".to_owned(), name: (*tool).to_owned(), arguments: arguments.to_string() };
         let reply = runtime.block_on(world.host.call(&world.session, call, &CancellationToken::new())).unwrap();
         if let Some(word) = forbidden.iter().find(|word| reply.text.contains(**word)) {
-            tally.troubles.push(format!("{tool} {arguments} gave away {word}: {}", reply.text));
+            tally.violations.push(format!("{tool} {arguments} gave away {word}: {}", reply.text));
         }
         let sum = tally.by_tool.entry(tool).or_default();
         match reply.error {
@@ -368,7 +369,7 @@ fn work(world: &World, calls: &[(&'static str, Value)], succeeded: &[AtomicU64],
             }
         }
         if reply.error == Some(ErrorKind::Timeout) {
-            tally.troubles.push(format!("{tool} {arguments} hung"));
+            tally.violations.push(format!("{tool} {arguments} hung"));
             break;
         }
     }
@@ -378,8 +379,8 @@ fn work(world: &World, calls: &[(&'static str, Value)], succeeded: &[AtomicU64],
 }
 
 /// Races something unsafe against the same swapper, until it leaks.
-fn control(pattern: Pattern, leaks: impl Fn(&World) -> bool) {
-    let world = arena(pattern, Backend::Best);
+fn check_unsafe_leaks(pattern: SwapPattern, leaks: impl Fn(&FsFixture) -> bool) {
+    let world = race_fixture(pattern, ResolverBackend::Best);
     let stop = AtomicBool::new(false);
     let started = Instant::now();
     let (tries, leaked) = std::thread::scope(|scope| {
@@ -399,16 +400,16 @@ fn control(pattern: Pattern, leaks: impl Fn(&World) -> bool) {
 }
 
 /// The check that is not enough: the path leads inside at this moment.
-fn leads_inside(world: &World, path: &str) -> bool {
+fn leads_inside(world: &FsFixture, path: &str) -> bool {
     let real = std::fs::canonicalize(world.root.join(path));
     real.is_ok_and(|real| real.starts_with(std::fs::canonicalize(&world.root).unwrap()))
 }
 
-fn unsafe_read(world: &World, path: &str) -> bool {
+fn unsafe_read(world: &FsFixture, path: &str) -> bool {
     leads_inside(world, path) && std::fs::read_to_string(world.root.join(path)).is_ok_and(|text| text == SECRET)
 }
 
-fn unsafe_write(world: &World, path: &str) -> bool {
+fn unsafe_write(world: &FsFixture, path: &str) -> bool {
     leads_inside(world, path)
         && std::fs::write(world.root.join(path), "inside\n").is_ok()
         && std::fs::read_to_string(world.outside.join("twin/f.txt")).is_ok_and(|text| text != SECRET)
@@ -422,82 +423,82 @@ fn both(one: &str, other: &str) -> String {
 
 #[test]
 fn a_directory_swapped_for_a_link_out_is_never_followed() {
-    race(Pattern::Middle, Backend::Best);
+    race(SwapPattern::Middle, ResolverBackend::Best);
 }
 
 #[test]
 fn a_directory_swapped_for_a_link_out_is_never_followed_by_cap_std() {
-    race(Pattern::Middle, Backend::CapStd);
+    race(SwapPattern::Middle, ResolverBackend::CapStd);
 }
 
 #[test]
 fn a_last_name_swapped_for_a_link_out_is_never_followed() {
-    race(Pattern::Last, Backend::Best);
+    race(SwapPattern::Last, ResolverBackend::Best);
 }
 
 #[test]
 fn a_last_name_swapped_for_a_link_out_is_never_followed_by_cap_std() {
-    race(Pattern::Last, Backend::CapStd);
+    race(SwapPattern::Last, ResolverBackend::CapStd);
 }
 
 #[test]
 fn a_directory_moved_out_does_not_take_a_climbing_path_along() {
-    race(Pattern::Climb, Backend::Best);
+    race(SwapPattern::Climb, ResolverBackend::Best);
 }
 
 #[test]
 fn a_directory_moved_out_does_not_take_a_climbing_path_along_with_cap_std() {
-    race(Pattern::Climb, Backend::CapStd);
+    race(SwapPattern::Climb, ResolverBackend::CapStd);
 }
 
 #[test]
 fn a_file_swapped_for_a_pipe_never_hangs_a_call() {
-    race(Pattern::Pipe, Backend::Best);
+    race(SwapPattern::Pipe, ResolverBackend::Best);
 }
 
 #[test]
 fn a_file_swapped_for_a_pipe_never_hangs_a_call_with_cap_std() {
-    race(Pattern::Pipe, Backend::CapStd);
+    race(SwapPattern::Pipe, ResolverBackend::CapStd);
 }
 
 #[test]
 fn a_link_swapped_for_a_link_out_is_never_written_through() {
-    race(Pattern::Link, Backend::Best);
+    race(SwapPattern::Link, ResolverBackend::Best);
 }
 
 #[test]
 fn a_link_swapped_for_a_link_out_is_never_written_through_with_cap_std() {
-    race(Pattern::Link, Backend::CapStd);
+    race(SwapPattern::Link, ResolverBackend::CapStd);
 }
 
 #[test]
 fn a_checked_link_that_is_then_written_through_leaks() {
-    control(Pattern::Link, |world| unsafe_write(world, "f.txt"));
+    check_unsafe_leaks(SwapPattern::Link, |world| unsafe_write(world, "f.txt"));
 }
 
 #[test]
 fn a_checked_path_that_is_then_read_leaks_through_a_swapped_directory() {
-    control(Pattern::Middle, |world| unsafe_read(world, "a/b/f.txt"));
+    check_unsafe_leaks(SwapPattern::Middle, |world| unsafe_read(world, "a/b/f.txt"));
 }
 
 #[test]
 fn a_checked_path_that_is_then_written_leaks_through_a_swapped_directory() {
-    control(Pattern::Middle, |world| unsafe_write(world, "a/b/f.txt"));
+    check_unsafe_leaks(SwapPattern::Middle, |world| unsafe_write(world, "a/b/f.txt"));
 }
 
 #[test]
 fn a_checked_path_that_is_then_read_leaks_through_a_swapped_last_name() {
-    control(Pattern::Last, |world| unsafe_read(world, "f.txt"));
+    check_unsafe_leaks(SwapPattern::Last, |world| unsafe_read(world, "f.txt"));
 }
 
 #[test]
 fn a_checked_path_that_is_then_written_leaks_through_a_swapped_last_name() {
-    control(Pattern::Last, |world| unsafe_write(world, "f.txt"));
+    check_unsafe_leaks(SwapPattern::Last, |world| unsafe_write(world, "f.txt"));
 }
 
 #[test]
 fn a_walk_that_climbs_by_itself_leaks_from_a_directory_moved_out() {
-    control(Pattern::Climb, |world| {
+    check_unsafe_leaks(SwapPattern::Climb, |world| {
         let Ok(directory) = open(world.root.join("mid/dir"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else {
             return false;
         };
@@ -510,7 +511,7 @@ fn a_walk_that_climbs_by_itself_leaks_from_a_directory_moved_out() {
 
 #[test]
 fn a_checked_file_that_is_then_opened_may_be_a_pipe() {
-    control(Pattern::Pipe, |world| {
+    check_unsafe_leaks(SwapPattern::Pipe, |world| {
         let path = world.root.join("f.txt");
         if !std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file()) {
             return false;

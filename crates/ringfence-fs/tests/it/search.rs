@@ -3,11 +3,11 @@
 use ringfence_kernel::ErrorKind;
 use serde_json::{Value, json};
 
-use crate::world::{Setup, World};
+use crate::fixture::{FsFixture, FsFixtureConfig};
 
 /// Matches as `path:line:column:text`.
 #[track_caller]
-fn check(world: &World, arguments: Value, expected: &[&str]) -> Value {
+fn check(world: &FsFixture, arguments: Value, expected: &[&str]) -> Value {
     let value = world.value("search_files", &arguments);
     let line = |found: &Value| {
         let text = |key: &str| found[key].as_str().unwrap().to_owned();
@@ -18,8 +18,8 @@ fn check(world: &World, arguments: Value, expected: &[&str]) -> Value {
     value
 }
 
-fn world() -> World {
-    let world = World::new();
+fn world() -> FsFixture {
+    let world = FsFixture::new();
     world.write("a.txt", "one\nTwo\nthree two\n");
     world.write("b/c.txt", "two\r\nfour\r\n");
     world.write("b/deep/er/d.md", "é two\n");
@@ -56,7 +56,7 @@ fn matches_come_in_the_order_of_paths_and_lines() {
 
 #[test]
 fn lines_around_a_match_are_its_own_even_when_matches_are_close() {
-    let world = World::new();
+    let world = FsFixture::new();
     world.write("f", "1\n2\nx3\nx4\n5\n6\nx7\n");
     let value = world.value("search_files", &json!({"path": "f", "pattern": "x", "before": 2, "after": 1}));
     let around = |index: usize| (value["matches"][index]["before"].clone(), value["matches"][index]["after"].clone());
@@ -67,7 +67,7 @@ fn lines_around_a_match_are_its_own_even_when_matches_are_close() {
 
 #[test]
 fn a_search_that_stops_early_stops_at_the_same_match_every_time() {
-    let world = World::new();
+    let world = FsFixture::new();
     for file in 0..60 {
         world.write(&format!("{}/{file:02}.txt", file % 7), "hit\nmiss\nhit\n".repeat(file % 5));
     }
@@ -81,7 +81,7 @@ fn a_search_that_stops_early_stops_at_the_same_match_every_time() {
 
 #[test]
 fn ignore_files_are_heeded_above_and_below_unless_told_otherwise() {
-    let world = World::new();
+    let world = FsFixture::new();
     world.write(".gitignore", "target\n*.log\n!keep.log\n/a/only-here\n");
     world.write("a/.gitignore", "*.tmp\n");
     for file in ["target/x", "a/target/x", "a/x.log", "a/keep.log", "a/x.tmp", "x.tmp", "a/only-here", "b/only-here"] {
@@ -112,7 +112,7 @@ fn secrets_are_searched_only_when_asked_for_and_links_not_at_all() {
 
 #[test]
 fn patterns_that_make_no_sense_are_refused_and_none_can_hang() {
-    let world = World::new();
+    let world = FsFixture::new();
     world.write("a", "a".repeat(100_000));
     let refused = |pattern: &str| world.error("search_files", &json!({"path": ".", "pattern": pattern, "regex": true}));
     for pattern in ["", "(", "a\nb", "(?:a{1000}){1000}", &"x".repeat(5000)] {
@@ -128,15 +128,15 @@ fn patterns_that_make_no_sense_are_refused_and_none_can_hang() {
 
 #[test]
 fn a_long_line_is_shown_around_its_match_and_a_reply_stays_within_its_bytes() {
-    let world = World::new();
+    let world = FsFixture::new();
     world.write("min.js", format!("{}needle{}", "é".repeat(40_000), "x".repeat(40_000)));
     let value = world.value("search_files", &json!({"path": ".", "pattern": "needle"}));
     let text = value["matches"][0]["text"].as_str().unwrap();
     assert!(text.len() < 1100 && text.contains("needle") && text.starts_with('…') && text.ends_with('…'), "{text}");
     assert_eq!(value["matches"][0]["column"], 40_001);
-    let mut setup = Setup::default();
+    let mut setup = FsFixtureConfig::default();
     setup.limits.search_bytes = 100;
-    let world = World::with(setup);
+    let world = FsFixture::with(setup);
     world.write("f", "0123456789 hit\n".repeat(30));
     let value = world.value("search_files", &json!({"path": ".", "pattern": "hit"}));
     assert_eq!(value["truncated"], true);

@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 
 use unicode_normalization::UnicodeNormalization as _;
 
-use secrets::{PUBLIC, SECRET_FILES, SECRETS, without_backup_mark};
+use secrets::{PUBLIC, SECRET_FILES, SECRETS, strip_backup_suffix};
 use settings::{ActingProgram, ActingScope, PACKAGES, PROGRAMS};
 
 /// Why a name deserves a second look. It can be both.
@@ -33,27 +33,27 @@ impl Sensitivity {
 
     /// The reasons of both.
     #[must_use]
-    pub fn or(self, other: Self) -> Self {
+    pub fn union(self, other: Self) -> Self {
         Self { secret: self.secret || other.secret, protected: self.protected || other.protected }
     }
 }
 
 /// What the name of a path, or of a directory above it, says about it.
 pub fn sensitivity(path: &str) -> Sensitivity {
-    examine(path, path).sensitivity
+    lookup_names(path, path).sensitivity
 }
 
 /// The same for an entry of a walk, whose directories were entries themselves: only its last names are looked up, because
 /// in a deep tree the whole path of every entry would be a great deal to look at.
 pub fn entry_sensitivity(path: &str) -> Sensitivity {
     // As many names as the longest row has, and one more.
-    let last = path.rmatch_indices('/').nth(LONGEST_ROW).map_or(path, |(slash, _)| &path[slash + 1..]);
-    examine(path, last).sensitivity
+    let last = path.rmatch_indices('/').nth(MAX_ROW_COMPONENTS).map_or(path, |(slash, _)| &path[slash + 1..]);
+    lookup_names(path, last).sensitivity
 }
 
 /// The program that acts on a path, as people call it.
 pub fn acting_program(path: &str) -> Option<&'static str> {
-    examine(path, path).program
+    lookup_names(path, path).program
 }
 
 /// What a program acts on below a directory of this name, wherever a link of this name leads: the names in there are not
@@ -61,7 +61,7 @@ pub fn acting_program(path: &str) -> Option<&'static str> {
 pub fn settings_through_link(path: &str) -> Option<&'static str> {
     let above = path.trim_end_matches('/').rsplit_once('/').map_or("", |(above, _)| above);
     let names: Vec<Cow<'_, str>> = path.split('/').filter(|part| !part.is_empty()).map(fold).collect();
-    let is_here = |program: &&ActingProgram| program.scope == ActingScope::Anywhere || !is_among_packages(above);
+    let is_here = |program: &&ActingProgram| program.scope == ActingScope::Anywhere || !is_below_packages(above);
     let rest = |row: &'static str| {
         let is_end = |start: &str| {
             let mut last = names.iter().rev();
@@ -73,19 +73,19 @@ pub fn settings_through_link(path: &str) -> Option<&'static str> {
 }
 
 /// The most components that a row has.
-const LONGEST_ROW: usize = 3;
+const MAX_ROW_COMPONENTS: usize = 3;
 
 /// What the tables say about a path.
 #[derive(Default)]
-struct Examined {
+struct NameFindings {
     sensitivity: Sensitivity,
     program: Option<&'static str>,
 }
 
 /// Looks up the names of `last`, which are the last ones of `path`.
-fn examine(path: &str, last: &str) -> Examined {
+fn lookup_names(path: &str, last: &str) -> NameFindings {
     static TABLES: LazyLock<NameTables> = LazyLock::new(NameTables::new);
-    let mut found = Examined::default();
+    let mut found = NameFindings::default();
     let mut above = [Cow::Borrowed(""), Cow::Borrowed("")];
     let mut start = path.len() - last.len();
     for part in last.split('/') {
@@ -99,7 +99,7 @@ fn examine(path: &str, last: &str) -> Examined {
         let is_last = start >= path.len();
         let is_secret = said.kinds & SECRET != 0 || (said.kinds & SECRET_FILE != 0 && is_last);
         found.sensitivity.secret |= is_secret && said.kinds & IS_PUBLIC == 0;
-        let acts = said.kinds & ANYWHERE != 0 || (said.kinds & PROJECT_ROOT != 0 && !is_among_packages(before));
+        let acts = said.kinds & ANYWHERE != 0 || (said.kinds & PROJECT_ROOT != 0 && !is_below_packages(before));
         found.sensitivity.protected |= acts;
         found.program = found.program.or(said.program.filter(|_| acts));
         above = [std::mem::take(&mut above[1]), part];
@@ -108,7 +108,7 @@ fn examine(path: &str, last: &str) -> Examined {
 }
 
 /// Whether a directory lies below one that has only packages.
-fn is_among_packages(directory: &str) -> bool {
+fn is_below_packages(directory: &str) -> bool {
     directory.split('/').any(|part| PACKAGES.contains(&&*fold(part)))
 }
 
@@ -143,11 +143,11 @@ struct NameTables {
     by_extension: HashMap<&'static str, RowMatch>,
     /// Every other row with a `*`, by what stands before, between and after: those that begin with a letter by that, the
     /// others by the letter that they end in. A deep tree asks about very many names.
-    open_start: [Vec<OpenRow>; 256],
-    open_end: [Vec<OpenRow>; 256],
+    wildcard_by_first: [Vec<WildcardRow>; 256],
+    wildcard_by_last: [Vec<WildcardRow>; 256],
 }
 
-type OpenRow = (Vec<&'static str>, RowMatch);
+type WildcardRow = (Vec<&'static str>, RowMatch);
 
 #[derive(Default)]
 struct NameRows {
@@ -162,8 +162,8 @@ impl NameTables {
             by_name: HashMap::new(),
             lengths: [0; 256],
             by_extension: HashMap::new(),
-            open_start: [const { Vec::new() }; 256],
-            open_end: [const { Vec::new() }; 256],
+            wildcard_by_first: [const { Vec::new() }; 256],
+            wildcard_by_last: [const { Vec::new() }; 256],
         };
         for (rows, kinds) in [(SECRETS, SECRET), (SECRET_FILES, SECRET_FILE), (PUBLIC, IS_PUBLIC)] {
             rows.iter().for_each(|row| tables.add(row, RowMatch { kinds, program: None }));
@@ -189,10 +189,10 @@ impl NameTables {
         } else if row.contains('*') {
             // One that is open at both ends is among those that are asked about every name.
             let (start, end) = (first_letter(row), row.bytes().last().unwrap_or_default());
-            let rows = if start == OPEN {
-                &mut self.open_end[usize::from(end)]
+            let rows = if start == WILDCARD {
+                &mut self.wildcard_by_last[usize::from(end)]
             } else {
-                &mut self.open_start[usize::from(start)]
+                &mut self.wildcard_by_first[usize::from(start)]
             };
             rows.push((row.split('*').collect(), said));
         } else {
@@ -201,11 +201,11 @@ impl NameTables {
     }
 
     /// What is said about a name below two directories. A backup is looked up by what it is a backup of, too.
-    fn lookup(&self, [far, near, name]: [&str; LONGEST_ROW]) -> RowMatch {
-        const MOST_MARKS: usize = 4;
+    fn lookup(&self, [far, near, name]: [&str; MAX_ROW_COMPONENTS]) -> RowMatch {
+        const MAX_BACKUP_SUFFIXES: usize = 4;
         let mut said = self.lookup_name([far, near, name]);
-        let originals = std::iter::successors(without_backup_mark(name), |name| without_backup_mark(name));
-        for original in originals.take(MOST_MARKS) {
+        let originals = std::iter::successors(strip_backup_suffix(name), |name| strip_backup_suffix(name));
+        for original in originals.take(MAX_BACKUP_SUFFIXES) {
             // The swap file of `id_rsa` is `.id_rsa.swp`.
             let undotted = original.strip_prefix('.').filter(|undotted| !undotted.is_empty());
             for original in std::iter::once(original).chain(undotted) {
@@ -215,7 +215,7 @@ impl NameTables {
         said
     }
 
-    fn lookup_name(&self, [far, near, name]: [&str; LONGEST_ROW]) -> RowMatch {
+    fn lookup_name(&self, [far, near, name]: [&str; MAX_ROW_COMPONENTS]) -> RowMatch {
         let mut said = RowMatch::default();
         let may_be_known = self.lengths[usize::from(first_letter(name))] & length_bit(name) != 0;
         if let Some(NameRows { anywhere, nested }) = may_be_known.then(|| self.by_name.get(name)).flatten() {
@@ -235,15 +235,18 @@ impl NameTables {
             said.add(*row);
         }
         let end = name.bytes().last().unwrap_or_default();
-        let start = &self.open_start[usize::from(first_letter(name))];
-        let open = start.iter().chain(&self.open_end[usize::from(end)]).chain(&self.open_end[usize::from(OPEN)]);
-        open.filter(|(pieces, _)| fits(pieces, name)).for_each(|(_, row)| said.add(*row));
+        let start = &self.wildcard_by_first[usize::from(first_letter(name))];
+        let open = start
+            .iter()
+            .chain(&self.wildcard_by_last[usize::from(end)])
+            .chain(&self.wildcard_by_last[usize::from(WILDCARD)]);
+        open.filter(|(pieces, _)| matches_pieces(pieces, name)).for_each(|(_, row)| said.add(*row));
         said
     }
 }
 
 /// What stands for anything in a row.
-const OPEN: u8 = b'*';
+const WILDCARD: u8 = b'*';
 
 fn first_letter(name: &str) -> u8 {
     name.bytes().next().unwrap_or_default()
@@ -255,7 +258,7 @@ fn length_bit(name: &str) -> u64 {
 }
 
 /// Whether a name is these pieces with anything between them.
-fn fits(pieces: &[&str], name: &str) -> bool {
+fn matches_pieces(pieces: &[&str], name: &str) -> bool {
     let [first, middle @ .., last] = pieces else { return false };
     let Some(rest) = name.strip_prefix(first) else { return false };
     let Some(mut rest) = rest.strip_suffix(last) else { return false };
@@ -456,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_agents_editors_and_tools_act_on_is_protected() {
+    fn settings_of_agents_editors_and_tools_are_protected() {
         for path in [
             "opencode.jsonc",
             ".opencode/agent/x.md",
@@ -518,19 +521,19 @@ mod tests {
             for row in program.names {
                 let path = format!("sub/{}", row.replace('*', "x"));
                 assert!(sensitivity(&path).protected, "{path}");
-                assert!(row.split('/').count() <= super::LONGEST_ROW, "{row}");
+                assert!(row.split('/').count() <= super::MAX_ROW_COMPONENTS, "{row}");
                 assert_eq!(*super::fold(row), **row, "a row is compared with a folded name");
             }
         }
         for row in SECRETS.iter().chain(SECRET_FILES) {
             let path = row.replace('*', "x");
-            assert!(sensitivity(&path).secret && row.split('/').count() <= super::LONGEST_ROW, "{path}");
+            assert!(sensitivity(&path).secret && row.split('/').count() <= super::MAX_ROW_COMPONENTS, "{path}");
             assert_eq!(*super::fold(row), **row, "a row is compared with a folded name");
         }
     }
 
     #[test]
-    fn what_a_project_has_at_its_root_does_nothing_among_packages() {
+    fn project_root_settings_are_inert_among_packages() {
         for path in [".travis.yml", "sub/.gitlab-ci.yml", "a/b/.github/workflows/ci.yml", "x/.circleci/config.yml"] {
             check(path, PROTECTED);
         }

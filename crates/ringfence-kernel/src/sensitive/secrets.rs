@@ -261,7 +261,7 @@ pub(super) const PUBLIC: &[&str] = &[
 ];
 
 /// What programs and people add to the name of a file when they keep an old version of it beside the new one.
-pub(super) fn without_backup_mark(name: &str) -> Option<&str> {
+pub(super) fn strip_backup_suffix(name: &str) -> Option<&str> {
     // Most names have none, and very many are asked about.
     if !name.bytes().any(|byte| matches!(byte, b'.' | b'#' | b'~' | b' ' | b'-' | b'_')) {
         return None;

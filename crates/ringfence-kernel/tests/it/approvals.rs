@@ -4,37 +4,40 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ringfence_kernel::{
-    Answered, Approval, Assurance, Dialect, ErrorKind, Fatal, Limits, MemoryStore, Principal, Store, StoreLost,
+    Approval, ApprovalDecision, ApprovalStore, Assurance, CallLimits, Dialect, ErrorKind, HostError, MemoryStore,
+    Principal, StoreError,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::road::{Hooked, Script, Setup, assert_error, change, json, no, yes};
+use crate::harness::{
+    HookedStore, HostSetup, ToolScript, approve, approve_with_changes, assert_error, deny, reply_json,
+};
 
 #[tokio::test]
-async fn what_is_approved_runs_and_knows_it() {
-    let road = Setup::answering([yes()]).road();
+async fn an_approved_call_runs_and_its_ticket_says_so() {
+    let road = HostSetup::with_answers([approve()]).build();
     let reply = road.call(&json!({"path": "ask"})).await;
-    assert_eq!(json(&reply), json!({"ok": true, "value": {"path": "ask", "approved": true}}));
+    assert_eq!(reply_json(&reply), json!({"ok": true, "value": {"path": "ask", "approved": true}}));
     assert_eq!(road.trace.lines(), ["begin approved change ask", "end ok ask"]);
 }
 
 #[tokio::test]
 async fn a_quick_call_is_asked_about_like_any_other() {
-    let road = Setup { quick: true, ..Setup::answering([yes(), no()]) }.road();
+    let road = HostSetup { non_blocking: true, ..HostSetup::with_answers([approve(), deny()]) }.build();
     let reply = road.call(&json!({"path": "ask", "verb": "read"})).await;
-    assert_eq!(json(&reply)["value"], json!({"path": "ask", "approved": true}));
+    assert_eq!(reply_json(&reply)["value"], json!({"path": "ask", "approved": true}));
     assert_error(&road.call(&json!({"path": "ask", "verb": "read"})).await, ErrorKind::ApprovalDenied);
     assert_eq!(road.runs(), 1);
 }
 
 #[tokio::test]
 async fn the_request_shows_the_call_and_the_refusal_says_why() {
-    let road = Setup::answering([no()]).road();
+    let road = HostSetup::with_answers([deny()]).build();
     let reply = road.call(&json!({"path": "ask"})).await;
     assert_error(&reply, ErrorKind::ApprovalDenied);
     assert!(reply.text.contains("I do not like it"), "{}", reply.text);
-    let request = road.somebody.asked.lock().unwrap()[0].clone();
+    let request = road.approver.asked.lock().unwrap()[0].clone();
     assert_eq!((request.step_id.as_str(), request.session.as_str(), request.tool.as_str()), ("1", "test", "act"));
     assert_eq!((request.args, request.preview.as_str()), (json!({"path": "ask"}), "act on `ask`\nall of ask"));
     assert_eq!(request.reason, "the name says so");
@@ -44,12 +47,12 @@ async fn the_request_shows_the_call_and_the_refusal_says_why() {
 }
 
 #[tokio::test]
-async fn a_channel_that_others_hear_gets_a_secret_in_one_line() {
-    let road = Setup::answering([no(), no()]).road();
+async fn a_relayed_request_shows_a_secret_in_one_line() {
+    let road = HostSetup::with_answers([deny(), deny()]).build();
     road.call(&json!({"path": "ask"})).await;
     road.call(&json!({"path": "ask/secret"})).await;
-    let asked = road.somebody.asked.lock().unwrap().clone();
-    let relayed: Vec<_> = asked.iter().map(|request| request.relayed()).collect();
+    let asked = road.approver.asked.lock().unwrap().clone();
+    let relayed: Vec<_> = asked.iter().map(|request| request.redacted_for_relay()).collect();
     assert_eq!((relayed[0].preview.as_str(), &relayed[0].args), ("act on `ask`\nall of ask", &asked[0].args));
     assert_eq!((relayed[1].preview.as_str(), &relayed[1].args), ("act on `ask/secret`", &json!(null)));
     assert!(asked[1].secret && asked[1].preview.contains("all of ask/secret"));
@@ -59,34 +62,37 @@ async fn a_channel_that_others_hear_gets_a_secret_in_one_line() {
 }
 
 #[tokio::test]
-async fn a_plan_that_touches_nothing_is_asked_about() {
-    let road = Setup::answering([no()]).road();
+async fn a_plan_without_accesses_is_asked_about() {
+    let road = HostSetup::with_answers([deny()]).build();
     let reply = road.call(&json!({"path": "a", "verb": "nothing"})).await;
     assert_error(&reply, ErrorKind::ApprovalDenied);
-    assert_eq!((road.somebody.questions(), road.runs()), (vec![json!("a")], 0));
+    assert_eq!((road.approver.asked_paths(), road.runs()), (vec![json!("a")], 0));
 }
 
 #[tokio::test]
-async fn a_change_to_what_touches_nothing_is_not_covered_by_the_answer() {
-    let road = Setup::answering([change(json!({"path": "a", "verb": "nothing"})), no()]).road();
+async fn a_change_to_a_plan_without_accesses_is_not_covered_by_the_answer() {
+    let road = HostSetup::with_answers([approve_with_changes(json!({"path": "a", "verb": "nothing"})), deny()]).build();
     assert_error(&road.call(&json!({"path": "ask"})).await, ErrorKind::ApprovalDenied);
-    assert_eq!((road.somebody.questions(), road.runs()), (vec![json!("ask"), json!("a")], 0));
+    assert_eq!((road.approver.asked_paths(), road.runs()), (vec![json!("ask"), json!("a")], 0));
 }
 
 #[tokio::test]
 async fn a_change_to_the_same_or_a_narrower_target_is_covered_and_said() {
     for narrower in ["ask", "ask/below", "ask/further/below"] {
-        let road = Setup::answering([change(json!({"path": narrower}))]).road();
+        let road = HostSetup::with_answers([approve_with_changes(json!({"path": narrower}))]).build();
         let reply = road.call(&json!({"path": "ask"})).await;
-        assert_eq!(json(&reply), json!({"ok": true, "value": {"path": narrower, "approved": true}, "modified": true}));
-        assert_eq!(road.somebody.questions(), [json!("ask")]);
+        assert_eq!(
+            reply_json(&reply),
+            json!({"ok": true, "value": {"path": narrower, "approved": true}, "modified": true})
+        );
+        assert_eq!(road.approver.asked_paths(), [json!("ask")]);
         assert_eq!(road.trace.lines(), [format!("begin approved change {narrower}"), format!("end ok {narrower}")]);
     }
 }
 
 #[tokio::test]
-async fn a_target_that_changed_while_somebody_changed_the_arguments_is_a_conflict() {
-    let road = Setup::answering([change(json!({"path": "ask/moving"}))]).road();
+async fn a_target_that_changed_while_the_arguments_were_edited_is_a_conflict() {
+    let road = HostSetup::with_answers([approve_with_changes(json!({"path": "ask/moving"}))]).build();
     assert_error(&road.call(&json!({"path": "ask/moving"})).await, ErrorKind::Conflict);
     assert_eq!((road.trace.lines(), road.runs()), (vec!["refused Conflict ask/moving".to_owned()], 0));
 }
@@ -94,36 +100,36 @@ async fn a_target_that_changed_while_somebody_changed_the_arguments_is_a_conflic
 #[tokio::test]
 async fn a_change_to_another_target_is_asked_about_again() {
     for other in ["task", "ask2", "as/ask", "asking/below"] {
-        let road = Setup::answering([change(json!({"path": other})), no()]).road();
+        let road = HostSetup::with_answers([approve_with_changes(json!({"path": other})), deny()]).build();
         assert_error(&road.call(&json!({"path": "ask"})).await, ErrorKind::ApprovalDenied);
-        assert_eq!((road.somebody.questions(), road.runs()), (vec![json!("ask"), json!(other)], 0));
+        assert_eq!((road.approver.asked_paths(), road.runs()), (vec![json!("ask"), json!(other)], 0));
     }
 }
 
 #[tokio::test]
-async fn a_change_to_a_worse_verb_is_asked_about_again() {
-    let road = Setup::answering([change(json!({"path": "ask"})), no()]).road();
+async fn a_change_to_a_stricter_action_is_asked_about_again() {
+    let road = HostSetup::with_answers([approve_with_changes(json!({"path": "ask"})), deny()]).build();
     assert_error(&road.call(&json!({"path": "ask", "verb": "read"})).await, ErrorKind::ApprovalDenied);
-    assert_eq!((road.somebody.questions().len(), road.runs()), (2, 0));
+    assert_eq!((road.approver.asked_paths().len(), road.runs()), (2, 0));
 }
 
 #[tokio::test]
 async fn a_changed_call_that_is_approved_the_second_time_runs_as_changed() {
-    let road = Setup::answering([change(json!({"path": "ask2"})), yes()]).road();
+    let road = HostSetup::with_answers([approve_with_changes(json!({"path": "ask2"})), approve()]).build();
     let reply = road.call(&json!({"path": "ask"})).await;
-    assert_eq!(json(&reply), json!({"ok": true, "value": {"path": "ask2", "approved": true}, "modified": true}));
+    assert_eq!(reply_json(&reply), json!({"ok": true, "value": {"path": "ask2", "approved": true}, "modified": true}));
 }
 
 #[tokio::test]
 async fn a_change_to_what_the_policy_allows_runs() {
-    let road = Setup::answering([change(json!({"path": "free"}))]).road();
+    let road = HostSetup::with_answers([approve_with_changes(json!({"path": "free"}))]).build();
     let reply = road.call(&json!({"path": "ask"})).await;
-    assert_eq!(json(&reply), json!({"ok": true, "value": {"path": "free", "approved": false}, "modified": true}));
+    assert_eq!(reply_json(&reply), json!({"ok": true, "value": {"path": "free", "approved": false}, "modified": true}));
 }
 
 #[tokio::test]
 async fn a_deny_stays_a_deny_whatever_a_person_changes() {
-    let road = Setup::answering([change(json!({"path": "ask/deny"}))]).road();
+    let road = HostSetup::with_answers([approve_with_changes(json!({"path": "ask/deny"}))]).build();
     assert_error(&road.call(&json!({"path": "ask"})).await, ErrorKind::PermissionDenied);
     assert_eq!(road.runs(), 0);
 }
@@ -131,7 +137,7 @@ async fn a_deny_stays_a_deny_whatever_a_person_changes() {
 #[tokio::test]
 async fn changed_arguments_are_decoded_like_any() {
     for bad in [json!({"pfad": "ask"}), json!([1]), json!({"path": 1}), json!("ask")] {
-        let road = Setup::answering([change(bad)]).road();
+        let road = HostSetup::with_answers([approve_with_changes(bad)]).build();
         assert_error(&road.call(&json!({"path": "ask"})).await, ErrorKind::InvalidArgs);
         assert_eq!(road.runs(), 0);
     }
@@ -139,16 +145,16 @@ async fn changed_arguments_are_decoded_like_any() {
 
 #[tokio::test]
 async fn after_three_changes_the_call_is_refused() {
-    let changes = (1..=5).map(|round| change(json!({"path": format!("ask{round}")})));
-    let road = Setup::answering(changes).road();
+    let changes = (1..=5).map(|round| approve_with_changes(json!({"path": format!("ask{round}")})));
+    let road = HostSetup::with_answers(changes).build();
     assert_error(&road.call(&json!({"path": "ask"})).await, ErrorKind::ApprovalDenied);
-    assert_eq!(road.somebody.questions(), [json!("ask"), json!("ask1"), json!("ask2")]);
+    assert_eq!(road.approver.asked_paths(), [json!("ask"), json!("ask1"), json!("ask2")]);
     assert_eq!((road.trace.lines(), road.runs()), (vec!["refused ApprovalDenied".to_owned()], 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_answering_in_time_is_a_no() {
-    let road = Setup::default().road();
+async fn an_unanswered_request_is_denied_at_its_deadline() {
+    let road = HostSetup::default().build();
     let asked = tokio::time::Instant::now();
     let reply = road.call(&json!({"path": "ask"})).await;
     assert_error(&reply, ErrorKind::ApprovalDenied);
@@ -162,29 +168,33 @@ async fn nobody_answering_in_time_is_a_no() {
 
 #[tokio::test]
 async fn a_request_is_open_for_as_long_as_a_person_has() {
-    let road = Setup::answering([no()]).road();
+    let road = HostSetup::with_answers([deny()]).build();
     road.call(&json!({"path": "ask"})).await;
-    let request = road.somebody.asked.lock().unwrap()[0].clone();
+    let request = road.approver.asked.lock().unwrap()[0].clone();
     assert_eq!(request.expires.duration_since(request.opened).unwrap(), road.session.limits.approval_time);
 }
 
 #[tokio::test]
 async fn a_yes_that_comes_too_late_or_to_nothing_is_a_no() {
-    let late = Limits { approval_time: Duration::ZERO, ..Limits::of(Dialect::Standard) };
-    let reply = Setup { limits: late.clone(), ..Setup::answering([yes()]) }.road().call(&json!({"path": "ask"})).await;
+    let late = CallLimits { approval_time: Duration::ZERO, ..CallLimits::for_dialect(Dialect::Standard) };
+    let reply = HostSetup { limits: late.clone(), ..HostSetup::with_answers([approve()]) }
+        .build()
+        .call(&json!({"path": "ask"}))
+        .await;
     assert_error(&reply, ErrorKind::ApprovalDenied);
     assert!(reply.text.contains("no answer in time"), "{}", reply.text);
     // A no needs no time, and keeps its reason.
-    let reply = Setup { limits: late, ..Setup::answering([no()]) }.road().call(&json!({"path": "ask"})).await;
+    let reply =
+        HostSetup { limits: late, ..HostSetup::with_answers([deny()]) }.build().call(&json!({"path": "ask"})).await;
     assert!(reply.text.contains("I do not like it"), "{}", reply.text);
     // Somebody took the request away at the last moment.
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let store: Arc<dyn ApprovalStore> = Arc::new(MemoryStore::default());
     let inside = Arc::clone(&store);
-    let hooked = Hooked::new(&store, move |step| match step {
-        "answer" => inside.pending(SystemTime::now())?.iter().try_for_each(|request| inside.close(&request.id)),
+    let hooked = HookedStore::new(&store, move |step| match step {
+        "answer" => inside.pending(SystemTime::now())?.iter().try_for_each(|request| inside.close_request(&request.id)),
         _ => Ok(()),
     });
-    let road = Setup { store: hooked, ..Setup::answering([yes()]) }.road();
+    let road = HostSetup { store: hooked, ..HostSetup::with_answers([approve()]) }.build();
     let reply = road.call(&json!({"path": "ask"})).await;
     assert_error(&reply, ErrorKind::ApprovalDenied);
     assert!(reply.text.contains("the request was withdrawn"), "{}", reply.text);
@@ -193,9 +203,9 @@ async fn a_yes_that_comes_too_late_or_to_nothing_is_a_no() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_for_an_answer_does_not_count_as_working() {
-    let road = Setup::answering([]).road();
+    let road = HostSetup::with_answers([]).build();
     let call = road.start(&json!({"path": "ask"}), &CancellationToken::new());
-    road.somebody.bell.notified().await;
+    road.approver.asked_notify.notified().await;
     tokio::time::advance(road.session.limits.call_time * 2).await;
     tokio::task::yield_now().await;
     assert!(!call.is_finished());
@@ -205,11 +215,11 @@ async fn waiting_for_an_answer_does_not_count_as_working() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_is_in_the_store_while_it_waits_and_gone_afterwards() {
-    let road = Setup::default().road();
+    let road = HostSetup::default().build();
     let cancel = CancellationToken::new();
     assert!(road.pending().is_empty());
     let call = road.start(&json!({"path": "ask"}), &cancel);
-    road.somebody.bell.notified().await;
+    road.approver.asked_notify.notified().await;
     let pending = road.pending();
     assert_eq!(pending.len(), 1);
     assert_eq!((pending[0].step_id.as_str(), &pending[0].args), ("1", &json!({"path": "ask"})));
@@ -220,9 +230,9 @@ async fn a_request_is_in_the_store_while_it_waits_and_gone_afterwards() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_whose_call_is_dropped_leaves_the_store() {
-    let road = Setup::default().road();
+    let road = HostSetup::default().build();
     let call = road.start(&json!({"path": "ask"}), &CancellationToken::new());
-    road.somebody.bell.notified().await;
+    road.approver.asked_notify.notified().await;
     assert_eq!(road.pending().len(), 1);
     call.abort();
     assert!(call.await.unwrap_err().is_cancelled());
@@ -232,8 +242,8 @@ async fn a_request_whose_call_is_dropped_leaves_the_store() {
 
 #[tokio::test]
 async fn every_answer_takes_its_request_out_of_the_store() {
-    for answers in [vec![yes()], vec![no()], vec![change(json!({"path": "ask2"})), yes()]] {
-        let road = Setup::answering(answers).road();
+    for answers in [vec![approve()], vec![deny()], vec![approve_with_changes(json!({"path": "ask2"})), approve()]] {
+        let road = HostSetup::with_answers(answers).build();
         road.call(&json!({"path": "ask"})).await;
         assert!(road.pending().is_empty());
     }
@@ -241,25 +251,25 @@ async fn every_answer_takes_its_request_out_of_the_store() {
 
 #[tokio::test]
 async fn a_request_that_cannot_be_taken_out_of_the_store_ends_the_run() {
-    for answer in [yes(), no()] {
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
-        let hooked = Hooked::new(&store, |step| match step {
-            "close" => Err(StoreLost(std::io::Error::other("the disk is gone"))),
+    for answer in [approve(), deny()] {
+        let store: Arc<dyn ApprovalStore> = Arc::new(MemoryStore::default());
+        let hooked = HookedStore::new(&store, |step| match step {
+            "close" => Err(StoreError(std::io::Error::other("the disk is gone"))),
             _ => Ok(()),
         });
-        let road = Setup { store: hooked, ..Setup::answering([answer]) }.road();
+        let road = HostSetup { store: hooked, ..HostSetup::with_answers([answer]) }.build();
         let lost = road.try_call("act", r#"{"path":"ask"}"#, &CancellationToken::new()).await;
-        assert!(matches!(lost, Err(Fatal::Store(_))), "{lost:?}");
+        assert!(matches!(lost, Err(HostError::Store(_))), "{lost:?}");
         assert_eq!(road.runs(), 0);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_cancel_while_waiting_for_an_answer_ends_the_call_at_once() {
-    let road = Setup::default().road();
+    let road = HostSetup::default().build();
     let cancel = CancellationToken::new();
     let call = road.start(&json!({"path": "ask"}), &cancel);
-    road.somebody.bell.notified().await;
+    road.approver.asked_notify.notified().await;
     let asked = tokio::time::Instant::now();
     cancel.cancel();
     assert_error(&call.await.unwrap(), ErrorKind::Cancelled);
@@ -268,8 +278,8 @@ async fn a_cancel_while_waiting_for_an_answer_ends_the_call_at_once() {
 }
 
 /// The same answer, from another channel.
-fn with(assurance: Assurance, by: Option<Principal>, answered: Answered) -> Answered {
-    Answered { approval: Approval { assurance, by }, ..answered }
+fn decision_with(assurance: Assurance, by: Option<Principal>, answered: ApprovalDecision) -> ApprovalDecision {
+    ApprovalDecision { approval: Approval { assurance, by }, ..answered }
 }
 
 #[tokio::test]
@@ -284,7 +294,7 @@ async fn an_answer_counts_only_if_it_is_as_sure_as_the_rule_wants() {
         ("ask/person", Person, true),
     ];
     for (path, assurance, counts) in cases {
-        let road = Setup::answering([with(assurance, Option::None, yes())]).road();
+        let road = HostSetup::with_answers([decision_with(assurance, Option::None, approve())]).build();
         let reply = road.call(&json!({"path": path})).await;
         assert_eq!(reply.error.is_none(), counts, "{path} {assurance:?}: {}", reply.text);
         assert_eq!(road.runs(), usize::from(counts));
@@ -299,29 +309,29 @@ async fn an_answer_counts_only_if_it_is_as_sure_as_the_rule_wants() {
 
 #[tokio::test]
 async fn the_request_says_what_an_answer_must_be() {
-    let road = Setup::answering([no(), no()]).road();
+    let road = HostSetup::with_answers([deny(), deny()]).build();
     road.call(&json!({"path": "ask"})).await;
     road.call(&json!({"path": "ask/person"})).await;
     let asked: Vec<Value> =
-        road.somebody.asked.lock().unwrap().iter().map(|request| serde_json::to_value(request).unwrap()).collect();
+        road.approver.asked.lock().unwrap().iter().map(|request| serde_json::to_value(request).unwrap()).collect();
     assert_eq!((&asked[0]["assurance"], &asked[0]["rule"]), (&json!("relayed"), &json!("by name")));
     assert_eq!((&asked[1]["assurance"], &asked[1]["layer"]), (&json!("person"), &json!("user")));
 }
 
 #[tokio::test]
 async fn a_relayed_answer_cannot_change_the_arguments() {
-    let answer = with(Assurance::Relayed, None, change(json!({"path": "ask/below"})));
-    let road = Setup::answering([answer]).road();
+    let answer = decision_with(Assurance::Relayed, None, approve_with_changes(json!({"path": "ask/below"})));
+    let road = HostSetup::with_answers([answer]).build();
     let reply = road.call(&json!({"path": "ask"})).await;
     assert_error(&reply, ErrorKind::ApprovalDenied);
     assert!(reply.text.contains("may change the arguments"), "{}", reply.text);
-    assert_eq!((road.somebody.questions().len(), road.runs()), (1, 0));
+    assert_eq!((road.approver.asked_paths().len(), road.runs()), (1, 0));
 }
 
 #[tokio::test]
-async fn somebody_without_the_scope_to_approve_cannot() {
-    let answer = with(Assurance::Person, Some(Principal::agent("the agent itself")), yes());
-    let road = Setup::answering([answer]).road();
+async fn a_principal_without_the_approve_scope_cannot_approve() {
+    let answer = decision_with(Assurance::Person, Some(Principal::agent("the agent itself")), approve());
+    let road = HostSetup::with_answers([answer]).build();
     let reply = road.call(&json!({"path": "ask"})).await;
     assert_error(&reply, ErrorKind::ApprovalDenied);
     assert!(reply.text.contains("`the agent itself` may not approve"), "{}", reply.text);
@@ -330,8 +340,12 @@ async fn somebody_without_the_scope_to_approve_cannot() {
 
 #[tokio::test]
 async fn the_record_names_the_rule_and_who_said_yes() {
-    let answers = [yes(), with(Assurance::Relayed, None, yes()), change(json!({"path": "ask/below"}))];
-    let road = Setup::answering(answers).road();
+    let answers = [
+        approve(),
+        decision_with(Assurance::Relayed, None, approve()),
+        approve_with_changes(json!({"path": "ask/below"})),
+    ];
+    let road = HostSetup::with_answers(answers).build();
     for path in ["ask", "ask", "ask", "free"] {
         assert_eq!(road.call(&json!({"path": path})).await.error, None);
     }
@@ -341,17 +355,17 @@ async fn the_record_names_the_rule_and_who_said_yes() {
 
 #[tokio::test]
 async fn a_refusal_names_the_rule_for_programs() {
-    let road = Setup::answering([no()]).road();
-    let details = json(&road.call(&json!({"path": "ask"})).await)["error"]["details"].clone();
+    let road = HostSetup::with_answers([deny()]).build();
+    let details = reply_json(&road.call(&json!({"path": "ask"})).await)["error"]["details"].clone();
     assert_eq!(details, json!({"rule": "by name", "layer": "user"}));
-    let denied = json(&road.call(&json!({"path": "deny"})).await)["error"]["details"].clone();
+    let denied = reply_json(&road.call(&json!({"path": "deny"})).await)["error"]["details"].clone();
     assert_eq!(denied, json!({"rule": "by name", "layer": "user"}));
 }
 
 #[tokio::test]
-async fn whoever_calls_cannot_approve_it_whatever_their_scopes() {
+async fn a_caller_cannot_approve_its_own_call_whatever_its_scopes() {
     let own = Principal::person("test");
-    let road = Setup::answering([with(Assurance::Person, Some(own), yes())]).road();
+    let road = HostSetup::with_answers([decision_with(Assurance::Person, Some(own), approve())]).build();
     let reply = road.call(&json!({"path": "ask"})).await;
     assert_error(&reply, ErrorKind::ApprovalDenied);
     assert!(reply.text.contains("cannot approve a call of its own"), "{}", reply.text);
@@ -359,7 +373,7 @@ async fn whoever_calls_cannot_approve_it_whatever_their_scopes() {
 }
 
 #[tokio::test]
-async fn a_yes_to_something_else_is_no_yes_to_losing() {
+async fn an_approval_does_not_cover_an_irrecoverable_loss() {
     for (arguments, may_lose) in [
         (json!({"path": "ask"}), false),
         (json!({"path": "ask", "verb": "read"}), false),
@@ -367,11 +381,11 @@ async fn a_yes_to_something_else_is_no_yes_to_losing() {
         (json!({"path": "free"}), false),
         (json!({"path": "ask", "verb": "lose"}), true),
     ] {
-        let script = Script::run(move |_, ticket| {
+        let script = ToolScript::run(move |_, ticket| {
             assert_eq!(ticket.may_lose(), may_lose);
             ticket.commit()
         });
-        let road = Setup { script, ..Setup::answering([yes()]) }.road();
+        let road = HostSetup { script, ..HostSetup::with_answers([approve()]) }.build();
         let reply = road.call(&arguments).await;
         assert_eq!((reply.error, road.runs()), (None, 1), "{arguments}: {}", reply.text);
     }
@@ -380,21 +394,22 @@ async fn a_yes_to_something_else_is_no_yes_to_losing() {
 #[tokio::test]
 async fn a_request_names_the_session_that_asks() {
     for session in ["one", "two"] {
-        let road = Setup { session, ..Setup::answering([no()]) }.road();
+        let road = HostSetup { session, ..HostSetup::with_answers([deny()]) }.build();
         road.call(&json!({"path": "ask"})).await;
-        assert_eq!(road.somebody.asked.lock().unwrap()[0].session, session);
+        assert_eq!(road.approver.asked.lock().unwrap()[0].session, session);
     }
 }
 
 #[tokio::test]
 async fn a_tool_is_told_who_approved() {
-    let script = Script::run(|args, ticket| {
+    let script = ToolScript::run(|args, ticket| {
         let sure = ticket.approval().map(|approval| approval.assurance);
         assert_eq!(sure, if args.path == "free" { None } else { Some(Assurance::Relayed) });
-        assert_eq!(ticket.approved(), sure.is_some());
+        assert_eq!(ticket.is_approved(), sure.is_some());
         ticket.commit()
     });
-    let road = Setup { script, ..Setup::answering([with(Assurance::Relayed, None, yes())]) }.road();
+    let road =
+        HostSetup { script, ..HostSetup::with_answers([decision_with(Assurance::Relayed, None, approve())]) }.build();
     for path in ["ask", "free"] {
         assert_eq!(road.call(&json!({"path": path})).await.error, None);
     }

@@ -2,17 +2,23 @@
 
 use std::sync::Arc;
 
-use ringfence_fuzz::Target;
+use ringfence_fuzz::FuzzTarget;
 use ringfence_kernel::{
-    BitSet, Decision, Layer, NET, Place, Policy as _, Preset, Question, Rule, RuleText, Rules, Touch, Verb,
+    Decision, LayeredRules, NET_MOUNT, Policy as _, PolicyAction, PolicyLayer, PolicyRequest, PolicyResource,
+    PolicyRule, Preset, ResourceAccess, RuleText, TaintSet,
 };
 
 use crate::rules::session;
 
-fn touch(verb: Verb, given: &str) -> Touch {
-    let mount = if verb == Verb::Fetch { NET } else { "workspace" };
-    let place = Place { mount: Arc::from(mount), given: given.to_owned(), shown: given.to_owned(), ..Place::default() };
-    Touch { verb, place }
+fn access(verb: PolicyAction, given: &str) -> ResourceAccess {
+    let mount = if verb == PolicyAction::Fetch { NET_MOUNT } else { "workspace" };
+    let place = PolicyResource {
+        mount: Arc::from(mount),
+        requested_path: given.to_owned(),
+        display_path: given.to_owned(),
+        ..PolicyResource::default()
+    };
+    ResourceAccess { action: verb, resource: place }
 }
 
 #[test]
@@ -41,17 +47,29 @@ fn no_rule_of_a_workspace_loosens_what_is_above_it() {
         "\"]",
         "}",
     ];
-    Target::new("rules", env!("CARGO_MANIFEST_DIR")).tokens(tokens).check(|bytes| {
+    FuzzTarget::new("rules", env!("CARGO_MANIFEST_DIR")).tokens(tokens).check(|bytes| {
         // The rule, and a path or a host that it is asked about.
         let text = String::from_utf8_lossy(bytes);
         let (rule, place) = text.split_once('\n').unwrap_or((&text, "src/main.rs"));
         let read: RuleText = serde_json::from_str(rule).map_err(|error| error.classify() as u8 as usize)?;
-        let rule = Rule::new(read, "rule").map_err(|bad| bad.to_string().len())?;
-        let decided = [Verb::Read, Verb::Overwrite, Verb::Create, Verb::Delete, Verb::List, Verb::Fetch].map(|verb| {
-            let touches = [touch(verb, place)];
-            let ask = |rules: &Rules| rules.decide(&Question::new(&session, "write_file", &touches, BitSet::default()));
-            let without = ask(&Rules::of(Preset::Ask)).decision;
-            let with = ask(&Rules::of(Preset::Ask).with(Layer::Workspace, vec![rule.clone()])).decision;
+        let rule = PolicyRule::new(read, "rule").map_err(|bad| bad.to_string().len())?;
+        let decided = [
+            PolicyAction::Read,
+            PolicyAction::Overwrite,
+            PolicyAction::Create,
+            PolicyAction::Delete,
+            PolicyAction::List,
+            PolicyAction::Fetch,
+        ]
+        .map(|verb| {
+            let touches = [access(verb, place)];
+            let ask = |rules: &LayeredRules| {
+                rules.decide(&PolicyRequest::new(&session, "write_file", &touches, TaintSet::default()))
+            };
+            let without = ask(&LayeredRules::from_preset(Preset::Ask)).decision;
+            let with =
+                ask(&LayeredRules::from_preset(Preset::Ask).with_layer(PolicyLayer::Workspace, vec![rule.clone()]))
+                    .decision;
             assert!(rank(with) >= rank(without), "{verb:?} {place}: {without:?} became {with:?}");
             rank(with)
         });

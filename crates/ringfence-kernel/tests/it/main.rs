@@ -2,19 +2,19 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+mod approval_queue;
 mod approvals;
-mod bits;
+mod audit_records;
 mod deadlines;
-mod effects;
-mod explained;
+mod declared_actions;
+mod explain;
+mod follow_up;
 mod fuzz;
-mod granted;
-mod records;
-mod rests;
-mod returned;
-mod road;
+mod grants;
+mod harness;
+mod memory_store;
+mod resume_call;
 mod rules;
 mod store_suite;
-mod stores;
-mod suspended;
-mod turns;
+mod suspended_calls;
+mod taint;

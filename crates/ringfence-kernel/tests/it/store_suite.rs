@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use ringfence_kernel::{
-    Answered, Approval, ApprovalRequest, ApprovalResponse, ArgumentDraft, Assurance, DraftOutcome, Grant, Layer,
-    NOES_TIME, Noes, Principal, Put, RuleText, Store, SuspendLifetime,
+    AnswerStatus, Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, ApprovalStore, ArgumentDraft,
+    Assurance, DENIAL_STREAK_LIFETIME, DenialStreak, DraftOutcome, Grant, PolicyLayer, Principal, RuleText,
+    SuspendLifetime,
 };
 use serde_json::json;
 
@@ -26,7 +27,7 @@ pub(crate) fn request(id: &str, opened: u64) -> ApprovalRequest {
         args: json!({"path": "a", "content": "\u{0}é'\"; drop table requests"}),
         reason: "because".to_owned(),
         rule: "preset ask".to_owned(),
-        layer: Layer::Preset,
+        layer: PolicyLayer::Preset,
         assurance: Assurance::Relayed,
         summary: String::new(),
         secret: false,
@@ -39,14 +40,14 @@ pub(crate) fn request(id: &str, opened: u64) -> ApprovalRequest {
     }
 }
 
-pub(crate) fn answer(by: &str) -> Answered {
+pub(crate) fn answer(by: &str) -> ApprovalDecision {
     let response = ApprovalResponse {
         approved: true,
         modified_args: Some(json!({"path": "b"})),
         reason: Some(by.to_owned()),
         ..ApprovalResponse::default()
     };
-    Answered { response, approval: Approval { assurance: Assurance::Person, by: Some(Principal::person(by)) } }
+    ApprovalDecision { response, approval: Approval { assurance: Assurance::Person, by: Some(Principal::person(by)) } }
 }
 
 fn grant(id: &str, until: u64) -> Grant {
@@ -61,33 +62,33 @@ fn grant(id: &str, until: u64) -> Grant {
 }
 
 /// Holds a store that is still empty to everything.
-pub(crate) fn check(store: &dyn Store) {
+pub(crate) fn check(store: &dyn ApprovalStore) {
     requests_are_kept_until_they_are_closed(store);
     the_first_answer_counts(store);
-    a_request_that_is_left_is_marked_as_suspended(store);
+    a_detached_request_is_marked_as_suspended(store);
     a_draft_has_the_outcome_that_is_its_own(store);
-    what_is_late_does_not_count(store);
+    a_late_answer_does_not_count(store);
     of_many_answers_at_once_one_is_first(store);
-    grants_hold_until_they_end_or_are_taken_back(store);
-    a_word_is_used_once(store);
-    noes_are_counted_until_they_are_forgotten(store);
-    assert_eq!(store.key().unwrap(), store.key().unwrap());
-    assert_ne!(store.key().unwrap(), [0; 32]);
+    grants_hold_until_they_expire_or_are_revoked(store);
+    a_nonce_is_consumed_once(store);
+    denials_are_counted_until_they_are_reset(store);
+    assert_eq!(store.sealing_key().unwrap(), store.sealing_key().unwrap());
+    assert_ne!(store.sealing_key().unwrap(), [0; 32]);
 }
 
-fn a_request_that_is_left_is_marked_as_suspended(store: &dyn Store) {
+fn a_detached_request_is_marked_as_suspended(store: &dyn ApprovalStore) {
     for (id, lifetime) in [("left-1", SuspendLifetime::Process), ("left-2", SuspendLifetime::Persistent)] {
         store.open_request(&request(id, 0)).unwrap();
         assert!(!store.request(id).unwrap().unwrap().suspended);
-        store.leave(id, lifetime).unwrap();
+        store.detach(id, lifetime).unwrap();
         let left = ApprovalRequest { suspended: true, ..request(id, 0) };
         assert_eq!(store.request(id).unwrap().as_ref(), Some(&left));
         assert_eq!(store.pending(at(1)).unwrap(), [left]);
-        store.close(id).unwrap();
+        store.close_request(id).unwrap();
     }
 }
 
-fn a_draft_has_the_outcome_that_is_its_own(store: &dyn Store) {
+fn a_draft_has_the_outcome_that_is_its_own(store: &dyn ApprovalStore) {
     let draft = |id: &str| ArgumentDraft { id: id.to_owned(), args: json!({"path": id}), outcome: None };
     let done = |id: &str| ArgumentDraft { outcome: Some(DraftOutcome::Refused(id.to_owned())), ..draft(id) };
     assert!(!store.set_draft("drafted", &draft("d1")).unwrap(), "there is no such request");
@@ -100,7 +101,7 @@ fn a_draft_has_the_outcome_that_is_its_own(store: &dyn Store) {
     assert_eq!(store.draft_of("drafted").unwrap(), Some(draft("d2")));
     assert!(store.set_draft("drafted", &done("d2")).unwrap());
     assert_eq!(store.draft_of("drafted").unwrap(), Some(done("d2")));
-    store.close("drafted").unwrap();
+    store.close_request("drafted").unwrap();
     assert_eq!(store.draft_of("drafted").unwrap(), None);
 }
 
@@ -108,46 +109,46 @@ fn ids(requests: &[ApprovalRequest]) -> Vec<&str> {
     requests.iter().map(|request| request.id.as_str()).collect()
 }
 
-fn requests_are_kept_until_they_are_closed(store: &dyn Store) {
+fn requests_are_kept_until_they_are_closed(store: &dyn ApprovalStore) {
     assert!(store.pending(at(0)).unwrap().is_empty());
     store.open_request(&request("z", 0)).unwrap();
     store.open_request(&request("a", 1)).unwrap();
     assert_eq!(store.pending(at(1)).unwrap(), [request("z", 0), request("a", 1)]);
     assert_eq!(store.request("a").unwrap(), Some(request("a", 1)));
     assert_eq!(store.request("b").unwrap(), None);
-    store.close("z").unwrap();
-    store.close("never there").unwrap();
+    store.close_request("z").unwrap();
+    store.close_request("never there").unwrap();
     assert_eq!(ids(&store.pending(at(1)).unwrap()), ["a"]);
     assert_eq!((store.request("z").unwrap(), store.answer_of("z").unwrap()), (None, None));
-    store.close("a").unwrap();
+    store.close_request("a").unwrap();
 }
 
-fn the_first_answer_counts(store: &dyn Store) {
-    assert_eq!(store.answer("a", &answer("x"), at(0)).unwrap(), Put::Unknown);
+fn the_first_answer_counts(store: &dyn ApprovalStore) {
+    assert_eq!(store.answer("a", &answer("x"), at(0)).unwrap(), AnswerStatus::UnknownRequest);
     store.open_request(&request("a", 0)).unwrap();
     assert_eq!(store.answer_of("a").unwrap(), None);
-    assert_eq!(store.answer("a", &answer("x"), at(1)).unwrap(), Put::First);
-    assert_eq!(store.answer("a", &answer("y"), at(2)).unwrap(), Put::Already);
+    assert_eq!(store.answer("a", &answer("x"), at(1)).unwrap(), AnswerStatus::Accepted);
+    assert_eq!(store.answer("a", &answer("y"), at(2)).unwrap(), AnswerStatus::AlreadyAnswered);
     assert_eq!(store.answer_of("a").unwrap(), Some(answer("x")));
     assert!(store.pending(at(2)).unwrap().is_empty());
-    store.close("a").unwrap();
-    assert_eq!(store.answer("a", &answer("y"), at(2)).unwrap(), Put::Unknown);
+    store.close_request("a").unwrap();
+    assert_eq!(store.answer("a", &answer("y"), at(2)).unwrap(), AnswerStatus::UnknownRequest);
     assert_eq!(store.answer_of("a").unwrap(), None);
 }
 
-fn what_is_late_does_not_count(store: &dyn Store) {
+fn a_late_answer_does_not_count(store: &dyn ApprovalStore) {
     store.open_request(&request("a", 0)).unwrap();
     assert_eq!(ids(&store.pending(at(9)).unwrap()), ["a"]);
     assert!(store.pending(at(10)).unwrap().is_empty());
-    assert_eq!(store.answer("a", &answer("x"), at(10)).unwrap(), Put::Expired);
+    assert_eq!(store.answer("a", &answer("x"), at(10)).unwrap(), AnswerStatus::Expired);
     assert_eq!(store.answer_of("a").unwrap(), None);
     // What nobody closed, because its process died, goes with the next one.
     store.open_request(&request("b", 20)).unwrap();
     assert_eq!(store.request("a").unwrap(), None);
-    store.close("b").unwrap();
+    store.close_request("b").unwrap();
 }
 
-fn of_many_answers_at_once_one_is_first(store: &dyn Store) {
+fn of_many_answers_at_once_one_is_first(store: &dyn ApprovalStore) {
     for round in 0..20 {
         let id = format!("race {round}");
         store.open_request(&request(&id, 0)).unwrap();
@@ -156,61 +157,61 @@ fn of_many_answers_at_once_one_is_first(store: &dyn Store) {
             for by in ["a", "b", "c", "d"] {
                 let (id, first) = (&id, &first);
                 scope.spawn(move || match store.answer(id, &answer(by), at(1)).unwrap() {
-                    Put::First => {
+                    AnswerStatus::Accepted => {
                         first.fetch_add(1, Ordering::SeqCst);
                         assert_eq!(store.answer_of(id).unwrap(), Some(answer(by)));
                     }
-                    put => assert_eq!(put, Put::Already),
+                    put => assert_eq!(put, AnswerStatus::AlreadyAnswered),
                 });
             }
         });
         assert_eq!(first.load(Ordering::SeqCst), 1);
-        store.close(&id).unwrap();
+        store.close_request(&id).unwrap();
     }
 }
 
-fn grants_hold_until_they_end_or_are_taken_back(store: &dyn Store) {
+fn grants_hold_until_they_expire_or_are_revoked(store: &dyn ApprovalStore) {
     assert!(store.grants(at(0)).unwrap().is_empty());
     for (id, until) in [("g2", 10), ("g1", 20)] {
         store.add_grant(&grant(id, until)).unwrap();
     }
     assert_eq!(store.grants(at(9)).unwrap(), [grant("g2", 10), grant("g1", 20)]);
     assert_eq!(store.grants(at(10)).unwrap(), [grant("g1", 20)]);
-    assert!(store.revoke("g1").unwrap());
-    assert!(!store.revoke("g1").unwrap());
-    assert!(!store.revoke("never there").unwrap());
+    assert!(store.revoke_grant("g1").unwrap());
+    assert!(!store.revoke_grant("g1").unwrap());
+    assert!(!store.revoke_grant("never there").unwrap());
     assert!(store.grants(at(10)).unwrap().is_empty());
-    assert!(store.revoke("g2").unwrap());
+    assert!(store.revoke_grant("g2").unwrap());
 }
 
-fn noes_are_counted_until_they_are_forgotten(store: &dyn Store) {
-    let noes = |session: &str, count| Noes { session: session.to_owned(), principal: "p".to_owned(), count };
-    assert!(store.noes().unwrap().is_empty());
+fn denials_are_counted_until_they_are_reset(store: &dyn ApprovalStore) {
+    let noes = |session: &str, count| DenialStreak { session: session.to_owned(), principal: "p".to_owned(), count };
+    assert!(store.denial_streaks().unwrap().is_empty());
     for (session, seconds) in [("a", 0), ("b", 1), ("a", 2)] {
-        store.count_no(session, "p", at(seconds)).unwrap();
+        store.record_denial(session, "p", at(seconds)).unwrap();
     }
-    assert_eq!(store.noes().unwrap(), [noes("a", 2), noes("b", 1)]);
-    assert!(store.forget_noes("a").unwrap());
-    assert!(!store.forget_noes("a").unwrap());
-    assert_eq!(store.noes().unwrap(), [noes("b", 1)]);
+    assert_eq!(store.denial_streaks().unwrap(), [noes("a", 2), noes("b", 1)]);
+    assert!(store.reset_denials("a").unwrap());
+    assert!(!store.reset_denials("a").unwrap());
+    assert_eq!(store.denial_streaks().unwrap(), [noes("b", 1)]);
     // What is long ago goes with the next one.
-    store.count_no("c", "p", at(1) + NOES_TIME - Duration::from_secs(1)).unwrap();
-    assert_eq!(store.noes().unwrap(), [noes("b", 1), noes("c", 1)]);
-    store.count_no("c", "p", at(1) + NOES_TIME).unwrap();
-    assert_eq!(store.noes().unwrap(), [noes("c", 2)]);
-    assert!(store.forget_noes("c").unwrap());
+    store.record_denial("c", "p", at(1) + DENIAL_STREAK_LIFETIME - Duration::from_secs(1)).unwrap();
+    assert_eq!(store.denial_streaks().unwrap(), [noes("b", 1), noes("c", 1)]);
+    store.record_denial("c", "p", at(1) + DENIAL_STREAK_LIFETIME).unwrap();
+    assert_eq!(store.denial_streaks().unwrap(), [noes("c", 2)]);
+    assert!(store.reset_denials("c").unwrap());
 }
 
-fn a_word_is_used_once(store: &dyn Store) {
-    assert!(store.use_once("n", at(10), at(0)).unwrap());
-    assert!(!store.use_once("n", at(10), at(9)).unwrap());
-    assert!(store.use_once("m", at(10), at(9)).unwrap());
+fn a_nonce_is_consumed_once(store: &dyn ApprovalStore) {
+    assert!(store.consume_nonce("n", at(10), at(0)).unwrap());
+    assert!(!store.consume_nonce("n", at(10), at(9)).unwrap());
+    assert!(store.consume_nonce("m", at(10), at(9)).unwrap());
     let wins = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..4 {
             let wins = &wins;
             scope.spawn(move || {
-                wins.fetch_add(usize::from(store.use_once("race", at(10), at(0)).unwrap()), Ordering::SeqCst)
+                wins.fetch_add(usize::from(store.consume_nonce("race", at(10), at(0)).unwrap()), Ordering::SeqCst)
             });
         }
     });

@@ -5,5 +5,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ringfence_sandbox::take_part().unwrap_or(ExitCode::FAILURE)
+    ringfence_sandbox::run_helper_if_requested().unwrap_or(ExitCode::FAILURE)
 }

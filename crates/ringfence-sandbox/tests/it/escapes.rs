@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::SystemTime;
 
-use ringfence_kernel::{Shown, View};
+use ringfence_kernel::{ExposedDir, WorkspaceView};
 use ringfence_sandbox::Toolchain;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flistxattr, flock, mkfifoat, open, openat};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
@@ -25,34 +25,36 @@ use rustix::process::geteuid;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use tempfile::TempDir;
 
-use crate::attempts::{Attempt, Control, GROUPS, PRELUDE};
-use crate::world::{MARK, Seen, World, everyone, everyone_alone, note, shown};
+use crate::attempts::{AttemptControl, EscapeAttempt, GROUPS, PRELUDE};
+use crate::fixture::{
+    MARK, OutputObserver, SandboxFixture, as_each_user, as_each_user_isolated, exposed_dir, print_note,
+};
 
 #[test]
 fn every_attempt_is_held() {
-    everyone_alone("escapes::every_attempt_is_held", || {
-        let (host, world, board) = (Host::new(), World::new(), Board::default());
+    as_each_user_isolated("escapes::every_attempt_is_held", || {
+        let (host, world, board) = (HostFixture::new(), SandboxFixture::new(), AttemptTally::default());
         let (all, next) = (all_attempts(), AtomicUsize::new(0));
         thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
                     while let Some(attempt) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let inside = try_inside(&host, &Stage::new(&host), &world, attempt);
-                        board.enter(attempt, inside, try_outside(&host, attempt));
+                        let inside = try_inside(&host, &EscapeFixture::new(&host), &world, attempt);
+                        board.record(attempt, inside, try_outside(&host, attempt));
                     }
                 });
             }
         });
-        board.close(all.len());
+        board.assert_held(all.len());
     });
 }
 
 /// Only root can have a place for toolchains that is gone afterwards.
 #[test]
-fn nobody_listens_at_a_socket_among_the_toolchains() {
+fn a_socket_in_a_toolchain_reaches_no_listener() {
     const PLACE: &str = "/opt";
     if !geteuid().is_root() || !Path::new(PLACE).is_dir() {
-        return note(&format!("not shown: a socket among the toolchains, which takes root and `{PLACE}`"));
+        return print_note(&format!("not shown: a socket among the toolchains, which takes root and `{PLACE}`"));
     }
     // This thread, and the spawner that it starts, see another `/opt` than the rest of the machine.
     // SAFETY: no descriptors are unshared, only what this thread sees of the files.
@@ -65,7 +67,7 @@ fn nobody_listens_at_a_socket_among_the_toolchains() {
     let listener = UnixListener::bind(tools.join("socket")).unwrap();
     listener.set_nonblocking(true).unwrap();
     fs::set_permissions(tools.join("socket"), fs::Permissions::from_mode(0o777)).unwrap();
-    let mut world = World::new();
+    let mut world = SandboxFixture::new();
     world.toolchains =
         vec![Toolchain { name: "tools".into(), shown: vec![tools.clone()], path: Vec::new(), env: Vec::new() }];
     let ended = world.python(
@@ -80,23 +82,23 @@ fn nobody_listens_at_a_socket_among_the_toolchains() {
 /// What anybody can show to a program: what is there, and no mount of the host's own.
 #[test]
 fn toolchains_are_seen_through_an_overlay() {
-    everyone("escapes::toolchains_are_seen_through_an_overlay", || {
+    as_each_user("escapes::toolchains_are_seen_through_an_overlay", || {
         const PLACE: &str = "/var/lib";
         let mut names: Vec<String> =
             fs::read_dir(PLACE).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
-        let mut world = World::new();
+        let mut world = SandboxFixture::new();
         world.toolchains =
             vec![Toolchain { name: "lib".into(), shown: vec![PLACE.into()], path: Vec::new(), env: Vec::new() }];
-        let shown = world.says(&format!("ls -A {PLACE} | LC_ALL=C sort; stat -f -c %T {PLACE}"));
+        let shown = world.stdout_of(&format!("ls -A {PLACE} | LC_ALL=C sort; stat -f -c %T {PLACE}"));
         assert_eq!(shown, names.join("\n") + "\noverlayfs\n");
     });
 }
 
 #[test]
 fn marks_of_the_layer_cannot_be_forged() {
-    everyone("escapes::marks_of_the_layer_cannot_be_forged", || {
-        let world = World::new();
+    as_each_user("escapes::marks_of_the_layer_cannot_be_forged", || {
+        let world = SandboxFixture::new();
         world.write("old/file", "text");
         let ended = world.python(
             "import os\nos.mkdir('new')\nfor place in ('old', 'new', 'old/file', '.'):\n    \
@@ -122,13 +124,13 @@ fn marks_of_the_layer_cannot_be_forged() {
     });
 }
 
-fn all_attempts() -> Vec<Attempt> {
+fn all_attempts() -> Vec<EscapeAttempt> {
     GROUPS.map(|(_, attempts)| attempts).concat()
 }
 
 /// How an attempt went.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum AttemptOutcome {
     Escaped(String),
     /// By an error of the system.
     Refused(String),
@@ -138,7 +140,7 @@ pub(crate) enum Outcome {
     Wrong(String),
 }
 
-impl Outcome {
+impl AttemptOutcome {
     fn read(printed: &str) -> Self {
         let last = printed.lines().last().unwrap_or_default();
         match last.strip_prefix("held: ") {
@@ -151,24 +153,35 @@ impl Outcome {
     }
 }
 
-fn try_inside(host: &Host, stage: &Stage, world: &World, attempt: &Attempt) -> Outcome {
+fn try_inside(
+    host: &HostFixture,
+    stage: &EscapeFixture,
+    world: &SandboxFixture,
+    attempt: &EscapeAttempt,
+) -> AttemptOutcome {
     let before = stage.everything();
     let program = stage.program(host, attempt.code, Path::new("/mnt/beside"));
-    let ended = world.run_with(&stage.view(), &["python3", "/run/ringfence/main"], &program, &Seen::default()).unwrap();
+    let ended = world
+        .run_with(&stage.view(), &["python3", "/run/ringfence/main"], &program, &OutputObserver::default())
+        .unwrap();
     if stage.everything() != before {
-        return Outcome::Wrong("something outside the jail changed".to_owned());
+        return AttemptOutcome::Wrong("something outside the jail changed".to_owned());
     }
-    Outcome::read(&(ended.stdout.text() + &ended.stderr.text()))
+    AttemptOutcome::read(&(ended.stdout.text() + &ended.stderr.text()))
 }
 
 /// Every attempt in jails of this world, each on a stage that was prepared for it.
-pub(crate) fn try_all(host: &Host, world: &World, prepare: impl Fn(&Stage) + Sync) -> Vec<(&'static str, Outcome)> {
+pub(crate) fn try_all(
+    host: &HostFixture,
+    world: &SandboxFixture,
+    prepare: impl Fn(&EscapeFixture) + Sync,
+) -> Vec<(&'static str, AttemptOutcome)> {
     let (all, next, outcomes) = (all_attempts(), AtomicUsize::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 while let Some(attempt) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let stage = Stage::new(host);
+                    let stage = EscapeFixture::new(host);
                     prepare(&stage);
                     let outcome = try_inside(host, &stage, world, attempt);
                     outcomes.lock().unwrap().push((attempt.name, outcome));
@@ -179,57 +192,57 @@ pub(crate) fn try_all(host: &Host, world: &World, prepare: impl Fn(&Stage) + Syn
     outcomes.into_inner().unwrap()
 }
 
-fn try_outside(host: &Host, attempt: &Attempt) -> Option<Outcome> {
+fn try_outside(host: &HostFixture, attempt: &EscapeAttempt) -> Option<AttemptOutcome> {
     let tried = match attempt.control {
-        Control::Works => true,
-        Control::WorksForRoot => geteuid().is_root(),
-        Control::Untried => false,
+        AttemptControl::Works => true,
+        AttemptControl::WorksForRoot => geteuid().is_root(),
+        AttemptControl::Untried => false,
     };
     tried.then(|| {
-        let stage = Stage::new(host);
+        let stage = EscapeFixture::new(host);
         let program = stage.program(host, attempt.code, &stage.path("beside"));
         let mut python = Command::new("python3");
         python.args(["-c", &program]).current_dir(stage.path("ws")).stdin(Stdio::null());
         let ended = python.output().unwrap();
-        Outcome::read(&(String::from_utf8_lossy(&ended.stdout) + String::from_utf8_lossy(&ended.stderr)))
+        AttemptOutcome::read(&(String::from_utf8_lossy(&ended.stdout) + String::from_utf8_lossy(&ended.stderr)))
     })
 }
 
 /// What was held and what was shown.
 #[derive(Default)]
-struct Board {
+struct AttemptTally {
     held: AtomicUsize,
-    shown: AtomicUsize,
-    not_shown: Mutex<Vec<String>>,
+    confirmed: AtomicUsize,
+    unconfirmed: Mutex<Vec<String>>,
     wrong: Mutex<Vec<String>>,
 }
 
-impl Board {
-    fn enter(&self, attempt: &Attempt, inside: Outcome, outside: Option<Outcome>) {
+impl AttemptTally {
+    fn record(&self, attempt: &EscapeAttempt, inside: AttemptOutcome, outside: Option<AttemptOutcome>) {
         let name = attempt.name;
         let wrong = |what: String| self.wrong.lock().unwrap().push(format!("{name}: {what}"));
         match inside {
-            Outcome::Refused(_) | Outcome::Nothing => drop(self.held.fetch_add(1, Ordering::Relaxed)),
-            Outcome::Escaped(what) | Outcome::Wrong(what) => wrong(what),
+            AttemptOutcome::Refused(_) | AttemptOutcome::Nothing => drop(self.held.fetch_add(1, Ordering::Relaxed)),
+            AttemptOutcome::Escaped(what) | AttemptOutcome::Wrong(what) => wrong(what),
         }
         match outside {
             None => {}
-            Some(Outcome::Escaped(_)) => drop(self.shown.fetch_add(1, Ordering::Relaxed)),
-            Some(Outcome::Refused(why)) => self.not_shown.lock().unwrap().push(format!("{name} ({why})")),
-            Some(Outcome::Nothing) => wrong("finds nothing outside either, so it shows nothing".to_owned()),
-            Some(Outcome::Wrong(why)) => wrong(format!("outside: {why}")),
+            Some(AttemptOutcome::Escaped(_)) => drop(self.confirmed.fetch_add(1, Ordering::Relaxed)),
+            Some(AttemptOutcome::Refused(why)) => self.unconfirmed.lock().unwrap().push(format!("{name} ({why})")),
+            Some(AttemptOutcome::Nothing) => wrong("finds nothing outside either, so it shows nothing".to_owned()),
+            Some(AttemptOutcome::Wrong(why)) => wrong(format!("outside: {why}")),
         }
     }
 
-    fn close(self, attempts: usize) {
-        let (held, shown) = (self.held.into_inner(), self.shown.into_inner());
-        let (not_shown, wrong) = (self.not_shown.into_inner().unwrap(), self.wrong.into_inner().unwrap());
+    fn assert_held(self, attempts: usize) {
+        let (held, shown) = (self.held.into_inner(), self.confirmed.into_inner());
+        let (not_shown, wrong) = (self.unconfirmed.into_inner().unwrap(), self.wrong.into_inner().unwrap());
         let user = geteuid().as_raw();
-        note(&format!(
+        print_note(&format!(
             "user {user}: {attempts} attempts, {held} held, {shown} controls shown, {} not",
             not_shown.len()
         ));
-        not_shown.iter().for_each(|control| note(&format!("  works nowhere on this machine: {control}")));
+        not_shown.iter().for_each(|control| print_note(&format!("  works nowhere on this machine: {control}")));
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
         assert_eq!(held, attempts);
         assert!(shown > not_shown.len(), "too few of the attempts are real ones");
@@ -237,13 +250,13 @@ impl Board {
 }
 
 /// What the machine has that a program may want.
-pub(crate) struct Host {
+pub(crate) struct HostFixture {
     pub(crate) directory: TempDir,
     port: u16,
     socket: String,
 }
 
-impl Host {
+impl HostFixture {
     /// Listeners say hello to whoever comes, for as long as the test process lives.
     pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
@@ -265,14 +278,14 @@ impl Host {
 }
 
 /// A workspace with secrets in it, and files beside it.
-pub(crate) struct Stage {
+pub(crate) struct EscapeFixture {
     pub(crate) directory: TempDir,
     /// The host has pipes open, one of them with something in it, and files locked. Whoever notices has reached it.
-    _held: Vec<OwnedFd>,
+    _open_fds: Vec<OwnedFd>,
 }
 
-impl Stage {
-    pub(crate) fn new(host: &Host) -> Self {
+impl EscapeFixture {
+    pub(crate) fn new(host: &HostFixture) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         let write = |name: &str, text: &str| {
@@ -308,23 +321,27 @@ impl Stage {
             flock(&locked, FlockOperation::LockExclusive).unwrap();
             held.push(locked);
         }
-        Self { directory, _held: held }
+        Self { directory, _open_fds: held }
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    fn view(&self) -> View {
-        let workspace = Shown {
+    fn view(&self) -> WorkspaceView {
+        let workspace = ExposedDir {
             masked: vec![".env".into(), "deep/er/id_rsa".into()],
             hidden: vec![".ringfence".into()],
-            ..shown("w", &self.path("ws"))
+            ..exposed_dir("w", &self.path("ws"))
         };
-        View { workspace, beside: vec![shown("beside", &self.path("beside"))], started: SystemTime::now() }
+        WorkspaceView {
+            workspace,
+            read_only_mounts: vec![exposed_dir("beside", &self.path("beside"))],
+            started: SystemTime::now(),
+        }
     }
 
-    fn program(&self, host: &Host, code: &str, beside: &Path) -> String {
+    fn program(&self, host: &HostFixture, code: &str, beside: &Path) -> String {
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let words = [
             ("{OUT}", self.path("outside/secret.txt").display().to_string()),

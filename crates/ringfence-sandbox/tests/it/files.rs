@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, openat};
 
-use crate::world::{World, everyone};
+use crate::fixture::{SandboxFixture, as_each_user};
 
 #[test]
 fn writes_land_in_the_layer_above_the_workspace() {
-    everyone("files::writes_land_in_the_layer_above_the_workspace", || {
-        let world = World::new();
+    as_each_user("files::writes_land_in_the_layer_above_the_workspace", || {
+        let world = SandboxFixture::new();
         world.write("kept", "old");
         world.write("d/gone", "old");
         let ended = world.bash("pwd; cat kept; echo new > kept; echo more > d/added; rm d/gone; cat kept");
@@ -35,21 +35,21 @@ fn writes_land_in_the_layer_above_the_workspace() {
 
 #[test]
 fn two_runs_share_nothing() {
-    everyone("files::two_runs_share_nothing", || {
-        let world = World::new();
-        world.says("echo a > /tmp/a; echo b > b; echo c > /dev/shm/c; echo d > ~/d");
-        assert_eq!(world.says("ls /tmp /dev/shm . ~ | grep -x '[abcd]' || true"), "");
+    as_each_user("files::two_runs_share_nothing", || {
+        let world = SandboxFixture::new();
+        world.stdout_of("echo a > /tmp/a; echo b > b; echo c > /dev/shm/c; echo d > ~/d");
+        assert_eq!(world.stdout_of("ls /tmp /dev/shm . ~ | grep -x '[abcd]' || true"), "");
     });
 }
 
 #[test]
 fn the_workspace_is_the_programs_own() {
-    everyone("files::the_workspace_is_the_programs_own", || {
-        let world = World::new();
+    as_each_user("files::the_workspace_is_the_programs_own", || {
+        let world = SandboxFixture::new();
         world.write("private", "mine");
         fs::set_permissions(world.path().join("private"), fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(
-            world.says("stat -c %u:%g . private; id -u; cat private; id -un"),
+            world.stdout_of("stat -c %u:%g . private; id -u; cat private; id -un"),
             "1000:1000\n1000:1000\n1000\nmineuser\n"
         );
     });
@@ -60,7 +60,7 @@ fn files_of_others_can_be_read() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let world = World::new();
+    let world = SandboxFixture::new();
     world.write("theirs", "open");
     std::os::unix::fs::chown(world.path().join("theirs"), Some(12_345), Some(12_345)).unwrap();
     let ended = world.bash("cat theirs; echo x >> theirs; echo $?");
@@ -69,8 +69,8 @@ fn files_of_others_can_be_read() {
 
 #[test]
 fn secrets_are_covered() {
-    everyone("files::secrets_are_covered", || {
-        let mut world = World::new();
+    as_each_user("files::secrets_are_covered", || {
+        let mut world = SandboxFixture::new();
         for name in [".env", "d/key", ".ringfence/trash", "linked-to", "open"] {
             world.write(name, "secret");
         }
@@ -78,7 +78,7 @@ fn secrets_are_covered() {
         std::os::unix::fs::symlink("/etc", world.path().join("out")).unwrap();
         world.masked = vec![".env".into(), "d".into(), "link".into(), "out/passwd".into(), "absent".into()];
         world.hidden = vec![".ringfence".into()];
-        let found = world.says(
+        let found = world.stdout_of(
             "cat .env linked-to link; ls -A d .ringfence; grep -c . /etc/passwd; \
              for f in .env d .ringfence linked-to; do rm -rf $f 2>/dev/null || mv $f x 2>/dev/null || ln $f x 2>/dev/null || echo held; done; \
              echo x 2>/dev/null > .env || echo no; ls d; cat open; mv d e 2>/dev/null; cat e/* 2>/dev/null || echo nothing",
@@ -93,11 +93,11 @@ fn secrets_are_covered() {
 
 #[test]
 fn the_workspace_below_the_layer_is_nowhere_to_be_found() {
-    everyone("files::the_workspace_below_the_layer_is_nowhere_to_be_found", || {
-        let mut world = World::new();
+    as_each_user("files::the_workspace_below_the_layer_is_nowhere_to_be_found", || {
+        let mut world = SandboxFixture::new();
         world.write("covered.env", "secret");
         world.masked = vec!["covered.env".into()];
-        let found = world.says(
+        let found = world.stdout_of(
             "find / -name covered.env -not -path '/workspace/*' -not -path '/proc/*' -size +0 2>/dev/null; \
              cat covered.env /proc/*/root/workspace/covered.env /proc/1/cwd/covered.env 2>/dev/null; true",
         );
@@ -106,26 +106,27 @@ fn the_workspace_below_the_layer_is_nowhere_to_be_found() {
 }
 
 #[test]
-fn what_is_covered_is_not_found_where_the_system_has_it_either() {
-    everyone("files::what_is_covered_is_not_found_where_the_system_has_it_either", || {
-        let mut world = World::new();
+fn masked_files_are_masked_in_system_directories_too() {
+    as_each_user("files::masked_files_are_masked_in_system_directories_too", || {
+        let mut world = SandboxFixture::new();
         let full = |path: &PathBuf| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
         let covered = fs::read_dir("/usr/share").unwrap().map(|entry| entry.unwrap().path()).find(full).unwrap();
         world.beside = vec![("share", "/usr/share".into())];
         world.masked = vec![covered.file_name().unwrap().into()];
         let name = world.masked[0].display();
-        let found = world
-            .says(&format!("ls /mnt/share /usr/share | grep -cx {name}; ls -A /usr/share/{name} /mnt/share/{name}"));
+        let found = world.stdout_of(&format!(
+            "ls /mnt/share /usr/share | grep -cx {name}; ls -A /usr/share/{name} /mnt/share/{name}"
+        ));
         assert_eq!(found, format!("2\n/mnt/share/{name}:\n\n/usr/share/{name}:\n"));
     });
 }
 
 #[test]
 fn mounts_beside_the_workspace_are_read_only() {
-    everyone("files::mounts_beside_the_workspace_are_read_only", || {
+    as_each_user("files::mounts_beside_the_workspace_are_read_only", || {
         let beside = tempfile::tempdir().unwrap();
         fs::write(beside.path().join("notes"), "read me").unwrap();
-        let mut world = World::new();
+        let mut world = SandboxFixture::new();
         world.beside = vec![("other", beside.path().into())];
         let ended = world
             .bash("ls /mnt; cat /mnt/other/notes; echo x > /mnt/other/notes; echo x > /mnt/other/new; mkdir /mnt/x");
@@ -136,17 +137,17 @@ fn mounts_beside_the_workspace_are_read_only() {
             "{}",
             ended.stderr.text()
         );
-        assert_eq!(World::new().says("ls -A /mnt"), "");
+        assert_eq!(SandboxFixture::new().stdout_of("ls -A /mnt"), "");
     });
 }
 
 #[test]
 fn the_system_is_read_only_and_the_rest_is_not_there() {
-    everyone("files::the_system_is_read_only_and_the_rest_is_not_there", || {
-        let world = World::new();
+    as_each_user("files::the_system_is_read_only_and_the_rest_is_not_there", || {
+        let world = SandboxFixture::new();
         assert_eq!(
             world
-                .says("ls -A / | tr '\\n' ' '")
+                .stdout_of("ls -A / | tr '\\n' ' '")
                 .split(' ')
                 .filter(|name| !name.starts_with("lib"))
                 .collect::<Vec<_>>()
@@ -158,11 +159,11 @@ fn the_system_is_read_only_and_the_rest_is_not_there() {
         assert_eq!(ended.stdout.text(), "");
         assert_eq!(ended.stderr.text().lines().count(), 11, "{}", ended.stderr.text());
         assert_eq!(
-            world.says("ls -A /dev | tr '\\n' ' '"),
+            world.stdout_of("ls -A /dev | tr '\\n' ' '"),
             "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero "
         );
         assert_eq!(
-            world.says("cat /proc/sys/kernel/ostype; echo x > /dev/null; cat /proc/keys /proc/sysrq-trigger /proc/interrupts 2>/dev/null; ls /proc/bus"),
+            world.stdout_of("cat /proc/sys/kernel/ostype; echo x > /dev/null; cat /proc/keys /proc/sysrq-trigger /proc/interrupts 2>/dev/null; ls /proc/bus"),
             "Linux\n"
         );
         let ended = world.bash("echo x > /proc/sys/kernel/core_pattern; echo b > /proc/sysrq-trigger");
@@ -173,7 +174,7 @@ fn the_system_is_read_only_and_the_rest_is_not_there() {
             ended.stderr.text()
         );
         assert_eq!(
-            world.says("echo $HOME; cd; pwd; hostname 2>/dev/null || cat /proc/sys/kernel/hostname"),
+            world.stdout_of("echo $HOME; cd; pwd; hostname 2>/dev/null || cat /proc/sys/kernel/hostname"),
             "/tmp/home\n/tmp/home\njail\n"
         );
     });
@@ -181,8 +182,8 @@ fn the_system_is_read_only_and_the_rest_is_not_there() {
 
 #[test]
 fn disk_is_bounded() {
-    everyone("files::disk_is_bounded", || {
-        let mut world = World::new();
+    as_each_user("files::disk_is_bounded", || {
+        let mut world = SandboxFixture::new();
         (world.limits.disk_bytes, world.limits.tmp_bytes) = (4 << 20, 2 << 20);
         let ended = world.bash("for d in . /tmp /dev/shm; do head -c 8M /dev/zero > $d/x; stat -c %s $d/x; done");
         let sizes: Vec<u64> = ended.stdout.text().lines().map(|line| line.parse().unwrap()).collect();
@@ -194,14 +195,14 @@ fn disk_is_bounded() {
 
 #[test]
 fn a_directory_that_moved_is_not_mistaken_for_another() {
-    everyone("files::a_directory_that_moved_is_not_mistaken_for_another", || {
-        let world = World::new();
+    as_each_user("files::a_directory_that_moved_is_not_mistaken_for_another", || {
+        let world = SandboxFixture::new();
         let parent = tempfile::tempdir().unwrap();
         let place = parent.path().join("w");
         fs::create_dir(&place).unwrap();
         let held = fs::metadata(&place).unwrap().ino();
         let mut view = world.view();
-        view.workspace.directory = crate::world::hold(&place);
+        view.workspace.directory = crate::fixture::open_dir(&place);
         view.workspace.path = place.clone();
         fs::rename(&place, parent.path().join("moved")).unwrap();
         fs::create_dir(&place).unwrap();
@@ -211,19 +212,19 @@ fn a_directory_that_moved_is_not_mistaken_for_another() {
 }
 
 /// Either it is the held one, or nothing is run.
-fn check_moved(world: &World, view: &ringfence_kernel::View, place: &Path) {
+fn check_moved(world: &SandboxFixture, view: &ringfence_kernel::WorkspaceView, place: &Path) {
     fs::write(place.join("wrong"), "").unwrap();
-    let job = ringfence_sandbox::Job {
+    let job = ringfence_sandbox::JailJob {
         argv: vec!["ls".into()],
-        script: ringfence_sandbox::Script { name: "main", bytes: Vec::new() },
+        script: ringfence_sandbox::JailScript { name: "main", bytes: Vec::new() },
         env: Default::default(),
         limits: Default::default(),
         view,
         toolchains: &[],
         egress: None,
-        input: None,
+        stdin: None,
     };
-    match world.sandbox.run(&job, &crate::world::Seen::default()) {
+    match world.sandbox.run(&job, &crate::fixture::OutputObserver::default()) {
         Ok(ended) => assert_eq!(ended.stdout.text(), ""),
         Err(failure) => assert!(failure.to_string().contains("not where it was found"), "{failure}"),
     }

@@ -3,17 +3,17 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test stops at the first surprise, and says so")]
 #![allow(clippy::disallowed_methods, reason = "tests are the host too, with services that no program must reach")]
 
-mod abuse;
 mod attempts;
-mod between;
-mod endings;
+mod egress;
 mod escapes;
+mod exit_reasons;
 mod fallback;
 mod files;
+mod fixture;
 mod hidden_proc;
-mod lives;
+mod host_leaks;
+mod isolation_between_runs;
 mod memory;
+mod process_lifetimes;
 mod programs;
-mod told;
-mod ways;
-mod world;
+mod resource_exhaustion;

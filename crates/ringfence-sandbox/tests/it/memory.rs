@@ -3,47 +3,47 @@
 
 use std::process::{Command, Stdio};
 
-use ringfence_sandbox::{Ended, EndedBy};
+use ringfence_sandbox::{ExitReason, RunResult};
 
-use crate::world::{World, everyone, note};
+use crate::fixture::{SandboxFixture, as_each_user, print_note};
 
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 64 * MIB;
 
 /// A way to take memory: `take(n)` takes the n-th MiB, and whatever it returns is kept.
-struct Way {
+struct MemoryHog {
     name: &'static str,
     code: &'static str,
 }
 
-const WAYS: &[Way] = &[
-    Way {
+const HOGS: &[MemoryHog] = &[
+    MemoryHog {
         name: "files of memfd that are not mapped",
         code: "def take(n):\n    f = os.memfd_create('x'); os.write(f, block); return f",
     },
-    Way {
+    MemoryHog {
         name: "files of memfd in flight",
         code: "a, b = socket.socketpair()\ndef take(n):\n    f = os.memfd_create('x'); os.write(f, block)\n    \
                socket.send_fds(a, [b'x'], [f]); os.close(f)",
     },
-    Way {
+    MemoryHog {
         name: "System V shared memory that is not attached",
         code: "libc.shmat.restype = ctypes.c_void_p; libc.shmdt.argtypes = [ctypes.c_void_p]\ndef take(n):\n    \
                i = checked(libc.shmget(0, 1 << 20, 0o1600)); p = libc.shmat(i, None, 0)\n    \
                ctypes.memset(ctypes.c_void_p(p), 1, 1 << 20); libc.shmdt(p)",
     },
-    Way {
+    MemoryHog {
         name: "System V messages",
         code: "class M(ctypes.Structure): _fields_ = [('t', ctypes.c_long), ('b', ctypes.c_char * 8192)]\n\
                m = M(1)\ndef take(n):\n    for _ in range(64):\n        q = checked(libc.msgget(0, 0o1600))\n        \
                for _ in range(2): checked(libc.msgsnd(q, ctypes.byref(m), 8192, 0o4000))",
     },
-    Way { name: "System V semaphores", code: "def take(n): checked(libc.semget(0, 16384, 0o1600))" },
-    Way {
+    MemoryHog { name: "System V semaphores", code: "def take(n): checked(libc.semget(0, 16384, 0o1600))" },
+    MemoryHog {
         name: "shared memory that is dropped from the mapping",
         code: "def take(n):\n    m = mmap.mmap(-1, 1 << 20); m.write(block); m.madvise(mmap.MADV_DONTNEED); return m",
     },
-    Way {
+    MemoryHog {
         name: "shared memory of which one page stays mapped",
         code: "libc.mmap.restype = ctypes.c_void_p\ndef take(n):\n    \
                p = libc.mmap(None, ctypes.c_size_t(1 << 20), 3, 0x21, -1, ctypes.c_long(0))\n    \
@@ -51,54 +51,54 @@ const WAYS: &[Way] = &[
                ctypes.memset(ctypes.c_void_p(p), 1, 1 << 20)\n    \
                checked(libc.munmap(ctypes.c_void_p(p + 4096), ctypes.c_size_t((1 << 20) - 4096)))",
     },
-    Way {
+    MemoryHog {
         name: "shared memory of a process that hides",
         code: "libc.prctl(4, 0, 0, 0, 0)\ndef take(n):\n    \
                m = mmap.mmap(-1, 1 << 20); m.write(block); m.madvise(mmap.MADV_DONTNEED); return m",
     },
-    Way {
+    MemoryHog {
         name: "shared memory by a device",
         code: "zero = os.open('/dev/zero', os.O_RDWR)\ndef take(n):\n    \
                m = mmap.mmap(zero, 1 << 20); m.write(block); m.madvise(mmap.MADV_DONTNEED); return m",
     },
-    Way {
+    MemoryHog {
         name: "files in /dev/shm",
         code: "f = open('/dev/shm/ringfence-x', 'wb', buffering=0)\nos.unlink(f.name)\ndef take(n): f.write(block)",
     },
-    Way {
+    MemoryHog {
         name: "files in /tmp",
         code: "f = open('/tmp/ringfence-x', 'wb', buffering=0)\nos.unlink(f.name)\ndef take(n): f.write(block)",
     },
-    Way {
+    MemoryHog {
         name: "buffers of local sockets",
         code: "def fill(s):\n    s.setblocking(False); sent = 0\n    try:\n        while sent < 1 << 20: sent += s.send(block)\n    \
                except BlockingIOError: pass\n    return sent\ndef take(n):\n    sent, held = 0, []\n    \
                while sent < 1 << 20:\n        a, b = socket.socketpair(); held += [a, b]; sent += fill(a) + fill(b)\n    return held",
     },
-    Way {
+    MemoryHog {
         name: "buffers of local sockets that were made larger",
         code: "def take(n):\n    a, b = socket.socketpair(); a.setsockopt(1, 7, 4 << 20); a.setblocking(False); sent = 0\n    \
                try:\n        while sent < 1 << 20: sent += a.send(block)\n    except BlockingIOError: pass\n    return a, b",
     },
-    Way {
+    MemoryHog {
         name: "messages of sockets that were closed",
         code: "def take(n):\n    held = []\n    for _ in range(8):\n        a, b = socket.socketpair(); a.setblocking(False)\n        \
                try:\n            while True: a.send(b'x')\n        except BlockingIOError: pass\n        a.close(); held.append(b)\n    return held",
     },
-    Way {
+    MemoryHog {
         name: "buffers of TCP connections",
         code: "server = socket.create_server(('127.0.0.1', 0), backlog=64)\ndef take(n):\n    held, sent = [], 0\n    \
                while sent < 1 << 20:\n        c = socket.create_connection(server.getsockname()); s = server.accept()[0]\n        \
                c.setblocking(False); held += [c, s]\n        try:\n            while True: sent += c.send(block)\n        \
                except BlockingIOError: pass\n    return held",
     },
-    Way {
+    MemoryHog {
         name: "pages that pipes keep",
         code: "def take(n):\n    if n % 2: return\n    r, w = os.pipe(); size = 2 << 20\n    m = mmap.mmap(-1, 2 * size, flags=0x22); m.madvise(14)\n    \
                at = ctypes.addressof(ctypes.c_char.from_buffer(m)); at += -at % size; ctypes.memset(at, 1, size)\n    \
                vec = (ctypes.c_size_t * 2)(at, 1); checked(libc.vmsplice(w, vec, 1, 0)); return r, w",
     },
-    Way {
+    MemoryHog {
         name: "page tables of memory that is only read",
         code: "libc.mmap.restype = ctypes.c_void_p\nsize = 1 << 29\ndef take(n):\n    \
                p = libc.mmap(None, ctypes.c_size_t(size), 1, 0x4022, -1, ctypes.c_long(0))\n    \
@@ -106,14 +106,14 @@ const WAYS: &[Way] = &[
                libc.madvise(ctypes.c_void_p(p), ctypes.c_size_t(size), 15)\n    \
                for at in range(0, size, 2 << 20): ctypes.c_char.from_address(p + at).value",
     },
-    Way {
+    MemoryHog {
         name: "memory of processes whose first thread has ended",
         code: "import threading\nready, say = os.pipe(); end, gate = os.pipe()\ndef hold():\n    \
                x = bytearray(b'x') * (32 << 20); os.write(say, b'x'); os.read(end, 1); os._exit(0)\ndef take(n):\n    \
                if n % 32: return\n    if os.fork() == 0:\n        os.close(gate); threading.Thread(target=hold).start()\n        \
                libc.syscall(60 if os.uname().machine == 'x86_64' else 93, 0)\n    os.read(ready, 1)",
     },
-    Way {
+    MemoryHog {
         name: "memory while processes come and go",
         code: "import threading\ndef storm():\n    while True:\n        pid = os.fork()\n        if pid == 0:\n            \
                if os.fork() == 0: os._exit(0)\n            os._exit(0)\n        os.waitpid(pid, 0)\n\
@@ -123,7 +123,7 @@ const WAYS: &[Way] = &[
 ];
 
 /// Takes four times the limit, by several processes where one has too few descriptors, and says so.
-fn program(way: &Way) -> String {
+fn program(way: &MemoryHog) -> String {
     format!(
         "import ctypes, mmap, os, socket, sys, time\nlibc = ctypes.CDLL(None, use_errno=True)\nblock = b'x' * (1 << 20)\n\
          def checked(result):\n    if result < 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))\n    return result\n\
@@ -134,27 +134,34 @@ fn program(way: &Way) -> String {
     )
 }
 
-fn is_held(ended: &Ended) -> bool {
-    let refused = ended.ended_by == EndedBy::Exit && ended.exit_code == 1 && ended.stderr.text().contains("Error");
-    (ended.ended_by == EndedBy::Memory || refused) && !ended.stdout.text().contains("TOOK IT")
+fn is_limited(ended: &RunResult) -> bool {
+    let refused =
+        ended.exit_reason == ExitReason::Exit && ended.exit_code == 1 && ended.stderr.text().contains("Error");
+    (ended.exit_reason == ExitReason::Memory || refused) && !ended.stdout.text().contains("TOOK IT")
 }
 
 #[test]
 fn memory_outside_of_processes_is_bounded() {
-    everyone("memory::memory_outside_of_processes_is_bounded", || bound_memory(World::new()));
+    as_each_user("memory::memory_outside_of_processes_is_bounded", || check_memory_limits(SandboxFixture::new()));
 }
 
 /// The same with jails that were built in another way.
-pub(crate) fn bound_memory(mut world: World) {
+pub(crate) fn check_memory_limits(mut world: SandboxFixture) {
     world.limits.memory_bytes = LIMIT;
     let mut passed = Vec::new();
-    for way in WAYS {
+    for way in HOGS {
         let ended = world.python(&program(way));
         let complained = ended.stderr.text();
         let why = complained.lines().last().unwrap_or_default();
-        note(&format!("{}: ended by {} {why}", way.name, ended.ended_by.name()));
-        if !is_held(&ended) {
-            passed.push(format!("{}: {:?} {} {}", way.name, ended.ended_by, ended.stdout.text(), ended.stderr.text()));
+        print_note(&format!("{}: ended by {} {why}", way.name, ended.exit_reason.name()));
+        if !is_limited(&ended) {
+            passed.push(format!(
+                "{}: {:?} {} {}",
+                way.name,
+                ended.exit_reason,
+                ended.stdout.text(),
+                ended.stderr.text()
+            ));
         }
     }
     assert!(passed.is_empty(), "{}", passed.join("\n"));
@@ -163,7 +170,7 @@ pub(crate) fn bound_memory(mut world: World) {
 #[test]
 fn the_ways_to_take_memory_are_real() {
     let mut shown = 0;
-    for way in WAYS {
+    for way in HOGS {
         // In a session of its own, in which everything can be ended at once, and with its own System V objects.
         let mut outside = Command::new("setsid");
         outside.args(["--wait", "unshare", "--ipc", "--map-current-user", "python3", "-c", &program(way)]);
@@ -172,17 +179,17 @@ fn the_ways_to_take_memory_are_real() {
         if printed.contains("TOOK IT") {
             shown += 1;
         } else {
-            note(&format!("works nowhere on this machine: {} ({})", way.name, complained.trim()));
+            print_note(&format!("works nowhere on this machine: {} ({})", way.name, complained.trim()));
         }
     }
-    assert!(shown > WAYS.len() / 2, "too few of the ways are real ones: {shown}");
+    assert!(shown > HOGS.len() / 2, "too few of the ways are real ones: {shown}");
 }
 
 /// What programs do with such memory every day, well within the limit.
 #[test]
 fn memory_within_the_limit_is_not_in_the_way() {
-    everyone("memory::memory_within_the_limit_is_not_in_the_way", || {
-        let mut world = World::new();
+    as_each_user("memory::memory_within_the_limit_is_not_in_the_way", || {
+        let mut world = SandboxFixture::new();
         world.limits.memory_bytes = 256 << 20;
         let ended = world.python(
             "import mmap, os, socket\nfrom multiprocessing import Pool, shared_memory\n\
@@ -192,13 +199,13 @@ fn memory_within_the_limit_is_not_in_the_way() {
              pairs[0][0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)\n\
              if __name__ == '__main__':\n    with Pool(4) as pool: print(sum(pool.map(abs, range(-100, 0))))",
         );
-        assert_eq!(ended.stdout.text(), "5050\n", "{:?} {}", ended.ended_by, ended.stderr.text());
+        assert_eq!(ended.stdout.text(), "5050\n", "{:?} {}", ended.exit_reason, ended.stderr.text());
         // A forked process has what its parent has, once.
         let ended = world.python(
             "import os, time\nx = bytearray(b'x') * (100 << 20)\nfor _ in range(4):\n    if os.fork() == 0:\n        \
              time.sleep(0.5); os._exit(0)\nfor _ in range(4): os.wait()\nprint('all')",
         );
-        assert_eq!(ended.stdout.text(), "all\n", "{:?} {}", ended.ended_by, ended.stderr.text());
+        assert_eq!(ended.stdout.text(), "all\n", "{:?} {}", ended.exit_reason, ended.stderr.text());
     });
 }
 
@@ -229,27 +236,33 @@ print(refused(fcntl.flock, mine, fcntl.LOCK_UN), refused(fcntl.fcntl, mine, fcnt
 /// The kernel charges locks to no process, and not every kernel charges them to a cgroup.
 #[test]
 fn locks_of_files_are_bounded() {
-    everyone("memory::locks_of_files_are_bounded", || {
-        let mut world = World::new();
+    as_each_user("memory::locks_of_files_are_bounded", || {
+        let mut world = SandboxFixture::new();
         world.limits.memory_bytes = 32 * MIB;
         // A lock takes about 200 bytes.
         let files = 4 * world.limits.memory_bytes / 200 / 1000;
         let ended = world.python(&TAKE_LOCKS.replace("FILES", &files.to_string()));
         let expected = "37\n37\n37\n37\n37\n37 37\nNone None\n";
-        assert_eq!(ended.stdout.text(), expected, "{:?} {}", ended.ended_by, ended.stderr.text());
+        assert_eq!(ended.stdout.text(), expected, "{:?} {}", ended.exit_reason, ended.stderr.text());
     });
 }
 
 #[test]
 fn databases_lock_their_files() {
-    everyone("memory::databases_lock_their_files", || {
-        let ended = World::new().python(
+    as_each_user("memory::databases_lock_their_files", || {
+        let ended = SandboxFixture::new().python(
             "import sqlite3\nbase = sqlite3.connect('/tmp/base'); base.execute('create table t (n)')\n\
              for n in range(1000):\n    with base: base.execute('insert into t values (?)', (n,))\n\
              other = sqlite3.connect('/tmp/base', timeout=0); base.execute('begin exclusive')\n\
              try: other.execute('insert into t values (1)')\nexcept sqlite3.OperationalError as error: print(error)\n\
              base.commit(); print(other.execute('select count(*) from t').fetchone()[0])",
         );
-        assert_eq!(ended.stdout.text(), "database is locked\n1000\n", "{:?} {}", ended.ended_by, ended.stderr.text());
+        assert_eq!(
+            ended.stdout.text(),
+            "database is locked\n1000\n",
+            "{:?} {}",
+            ended.exit_reason,
+            ended.stderr.text()
+        );
     });
 }

@@ -2,23 +2,26 @@
 
 use std::process::Command;
 
-use crate::world::{World, everyone, note};
+use crate::fixture::{SandboxFixture, as_each_user, print_note};
 
 /// Whether a jail of this machine has such a program.
-fn has(world: &World, program: &str) -> bool {
+fn has(world: &SandboxFixture, program: &str) -> bool {
     let found = world.bash(&format!("command -v {program}")).exit_code == 0;
     if !found {
-        note(&format!("not shown: {program} is not here"));
+        print_note(&format!("not shown: {program} is not here"));
     }
     found
 }
 
 #[test]
 fn interfaces_can_be_listed_and_are_the_loopback() {
-    everyone("programs::interfaces_can_be_listed_and_are_the_loopback", || list_interfaces(&World::new()));
+    as_each_user(
+        "programs::interfaces_can_be_listed_and_are_the_loopback",
+        || check_interfaces(&SandboxFixture::new()),
+    );
 }
 
-pub(crate) fn list_interfaces(world: &World) {
+pub(crate) fn check_interfaces(world: &SandboxFixture) {
     let ended = world.python(
         "import ctypes, socket\nprint(socket.if_nameindex())\nlibc = ctypes.CDLL(None, use_errno=True)\n\
          p = ctypes.c_void_p(); print(libc.getifaddrs(ctypes.byref(p)))",
@@ -27,16 +30,16 @@ pub(crate) fn list_interfaces(world: &World) {
     if has(world, "node") {
         let script =
             "node -e 'const n = require(\"os\").networkInterfaces(); console.log(Object.keys(n), n.lo[0].address)'";
-        assert_eq!(world.says(script), "[ 'lo' ] 127.0.0.1\n");
+        assert_eq!(world.stdout_of(script), "[ 'lo' ] 127.0.0.1\n");
     }
 }
 
 #[test]
 fn terminals_can_be_made() {
-    everyone("programs::terminals_can_be_made", || make_terminals(&World::new()));
+    as_each_user("programs::terminals_can_be_made", || check_terminals(&SandboxFixture::new()));
 }
 
-pub(crate) fn make_terminals(world: &World) {
+pub(crate) fn check_terminals(world: &SandboxFixture) {
     let ended = world.python(
         "import os, pty, sys\na, b = pty.openpty(); os.write(b, b'through'); print(os.read(a, 100), os.ttyname(b))\n\
          pid, fd = pty.fork()\nif pid == 0:\n    open('/dev/tty', 'w').write('to my terminal'); os._exit(3)\n\
@@ -45,15 +48,15 @@ pub(crate) fn make_terminals(world: &World) {
     let expected = "b'through' /dev/pts/0\nb'to my terminal' 3\n";
     assert_eq!(ended.stdout.text(), expected, "{}", ended.stderr.text());
     if has(world, "script") {
-        let said = world.says("script -qec 'test -t 0 && echo terminal' /dev/null < /dev/null");
+        let said = world.stdout_of("script -qec 'test -t 0 && echo terminal' /dev/null < /dev/null");
         assert!(said.contains("terminal"), "{said}");
     }
 }
 
 #[test]
 fn a_jail_cannot_use_up_the_machines_terminals() {
-    everyone("programs::a_jail_cannot_use_up_the_machines_terminals", || {
-        let ended = World::new().python(
+    as_each_user("programs::a_jail_cannot_use_up_the_machines_terminals", || {
+        let ended = SandboxFixture::new().python(
             "import pty\nheld = []\ntry:\n    while len(held) < 400: held += pty.openpty()\n\
              except OSError: print(len(held))",
         );
@@ -64,27 +67,27 @@ fn a_jail_cannot_use_up_the_machines_terminals() {
 /// Whoever started us may have another.
 #[test]
 fn the_umask_is_that_of_a_plain_system() {
-    everyone("programs::the_umask_is_that_of_a_plain_system", || {
+    as_each_user("programs::the_umask_is_that_of_a_plain_system", || {
         let script = "umask; touch /tmp/f; mkdir /tmp/d; stat -c %a /tmp/f /tmp/d; touch f; mkdir d; stat -c %a f d";
-        assert_eq!(World::new().says(script), "0022\n644\n755\n644\n755\n");
+        assert_eq!(SandboxFixture::new().stdout_of(script), "0022\n644\n755\n644\n755\n");
     });
 }
 
 /// A setuid program of root's that lies in the workspace, and those of the system, run as the jail's own user.
 #[test]
 fn setuid_programs_gain_nothing() {
-    everyone("programs::setuid_programs_gain_nothing", || gain_by_setuid(&World::new()));
+    as_each_user("programs::setuid_programs_gain_nothing", || check_setuid_gains_nothing(&SandboxFixture::new()));
 }
 
-pub(crate) fn gain_by_setuid(world: &World) {
+pub(crate) fn check_setuid_gains_nothing(world: &SandboxFixture) {
     let id = world.path().join("id");
     std::fs::copy("/usr/bin/id", &id).unwrap();
     // As root, it is root's.
     let mode = Command::new("chmod").arg("6755").arg(&id).status().unwrap();
     assert!(mode.success());
-    let said = world.says("./id -u; ./id -ru; grep NoNewPrivs /proc/self/status | tr -d '\\t'");
+    let said = world.stdout_of("./id -u; ./id -ru; grep NoNewPrivs /proc/self/status | tr -d '\\t'");
     assert_eq!(said, "1000\n1000\nNoNewPrivs:1\n");
-    let mounts = world.says("cat /proc/self/mountinfo");
+    let mounts = world.stdout_of("cat /proc/self/mountinfo");
     let obeyed: Vec<&str> = mounts.lines().filter(|line| !line.contains("nosuid")).collect();
     assert!(obeyed.is_empty(), "{obeyed:?}");
 }

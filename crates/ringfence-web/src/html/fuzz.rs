@@ -1,12 +1,12 @@
 //! Pages of any bytes: the output keeps its bound, and the work grows with the page, however it nests.
 
-use ringfence_fuzz::Target;
+use ringfence_fuzz::FuzzTarget;
 use url::Url;
 
-use super::{Style, convert};
+use super::{HtmlOutputStyle, convert};
 
 /// So long is a page that is made of one input again and again. What grows with the square of it takes minutes.
-const LONG: usize = 128 << 10;
+const LONG_PAGE_BYTES: usize = 128 << 10;
 
 const TOKENS: &[&str] = &[
     "<div>",
@@ -48,13 +48,13 @@ const TOKENS: &[&str] = &[
 #[test]
 fn no_page_panics_or_costs_more_than_its_length() {
     let base = Url::parse("https://docs.rs/a/").unwrap();
-    Target::new("html", env!("CARGO_MANIFEST_DIR")).tokens(TOKENS).check(|bytes| {
+    FuzzTarget::new("html", env!("CARGO_MANIFEST_DIR")).tokens(TOKENS).check(|bytes| {
         let page = String::from_utf8_lossy(bytes);
         let most = bytes.first().map_or(100, |byte| usize::from(*byte) * 8);
         // Few are worth the time.
-        let often = if bytes.len() % 128 == 3 { LONG / bytes.len() } else { 4 };
+        let often = if bytes.len() % 128 == 3 { LONG_PAGE_BYTES / bytes.len() } else { 4 };
         let longer = page.repeat(often);
-        [Style::Markdown, Style::Text].map(|style| {
+        [HtmlOutputStyle::Markdown, HtmlOutputStyle::Text].map(|style| {
             let bounded = convert(&page, Some(&base), style, most);
             assert!(bounded.text.len() <= most, "{} bytes of {most}", bounded.text.len());
             let whole = convert(&page, Some(&base), style, usize::MAX);

@@ -9,27 +9,27 @@ use html5gum::{DefaultEmitter, HtmlString, StartTag, Token, Tokenizer};
 use url::Url;
 
 /// Tags that are open at once; deeper ones are passed over.
-const DEEPEST: usize = 256;
+const MAX_OPEN_TAGS: usize = 256;
 
 /// Quotes and lists are drawn to this depth.
-const DEEPEST_DRAWN: usize = 8;
+const MAX_RENDERED_DEPTH: usize = 8;
 
 /// Cells of a row that are told apart.
-const MOST_CELLS: usize = 64;
+const MAX_ROW_CELLS: usize = 64;
 
 /// A longer link is given as its text alone.
-const LONGEST_LINK: usize = 2 << 10;
+const MAX_LINK_BYTES: usize = 2 << 10;
 
 /// How a page is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Style {
+pub(crate) enum HtmlOutputStyle {
     Markdown,
     Text,
 }
 
 /// What became of a page.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Converted {
+pub(crate) struct ConvertedHtml {
     pub(crate) text: String,
     pub(crate) title: Option<String>,
     /// There was more than the bound.
@@ -40,10 +40,10 @@ pub(crate) struct Converted {
 }
 
 /// Converts a page, to at most so many bytes.
-pub(crate) fn convert(html: &str, base: Option<&Url>, style: Style, most: usize) -> Converted {
+pub(crate) fn convert(html: &str, base: Option<&Url>, style: HtmlOutputStyle, most: usize) -> ConvertedHtml {
     let mut emitter = DefaultEmitter::default();
     emitter.naively_switch_states(true);
-    let mut writer = Writer::new(base.cloned(), style, most);
+    let mut writer = HtmlWriter::new(base.cloned(), style, most);
     for token in Tokenizer::new_with_emitter(html, emitter) {
         let Ok(token) = token;
         match token {
@@ -54,7 +54,7 @@ pub(crate) fn convert(html: &str, base: Option<&Url>, style: Style, most: usize)
         }
         if writer.out.len() > most {
             // Marks without a text between them are taken away again at the end, and the page goes on all the same.
-            writer.is_cut = true;
+            writer.truncated = true;
             break;
         }
     }
@@ -62,19 +62,19 @@ pub(crate) fn convert(html: &str, base: Option<&Url>, style: Style, most: usize)
 }
 
 /// Plain text without any markup, such as a title that somebody marked up.
-pub(crate) fn plain(html: &str, most: usize) -> String {
-    let text = convert(html, None, Style::Text, most).text;
+pub(crate) fn plain_text(html: &str, most: usize) -> String {
+    let text = convert(html, None, HtmlOutputStyle::Text, most).text;
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Elements that are not what a reader came for, with all that is in them.
-const SKIPPED: &[&str] = &[
+const SKIPPED_ELEMENTS: &[&str] = &[
     "script", "style", "template", "svg", "math", "nav", "noscript", "iframe", "object", "canvas", "audio", "video",
     "select", "datalist", "dialog", "noembed", "noframes", "head",
 ];
 
 /// Elements that begin on a line of their own.
-const BLOCKS: &[&str] = &[
+const BLOCK_ELEMENTS: &[&str] = &[
     "address",
     "article",
     "aside",
@@ -103,7 +103,7 @@ const BLOCKS: &[&str] = &[
 
 /// What is open and changes what is written.
 #[derive(Debug)]
-enum Open {
+enum HtmlElementState {
     /// An element that is on the stack only to be closed.
     Block,
     Quote,
@@ -116,7 +116,7 @@ enum Open {
     Row,
     Cell,
     /// What stands around text: the marker in front was written at `at`, the one behind is this.
-    Around {
+    InlineMarker {
         at: usize,
         behind: &'static str,
     },
@@ -126,28 +126,28 @@ enum Open {
     },
 }
 
-struct Writer {
-    style: Style,
-    most: usize,
+struct HtmlWriter {
+    style: HtmlOutputStyle,
+    max_bytes: usize,
     /// The rest of the page was not looked at.
-    is_cut: bool,
+    truncated: bool,
     base: Option<Url>,
     out: String,
-    stack: Vec<(String, Open)>,
+    stack: Vec<(String, HtmlElementState)>,
     /// An element that is passed over, and how deep it is in others of its name.
     skipping: Option<(String, usize)>,
     title: Option<String>,
     in_title: bool,
     /// Line ends that are due before the next text.
-    breaks: usize,
+    pending_breaks: usize,
     /// A space is due before the next text.
-    space: bool,
+    pending_space: bool,
     quotes: usize,
     lists: usize,
     /// What stands in front of the next text: a bullet or a number.
-    bullet: Option<String>,
+    pending_bullet: Option<String>,
     /// The contents of `pre`, until their longest run of backticks is known.
-    pre: Option<Preformatted>,
+    pre: Option<PreformattedBlock>,
     tables: usize,
     /// Cells of the row so far, and whether it is the first.
     cells: usize,
@@ -157,28 +157,28 @@ struct Writer {
 }
 
 #[derive(Default)]
-struct Preformatted {
+struct PreformattedBlock {
     text: String,
     language: String,
 }
 
-impl Writer {
-    fn new(base: Option<Url>, style: Style, most: usize) -> Self {
+impl HtmlWriter {
+    fn new(base: Option<Url>, style: HtmlOutputStyle, max_bytes: usize) -> Self {
         Self {
             style,
-            most,
-            is_cut: false,
+            max_bytes,
+            truncated: false,
             base,
             out: String::new(),
             stack: Vec::new(),
             skipping: None,
             title: None,
             in_title: false,
-            breaks: 0,
-            space: false,
+            pending_breaks: 0,
+            pending_space: false,
             quotes: 0,
             lists: 0,
-            bullet: None,
+            pending_bullet: None,
             pre: None,
             tables: 0,
             cells: 0,
@@ -188,7 +188,7 @@ impl Writer {
         }
     }
 
-    fn step(&mut self, count: usize) {
+    fn count_steps(&mut self, count: usize) {
         #[cfg(test)]
         {
             self.steps += count;
@@ -197,7 +197,7 @@ impl Writer {
     }
 
     fn open(&mut self, tag: &StartTag<()>) {
-        self.step(1);
+        self.count_steps(1);
         let name = String::from_utf8_lossy(&tag.name).into_owned();
         // Wherever it stands: the tokenizer reads what follows as its text.
         if name == "title" {
@@ -212,7 +212,7 @@ impl Writer {
             }
             self.skipping = None;
         }
-        if SKIPPED.contains(&name.as_str()) {
+        if SKIPPED_ELEMENTS.contains(&name.as_str()) {
             if !tag.self_closing {
                 self.skipping = Some((name, 1));
             }
@@ -220,7 +220,7 @@ impl Writer {
         }
         self.note_base(&name, tag);
         match name.as_str() {
-            "br" => self.line(1),
+            "br" => self.break_lines(1),
             "hr" => self.rule(),
             "img" => self.image(tag),
             "input" | "meta" | "link" | "base" | "area" | "col" | "embed" | "source" | "track" | "wbr" | "param" => {}
@@ -247,98 +247,98 @@ impl Writer {
                 looked += 1;
                 ends.contains(&open.as_str())
             });
-        self.step(looked);
+        self.count_steps(looked);
         if let Some(above) = found {
             self.pop_to(self.stack.len() - above - 1);
         }
     }
 
     fn push(&mut self, name: String, tag: &StartTag<()>) {
-        if self.stack.len() >= DEEPEST {
+        if self.stack.len() >= MAX_OPEN_TAGS {
             return;
         }
-        let marked = self.style == Style::Markdown && self.pre.is_none();
+        let marked = self.style == HtmlOutputStyle::Markdown && self.pre.is_none();
         let open = match name.as_str() {
             "h1" | "h2" | "h3" | "h4" | "h5" | "h6" => {
-                self.line(2);
+                self.break_lines(2);
                 let level = name.as_bytes().get(1).map_or(1, |digit| usize::from(digit - b'0'));
                 if marked && self.tables == 0 {
-                    self.bullet = Some(format!("{} ", "#".repeat(level)));
+                    self.pending_bullet = Some(format!("{} ", "#".repeat(level)));
                 }
-                Open::Block
+                HtmlElementState::Block
             }
-            "b" | "strong" if marked => self.around("**"),
-            "i" | "em" if marked => self.around("*"),
-            "code" | "kbd" | "samp" if marked => self.around("`"),
+            "b" | "strong" if marked => self.open_inline_marker("**"),
+            "i" | "em" if marked => self.open_inline_marker("*"),
+            "code" | "kbd" | "samp" if marked => self.open_inline_marker("`"),
             "code" => {
                 self.note_language(tag);
                 return;
             }
-            "del" | "s" if marked => self.around("~~"),
+            "del" | "s" if marked => self.open_inline_marker("~~"),
             "a" if marked => {
                 let target = attribute(tag, b"href").and_then(|link| self.link(&link));
-                self.settle();
+                self.flush_pending();
                 let at = self.out.len();
                 if target.is_some() {
                     self.out.push('[');
                 }
-                Open::Link { at, target }
+                HtmlElementState::Link { at, target }
             }
             "blockquote" => {
-                self.line(2);
+                self.break_lines(2);
                 self.quotes += 1;
-                Open::Quote
+                HtmlElementState::Quote
             }
             "ul" | "ol" | "menu" => {
-                self.line(if self.lists == 0 { 2 } else { 1 });
+                self.break_lines(if self.lists == 0 { 2 } else { 1 });
                 self.lists += 1;
                 let first = || attribute(tag, b"start").and_then(|start| start.parse().ok()).unwrap_or(1);
-                Open::List { next: (name == "ol").then(first) }
+                HtmlElementState::List { next: (name == "ol").then(first) }
             }
             "li" => {
-                self.line(1);
-                self.bullet = Some(self.next_bullet());
-                Open::Item
+                self.break_lines(1);
+                self.pending_bullet = Some(self.next_bullet());
+                HtmlElementState::Item
             }
             "pre" | "xmp" | "listing" | "textarea" if self.pre.is_none() && self.tables == 0 => {
-                self.line(2);
-                self.pre = Some(Preformatted::default());
+                self.break_lines(2);
+                self.pre = Some(PreformattedBlock::default());
                 self.note_language(tag);
-                Open::Pre
+                HtmlElementState::Pre
             }
             "table" => {
-                self.line(2);
+                self.break_lines(2);
                 self.tables += 1;
                 self.rows = if self.tables == 1 { 0 } else { self.rows };
-                Open::Table
+                HtmlElementState::Table
             }
             "tr" if self.tables == 1 => {
-                self.line(1);
+                self.break_lines(1);
                 self.cells = 0;
-                Open::Row
+                HtmlElementState::Row
             }
             "td" | "th" if self.tables == 1 => {
                 self.cells += 1;
-                if self.cells <= MOST_CELLS {
-                    self.put(if self.cells == 1 { "| " } else { " | " });
+                if self.cells <= MAX_ROW_CELLS {
+                    self.write_marker(if self.cells == 1 { "| " } else { " | " });
                 }
-                Open::Cell
+                HtmlElementState::Cell
             }
-            block if BLOCKS.contains(&block) => {
-                self.line(if matches!(block, "dt" | "dd" | "div" | "summary") { 1 } else { 2 });
-                Open::Block
+            block if BLOCK_ELEMENTS.contains(&block) => {
+                self.break_lines(if matches!(block, "dt" | "dd" | "div" | "summary") { 1 } else { 2 });
+                HtmlElementState::Block
             }
             "td" | "th" => {
-                self.space = true;
-                Open::Block
+                self.pending_space = true;
+                HtmlElementState::Block
             }
-            _ => Open::Block,
+            _ => HtmlElementState::Block,
         };
         self.stack.push((name, open));
     }
 
     fn close(&mut self, name: &HtmlString) {
-        self.step(1);
+        self.count_steps(1);
         let name = String::from_utf8_lossy(name).into_owned();
         if name == "title" {
             self.in_title = false;
@@ -352,10 +352,10 @@ impl Writer {
             return;
         }
         let above = self.stack.iter().rev().position(|(open, _)| *open == name);
-        self.step(above.unwrap_or(self.stack.len()));
+        self.count_steps(above.unwrap_or(self.stack.len()));
         match above {
             Some(above) => self.pop_to(self.stack.len() - above - 1),
-            None if name == "p" || name == "br" => self.line(1),
+            None if name == "p" || name == "br" => self.break_lines(1),
             None => {}
         }
     }
@@ -363,48 +363,48 @@ impl Writer {
     fn pop_to(&mut self, length: usize) {
         while self.stack.len() > length {
             let Some((name, open)) = self.stack.pop() else { return };
-            self.step(1);
-            self.end(&name, open);
+            self.count_steps(1);
+            self.end_element(&name, open);
         }
     }
 
-    fn end(&mut self, name: &str, open: Open) {
+    fn end_element(&mut self, name: &str, open: HtmlElementState) {
         match open {
-            Open::Block if name.starts_with('h') && name.len() == 2 => {
-                self.bullet = None;
-                self.line(2);
+            HtmlElementState::Block if name.starts_with('h') && name.len() == 2 => {
+                self.pending_bullet = None;
+                self.break_lines(2);
             }
-            Open::Block if matches!(name, "dt" | "dd" | "div" | "summary") => self.line(1),
-            Open::Block if BLOCKS.contains(&name) => self.line(2),
-            Open::Block => {}
-            Open::Quote => {
-                self.line(2);
+            HtmlElementState::Block if matches!(name, "dt" | "dd" | "div" | "summary") => self.break_lines(1),
+            HtmlElementState::Block if BLOCK_ELEMENTS.contains(&name) => self.break_lines(2),
+            HtmlElementState::Block => {}
+            HtmlElementState::Quote => {
+                self.break_lines(2);
                 self.quotes -= 1;
             }
-            Open::List { .. } => {
+            HtmlElementState::List { .. } => {
                 self.lists -= 1;
-                self.line(if self.lists == 0 { 2 } else { 1 });
+                self.break_lines(if self.lists == 0 { 2 } else { 1 });
             }
-            Open::Item => {
-                self.bullet = None;
-                self.line(1);
+            HtmlElementState::Item => {
+                self.pending_bullet = None;
+                self.break_lines(1);
             }
-            Open::Pre => self.end_pre(),
-            Open::Table => {
+            HtmlElementState::Pre => self.end_pre(),
+            HtmlElementState::Table => {
                 self.tables -= 1;
-                self.line(2);
+                self.break_lines(2);
             }
-            Open::Row => self.end_row(),
-            Open::Cell => self.space = false,
-            Open::Around { at, behind } => match self.out.len() == at + behind.len() {
+            HtmlElementState::Row => self.end_row(),
+            HtmlElementState::Cell => self.pending_space = false,
+            HtmlElementState::InlineMarker { at, behind } => match self.out.len() == at + behind.len() {
                 true => self.out.truncate(at),
                 false => self.out.push_str(behind),
             },
-            Open::Link { target: None, .. } => {}
-            Open::Link { at, target: Some(target) } => match self.out.len() == at + 1 {
+            HtmlElementState::Link { target: None, .. } => {}
+            HtmlElementState::Link { at, target: Some(target) } => match self.out.len() == at + 1 {
                 true => self.out.truncate(at),
                 false => {
-                    self.step(target.as_str().len());
+                    self.count_steps(target.as_str().len());
                     self.out.push_str("](");
                     self.out.push_str(target.as_str());
                     self.out.push(')');
@@ -414,7 +414,7 @@ impl Writer {
     }
 
     fn text(&mut self, text: &str) {
-        self.step(text.len());
+        self.count_steps(text.len());
         if self.in_title {
             let of_page = self.skipping.as_ref().is_none_or(|(skipped, _)| skipped == "head");
             let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -427,34 +427,35 @@ impl Writer {
             return;
         }
         if let Some(pre) = &mut self.pre {
-            let room = self.most.saturating_sub(pre.text.len()).saturating_add(1);
+            let room = self.max_bytes.saturating_sub(pre.text.len()).saturating_add(1);
             pre.text.push_str(text.get(..text.floor_char_boundary(room)).unwrap_or(text));
             return;
         }
         for (number, word) in text.split(|c: char| c.is_ascii_whitespace()).enumerate() {
-            self.space |= number > 0;
+            self.pending_space |= number > 0;
             if !word.is_empty() {
                 self.word(word);
             }
-            if self.out.len() > self.most {
+            if self.out.len() > self.max_bytes {
                 return;
             }
         }
     }
 
     fn word(&mut self, word: &str) {
-        self.settle();
-        match self.tables > 0 && self.style == Style::Markdown {
+        self.flush_pending();
+        match self.tables > 0 && self.style == HtmlOutputStyle::Markdown {
             true => self.out.push_str(&word.replace('|', "\\|")),
             false => self.out.push_str(word),
         }
     }
 
     /// Writes what is due before the next text.
-    fn settle(&mut self) {
-        if self.breaks > 0 {
+    fn flush_pending(&mut self) {
+        if self.pending_breaks > 0 {
             if !self.out.is_empty() {
-                let until = if self.bullet.is_some() { self.breaks.min(2) } else { self.breaks };
+                let until =
+                    if self.pending_bullet.is_some() { self.pending_breaks.min(2) } else { self.pending_breaks };
                 for _ in 0..until {
                     self.trim_line();
                     self.out.push('\n');
@@ -463,30 +464,30 @@ impl Writer {
             } else {
                 self.prefix();
             }
-            self.space = false;
+            self.pending_space = false;
         } else if self.out.is_empty() {
             self.prefix();
-            self.space = false;
+            self.pending_space = false;
         }
-        self.breaks = 0;
-        if let Some(bullet) = self.bullet.take() {
+        self.pending_breaks = 0;
+        if let Some(bullet) = self.pending_bullet.take() {
             self.out.push_str(&bullet);
-            self.space = false;
+            self.pending_space = false;
         }
-        if std::mem::take(&mut self.space) && !self.out.ends_with([' ', '\n']) {
+        if std::mem::take(&mut self.pending_space) && !self.out.ends_with([' ', '\n']) {
             self.out.push(' ');
         }
     }
 
     /// Quote marks and the depth of lists, for a line that begins.
     fn prefix(&mut self) {
-        for _ in 0..self.quotes.min(DEEPEST_DRAWN) {
+        for _ in 0..self.quotes.min(MAX_RENDERED_DEPTH) {
             self.out.push_str("> ");
         }
-        for _ in 1..self.lists.min(DEEPEST_DRAWN) {
+        for _ in 1..self.lists.min(MAX_RENDERED_DEPTH) {
             self.out.push_str("  ");
         }
-        if self.lists > 0 && self.bullet.is_none() {
+        if self.lists > 0 && self.pending_bullet.is_none() {
             self.out.push_str("  ");
         }
     }
@@ -497,47 +498,49 @@ impl Writer {
     }
 
     /// The next text begins so many lines further down.
-    fn line(&mut self, count: usize) {
+    fn break_lines(&mut self, count: usize) {
         match self.tables {
-            0 => self.breaks = self.breaks.max(count),
+            0 => self.pending_breaks = self.pending_breaks.max(count),
             // A row is one line.
-            _ => self.space = true,
+            _ => self.pending_space = true,
         }
-        if self.tables == 1 && self.stack.last().is_none_or(|(_, open)| !matches!(open, Open::Cell | Open::Row)) {
-            let in_cell = self.stack.iter().rev().take(4).any(|(_, open)| matches!(open, Open::Cell));
+        if self.tables == 1
+            && self.stack.last().is_none_or(|(_, open)| !matches!(open, HtmlElementState::Cell | HtmlElementState::Row))
+        {
+            let in_cell = self.stack.iter().rev().take(4).any(|(_, open)| matches!(open, HtmlElementState::Cell));
             if !in_cell {
-                self.breaks = self.breaks.max(count);
+                self.pending_breaks = self.pending_breaks.max(count);
             }
         }
     }
 
     /// Something that is no word of the page.
-    fn put(&mut self, text: &str) {
-        self.space = false;
-        self.settle();
+    fn write_marker(&mut self, text: &str) {
+        self.pending_space = false;
+        self.flush_pending();
         self.out.push_str(text);
     }
 
-    fn around(&mut self, marker: &'static str) -> Open {
-        self.settle();
+    fn open_inline_marker(&mut self, marker: &'static str) -> HtmlElementState {
+        self.flush_pending();
         let at = self.out.len();
         self.out.push_str(marker);
-        Open::Around { at, behind: marker }
+        HtmlElementState::InlineMarker { at, behind: marker }
     }
 
     fn rule(&mut self) {
-        if self.style == Style::Markdown && self.tables == 0 && self.pre.is_none() {
-            self.line(2);
-            self.put("---");
+        if self.style == HtmlOutputStyle::Markdown && self.tables == 0 && self.pre.is_none() {
+            self.break_lines(2);
+            self.write_marker("---");
         }
-        self.line(2);
+        self.break_lines(2);
     }
 
     fn image(&mut self, tag: &StartTag<()>) {
         let Some(words) = attribute(tag, b"alt").filter(|words| !words.trim().is_empty()) else { return };
         let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
         let source = attribute(tag, b"src").and_then(|source| self.link(&source));
-        match source.filter(|_| self.style == Style::Markdown && self.pre.is_none()) {
+        match source.filter(|_| self.style == HtmlOutputStyle::Markdown && self.pre.is_none()) {
             Some(source) => self.word(&format!("![{words}]({source})")),
             None if self.pre.is_none() => self.word(&words),
             None => {}
@@ -546,7 +549,7 @@ impl Writer {
 
     fn next_bullet(&mut self) -> String {
         let list = self.stack.iter_mut().rev().find_map(|(_, open)| match open {
-            Open::List { next } => Some(next),
+            HtmlElementState::List { next } => Some(next),
             _ => None,
         });
         match list {
@@ -560,13 +563,14 @@ impl Writer {
     }
 
     fn end_pre(&mut self) {
-        let Some(Preformatted { text, language }) = self.pre.take() else { return };
+        let Some(PreformattedBlock { text, language }) = self.pre.take() else { return };
         let text = text.strip_prefix('\n').unwrap_or(&text).trim_end();
         if text.is_empty() {
             return;
         }
-        self.settle();
-        let fence = (self.style == Style::Markdown).then(|| "`".repeat(longest_run(text).max(2) + 1));
+        self.flush_pending();
+        let fence =
+            (self.style == HtmlOutputStyle::Markdown).then(|| "`".repeat(longest_backtick_run(text).max(2) + 1));
         let lines = fence.iter().map(|fence| format!("{fence}{language}"));
         let lines: Vec<String> = lines.chain(text.lines().map(str::to_owned)).chain(fence.iter().cloned()).collect();
         for (number, line) in lines.iter().enumerate() {
@@ -576,23 +580,23 @@ impl Writer {
             }
             self.out.push_str(line);
         }
-        self.line(2);
+        self.break_lines(2);
     }
 
     fn end_row(&mut self) {
         if self.cells > 0 {
             self.out.push_str(" |");
             self.rows += 1;
-            if self.rows == 1 && self.style == Style::Markdown {
+            if self.rows == 1 && self.style == HtmlOutputStyle::Markdown {
                 self.out.push('\n');
                 self.prefix();
-                let rule = "| --- ".repeat(self.cells.min(MOST_CELLS));
+                let rule = "| --- ".repeat(self.cells.min(MAX_ROW_CELLS));
                 self.out.push_str(&rule);
                 self.out.push('|');
             }
         }
         self.cells = 0;
-        self.breaks = self.breaks.max(1);
+        self.pending_breaks = self.pending_breaks.max(1);
     }
 
     fn note_language(&mut self, tag: &StartTag<()>) {
@@ -617,23 +621,23 @@ impl Writer {
     /// A link that can be followed, whole.
     fn link(&self, href: &str) -> Option<Url> {
         let href = href.trim();
-        if href.is_empty() || href.starts_with('#') || href.len() > LONGEST_LINK {
+        if href.is_empty() || href.starts_with('#') || href.len() > MAX_LINK_BYTES {
             return None;
         }
         let url = match &self.base {
             Some(base) => base.join(href).ok()?,
             None => Url::parse(href).ok()?,
         };
-        (matches!(url.scheme(), "http" | "https") && url.as_str().len() <= LONGEST_LINK).then_some(url)
+        (matches!(url.scheme(), "http" | "https") && url.as_str().len() <= MAX_LINK_BYTES).then_some(url)
     }
 
-    fn finish(mut self) -> Converted {
+    fn finish(mut self) -> ConvertedHtml {
         self.pop_to(0);
-        let truncated = self.is_cut || self.out.len() > self.most;
-        self.out.truncate(self.out.floor_char_boundary(self.most));
+        let truncated = self.truncated || self.out.len() > self.max_bytes;
+        self.out.truncate(self.out.floor_char_boundary(self.max_bytes));
         let length = self.out.trim_end().len();
         self.out.truncate(length);
-        Converted {
+        ConvertedHtml {
             text: self.out,
             title: self.title,
             truncated,
@@ -648,7 +652,7 @@ fn attribute(tag: &StartTag<()>, name: &[u8]) -> Option<String> {
 }
 
 /// The longest run of backticks.
-fn longest_run(text: &str) -> usize {
+fn longest_backtick_run(text: &str) -> usize {
     text.split(|c| c != '`').map(str::len).max().unwrap_or_default()
 }
 

@@ -4,14 +4,14 @@ use expect_test::{Expect, expect};
 use proptest::prelude::*;
 use url::Url;
 
-use super::{Style, convert, plain};
+use super::{HtmlOutputStyle, convert, plain_text};
 
 const MIB: usize = 1 << 20;
 
 #[track_caller]
 fn check(html: &str, expected: Expect) {
     let base = Url::parse("https://docs.rs/a/b").unwrap();
-    expected.assert_eq(&convert(html, Some(&base), Style::Markdown, MIB).text);
+    expected.assert_eq(&convert(html, Some(&base), HtmlOutputStyle::Markdown, MIB).text);
 }
 
 #[test]
@@ -133,38 +133,38 @@ fn tables_are_rows_of_cells() {
 }
 
 #[test]
-fn what_is_no_text_is_left_out() {
+fn elements_without_text_are_left_out() {
     check(
         "<head><title>T</title><style>x{}</style></head><body><nav><a href=/>home</a></nav><script>if (a < b) {}</script>text<svg><text>no</text></svg><!-- c -->",
         expect!["text"],
     );
     check("<head><meta charset=utf-8><body>unclosed head", expect!["unclosed head"]);
-    let page = convert("<title> A \n B </title><title>C</title>x", None, Style::Text, MIB);
+    let page = convert("<title> A \n B </title><title>C</title>x", None, HtmlOutputStyle::Text, MIB);
     assert_eq!((page.title.as_deref(), page.text.as_str()), (Some("A B"), "x"));
 }
 
 #[test]
 fn plain_text_has_no_marks() {
-    assert_eq!(plain("<b>a</b> &amp; <a href='https://x.org'>b</a><script>c</script>", MIB), "a & b");
-    let text = convert("<h1>A</h1><ul><li><a href='https://x.org'>b</a></ul>", None, Style::Text, MIB).text;
+    assert_eq!(plain_text("<b>a</b> &amp; <a href='https://x.org'>b</a><script>c</script>", MIB), "a & b");
+    let text = convert("<h1>A</h1><ul><li><a href='https://x.org'>b</a></ul>", None, HtmlOutputStyle::Text, MIB).text;
     assert_eq!(text, "A\n\n- b");
 }
 
 #[test]
 fn the_output_has_a_bound() {
-    let page = convert(&"<p>word".repeat(1000), None, Style::Markdown, 100);
+    let page = convert(&"<p>word".repeat(1000), None, HtmlOutputStyle::Markdown, 100);
     assert!(page.truncated && page.text.len() <= 100, "{}", page.text.len());
-    let page = convert(&format!("<pre>{}", "x".repeat(1000)), None, Style::Markdown, 100);
+    let page = convert(&format!("<pre>{}", "x".repeat(1000)), None, HtmlOutputStyle::Markdown, 100);
     assert!(page.truncated && page.text.len() <= 100);
-    let page = convert(&format!("<a href='{}'>x</a>", "y".repeat(3000)), None, Style::Markdown, 100);
+    let page = convert(&format!("<a href='{}'>x</a>", "y".repeat(3000)), None, HtmlOutputStyle::Markdown, 100);
     assert_eq!(page.text, "x");
     // Marks that do not fit are taken away again, and what is between them is missing all the same.
-    let page = convert("aaaa <b>more</b>", None, Style::Markdown, 5);
+    let page = convert("aaaa <b>more</b>", None, HtmlOutputStyle::Markdown, 5);
     assert_eq!((page.text.as_str(), page.truncated), ("aaaa", true));
 }
 
 /// Pages that nest, each as often as asked.
-fn hostile(count: usize) -> Vec<String> {
+fn hostile_pages(count: usize) -> Vec<String> {
     let repeated = |part: &str| part.repeat(count);
     let tags = [
         "div",
@@ -200,8 +200,8 @@ fn hostile(count: usize) -> Vec<String> {
 
 #[test]
 fn twice_the_page_is_at_most_twice_the_work() {
-    for (small, large) in hostile(5_000).iter().zip(&hostile(20_000)) {
-        let steps = |page: &str| convert(page, None, Style::Markdown, MIB).steps;
+    for (small, large) in hostile_pages(5_000).iter().zip(&hostile_pages(20_000)) {
+        let steps = |page: &str| convert(page, None, HtmlOutputStyle::Markdown, MIB).steps;
         let (few, many) = (steps(small), steps(large));
         let name: String = small.chars().take(40).collect();
         assert!(many <= few * 5 + 1_000, "{name}: {few} steps became {many}");
@@ -226,7 +226,7 @@ proptest! {
         most in 0_usize..200,
     ) {
         let base = Url::parse("https://docs.rs/").unwrap();
-        for style in [Style::Markdown, Style::Text] {
+        for style in [HtmlOutputStyle::Markdown, HtmlOutputStyle::Text] {
             let page = convert(&parts.concat(), Some(&base), style, most);
             prop_assert!(page.text.len() <= most);
         }
@@ -234,6 +234,6 @@ proptest! {
 
     #[test]
     fn no_text_makes_it_panic(text: String) {
-        plain(&text, 1000);
+        plain_text(&text, 1000);
     }
 }

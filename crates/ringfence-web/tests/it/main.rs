@@ -9,11 +9,11 @@
 )]
 #![allow(clippy::disallowed_methods, reason = "tests start themselves again, and an engine to search with")]
 
-mod asking;
-mod bodies;
-mod inward;
-mod leaving;
-mod searching;
+mod egress;
+mod harness;
+mod host_approval;
+mod response_bodies;
+mod search_engines;
 mod searxng;
+mod ssrf;
 mod tls;
-mod world;

@@ -5,18 +5,18 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use ringfence_web::{Engine, Kind};
+use ringfence_web::{SearchEngine, SearchEngineKind};
 use serde_json::json;
 
-use crate::world::{Server, Setup, path_of, typed};
+use crate::harness::{TestHttpServer, WebTestSetup, path_of, response_with_type};
 
 const SETTINGS: &str = "/usr/share/doc/searx/examples/settings.yml";
 const PYTHON: &str = "/usr/bin/python3";
 
 /// Ends with the test.
-struct Running(Child);
+struct SearxngProcess(Child);
 
-impl Drop for Running {
+impl Drop for SearxngProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -24,7 +24,7 @@ impl Drop for Running {
 }
 
 /// The settings of the package, with one engine that asks a server of ours.
-fn settings(port: u16, source: &Server) -> String {
+fn settings(port: u16, source: &TestHttpServer) -> String {
     let text = std::fs::read_to_string(SETTINGS).unwrap();
     let (before, rest) = text.split_once("\nengines:\n").unwrap();
     let (_, after) = rest.split_once("\nlocales:\n").unwrap();
@@ -34,17 +34,17 @@ fn settings(port: u16, source: &Server) -> String {
         "  - name : ours\n    engine : json_engine\n    shortcut : ou\n    categories : general\n    enable_http : True\n    \
          search_url : http://{}/s?q={{query}}\n    results_query : found\n    url_query : link\n    title_query : name\n    \
          content_query : words\n",
-        source.at
+        source.address
     );
     format!("{before}\nengines:\n{engine}\nlocales:\n{after}")
 }
 
 /// Starts it, and waits until it says that it runs.
-fn start(settings: &Path) -> Running {
+fn start(settings: &Path) -> SearxngProcess {
     let mut command = Command::new(PYTHON);
     command.args(["-m", "searx.webapp"]).env("SEARX_SETTINGS_PATH", settings).env_remove("http_proxy");
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut running = Running(child);
+    let mut running = SearxngProcess(child);
     let mut said = String::new();
     let mut lines = BufReader::new(running.0.stderr.take().unwrap()).lines();
     let runs = lines.by_ref().map_while(Result::ok).any(|line| {
@@ -69,18 +69,19 @@ fn a_real_searxng_answers_a_search() {
         eprintln!("skipped: no SearXNG is installed (Debian's package `searx`)");
         return;
     }
-    let source = Server::start("127.0.0.1:0", |head, stream| {
+    let source = TestHttpServer::start("127.0.0.1:0", |head, stream| {
         assert!(path_of(head).starts_with("/s?q=ring"), "{head}");
         let found = r#"{"found": [{"link": "https://a.org/x", "name": "A <b>ring</b>", "words": "one &amp; two"}, {"link": "https://b.org/", "name": "B", "words": "c"}]}"#;
-        stream.write_all(typed("application/json", found).as_bytes())
+        stream.write_all(response_with_type("application/json", found).as_bytes())
     });
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("settings.yml");
     std::fs::write(&file, settings(port, &source)).unwrap();
     let _running = start(&file);
-    let engine = Engine::new(Kind::SearXng, Some(&format!("http://127.0.0.1:{port}/")), None).unwrap();
-    let world = Setup { engine: Some(engine), rules: Vec::new(), ..Setup::default() }.build();
+    let engine =
+        SearchEngine::new(SearchEngineKind::SearXng, Some(&format!("http://127.0.0.1:{port}/")), None).unwrap();
+    let world = WebTestSetup { engine: Some(engine), rules: Vec::new(), ..WebTestSetup::default() }.build();
     let reply = world.call("web_search", &json!({"query": "ring fence"}));
     let found: Vec<(&str, &str)> = reply["value"]["results"]
         .as_array()

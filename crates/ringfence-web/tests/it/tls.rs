@@ -5,16 +5,16 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
-use ringfence_web::Trust;
+use ringfence_web::TlsTrust;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::json;
 
-use crate::world::{Names, Setup, World, page, read_head};
+use crate::harness::{ScriptedResolver, WebTestHost, WebTestSetup, read_head, text_page};
 
-pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(crate) struct TestCertificateAuthority(CertifiedIssuer<'static, KeyPair>);
 
-impl Authority {
+impl TestCertificateAuthority {
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -42,7 +42,7 @@ impl Authority {
             for stream in listener.incoming().flatten() {
                 let mut stream = StreamOwned::new(ServerConnection::new(Arc::clone(&config)).unwrap(), stream);
                 if read_head(&mut stream).is_ok() {
-                    let _ = stream.write_all(page("encrypted").as_bytes());
+                    let _ = stream.write_all(text_page("encrypted").as_bytes());
                     stream.conn.send_close_notify();
                     let _ = stream.flush();
                 }
@@ -52,18 +52,24 @@ impl Authority {
     }
 }
 
-fn world(port: u16, trusted: &Authority) -> World {
-    let names = Names::default();
+fn world(port: u16, trusted: &TestCertificateAuthority) -> WebTestHost {
+    let names = ScriptedResolver::default();
     names.add("right.example.org", &[&["127.0.0.1"]]);
     names.add("wrong.example.org", &[&["127.0.0.1"]]);
     let hosts = ["right.example.org", "wrong.example.org", "127.0.0.1"].map(|host| format!("{host}:{port}"));
     let rules = vec![json!({"decision": "allow", "host": hosts})];
-    Setup { names, private: hosts.to_vec(), rules, trust: Trust::Only(vec![trusted.certificate()]), ..Setup::default() }
-        .build()
+    WebTestSetup {
+        names,
+        private: hosts.to_vec(),
+        rules,
+        trust: TlsTrust::Only(vec![trusted.certificate()]),
+        ..WebTestSetup::default()
+    }
+    .build()
 }
 
 #[track_caller]
-fn unproven(world: &World, url: &str) {
+fn assert_untrusted(world: &WebTestHost, url: &str) {
     let (code, message) = world.error(json!({"url": url}));
     assert_eq!(code, "NETWORK_ERROR", "{url}: {message}");
     assert!(message.contains("did not prove that it is that host"), "{url}: {message}");
@@ -71,18 +77,18 @@ fn unproven(world: &World, url: &str) {
 
 #[test]
 fn a_host_is_believed_by_its_certificate_and_its_name() {
-    let authority = Authority::new();
+    let authority = TestCertificateAuthority::new();
     let port = authority.serve(&["right.example.org", "127.0.0.1"], 4000);
     let trusting = world(port, &authority);
     assert_eq!(trusting.body(&format!("https://right.example.org:{port}/")), "encrypted");
     assert_eq!(trusting.body(&format!("https://127.0.0.1:{port}/")), "encrypted");
-    unproven(&trusting, &format!("https://wrong.example.org:{port}/"));
-    unproven(&world(port, &Authority::new()), &format!("https://right.example.org:{port}/"));
+    assert_untrusted(&trusting, &format!("https://wrong.example.org:{port}/"));
+    assert_untrusted(&world(port, &TestCertificateAuthority::new()), &format!("https://right.example.org:{port}/"));
     let expired = authority.serve(&["right.example.org"], 2020);
-    unproven(&world(expired, &authority), &format!("https://right.example.org:{expired}/"));
+    assert_untrusted(&world(expired, &authority), &format!("https://right.example.org:{expired}/"));
     // A page in the clear where an encrypted one was asked for.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let plain = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || listener.accept().unwrap().0.write_all(page("x").as_bytes()));
-    unproven(&world(plain, &authority), &format!("https://right.example.org:{plain}/"));
+    std::thread::spawn(move || listener.accept().unwrap().0.write_all(text_page("x").as_bytes()));
+    assert_untrusted(&world(plain, &authority), &format!("https://right.example.org:{plain}/"));
 }

@@ -7,7 +7,7 @@
 
 /// One stretch of a file that changes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Hunk {
+pub(super) struct AcpHunk {
     pub(super) path: String,
     /// The first line of it, as it is now or shall be.
     pub(super) line: u64,
@@ -18,33 +18,33 @@ pub(super) struct Hunk {
 
 /// A text with diffs in it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Shown {
-    pub(super) words: String,
-    pub(super) hunks: Vec<Hunk>,
+pub(super) struct TextWithDiffs {
+    pub(super) text: String,
+    pub(super) hunks: Vec<AcpHunk>,
 }
 
 /// Takes a text apart.
-pub(super) fn shown(text: &str) -> Shown {
-    let mut shown = Shown::default();
+pub(super) fn parse_diffs(text: &str) -> TextWithDiffs {
+    let mut shown = TextWithDiffs::default();
     let mut lines = text.lines().peekable();
     let mut file: Option<(Option<String>, String)> = None;
     while let Some(line) = lines.next() {
         if let Some(old) = line.strip_prefix("--- ")
             && let Some(new) = lines.next_if(|next| next.starts_with("+++ "))
         {
-            file = Some(names(old, new.trim_start_matches("+++ ")));
+            file = Some(file_names(old, new.trim_start_matches("+++ ")));
             continue;
         }
-        match (&file, Header::of(line)) {
+        match (&file, AcpHunkHeader::parse(line)) {
             (Some((old, path)), Some(header)) => {
                 let line = header.line;
-                let (before, after) = header.sides(&mut lines);
+                let (before, after) = header.take_sides(&mut lines);
                 let old = old.as_ref().map(|_| before);
-                shown.hunks.push(Hunk { path: path.clone(), line, old, new: after });
+                shown.hunks.push(AcpHunk { path: path.clone(), line, old, new: after });
             }
             _ => {
-                shown.words.push_str(line);
-                shown.words.push('\n');
+                shown.text.push_str(line);
+                shown.text.push('\n');
             }
         }
     }
@@ -52,7 +52,7 @@ pub(super) fn shown(text: &str) -> Shown {
 }
 
 /// The name of the old file, if there was one, and the name that counts.
-fn names(old: &str, new: &str) -> (Option<String>, String) {
+fn file_names(old: &str, new: &str) -> (Option<String>, String) {
     let name = |text: &str, side: &str| match text {
         "/dev/null" => None,
         text => Some(text.strip_prefix(side).unwrap_or(text).to_owned()),
@@ -63,15 +63,15 @@ fn names(old: &str, new: &str) -> (Option<String>, String) {
 }
 
 /// What a hunk says about itself.
-struct Header {
+struct AcpHunkHeader {
     line: u64,
     old: u64,
     new: u64,
 }
 
-impl Header {
+impl AcpHunkHeader {
     /// Of a line such as `@@ -1,3 +1,4 @@`.
-    fn of(line: &str) -> Option<Self> {
+    fn parse(line: &str) -> Option<Self> {
         let (old, rest) = line.strip_prefix("@@ -")?.split_once(" +")?;
         let (new, _) = rest.split_once(" @@")?;
         let span = |text: &str| -> Option<(u64, u64)> {
@@ -83,7 +83,7 @@ impl Header {
     }
 
     /// The lines that were and those that shall be.
-    fn sides<'a>(mut self, lines: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>) -> (String, String) {
+    fn take_sides<'a>(mut self, lines: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>) -> (String, String) {
         let (mut before, mut after) = (String::new(), String::new());
         let mut last = ' ';
         while let Some(line) = lines.peek() {
@@ -123,44 +123,44 @@ impl Header {
 
 #[cfg(test)]
 mod tests {
-    use super::{Hunk, shown};
+    use super::{AcpHunk, parse_diffs};
 
-    fn hunk(path: &str, line: u64, old: Option<&str>, new: &str) -> Hunk {
-        Hunk { path: path.to_owned(), line, old: old.map(str::to_owned), new: new.to_owned() }
+    fn hunk(path: &str, line: u64, old: Option<&str>, new: &str) -> AcpHunk {
+        AcpHunk { path: path.to_owned(), line, old: old.map(str::to_owned), new: new.to_owned() }
     }
 
     #[test]
     fn every_hunk_is_a_text_that_goes_and_one_that_comes() {
         let text = "write `f`\n--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n@@ -9,1 +9,2 @@\n-x\n\\ No newline at end of file\n+x\n+y\n";
-        let found = shown(text);
-        assert_eq!(found.words, "write `f`\n");
+        let found = parse_diffs(text);
+        assert_eq!(found.text, "write `f`\n");
         let first = hunk("f", 1, Some("one\ntwo\n"), "one\n2\n");
         assert_eq!(found.hunks, [first, hunk("f", 9, Some("x"), "x\ny\n")]);
     }
 
     #[test]
     fn files_come_to_be_and_go() {
-        let found = shown(
+        let found = parse_diffs(
             "--- /dev/null\n+++ b/new\n@@ -0,0 +1,1 @@\n+hello\n--- a/old\n+++ /dev/null\n@@ -1,1 +0,0 @@\n-bye\n",
         );
         assert_eq!(found.hunks, [hunk("new", 1, None, "hello\n"), hunk("old", 1, Some("bye\n"), "")]);
-        assert_eq!(found.words, "");
+        assert_eq!(found.text, "");
     }
 
     #[test]
     fn a_line_that_looks_like_a_header_is_a_line() {
-        let found = shown("--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n--- a/g\n-@@ -1,1 +1,1 @@\n+++ b/g\n+x\n");
+        let found = parse_diffs("--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n--- a/g\n-@@ -1,1 +1,1 @@\n+++ b/g\n+x\n");
         assert_eq!(found.hunks, [hunk("f", 1, Some("-- a/g\n@@ -1,1 +1,1 @@\n"), "++ b/g\nx\n")]);
     }
 
     #[test]
-    fn what_is_no_diff_stays_as_words() {
+    fn text_without_a_diff_is_kept() {
         for text in ["", "delete `a`\nb (3 bytes)\n", "@@ -1,1 +1,1 @@\n-a\n+b\n", "--- a\n"] {
-            let found = shown(text);
-            assert_eq!((found.words.as_str(), found.hunks.len()), (text, 0));
+            let found = parse_diffs(text);
+            assert_eq!((found.text.as_str(), found.hunks.len()), (text, 0));
         }
-        let cut = shown("--- a/f\n+++ b/f\n@@ -1,9 +1,9 @@\n-a\n… the diff is cut here: 3 bytes\n");
-        assert_eq!(cut.words, "… the diff is cut here: 3 bytes\n");
+        let cut = parse_diffs("--- a/f\n+++ b/f\n@@ -1,9 +1,9 @@\n-a\n… the diff is cut here: 3 bytes\n");
+        assert_eq!(cut.text, "… the diff is cut here: 3 bytes\n");
         assert_eq!(cut.hunks, [hunk("f", 1, Some("a\n"), "")]);
     }
 }

@@ -3,17 +3,17 @@
 use std::io::{Cursor, Write};
 use std::sync::{Arc, Mutex};
 
-use ringfence_fuzz::Target;
+use ringfence_fuzz::FuzzTarget;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::peer::{Client, Message, lines};
+use super::connection::{AcpClient, AcpMessage, spawn_line_reader};
 
 /// What is written to the editor, kept.
 #[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
+struct AcpOutputBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Kept {
+impl Write for AcpOutputBuffer {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -25,8 +25,8 @@ impl Write for Kept {
 }
 
 #[test]
-fn whoever_wants_an_answer_gets_one() {
-    Target::new("acp-lines", env!("CARGO_MANIFEST_DIR"))
+fn every_request_gets_one_response() {
+    FuzzTarget::new("acp-lines", env!("CARGO_MANIFEST_DIR"))
         .tokens(&[
             "{\"jsonrpc\":\"2.0\"",
             ",\"id\":1",
@@ -43,21 +43,21 @@ fn whoever_wants_an_answer_gets_one() {
             "\\u0061",
         ])
         .check(|bytes| {
-            let kept = Kept::default();
-            let client = Client::new(Box::new(kept.clone()), CancellationToken::new());
-            let mut input = lines(Box::new(Cursor::new(bytes.to_vec()))).unwrap();
+            let kept = AcpOutputBuffer::default();
+            let client = AcpClient::new(Box::new(kept.clone()), CancellationToken::new());
+            let mut input = spawn_line_reader(Box::new(Cursor::new(bytes.to_vec()))).unwrap();
             let (mut heard, mut silent, mut asked) = (0_usize, 0_usize, Vec::new());
             while let Some(line) = input.blocking_recv() {
                 heard += 1;
                 let before = kept.0.lock().unwrap().len();
                 match client.read(&line) {
                     // Half of them get an answer, the others are let go of.
-                    Some(Message::Request { method, reply, .. }) if heard % 2 == 0 => {
+                    Some(AcpMessage::Request { method, reply, .. }) if heard % 2 == 0 => {
                         asked.push(method);
-                        reply.give(Ok(json!({})));
+                        reply.respond(Ok(json!({})));
                     }
-                    Some(Message::Request { .. }) => {}
-                    Some(Message::Notification { .. }) => silent += 1,
+                    Some(AcpMessage::Request { .. }) => {}
+                    Some(AcpMessage::Notification { .. }) => silent += 1,
                     None => silent += usize::from(kept.0.lock().unwrap().len() == before),
                 }
             }

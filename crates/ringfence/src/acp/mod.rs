@@ -6,14 +6,14 @@
 //! Not here: the agent itself. A session is made as `ringfence agent` makes one, with the editor as its front and the
 //! one who is asked.
 
-mod approve;
+mod connection;
 mod diff;
 #[cfg(test)]
 mod fuzz;
-mod peer;
-mod screen;
+mod permission;
 mod server;
-mod words;
+mod types;
+mod updates;
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -21,20 +21,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use ringfence_sandbox::bound_memory;
+use ringfence_sandbox::limit_malloc_arenas;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use self::peer::{Client, lines};
-use self::server::Server;
+use self::connection::{AcpClient, spawn_line_reader};
+use self::server::AcpServer;
 use crate::agent::ModelOptions;
-use crate::cli::Failure;
-use crate::config::{Environment, Settings};
-use crate::signals::Signals;
+use crate::cli::CliError;
+use crate::config::{AppSettings, Environment};
+use crate::signals::ShutdownSignals;
 
 /// How long prompts that were given up are waited for.
-const LAST: Duration = Duration::from_secs(6);
+const CANCEL_GRACE: Duration = Duration::from_secs(6);
 
 #[derive(Debug, Args)]
 pub(crate) struct AcpOptions {
@@ -43,43 +43,43 @@ pub(crate) struct AcpOptions {
 }
 
 /// The two ends of a connection.
-pub(crate) struct Pipes {
+pub(crate) struct AcpStreams {
     pub(crate) input: Box<dyn Read + Send>,
     pub(crate) output: Box<dyn Write + Send>,
 }
 
-impl fmt::Debug for Pipes {
+impl fmt::Debug for AcpStreams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Pipes")
     }
 }
 
 /// Serves one editor until it closes its side.
-pub(crate) fn acp(
-    mut settings: Settings,
+pub(crate) fn serve_acp(
+    mut settings: AppSettings,
     environment: &Environment,
     options: AcpOptions,
-    pipes: Pipes,
-) -> Result<(), Failure> {
-    bound_memory();
-    options.model.choose(&mut settings);
-    let Pipes { input, output } = pipes;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+    pipes: AcpStreams,
+) -> Result<(), CliError> {
+    limit_malloc_arenas();
+    options.model.apply_to(&mut settings);
+    let AcpStreams { input, output } = pipes;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
     let served = runtime.block_on(async {
         let stop = CancellationToken::new();
-        if let Ok(signals) = Signals::take() {
-            tokio::spawn(signals.cancel(stop.clone()));
+        if let Ok(signals) = ShutdownSignals::install() {
+            tokio::spawn(signals.cancel_on_signal(stop.clone()));
         }
-        let client = Client::new(output, stop.clone());
-        let server = Arc::new(Server::new(settings, environment.clone(), client.clone()));
-        let mut lines = lines(input).map_err(Failure::Runtime)?;
+        let client = AcpClient::new(output, stop.clone());
+        let server = Arc::new(AcpServer::new(settings, environment.clone(), client.clone()));
+        let mut lines = spawn_line_reader(input).map_err(CliError::Runtime)?;
         let mut tasks = JoinSet::new();
         loop {
             tokio::select! {
                 line = lines.recv() => match line {
                     Some(line) => {
                         if let Some(message) = client.read(&line) {
-                            server.take(message, &mut tasks);
+                            server.handle(message, &mut tasks);
                         }
                     }
                     None => break,
@@ -90,7 +90,7 @@ pub(crate) fn acp(
         }
         server.cancel_all();
         let all_over = async { while tasks.join_next().await.is_some() {} };
-        let _ = timeout(LAST, all_over).await;
+        let _ = timeout(CANCEL_GRACE, all_over).await;
         Ok(())
     });
     // A worker that a file system holds must not hold the program too.

@@ -6,18 +6,18 @@
 
 use std::time::Duration;
 
-use ringfence_agent::{Outcome, RequestedCall};
-use ringfence_kernel::{ErrorKind, visible_line};
+use ringfence_agent::{AgentOutcome, RequestedCall};
+use ringfence_kernel::{ErrorKind, sanitize_line};
 use serde_json::Value;
 
 /// Characters of a line.
-const WIDTH: usize = 100;
+const MAX_LINE_CHARS: usize = 100;
 
 /// Lines of a change that are shown, of what goes and of what comes.
-const LINES: usize = 4;
+const MAX_CHANGE_LINES: usize = 4;
 
 /// What is called, and about what.
-pub(crate) fn call(call: &RequestedCall) -> String {
+pub(crate) fn call_line(call: &RequestedCall) -> String {
     let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
     let text = |key: &str| arguments[key].as_str().map(str::to_owned);
     let about = match (text("from"), text("to")) {
@@ -26,11 +26,11 @@ pub(crate) fn call(call: &RequestedCall) -> String {
     };
     let more = text("pattern").filter(|_| arguments["path"].is_string()).map(|pattern| format!(" for {pattern}"));
     let about = about.map(|about| format!(" {about}{}", more.unwrap_or_default())).unwrap_or_default();
-    clip(&visible_line(&format!("{}{about}", call.name)))
+    clip(&sanitize_line(&format!("{}{about}", call.name)))
 }
 
 /// What a call would do to a text, as far as its arguments say: a few lines that go and a few that come.
-pub(crate) fn change(call: &RequestedCall) -> Vec<String> {
+pub(crate) fn change_lines(call: &RequestedCall) -> Vec<String> {
     let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
     let text = |value: &Value, keys: [&str; 2]| keys.iter().find_map(|key| value[*key].as_str()).map(str::to_owned);
     let edits = match arguments["edits"].as_array() {
@@ -39,22 +39,22 @@ pub(crate) fn change(call: &RequestedCall) -> Vec<String> {
     };
     let mut lines = Vec::new();
     for edit in &edits {
-        lines.extend(text(edit, ["oldText", "old_text"]).iter().flat_map(|old| some_lines(old, '-')));
-        lines.extend(text(edit, ["newText", "new_text"]).iter().flat_map(|new| some_lines(new, '+')));
+        lines.extend(text(edit, ["oldText", "old_text"]).iter().flat_map(|old| first_lines(old, '-')));
+        lines.extend(text(edit, ["newText", "new_text"]).iter().flat_map(|new| first_lines(new, '+')));
     }
-    lines.extend(arguments["content"].as_str().into_iter().flat_map(|content| some_lines(content, '+')));
-    lines.extend(arguments["code"].as_str().into_iter().flat_map(|code| some_lines(code, '|')));
-    lines.extend(arguments["patch"].as_str().into_iter().flat_map(|patch| some_lines(patch, ' ')));
+    lines.extend(arguments["content"].as_str().into_iter().flat_map(|content| first_lines(content, '+')));
+    lines.extend(arguments["code"].as_str().into_iter().flat_map(|code| first_lines(code, '|')));
+    lines.extend(arguments["patch"].as_str().into_iter().flat_map(|patch| first_lines(patch, ' ')));
     lines
 }
 
 /// What came of it.
-pub(crate) fn result(text: &str, error: Option<ErrorKind>, duration: Duration) -> String {
+pub(crate) fn result_line(text: &str, error: Option<ErrorKind>, duration: Duration) -> String {
     let reply: Value = serde_json::from_str(text).unwrap_or_default();
     let time = format!("{} ms", duration.as_millis());
     if error.is_some() {
         let message = reply["error"]["message"].as_str().unwrap_or(text);
-        return clip(&format!("failed ({time}): {}", visible_line(message)));
+        return clip(&format!("failed ({time}): {}", sanitize_line(message)));
     }
     match reply["value"]["exitCode"].as_i64() {
         Some(code) => format!("exit code {code} ({time})"),
@@ -63,10 +63,10 @@ pub(crate) fn result(text: &str, error: Option<ErrorKind>, duration: Duration) -
 }
 
 /// How a run ended: what was truly done, and what it took.
-pub(crate) fn outcome(outcome: &Outcome) -> String {
+pub(crate) fn outcome_line(outcome: &AgentOutcome) -> String {
     let mut text = String::new();
-    if outcome.end.name() != "answered" {
-        text.push_str(&format!("ended: {}\n", visible_line(&outcome.end.why())));
+    if outcome.stop_reason.name() != "answered" {
+        text.push_str(&format!("ended: {}\n", sanitize_line(&outcome.stop_reason.explain())));
     }
     text.push_str("what was done:\n");
     for line in outcome.ledger.lines() {
@@ -82,18 +82,18 @@ pub(crate) fn outcome(outcome: &Outcome) -> String {
     text
 }
 
-fn some_lines(text: &str, mark: char) -> Vec<String> {
+fn first_lines(text: &str, mark: char) -> Vec<String> {
     let total = text.lines().count();
     let mut lines: Vec<String> =
-        text.lines().take(LINES).map(|line| clip(&format!("{mark} {}", visible_line(line)))).collect();
-    if total > LINES {
-        lines.push(format!("{mark} … {} more line(s)", total - LINES));
+        text.lines().take(MAX_CHANGE_LINES).map(|line| clip(&format!("{mark} {}", sanitize_line(line)))).collect();
+    if total > MAX_CHANGE_LINES {
+        lines.push(format!("{mark} … {} more line(s)", total - MAX_CHANGE_LINES));
     }
     lines
 }
 
 fn clip(line: &str) -> String {
-    match line.char_indices().nth(WIDTH) {
+    match line.char_indices().nth(MAX_LINE_CHARS) {
         Some((at, _)) => format!("{}…", &line[..at]),
         None => line.to_owned(),
     }
@@ -120,26 +120,26 @@ mod tests {
             ("read_file", "no json", "read_file"),
             ("read_file", "{\"path\":\"a\\u001b[2J\\nb\"}", "read_file a\\u{1b}[2J\\u{a}b"),
         ] {
-            assert_eq!(super::call(&called(name, arguments)), shown);
+            assert_eq!(super::call_line(&called(name, arguments)), shown);
         }
-        assert_eq!(super::call(&called(&"x".repeat(500), "{}")).chars().count(), 101);
+        assert_eq!(super::call_line(&called(&"x".repeat(500), "{}")).chars().count(), 101);
     }
 
     #[test]
     fn a_change_is_a_few_lines() {
         let edit = called("edit_file", r#"{"path":"a","oldText":"one\ntwo","newText":"1"}"#);
-        assert_eq!(super::change(&edit), ["- one", "- two", "+ 1"]);
+        assert_eq!(super::change_lines(&edit), ["- one", "- two", "+ 1"]);
         let write = called("write_file", r#"{"path":"a","content":"1\n2\n3\n4\n5\n6\n"}"#);
-        assert_eq!(super::change(&write), ["+ 1", "+ 2", "+ 3", "+ 4", "+ … 2 more line(s)"]);
-        assert!(super::change(&called("read_file", r#"{"path":"a"}"#)).is_empty());
+        assert_eq!(super::change_lines(&write), ["+ 1", "+ 2", "+ 3", "+ 4", "+ … 2 more line(s)"]);
+        assert!(super::change_lines(&called("read_file", r#"{"path":"a"}"#)).is_empty());
     }
 
     #[test]
     fn a_result_says_how_it_went() {
         let time = Duration::from_millis(12);
-        assert_eq!(super::result("ok: read", None, time), "ok (12 ms)");
-        assert_eq!(super::result(r#"{"ok":true,"value":{"exitCode":3}}"#, None, time), "exit code 3 (12 ms)");
+        assert_eq!(super::result_line("ok: read", None, time), "ok (12 ms)");
+        assert_eq!(super::result_line(r#"{"ok":true,"value":{"exitCode":3}}"#, None, time), "exit code 3 (12 ms)");
         let error = r#"{"ok":false,"error":{"code":"X","message":"no such file"}}"#;
-        assert_eq!(super::result(error, Some(ErrorKind::NotFound), time), "failed (12 ms): no such file");
+        assert_eq!(super::result_line(error, Some(ErrorKind::NotFound), time), "failed (12 ms): no such file");
     }
 }

@@ -8,25 +8,25 @@
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ringfence_agent::{Agent, Event, Front, History, Outcome};
-use ringfence_kernel::{Bits, visible, visible_line};
+use ringfence_agent::{Agent, AgentEvent, AgentOutcome, Front, MessageHistory};
+use ringfence_kernel::{SessionTaint, sanitize_line, sanitize_text};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-use super::fronts::{Writer, finished};
-use super::line_reader::{Line, LineReader, Modes, Worth};
-use super::markdown::Markdown;
-use super::open_model::open_model;
-use super::{CANCELLED, Making, approver, cards};
+use super::line_editor::{LineEditor, LineHistory, LineInput, TermiosGuard};
+use super::markdown::MarkdownRenderer;
+use super::model::open_model;
+use super::observers::{SharedWriter, outcome_json};
+use super::{AgentBuilder, EXIT_CANCELLED, approver, cards};
+use crate::app::build_person_app;
 use crate::changes_text;
-use crate::cli::{Failure, make_call};
-use crate::config::{Environment, Settings};
-use crate::mode;
-use crate::prompt::first_sentence;
-use crate::sessions::Saved;
-use crate::signals::{Came, Signals};
-use crate::wire::wire_for_person;
+use crate::cli::{CliError, make_call};
+use crate::config::{AppSettings, Environment};
+use crate::session_mode;
+use crate::signals::{ShutdownSignals, StopSignal};
+use crate::tool_prompt::first_sentence;
+use crate::transcripts::TranscriptWriter;
 
 const PROMPT: &str = "> ";
 
@@ -42,47 +42,47 @@ Anything else is a prompt. Ctrl-C cancels what is going on.
 ";
 
 /// Where remembered lines are, below the state directory.
-const REMEMBERED: &str = "agent-lines";
+const HISTORY_FILE: &str = "agent-lines";
 
 /// A conversation.
-pub(crate) struct Chat<'a> {
-    pub(crate) settings: Settings,
+pub(crate) struct TerminalChat<'a> {
+    pub(crate) settings: AppSettings,
     pub(crate) environment: &'a Environment,
-    pub(crate) out: Writer,
+    pub(crate) out: SharedWriter,
 }
 
 /// How a session was left.
-enum Left {
+enum ChatExit {
     /// For a new one.
-    Cleared,
-    Gone(u8),
+    NewSession,
+    Quit(u8),
 }
 
 /// A session that is talked in.
-struct Talk {
+struct ChatSession {
     agent: Agent,
-    history: History,
-    saved: Saved,
+    history: MessageHistory,
+    transcript: TranscriptWriter,
     /// The changes of the last prompt, the oldest first.
     last_changes: Vec<String>,
 }
 
-impl Chat<'_> {
+impl TerminalChat<'_> {
     /// Talks until the person leaves.
-    pub(crate) fn run(mut self, resume: Option<&str>) -> Result<u8, Failure> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
-        let _modes = Modes::keep();
-        let lines = LineReader::start(self.settings.state.join(REMEMBERED)).map_err(Failure::Runtime)?;
-        let mut signals = runtime.block_on(async { Signals::take() }).map_err(Failure::Runtime)?;
-        let out = Arc::new(std::mem::replace(&mut self.out, Writer::new(Box::new(std::io::sink()))));
+    pub(crate) fn run(mut self, resume: Option<&str>) -> Result<u8, CliError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+        let _modes = TermiosGuard::save();
+        let lines = LineEditor::start(self.settings.state.join(HISTORY_FILE)).map_err(CliError::Runtime)?;
+        let mut signals = runtime.block_on(async { ShutdownSignals::install() }).map_err(CliError::Runtime)?;
+        let out = Arc::new(std::mem::replace(&mut self.out, SharedWriter::new(Box::new(std::io::sink()))));
         let styled = !self.environment.no_color;
-        let screen = Arc::new(Screen { out, lines, markdown: Mutex::new(Markdown::new(styled)), styled });
+        let screen = Arc::new(ChatObserver { out, lines, markdown: Mutex::new(MarkdownRenderer::new(styled)), styled });
         let mut resume = resume.map(str::to_owned);
         let code = loop {
-            let mut talk = self.begin(&runtime, &screen, resume.take().as_deref())?;
-            match self.talk(&runtime, &screen, &mut talk, &mut signals)? {
-                Left::Cleared => {}
-                Left::Gone(code) => break code,
+            let mut talk = self.open_session(&runtime, &screen, resume.take().as_deref())?;
+            match self.chat_loop(&runtime, &screen, &mut talk, &mut signals)? {
+                ChatExit::NewSession => {}
+                ChatExit::Quit(code) => break code,
             }
         };
         // A worker that a file system holds must not hold the program too.
@@ -90,88 +90,93 @@ impl Chat<'_> {
         Ok(code)
     }
 
-    fn begin(&self, runtime: &Runtime, screen: &Arc<Screen>, resume: Option<&str>) -> Result<Talk, Failure> {
+    fn open_session(
+        &self,
+        runtime: &Runtime,
+        screen: &Arc<ChatObserver>,
+        resume: Option<&str>,
+    ) -> Result<ChatSession, CliError> {
         let front = Arc::clone(screen) as Arc<dyn Front>;
-        let making = Making {
+        let making = AgentBuilder {
             model: open_model(&self.settings.model, self.environment)?,
             approver: approver(&self.settings, self.environment, &front),
             settings: self.settings.clone(),
             environment: self.environment,
             front,
-            modes: mode::Modes::default(),
-            bits: Bits::default(),
-            also: None,
+            mode: session_mode::SharedMode::default(),
+            taint: SessionTaint::default(),
+            tap: None,
         };
-        let made = making.make(resume)?;
-        let (agent, history, saved) = runtime.block_on(made.begin(&CancellationToken::new()))?;
+        let made = making.build(resume)?;
+        let (agent, history, saved) = runtime.block_on(made.start(&CancellationToken::new()))?;
         let known = match history.messages().len() {
             0 => String::new(),
             count => format!(", which has {count} messages"),
         };
-        let model = visible_line(agent.model.name());
-        screen.put(&format!("{model}, session {}{known}; /help says what can be typed\n", agent.session.id));
-        Ok(Talk { agent, history, saved, last_changes: Vec::new() })
+        let model = sanitize_line(agent.model.name());
+        screen.print(&format!("{model}, session {}{known}; /help says what can be typed\n", agent.session.id));
+        Ok(ChatSession { agent, history, transcript: saved, last_changes: Vec::new() })
     }
 
-    fn talk(
+    fn chat_loop(
         &mut self,
         runtime: &Runtime,
-        screen: &Screen,
-        talk: &mut Talk,
-        signals: &mut Signals,
-    ) -> Result<Left, Failure> {
+        screen: &ChatObserver,
+        talk: &mut ChatSession,
+        signals: &mut ShutdownSignals,
+    ) -> Result<ChatExit, CliError> {
         let mut interrupted = false;
         loop {
             let line = runtime.block_on(async {
                 tokio::select! {
-                    line = screen.lines.read(PROMPT, Worth::Remembering) => line,
-                    _ = signals.next() => Line::End,
+                    line = screen.lines.read(PROMPT, LineHistory::Save) => line,
+                    _ = signals.next() => LineInput::End,
                 }
             });
             let text = match line {
-                Line::End => return Ok(Left::Gone(0)),
-                Line::Interrupted if interrupted => return Ok(Left::Gone(CANCELLED)),
-                Line::Interrupted => {
+                LineInput::End => return Ok(ChatExit::Quit(0)),
+                LineInput::Interrupted if interrupted => return Ok(ChatExit::Quit(EXIT_CANCELLED)),
+                LineInput::Interrupted => {
                     interrupted = true;
-                    screen.put("once more to leave\n");
+                    screen.print("once more to leave\n");
                     continue;
                 }
-                Line::Text(text) => text,
+                LineInput::Text(text) => text,
             };
             interrupted = false;
             match text.trim() {
                 "" => {}
-                "/quit" | "/exit" => return Ok(Left::Gone(0)),
-                "/clear" => return Ok(Left::Cleared),
+                "/quit" | "/exit" => return Ok(ChatExit::Quit(0)),
+                "/clear" => return Ok(ChatExit::NewSession),
                 command if command.starts_with('/') => self.command(command, screen, talk),
-                prompt => match runtime.block_on(prompted(talk, prompt, signals)) {
+                prompt => match runtime.block_on(run_prompt(talk, prompt, signals)) {
                     Some(outcome) => {
                         talk.last_changes = outcome.ledger.changes.clone();
-                        talk.saved.keep_outcome(&finished(&outcome))?;
-                        interrupted = matches!(outcome.end, ringfence_agent::End::Cancelled);
+                        talk.transcript.record_outcome(&outcome_json(&outcome))?;
+                        interrupted = matches!(outcome.stop_reason, ringfence_agent::AgentStopReason::Cancelled);
                     }
-                    None => return Ok(Left::Gone(CANCELLED)),
+                    None => return Ok(ChatExit::Quit(EXIT_CANCELLED)),
                 },
             }
         }
     }
 
     /// Does what was typed with a `/` in front. What goes wrong is told, and the conversation goes on.
-    fn command(&mut self, command: &str, screen: &Screen, talk: &mut Talk) {
+    fn command(&mut self, command: &str, screen: &ChatObserver, talk: &mut ChatSession) {
         let (word, rest) = command.split_once(' ').unwrap_or((command, ""));
         let said = match (word, rest.trim()) {
             ("/help", _) => HELP.to_owned(),
-            ("/tools", _) => tools(&talk.agent),
+            ("/tools", _) => tool_list(&talk.agent),
             ("/model", "") => format!("{}\n", talk.agent.model.name()),
             ("/model", name) => self.change_model(name, talk),
             ("/log", _) => self.log(talk).unwrap_or_else(|failure| format!("{failure}\n")),
             ("/undo", _) => self.undo(talk).unwrap_or_else(|failure| format!("{failure}\n")),
             (word, _) => format!("there is no {word}; /help says what there is\n"),
         };
-        screen.put(&visible(&said));
+        screen.print(&sanitize_text(&said));
     }
 
-    fn change_model(&mut self, name: &str, talk: &mut Talk) -> String {
+    fn change_model(&mut self, name: &str, talk: &mut ChatSession) -> String {
         let mut settings = self.settings.model.clone();
         settings.model = Some(name.to_owned());
         match open_model(&settings, self.environment) {
@@ -185,21 +190,21 @@ impl Chat<'_> {
         }
     }
 
-    fn log(&self, talk: &Talk) -> Result<String, Failure> {
-        let value = self.for_person("list_changes", &json!({"session": talk.agent.session.id}))?;
+    fn log(&self, talk: &ChatSession) -> Result<String, CliError> {
+        let value = self.call_as_person("list_changes", &json!({"session": talk.agent.session.id}))?;
         Ok(match value {
-            Ok(value) if changes_text::listed(&value).is_empty() => "nothing was changed\n".to_owned(),
-            Ok(value) => changes_text::listed(&value),
+            Ok(value) if changes_text::format_changes(&value).is_empty() => "nothing was changed\n".to_owned(),
+            Ok(value) => changes_text::format_changes(&value),
             Err(message) => message,
         })
     }
 
     /// Takes back the changes of the last prompt, the newest first.
-    fn undo(&self, talk: &mut Talk) -> Result<String, Failure> {
+    fn undo(&self, talk: &mut ChatSession) -> Result<String, CliError> {
         let mut said = String::new();
         while let Some(change) = talk.last_changes.last() {
-            match self.for_person("undo", &json!({ "change": change }))? {
-                Ok(value) => said.push_str(&changes_text::undone(&value)),
+            match self.call_as_person("undo", &json!({ "change": change }))? {
+                Ok(value) => said.push_str(&changes_text::format_undo(&value)),
                 Err(message) => return Ok(said + &message),
             }
             talk.last_changes.pop();
@@ -208,9 +213,9 @@ impl Chat<'_> {
     }
 
     /// A call that a person makes, by the road: its value, or what went wrong.
-    fn for_person(&self, tool: &str, arguments: &Value) -> Result<Result<Value, String>, Failure> {
+    fn call_as_person(&self, tool: &str, arguments: &Value) -> Result<Result<Value, String>, CliError> {
         let wired =
-            wire_for_person(self.settings.clone(), self.environment, ringfence_kernel::Assurance::Person, None)?;
+            build_person_app(self.settings.clone(), self.environment, ringfence_kernel::Assurance::Person, None)?;
         let reply = make_call(&wired, tool.to_owned(), arguments.to_string())?;
         let mut said: Value = serde_json::from_str(&reply.text).unwrap_or_default();
         Ok(match reply.error {
@@ -221,7 +226,7 @@ impl Chat<'_> {
 }
 
 /// Works on a prompt. Nothing where the person left meanwhile.
-async fn prompted(talk: &mut Talk, prompt: &str, signals: &mut Signals) -> Option<Outcome> {
+async fn run_prompt(talk: &mut ChatSession, prompt: &str, signals: &mut ShutdownSignals) -> Option<AgentOutcome> {
     let cancel = CancellationToken::new();
     let run = talk.agent.run(prompt, &mut talk.history, &cancel);
     tokio::pin!(run);
@@ -229,104 +234,104 @@ async fn prompted(talk: &mut Talk, prompt: &str, signals: &mut Signals) -> Optio
         tokio::select! {
             outcome = &mut run => return Some(outcome),
             came = signals.next() => match came {
-                Came::Interrupt if !cancel.is_cancelled() => cancel.cancel(),
-                Came::Interrupt | Came::End => return None,
+                StopSignal::Interrupt if !cancel.is_cancelled() => cancel.cancel(),
+                StopSignal::Interrupt | StopSignal::Terminate => return None,
             },
         }
     }
 }
 
-fn tools(agent: &Agent) -> String {
+fn tool_list(agent: &Agent) -> String {
     let line = |name: &str, text: &str| format!("{name}  {}\n", first_sentence(text));
     agent.session.catalog.list().map(|tool| line(&tool.name, &tool.description)).collect()
 }
 
 /// What the person sees.
 #[derive(Debug)]
-struct Screen {
-    out: Arc<Writer>,
-    lines: LineReader,
-    markdown: Mutex<Markdown>,
+struct ChatObserver {
+    out: Arc<SharedWriter>,
+    lines: LineEditor,
+    markdown: Mutex<MarkdownRenderer>,
     styled: bool,
 }
 
-impl Screen {
-    fn put(&self, text: &str) {
-        self.out.put(text);
+impl ChatObserver {
+    fn print(&self, text: &str) {
+        self.out.print(text);
     }
 
     /// A line that is less important than the answer.
-    fn aside(&self, line: &str) {
+    fn print_faint(&self, line: &str) {
         match self.styled {
-            true => self.put(&format!("\x1b[2m{line}\x1b[0m\n")),
-            false => self.put(&format!("{line}\n")),
+            true => self.print(&format!("\x1b[2m{line}\x1b[0m\n")),
+            false => self.print(&format!("{line}\n")),
         }
     }
 
-    fn changed(&self, line: &str) {
+    fn print_change(&self, line: &str) {
         match (line.chars().next(), self.styled) {
-            (Some('+'), true) => self.put(&format!("    \x1b[32m{line}\x1b[0m\n")),
-            (Some('-'), true) => self.put(&format!("    \x1b[31m{line}\x1b[0m\n")),
-            _ => self.put(&format!("    {line}\n")),
+            (Some('+'), true) => self.print(&format!("    \x1b[32m{line}\x1b[0m\n")),
+            (Some('-'), true) => self.print(&format!("    \x1b[31m{line}\x1b[0m\n")),
+            _ => self.print(&format!("    {line}\n")),
         }
     }
 
-    fn text(&self, work: impl FnOnce(&mut Markdown) -> String) {
+    fn render(&self, work: impl FnOnce(&mut MarkdownRenderer) -> String) {
         let shown = work(&mut self.markdown.lock().unwrap_or_else(PoisonError::into_inner));
-        self.put(&shown);
+        self.print(&shown);
     }
 }
 
-impl Front for Screen {
-    fn hear(&self, event: &Event<'_>) {
+impl Front for ChatObserver {
+    fn on_event(&self, event: &AgentEvent<'_>) {
         match event {
-            Event::Text { text } => self.text(|markdown| markdown.show(text)),
-            Event::Answered { text } => {
-                self.text(Markdown::end);
+            AgentEvent::Text { text } => self.render(|markdown| markdown.push(text)),
+            AgentEvent::ResponseComplete { text } => {
+                self.render(MarkdownRenderer::finish);
                 if !text.trim().is_empty() {
-                    self.put("\n");
+                    self.print("\n");
                 }
             }
-            Event::BeganAgain { why, wait, attempt } => {
-                self.text(Markdown::end);
+            AgentEvent::Retrying { why, wait, attempt } => {
+                self.render(MarkdownRenderer::finish);
                 let wait = wait.as_secs_f64();
-                self.aside(&format!("\n(what came so far counts for nothing: {})", visible_line(why)));
-                self.aside(&format!("(again in {wait:.1} s, attempt {attempt})"));
+                self.print_faint(&format!("\n(what came so far counts for nothing: {})", sanitize_line(why)));
+                self.print_faint(&format!("(again in {wait:.1} s, attempt {attempt})"));
             }
-            Event::Note { text } => self.aside(&format!("({})", visible_line(text))),
-            Event::Call { call } => {
-                self.put(&format!("* {}\n", cards::call(call)));
-                cards::change(call).iter().for_each(|line| self.changed(line));
+            AgentEvent::Note { text } => self.print_faint(&format!("({})", sanitize_line(text))),
+            AgentEvent::Call { call } => {
+                self.print(&format!("* {}\n", cards::call_line(call)));
+                cards::change_lines(call).iter().for_each(|line| self.print_change(line));
             }
-            Event::Output { text, .. } => {
-                text.lines().for_each(|line| self.aside(&format!("    {}", visible_line(line))));
+            AgentEvent::Output { text, .. } => {
+                text.lines().for_each(|line| self.print_faint(&format!("    {}", sanitize_line(line))));
             }
-            Event::Result { text, error, duration, .. } => {
-                self.aside(&format!("  {}", cards::result(text, *error, *duration)));
+            AgentEvent::Result { text, error, duration, .. } => {
+                self.print_faint(&format!("  {}", cards::result_line(text, *error, *duration)));
             }
-            Event::Compacted { results, messages } => {
-                self.aside(&format!("({results} old result(s) and {messages} message(s) left out to save room)"));
+            AgentEvent::Compacted { results, messages } => {
+                self.print_faint(&format!("({results} old result(s) and {messages} message(s) left out to save room)"));
             }
-            Event::Finished { outcome } => {
-                self.text(Markdown::end);
+            AgentEvent::Finished { outcome } => {
+                self.render(MarkdownRenderer::finish);
                 if outcome.by_host {
-                    self.put("\n");
+                    self.print("\n");
                 }
-                cards::outcome(outcome).lines().for_each(|line| self.aside(line));
+                cards::outcome_line(outcome).lines().for_each(|line| self.print_faint(line));
             }
-            Event::Step { .. }
-            | Event::Reasoning { .. }
-            | Event::CallComing { .. }
-            | Event::Waiting { .. }
-            | Event::Usage { .. } => {}
+            AgentEvent::Step { .. }
+            | AgentEvent::Reasoning { .. }
+            | AgentEvent::CallStarted { .. }
+            | AgentEvent::AwaitingApproval { .. }
+            | AgentEvent::Usage { .. } => {}
         }
     }
 
-    fn go_on<'a>(&'a self, why: &'a str) -> Pin<Box<dyn Future<Output = Option<bool>> + Send + 'a>> {
+    fn confirm_continue<'a>(&'a self, why: &'a str) -> Pin<Box<dyn Future<Output = Option<bool>> + Send + 'a>> {
         Box::pin(async move {
-            self.put(&format!("{}\n", visible_line(why)));
-            let line = self.lines.read("let it go on? [yes/no] ", Worth::Nothing).await;
-            Some(matches!(line, Line::Text(text) if text.trim() == "yes"))
+            self.print(&format!("{}\n", sanitize_line(why)));
+            let line = self.lines.read("let it go on? [yes/no] ", LineHistory::Skip).await;
+            Some(matches!(line, LineInput::Text(text) if text.trim() == "yes"))
         })
     }
 }

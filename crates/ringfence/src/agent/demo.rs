@@ -13,22 +13,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::{fmt, io};
 
 use clap::Args;
-use ringfence_agent::provider::Kind;
-use ringfence_agent::{Event, Front, provider};
-use ringfence_fs::{Verified, verify};
-use ringfence_kernel::{Assurance, Bits};
+use ringfence_agent::provider::ProviderProtocol;
+use ringfence_agent::{AgentEvent, Front, provider};
+use ringfence_fs::{AuditVerification, verify};
+use ringfence_kernel::{Assurance, SessionTaint};
 use serde_json::{Value, json};
 
-use super::fronts::{Progress, Writer};
-use super::open_model::provider_of;
-use super::{Making, NO_ANSWER, Voice, approver, one_prompt};
-use crate::approve::Approve;
+use super::model::provider_for;
+use super::observers::{ProgressObserver, SharedWriter};
+use super::{AgentBuilder, Console, EXIT_NO_ANSWER, approver, run_prompt};
+use crate::app::build_person_app;
+use crate::approval::ApprovalMode;
 use crate::changes_text;
-use crate::cli::{Failure, make_call};
-use crate::config::{Environment, Flags, Settings, load};
-use crate::mode::Modes;
-use crate::terminal::Terminal;
-use crate::wire::wire_for_person;
+use crate::cli::{CliError, make_call};
+use crate::config::{AppSettings, CliFlags, Environment, load};
+use crate::session_mode::SharedMode;
+use crate::tty::TtyApprover;
 
 const SCRIPT: &str = include_str!("demo.jsonl");
 
@@ -48,88 +48,91 @@ pub(crate) struct DemoOptions {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DemoError {
     #[error("a temporary directory for the demo cannot be made: {0}")]
-    Place(io::Error),
+    TempDirectory(io::Error),
 }
 
-pub(crate) fn demo(environment: &Environment, options: &DemoOptions, voice: Voice) -> Result<u8, Failure> {
-    let place = Place::make(environment).map_err(DemoError::Place)?;
+pub(crate) fn run_demo(environment: &Environment, options: &DemoOptions, voice: Console) -> Result<u8, CliError> {
+    let place = DemoDirectory::create(environment).map_err(DemoError::TempDirectory)?;
     let environment = &place.environment(environment);
     let settings = place.settings(environment, options)?;
-    let out = Arc::new(Writer::new(voice.out));
-    out.put(&beginning(&place.word));
+    let out = Arc::new(SharedWriter::new(voice.out));
+    out.print(&intro_text(&place.canary));
 
-    let terminal = Some(Terminal::new(&settings, environment)).filter(Terminal::is_there);
+    let terminal = Some(TtyApprover::new(&settings, environment)).filter(TtyApprover::is_available);
     let asked = terminal.is_some() && !options.yes;
-    let front = Arc::new(Watching {
-        progress: Progress { out: Arc::clone(&out), terminal },
-        word: place.word.clone(),
-        seen: AtomicBool::new(false),
+    let front = Arc::new(DemoObserver {
+        progress: ProgressObserver { out: Arc::clone(&out), terminal },
+        canary: place.canary.clone(),
+        leaked: AtomicBool::new(false),
     });
     let shown: Arc<dyn Front> = Arc::clone(&front) as Arc<dyn Front>;
     let approver = approver(&settings, environment, &shown);
-    let model = provider::open(provider_of(Kind::Scripted(SCRIPT.to_owned()), String::new(), "demo".to_owned()))
-        .map_err(super::NoModel::from)?;
-    let making = Making {
+    let model =
+        provider::open(provider_for(ProviderProtocol::Scripted(SCRIPT.to_owned()), String::new(), "demo".to_owned()))
+            .map_err(super::OpenModelError::from)?;
+    let making = AgentBuilder {
         settings: settings.clone(),
         environment,
         model: Arc::from(model),
         front: shown,
         approver,
-        modes: Modes::default(),
-        bits: Bits::default(),
-        also: None,
+        mode: SharedMode::default(),
+        taint: SessionTaint::default(),
+        tap: None,
     };
-    let made = making.make(None)?;
+    let made = making.build(None)?;
     let session = made.wired.session.id.clone();
-    one_prompt(made, PROMPT)?;
-    let seen = front.seen.load(Ordering::Relaxed);
-    out.put(match seen {
+    run_prompt(made, PROMPT)?;
+    let seen = front.leaked.load(Ordering::Relaxed);
+    out.print(match seen {
         false => {
             "\nThe model says that it read the letter. It did not: the lines above are the host's, from the record.\n"
         }
         true => "\nThe letter was read. This should not have happened: please report it.\n",
     });
     if !asked && !options.yes {
-        out.put("(Nobody could be asked here, so the edit was refused. At a terminal you decide; `--yes` decides for you.)\n");
+        out.print("(Nobody could be asked here, so the edit was refused. At a terminal you decide; `--yes` decides for you.)\n");
     }
 
-    out.put("\n== The record\n");
+    out.print("\n== The record\n");
     let record = verify(&settings.state, &[]);
-    out.put(&match &record {
-        Ok(Verified { records, .. }) => format!("{records} records, each with the hash of the one before: ok\n"),
+    out.print(&match &record {
+        Ok(AuditVerification { records, .. }) => {
+            format!("{records} records, each with the hash of the one before: ok\n")
+        }
         Err(broken) => format!("broken: {broken}\n"),
     });
 
-    out.put("\n== The undo\n");
+    out.print("\n== The undo\n");
     let undone = undo(settings, environment, &session.to_string(), &out)?;
-    let as_it_was = place.is_as_it_was();
-    out.put(match as_it_was {
+    let as_it_was = place.is_unchanged();
+    out.print(match as_it_was {
         true => "Every file is as it was, to the byte.\n",
         false => "Something is not as it was. This should not have happened: please report it.\n",
     });
-    out.put(NEXT);
-    Ok(if !seen && record.is_ok() && undone && as_it_was { super::ANSWERED } else { NO_ANSWER })
+    out.print(NEXT_STEPS);
+    Ok(if !seen && record.is_ok() && undone && as_it_was { super::EXIT_ANSWERED } else { EXIT_NO_ANSWER })
 }
 
 /// Takes back all that the session did, as a person would.
-fn undo(settings: Settings, environment: &Environment, session: &str, out: &Writer) -> Result<bool, Failure> {
-    let wired = wire_for_person(settings, environment, Assurance::Person, None)?;
+fn undo(settings: AppSettings, environment: &Environment, session: &str, out: &SharedWriter) -> Result<bool, CliError> {
+    let wired = build_person_app(settings, environment, Assurance::Person, None)?;
     let said = |tool: &str, arguments: Value, form: fn(&Value) -> String| {
         let reply = make_call(&wired, tool.to_owned(), arguments.to_string())?;
         let value: Value = serde_json::from_str(&reply.text).unwrap_or_default();
-        out.put(&match reply.error {
+        out.print(&match reply.error {
             None => form(&value["value"]),
             Some(_) => format!("{}\n", value["error"]["message"].as_str().unwrap_or_default()),
         });
-        Ok::<_, Failure>(reply.error.is_none())
+        Ok::<_, CliError>(reply.error.is_none())
     };
-    out.put("$ ringfence log\n");
-    let listed = said("list_changes", json!({"session": session}), changes_text::listed)?;
-    out.put("$ ringfence undo --session …\n");
-    Ok(listed && said("undo", json!({"session": session}), changes_text::undone)?)
+    out.print("$ ringfence log\n");
+    let listed = said("list_changes", json!({"session": session}), changes_text::format_changes)?;
+    out.print("$ ringfence undo --session …\n");
+    Ok(listed && said("undo", json!({"session": session}), changes_text::format_undo)?)
 }
 
-fn beginning(word: &str) -> String {
+fn intro_text(word: &str) -> String {
     format!(
         "A real session in a temporary workspace: real files, the real fence, a real record. Only the model is played.
 
@@ -143,7 +146,7 @@ which says `{word}`. You can read it; the agent tries to.
     )
 }
 
-const NEXT: &str = "
+const NEXT_STEPS: &str = "
 == What to try next
   ringfence doctor                                  which walls stand on this machine
   ringfence init                                    a commented config for the directory that you are in
@@ -153,45 +156,45 @@ const NEXT: &str = "
 ";
 
 /// Shows what happens, and looks out for what must not.
-struct Watching {
-    progress: Progress,
-    word: String,
-    seen: AtomicBool,
+struct DemoObserver {
+    progress: ProgressObserver,
+    canary: String,
+    leaked: AtomicBool,
 }
 
-impl fmt::Debug for Watching {
+impl fmt::Debug for DemoObserver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Watching")
     }
 }
 
-impl Front for Watching {
-    fn hear(&self, event: &Event<'_>) {
+impl Front for DemoObserver {
+    fn on_event(&self, event: &AgentEvent<'_>) {
         let text = match event {
-            Event::Result { text, .. } | Event::Output { text, .. } => text,
+            AgentEvent::Result { text, .. } | AgentEvent::Output { text, .. } => text,
             _ => "",
         };
-        if text.contains(&self.word) {
-            self.seen.store(true, Ordering::Relaxed);
+        if text.contains(&self.canary) {
+            self.leaked.store(true, Ordering::Relaxed);
         }
-        if let Event::Answered { text } = event
+        if let AgentEvent::ResponseComplete { text } = event
             && !text.is_empty()
         {
-            self.progress.out.put(&format!("\n{text}\n"));
+            self.progress.out.print(&format!("\n{text}\n"));
         }
-        self.progress.hear(event);
+        self.progress.on_event(event);
     }
 }
 
 /// A directory of our own with a workspace and a letter in it, gone with this value.
-struct Place {
+struct DemoDirectory {
     directory: PathBuf,
     /// What the letter says.
-    word: String,
+    canary: String,
 }
 
-impl Place {
-    fn make(environment: &Environment) -> io::Result<Self> {
+impl DemoDirectory {
+    fn create(environment: &Environment) -> io::Result<Self> {
         let random = || {
             let mut bytes = [0; 8];
             getrandom::fill(&mut bytes).map(|()| format!("{:016x}", u64::from_ne_bytes(bytes)))
@@ -200,13 +203,13 @@ impl Place {
         let temporary = environment.variables.0.get("TMPDIR").filter(|directory| directory.starts_with('/'));
         let directory = Path::new(temporary.map_or("/tmp", String::as_str)).join(format!("ringfence-demo-{name}"));
         DirBuilder::new().mode(0o700).create(&directory)?;
-        let place = Self { directory, word };
+        let place = Self { directory, canary: word };
         for (path, contents) in FILES {
             let file = place.workspace().join(path);
             fs::create_dir_all(file.parent().unwrap_or(&place.directory))?;
             fs::write(file, contents)?;
         }
-        fs::write(place.directory.join("letter.txt"), format!("{}\n", place.word))?;
+        fs::write(place.directory.join("letter.txt"), format!("{}\n", place.canary))?;
         symlink("../letter.txt", place.workspace().join("shortcut.txt"))?;
         Ok(place)
     }
@@ -226,14 +229,14 @@ impl Place {
         }
     }
 
-    fn settings(&self, environment: &Environment, options: &DemoOptions) -> Result<Settings, Failure> {
-        let flags = Flags { workspace: Some("workspace".to_owned()), ..Flags::default() };
+    fn settings(&self, environment: &Environment, options: &DemoOptions) -> Result<AppSettings, CliError> {
+        let flags = CliFlags { workspace: Some("workspace".to_owned()), ..CliFlags::default() };
         let settings = load(&flags, environment)?;
-        let approve = if options.yes { Approve::Always } else { settings.approve };
-        Ok(Settings { approve, ..settings })
+        let approve = if options.yes { ApprovalMode::Always } else { settings.approve };
+        Ok(AppSettings { approve, ..settings })
     }
 
-    fn is_as_it_was(&self) -> bool {
+    fn is_unchanged(&self) -> bool {
         let expected: BTreeMap<PathBuf, &str> =
             FILES.iter().map(|(path, contents)| (self.workspace().join(path), *contents)).collect();
         let same = expected.iter().all(|(file, contents)| fs::read(file).is_ok_and(|now| now == contents.as_bytes()));
@@ -242,7 +245,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for DemoDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.directory);
     }

@@ -3,7 +3,7 @@
 //! Nothing is left out or moved: the marks stay, so what is copied from the terminal is what the model wrote. Whatever a
 //! terminal would obey is written as an escape.
 
-use ringfence_kernel::visible;
+use ringfence_kernel::sanitize_text;
 
 const BOLD: &str = "\x1b[1m";
 const FAINT: &str = "\x1b[2m";
@@ -11,7 +11,7 @@ const PLAIN: &str = "\x1b[0m";
 
 /// How far a text was shown.
 #[derive(Debug)]
-pub(crate) struct Markdown {
+pub(crate) struct MarkdownRenderer {
     styled: bool,
     /// Marks whose end has not come yet.
     marks: String,
@@ -22,7 +22,7 @@ pub(crate) struct Markdown {
     fence: bool,
 }
 
-impl Markdown {
+impl MarkdownRenderer {
     pub(crate) fn new(styled: bool) -> Self {
         Self {
             styled,
@@ -36,8 +36,8 @@ impl Markdown {
     }
 
     /// What to print for the next piece.
-    pub(crate) fn show(&mut self, text: &str) -> String {
-        let text = visible(text);
+    pub(crate) fn push(&mut self, text: &str) -> String {
+        let text = sanitize_text(text);
         if !self.styled {
             return text;
         }
@@ -47,7 +47,7 @@ impl Markdown {
                 self.marks.push(c);
                 continue;
             }
-            self.settle(&mut shown);
+            self.flush_marks(&mut shown);
             match c {
                 '*' | '`' | '#' => self.marks.push(c),
                 '\n' => self.end_line(&mut shown),
@@ -61,9 +61,9 @@ impl Markdown {
     }
 
     /// The end of the text.
-    pub(crate) fn end(&mut self) -> String {
+    pub(crate) fn finish(&mut self) -> String {
         let mut shown = String::new();
-        self.settle(&mut shown);
+        self.flush_marks(&mut shown);
         if self.heading || self.bold || self.code || self.fence {
             shown.push_str(PLAIN);
         }
@@ -71,7 +71,7 @@ impl Markdown {
         shown
     }
 
-    fn settle(&mut self, shown: &mut String) {
+    fn flush_marks(&mut self, shown: &mut String) {
         let marks = std::mem::take(&mut self.marks);
         let Some(mark) = marks.chars().next() else { return };
         let begins_line = std::mem::take(&mut self.at_line_start);
@@ -131,7 +131,7 @@ impl Markdown {
 
 #[cfg(test)]
 mod tests {
-    use super::Markdown;
+    use super::MarkdownRenderer;
 
     const TEXT: &str = "# Title\nSome **bold** and `code` * star\n```rust\nlet a = **b;\n```\nend ** \u{1b}[2J\n";
 
@@ -140,15 +140,15 @@ mod tests {
     }
 
     #[test]
-    fn however_it_comes_it_looks_the_same_and_nothing_is_lost() {
-        let mut markdown = Markdown::new(true);
-        let whole = markdown.show(TEXT) + &markdown.end();
+    fn rendering_is_the_same_for_any_chunking() {
+        let mut markdown = MarkdownRenderer::new(true);
+        let whole = markdown.push(TEXT) + &markdown.finish();
         assert_eq!(plain(&whole), TEXT.replace('\u{1b}', "\\u{1b}"));
         for size in 1..9 {
-            let mut markdown = Markdown::new(true);
+            let mut markdown = MarkdownRenderer::new(true);
             let chars: Vec<char> = TEXT.chars().collect();
-            let pieces = chars.chunks(size).map(|piece| markdown.show(&piece.iter().collect::<String>()));
-            let shown: String = pieces.collect::<Vec<_>>().concat() + &markdown.end();
+            let pieces = chars.chunks(size).map(|piece| markdown.push(&piece.iter().collect::<String>()));
+            let shown: String = pieces.collect::<Vec<_>>().concat() + &markdown.finish();
             assert_eq!(shown, whole, "in pieces of {size}");
         }
         assert!(whole.contains("\x1b[1m# Title\x1b[0m") && whole.contains("\x1b[1m**bold**\x1b[0m"), "{whole:?}");
@@ -157,6 +157,6 @@ mod tests {
 
     #[test]
     fn without_styles_the_text_is_as_it_was() {
-        assert_eq!(Markdown::new(false).show("**a**\n"), "**a**\n");
+        assert_eq!(MarkdownRenderer::new(false).push("**a**\n"), "**a**\n");
     }
 }

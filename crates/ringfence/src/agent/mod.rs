@@ -9,11 +9,11 @@
 pub(crate) mod cards;
 mod chat;
 mod demo;
-mod fronts;
-mod instructions;
-mod line_reader;
+mod line_editor;
 mod markdown;
-mod open_model;
+mod model;
+mod observers;
+mod system_prompt;
 
 use std::fmt;
 use std::io::Write;
@@ -21,33 +21,36 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use ringfence_agent::{Ability, Agent, Announced, Bounds, End, Front, History, Model, Outcome, Tap, probe};
-use ringfence_kernel::{Approver, AuditSink, Bits, visible, visible_line};
+use ringfence_agent::{
+    Agent, AgentLimits, AgentOutcome, AgentStopReason, AnnouncingApprover, Front, LanguageModel, LedgerSink,
+    MessageHistory, ToolCallSupport, probe,
+};
+use ringfence_kernel::{Approver, AuditSink, SessionTaint, sanitize_line, sanitize_text};
 use tokio_util::sync::CancellationToken;
 
-use self::chat::Chat;
-pub(crate) use self::demo::{DemoError, DemoOptions, demo};
-use self::fronts::{Lines, Progress, Writer};
-pub(crate) use self::fronts::{finished, line};
-use self::instructions::system_prompt;
-pub use self::open_model::NoModel;
-pub(crate) use self::open_model::open_model;
-use crate::agents_config::Provider;
-use crate::approve::{by_setting, nobody};
-use crate::cli::{Failure, until_cancelled, warn_of};
-use crate::config::{Environment, Settings};
-use crate::log::All;
-use crate::mode::Modes;
-pub use crate::sessions::SessionError;
-use crate::sessions::{Head, Resumed, Saved, Sessions};
-use crate::signals::Signals;
-use crate::terminal::Terminal;
-use crate::wire::{Seat, Wired, wire_own};
+use self::chat::TerminalChat;
+pub(crate) use self::demo::{DemoError, DemoOptions, run_demo};
+pub use self::model::OpenModelError;
+pub(crate) use self::model::open_model;
+use self::observers::{JsonLinesObserver, ProgressObserver, SharedWriter};
+pub(crate) use self::observers::{event_json, outcome_json};
+use self::system_prompt::system_prompt;
+use crate::agents_config::ProviderChoice;
+use crate::app::{AgentSessionOptions, App, build_agent_app};
+use crate::approval::{approver_for, deny_all};
+use crate::audit_sinks::FanoutSink;
+use crate::cli::{CliError, print_warnings, until_cancelled};
+use crate::config::{AppSettings, Environment};
+use crate::session_mode::SharedMode;
+use crate::signals::ShutdownSignals;
+pub use crate::transcripts::SqliteTranscriptError;
+use crate::transcripts::{ResumedTranscript, SqliteTranscripts, TranscriptHeader, TranscriptWriter};
+use crate::tty::TtyApprover;
 
-const ANSWERED: u8 = 0;
-const NO_ANSWER: u8 = 1;
-const NO_MODEL: u8 = 3;
-const CANCELLED: u8 = 130;
+const EXIT_ANSWERED: u8 = 0;
+const EXIT_NO_ANSWER: u8 = 1;
+const EXIT_NO_MODEL: u8 = 3;
+const EXIT_CANCELLED: u8 = 130;
 
 #[derive(Debug, Args)]
 pub(crate) struct AgentOptions {
@@ -84,183 +87,185 @@ pub(crate) struct ModelOptions {
 }
 
 impl ModelOptions {
-    pub(crate) fn choose(self, settings: &mut Settings) {
+    pub(crate) fn apply_to(self, settings: &mut AppSettings) {
         settings.model.model = self.model.or(settings.model.model.take());
         if let Some(script) = self.script {
             settings.model.script = Some(script);
-            settings.model.provider = Some(Provider::Script);
+            settings.model.provider = Some(ProviderChoice::Script);
         }
     }
 }
 
 /// Where a front prints.
-pub(crate) struct Voice {
+pub(crate) struct Console {
     pub(crate) out: Box<dyn Write + Send>,
     pub(crate) err: Box<dyn Write + Send>,
     /// Standard output is a person's eyes.
-    pub(crate) at_terminal: bool,
+    pub(crate) stdout_is_terminal: bool,
     /// And standard input is their keyboard.
-    pub(crate) can_talk: bool,
+    pub(crate) is_interactive: bool,
 }
 
-impl fmt::Debug for Voice {
+impl fmt::Debug for Console {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Voice")
     }
 }
 
 /// Runs the agent as the options want it.
-pub(crate) fn agent(
-    mut settings: Settings,
+pub(crate) fn run_agent(
+    mut settings: AppSettings,
     environment: &Environment,
     options: AgentOptions,
-    voice: Voice,
-) -> Result<u8, Failure> {
+    voice: Console,
+) -> Result<u8, CliError> {
     let AgentOptions { prompt, prompt_flag, json, resume, health, probe, model } = options;
-    model.choose(&mut settings);
+    model.apply_to(&mut settings);
     let model = open_model(&settings.model, environment)?;
-    let Voice { out, err, at_terminal, can_talk } = voice;
-    let (out, err) = (Writer::new(out), Writer::new(err));
+    let Console { out, err, stdout_is_terminal: at_terminal, is_interactive: can_talk } = voice;
+    let (out, err) = (SharedWriter::new(out), SharedWriter::new(err));
     if health {
-        return tell_health(model.as_ref(), &out, &err);
+        return print_health(model.as_ref(), &out, &err);
     }
     if probe {
-        return tell_ability(model.as_ref(), &out, &err);
+        return print_probe(model.as_ref(), &out, &err);
     }
     let Some(prompt) = prompt.or(prompt_flag) else {
         return match can_talk && !json {
-            true => Chat { settings, environment, out }.run(resume.as_deref()),
-            false => Err(Failure::NoPrompt),
+            true => TerminalChat { settings, environment, out }.run(resume.as_deref()),
+            false => Err(CliError::NoPrompt),
         };
     };
-    let (front, answers): (Arc<dyn Front>, Option<Writer>) = match json {
-        true => (Arc::new(Lines(out)), None),
+    let (front, answers): (Arc<dyn Front>, Option<SharedWriter>) = match json {
+        true => (Arc::new(JsonLinesObserver(out)), None),
         false => {
-            let terminal = Some(Terminal::new(&settings, environment)).filter(Terminal::is_there);
-            (Arc::new(Progress { out: Arc::new(err), terminal }), Some(out))
+            let terminal = Some(TtyApprover::new(&settings, environment)).filter(TtyApprover::is_available);
+            (Arc::new(ProgressObserver { out: Arc::new(err), terminal }), Some(out))
         }
     };
     let approver = approver(&settings, environment, &front);
     let (modes, bits) = Default::default();
-    let making = Making { settings, environment, model, front, approver, modes, bits, also: None };
-    let made = making.make(resume.as_deref())?;
-    let outcome = one_prompt(made, &prompt)?;
+    let making = AgentBuilder { settings, environment, model, front, approver, mode: modes, taint: bits, tap: None };
+    let made = making.build(resume.as_deref())?;
+    let outcome = run_prompt(made, &prompt)?;
     if let Some(answers) = answers {
         // For a person's eyes nothing hides in it; programs get it as it is.
-        let text = if at_terminal { visible(&outcome.text) } else { outcome.text.clone() };
-        answers.put(&format!("{}\n", text.trim_end()));
+        let text = if at_terminal { sanitize_text(&outcome.text) } else { outcome.text.clone() };
+        answers.print(&format!("{}\n", text.trim_end()));
     }
-    Ok(exit_code(&outcome.end))
+    Ok(exit_code(&outcome.stop_reason))
 }
 
 /// Whether the model can be had, told without a prompt.
-fn tell_health(model: &dyn Model, out: &Writer, err: &Writer) -> Result<u8, Failure> {
+fn print_health(model: &dyn LanguageModel, out: &SharedWriter, err: &SharedWriter) -> Result<u8, CliError> {
     Ok(match until_cancelled(model.health())? {
         Some(Ok(())) => {
-            out.put(&format!("ok: {}\n", visible_line(model.name())));
-            ANSWERED
+            out.print(&format!("ok: {}\n", sanitize_line(model.name())));
+            EXIT_ANSWERED
         }
         Some(Err(error)) => {
-            err.put(&format!("ringfence: {}\n", visible(&error.message)));
-            NO_MODEL
+            err.print(&format!("ringfence: {}\n", sanitize_text(&error.message)));
+            EXIT_NO_MODEL
         }
-        None => CANCELLED,
+        None => EXIT_CANCELLED,
     })
 }
 
 /// Whether the model can call tools, without which it cannot be an agent.
-fn tell_ability(model: &dyn Model, out: &Writer, err: &Writer) -> Result<u8, Failure> {
-    let name = visible_line(model.name());
+fn print_probe(model: &dyn LanguageModel, out: &SharedWriter, err: &SharedWriter) -> Result<u8, CliError> {
+    let name = sanitize_line(model.name());
     Ok(match until_cancelled(probe(model))? {
-        Some(Ok(ability @ Ability::Calls)) => {
-            out.put(&format!("ok: {name}: {}\n", ability.explain()));
-            ANSWERED
+        Some(Ok(ability @ ToolCallSupport::Supported)) => {
+            out.print(&format!("ok: {name}: {}\n", ability.explain()));
+            EXIT_ANSWERED
         }
         Some(Ok(ability)) => {
-            err.put(&format!("ringfence: {name}: {}\n", ability.explain()));
-            NO_ANSWER
+            err.print(&format!("ringfence: {name}: {}\n", ability.explain()));
+            EXIT_NO_ANSWER
         }
         Some(Err(error)) => {
-            err.put(&format!("ringfence: {}\n", visible(&error.message)));
-            NO_MODEL
+            err.print(&format!("ringfence: {}\n", sanitize_text(&error.message)));
+            EXIT_NO_MODEL
         }
-        None => CANCELLED,
+        None => EXIT_CANCELLED,
     })
 }
 
-fn exit_code(end: &End) -> u8 {
+fn exit_code(end: &AgentStopReason) -> u8 {
     match end {
-        End::Answered => ANSWERED,
-        End::Cancelled => CANCELLED,
-        End::Model(_) => NO_MODEL,
-        _ => NO_ANSWER,
+        AgentStopReason::Answered => EXIT_ANSWERED,
+        AgentStopReason::Cancelled => EXIT_CANCELLED,
+        AgentStopReason::Model(_) => EXIT_NO_MODEL,
+        _ => EXIT_NO_ANSWER,
     }
 }
 
 /// What an agent is made from.
-pub(crate) struct Making<'a> {
-    pub(crate) settings: Settings,
+pub(crate) struct AgentBuilder<'a> {
+    pub(crate) settings: AppSettings,
     pub(crate) environment: &'a Environment,
-    pub(crate) model: Arc<dyn Model>,
+    pub(crate) model: Arc<dyn LanguageModel>,
     pub(crate) front: Arc<dyn Front>,
     pub(crate) approver: Box<dyn Approver>,
-    pub(crate) modes: Modes,
+    pub(crate) mode: SharedMode,
     /// The bits of its session, where others have the same.
-    pub(crate) bits: Bits,
+    pub(crate) taint: SessionTaint,
     /// Who else hears every record.
-    pub(crate) also: Option<Box<dyn AuditSink>>,
+    pub(crate) tap: Option<Box<dyn AuditSink>>,
 }
 
 /// An agent on a workspace, and the session that it goes on with.
-pub(crate) struct Made {
-    pub(crate) wired: Wired,
-    model: Arc<dyn Model>,
-    front: Arc<dyn Front>,
-    tap: Tap,
-    saved: Saved,
-    pub(crate) resumed: Option<Resumed>,
+pub(crate) struct PreparedAgent {
+    pub(crate) wired: App,
+    model: Arc<dyn LanguageModel>,
+    observer: Arc<dyn Front>,
+    tap: LedgerSink,
+    transcript: TranscriptWriter,
+    pub(crate) resumed: Option<ResumedTranscript>,
 }
 
-impl Making<'_> {
+impl AgentBuilder<'_> {
     /// Puts everything together. `resume` is the id of a session, or empty for the last one.
-    pub(crate) fn make(self, resume: Option<&str>) -> Result<Made, Failure> {
-        let Self { settings, environment, model, front, approver, modes, bits, also } = self;
-        let sessions = Sessions::new(&settings.state);
-        let directory = crate::wire::directory_of(&settings, environment)?;
+    pub(crate) fn build(self, resume: Option<&str>) -> Result<PreparedAgent, CliError> {
+        let Self { settings, environment, model, front, approver, mode: modes, taint: bits, tap: also } = self;
+        let sessions = SqliteTranscripts::new(&settings.state);
+        let directory = crate::app::workspace_id(&settings, environment)?;
         let resumed = resume.map(|id| sessions.resume(&directory, Some(id).filter(|id| !id.is_empty()))).transpose()?;
-        if let Some(Resumed { head, .. }) = &resumed
+        if let Some(ResumedTranscript { head, .. }) = &resumed
             && head.dialect != settings.dialect.name()
         {
-            return Err(SessionError::Dialect(head.id.clone(), head.dialect.clone()).into());
+            return Err(SqliteTranscriptError::Dialect(head.id.clone(), head.dialect.clone()).into());
         }
-        let tap = Tap::default();
-        let seat = Seat {
-            resumed: resumed.as_ref().map(|resumed| (resumed.head.id.clone(), resumed.bits)),
-            ear: Some(Box::new(All(std::iter::once::<Box<dyn AuditSink>>(Box::new(tap.clone()))
-                .chain(also)
-                .collect()))),
-            bits,
-            modes,
+        let tap = LedgerSink::default();
+        let seat = AgentSessionOptions {
+            resumed: resumed.as_ref().map(|resumed| (resumed.head.id.clone(), resumed.taint)),
+            tap: Some(Box::new(FanoutSink(
+                std::iter::once::<Box<dyn AuditSink>>(Box::new(tap.clone())).chain(also).collect(),
+            ))),
+            taint: bits,
+            mode: modes,
         };
-        let wired = wire_own(settings, environment, approver, seat)?;
-        warn_of(&wired);
-        let head = Head::new(&wired, model.name());
-        let saved = sessions.open(&head, wired.session.bits.clone())?;
-        Ok(Made { wired, model, front, tap, saved, resumed })
+        let wired = build_agent_app(settings, environment, approver, seat)?;
+        print_warnings(&wired);
+        let head = TranscriptHeader::new(&wired, model.name());
+        let saved = sessions.open(&head, wired.session.taint.clone())?;
+        Ok(PreparedAgent { wired, model, observer: front, tap, transcript: saved, resumed })
     }
 }
 
-impl Made {
+impl PreparedAgent {
     /// The agent, and the history that it goes on with.
-    pub(crate) async fn begin(self, cancel: &CancellationToken) -> Result<(Agent, History, Saved), Failure> {
-        let Self { wired, model, front, tap, saved, resumed } = self;
+    pub(crate) async fn start(
+        self,
+        cancel: &CancellationToken,
+    ) -> Result<(Agent, MessageHistory, TranscriptWriter), CliError> {
+        let Self { wired, model, observer: front, tap, transcript: saved, resumed } = self;
         let system = system_prompt(&wired.host, &wired.session, &wired.settings, cancel).await?;
         let memory = Box::new(saved.clone());
         let history = match resumed {
-            None => History::new(memory),
-            Some(resumed) => {
-                History::resumed(resumed.messages, wired.session.dialect, memory).map_err(SessionError::Memory)?
-            }
+            None => MessageHistory::new(memory),
+            Some(resumed) => MessageHistory::resume(resumed.messages, wired.session.dialect, memory)
+                .map_err(SqliteTranscriptError::Transcript)?,
         };
         let settings = &wired.settings;
         let agent = Agent {
@@ -271,7 +276,7 @@ impl Made {
             temperature: settings.model.temperature,
             max_tokens: settings.model.max_tokens,
             repair: settings.model.repair_tool_calls,
-            bounds: bounds(settings),
+            limits: bounds(settings),
             tap,
             front,
         };
@@ -280,37 +285,37 @@ impl Made {
 }
 
 /// Who is asked; where that is a person, the front hears of it first.
-fn approver(settings: &Settings, environment: &Environment, front: &Arc<dyn Front>) -> Box<dyn Approver> {
-    by_setting(settings, || {
-        let terminal = Terminal::new(settings, environment);
-        match terminal.is_there() {
-            true => Box::new(Announced { approver: Box::new(terminal), front: Arc::clone(front) }),
-            false => Box::new(nobody()),
+fn approver(settings: &AppSettings, environment: &Environment, front: &Arc<dyn Front>) -> Box<dyn Approver> {
+    approver_for(settings, || {
+        let terminal = TtyApprover::new(settings, environment);
+        match terminal.is_available() {
+            true => Box::new(AnnouncingApprover { approver: Box::new(terminal), front: Arc::clone(front) }),
+            false => Box::new(deny_all()),
         }
     })
 }
 
-fn bounds(settings: &Settings) -> Bounds {
-    Bounds {
+fn bounds(settings: &AppSettings) -> AgentLimits {
+    AgentLimits {
         steps: settings.max_tool_iterations,
         tokens: settings.model.max_prompt_tokens,
         time: settings.model.max_prompt_duration,
         context_tokens: settings.model.context_tokens,
-        ..Bounds::default()
+        ..AgentLimits::default()
     }
 }
 
 /// Works on one prompt until it is over, or a signal comes.
-fn one_prompt(made: Made, prompt: &str) -> Result<Outcome, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+fn run_prompt(made: PreparedAgent, prompt: &str) -> Result<AgentOutcome, CliError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
     let outcome = runtime.block_on(async {
         let cancel = CancellationToken::new();
-        if let Ok(signals) = Signals::take() {
-            tokio::spawn(signals.cancel(cancel.clone()));
+        if let Ok(signals) = ShutdownSignals::install() {
+            tokio::spawn(signals.cancel_on_signal(cancel.clone()));
         }
-        let (agent, mut history, saved) = made.begin(&cancel).await?;
+        let (agent, mut history, saved) = made.start(&cancel).await?;
         let outcome = agent.run(prompt, &mut history, &cancel).await;
-        saved.keep_outcome(&finished(&outcome))?;
+        saved.record_outcome(&outcome_json(&outcome))?;
         Ok(outcome)
     });
     // A worker that a file system holds must not hold the program too.

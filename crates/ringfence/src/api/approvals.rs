@@ -4,36 +4,38 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use ringfence_kernel::{ApprovalRequest, ApprovalResponse, Assurance, Desk, DeskError, DraftOutcome, Principal};
+use ringfence_kernel::{
+    ApprovalInbox, ApprovalRequest, ApprovalResponse, Assurance, DraftOutcome, InboxError, Principal,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::Api;
-use super::feed::News;
-use super::houses::off_thread;
-use super::problem::Problem;
-use super::routes::{Done, Nothing, Visit};
-use super::views::{ApprovalView, Documented, GrantView};
-use crate::tokens::Owner;
+use super::ApiState;
+use super::error::ApiError;
+use super::feed::FeedItem;
+use super::hosts::run_blocking;
+use super::routes::{ApiRequestContext, EmptyRequest, EmptyResponse};
+use super::views::{ApprovalView, DocumentedValue, GrantView};
+use crate::tokens::TokenIdentity;
 
 /// How often it is looked what other processes ask.
-const LOOK: Duration = Duration::from_millis(300);
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
 /// How long a preview of other arguments is waited for.
-const PREVIEW_TIME: Duration = Duration::from_secs(10);
+const PREVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct Waiting {
+pub(super) struct ApprovalList {
     /// The oldest first.
-    requests: Vec<Documented<ApprovalView>>,
+    requests: Vec<DocumentedValue<ApprovalView>>,
     /// Sessions that were refused so often in a row that nobody is asked for them.
-    paused: Vec<Paused>,
+    paused: Vec<PausedSession>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct Paused {
+struct PausedSession {
     session: String,
     principal: String,
     count: u64,
@@ -42,7 +44,7 @@ struct Paused {
 /// What a person says to a request.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(super) struct Word {
+pub(super) struct ApprovalBody {
     approved: bool,
     /// Arguments to use instead of the ones asked about.
     #[serde(default)]
@@ -58,7 +60,7 @@ pub(super) struct Word {
 /// Arguments to be previewed.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(super) struct NewArguments {
+pub(super) struct ArgumentPreviewBody {
     modified_args: serde_json::Map<String, Value>,
 }
 
@@ -80,36 +82,36 @@ pub(super) struct AnswerAccepted {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct Grants {
-    grants: Vec<Documented<GrantView>>,
+pub(super) struct GrantList {
+    grants: Vec<DocumentedValue<GrantView>>,
 }
 
 /// A request as somebody may see it: contents are for a person.
-fn shown(request: &ApprovalRequest, assurance: Assurance) -> Value {
-    let request = if assurance == Assurance::Person { request.clone() } else { request.relayed() };
+fn request_view(request: &ApprovalRequest, assurance: Assurance) -> Value {
+    let request = if assurance == Assurance::Person { request.clone() } else { request.redacted_for_relay() };
     json!(request)
 }
 
-impl Api {
-    async fn at_desk<T: Send + 'static>(
+impl ApiState {
+    async fn with_inbox<T: Send + 'static>(
         &self,
-        who: Owner,
-        work: impl FnOnce(Desk<'_>) -> Result<T, DeskError> + Send + 'static,
-    ) -> Result<T, Problem> {
+        who: TokenIdentity,
+        work: impl FnOnce(ApprovalInbox<'_>) -> Result<T, InboxError> + Send + 'static,
+    ) -> Result<T, ApiError> {
         let store = Arc::clone(&self.store);
-        off_thread(move || {
+        run_blocking(move || {
             let by = who.principal();
-            Ok(work(Desk { store: store.as_ref(), by: &by })?)
+            Ok(work(ApprovalInbox { store: store.as_ref(), principal: &by })?)
         })
         .await
     }
 
     /// The sessions that are paused.
-    pub(super) async fn paused(&self) -> Result<BTreeSet<String>, Problem> {
-        let (store, limit) = (Arc::clone(&self.store), self.pause_after);
-        off_thread(move || {
+    pub(super) async fn paused(&self) -> Result<BTreeSet<String>, ApiError> {
+        let (store, limit) = (Arc::clone(&self.store), self.pause_after_denials);
+        run_blocking(move || {
             let reader = Principal::person("server");
-            let paused = Desk { store: store.as_ref(), by: &reader }.paused(limit)?;
+            let paused = ApprovalInbox { store: store.as_ref(), principal: &reader }.paused_sessions(limit)?;
             Ok(paused.into_iter().map(|noes| noes.session).collect())
         })
         .await
@@ -120,21 +122,21 @@ impl Api {
         // With whether their calls returned to their callers, which is told too.
         let mut known: BTreeMap<String, bool> = BTreeMap::new();
         loop {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
             let store = Arc::clone(&self.store);
             let look = move || {
                 let reader = Principal::person("server");
-                Ok(Desk { store: store.as_ref(), by: &reader }.pending(SystemTime::now())?)
+                Ok(ApprovalInbox { store: store.as_ref(), principal: &reader }.pending(SystemTime::now())?)
             };
             // What cannot be read now is read the next time.
-            let Ok(pending) = off_thread(look).await else { continue };
+            let Ok(pending) = run_blocking(look).await else { continue };
             let found: BTreeMap<String, bool> =
                 pending.iter().map(|request| (request.id.clone(), request.suspended)).collect();
             for request in pending.iter().filter(|request| known.get(&request.id) != Some(&request.suspended)) {
-                self.tell_of_request(request);
+                self.publish_request(request);
             }
             for id in known.keys().filter(|id| !found.contains_key(*id)) {
-                self.feed.tell(News {
+                self.feed.publish(FeedItem {
                     kind: "answered",
                     session: None,
                     owner: None,
@@ -146,87 +148,118 @@ impl Api {
         }
     }
 
-    fn tell_of_request(&self, request: &ApprovalRequest) {
-        self.feed.tell(News {
+    fn publish_request(&self, request: &ApprovalRequest) {
+        self.feed.publish(FeedItem {
             kind: "request",
             session: Some(&request.session),
             owner: None,
-            data: json!({"request": shown(request, Assurance::Relayed)}),
-            contents: json!({"request": shown(request, Assurance::Person)}),
+            data: json!({"request": request_view(request, Assurance::Relayed)}),
+            contents: json!({"request": request_view(request, Assurance::Person)}),
         });
     }
 }
 
-pub(super) async fn list(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Waiting, Problem> {
-    let (assurance, limit) = (visit.who.assurance, api.pause_after);
-    let look = move |desk: Desk<'_>| Ok((desk.pending(SystemTime::now())?, desk.paused(limit)?));
-    let (pending, paused) = api.at_desk(visit.who, look).await?;
-    let paused =
-        paused.into_iter().map(|noes| Paused { session: noes.session, principal: noes.principal, count: noes.count });
-    let requests = pending.iter().map(|request| shown(request, assurance).into()).collect();
-    Ok(Waiting { requests, paused: paused.collect() })
+pub(super) async fn list(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    _: EmptyRequest,
+) -> Result<ApprovalList, ApiError> {
+    let (assurance, limit) = (visit.identity.assurance, api.pause_after_denials);
+    let look = move |desk: ApprovalInbox<'_>| Ok((desk.pending(SystemTime::now())?, desk.paused_sessions(limit)?));
+    let (pending, paused) = api.with_inbox(visit.identity, look).await?;
+    let paused = paused.into_iter().map(|noes| PausedSession {
+        session: noes.session,
+        principal: noes.principal,
+        count: noes.count,
+    });
+    let requests = pending.iter().map(|request| request_view(request, assurance).into()).collect();
+    Ok(ApprovalList { requests, paused: paused.collect() })
 }
 
-pub(super) async fn show(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Documented<ApprovalView>, Problem> {
-    let (id, assurance) = (visit.name(0).to_owned(), visit.who.assurance);
-    let found = api.at_desk(visit.who, move |desk| desk.request(&id, SystemTime::now())).await?;
-    Ok(shown(&found, assurance).into())
+pub(super) async fn show(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    _: EmptyRequest,
+) -> Result<DocumentedValue<ApprovalView>, ApiError> {
+    let (id, assurance) = (visit.path_param(0).to_owned(), visit.identity.assurance);
+    let found = api.with_inbox(visit.identity, move |desk| desk.request(&id, SystemTime::now())).await?;
+    Ok(request_view(&found, assurance).into())
 }
 
 /// What a call would do with other arguments, from the process that waits with it. Nothing is approved by that.
-pub(super) async fn preview(api: Arc<Api>, visit: Visit, wanted: NewArguments) -> Result<ArgumentPreview, Problem> {
-    if visit.who.assurance != Assurance::Person {
-        return Err(DeskError::NeedsPerson.into());
+pub(super) async fn preview(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    wanted: ArgumentPreviewBody,
+) -> Result<ArgumentPreview, ApiError> {
+    if visit.identity.assurance != Assurance::Person {
+        return Err(InboxError::NeedsPerson.into());
     }
-    let (id, who, args) = (visit.name(0).to_owned(), visit.who, Value::Object(wanted.modified_args));
+    let (id, who, args) = (visit.path_param(0).to_owned(), visit.identity, Value::Object(wanted.modified_args));
     let request = id.clone();
-    let draft = api.at_desk(who.clone(), move |desk| desk.draft(&request, args, SystemTime::now())).await?;
-    let until = Instant::now() + PREVIEW_TIME;
+    let draft = api.with_inbox(who.clone(), move |desk| desk.open_draft(&request, args, SystemTime::now())).await?;
+    let until = Instant::now() + PREVIEW_TIMEOUT;
     loop {
         let (request, asked) = (id.clone(), draft.clone());
-        let found = api.at_desk(who.clone(), move |desk| desk.draft_of(&request, &asked)).await?;
+        let found = api.with_inbox(who.clone(), move |desk| desk.draft_of(&request, &asked)).await?;
         match found.map(|draft| draft.outcome) {
             Some(Some(DraftOutcome::Planned { summary, preview, secret })) => {
                 return Ok(ArgumentPreview { summary, preview, secret });
             }
-            Some(Some(DraftOutcome::Refused(why))) => return Err(Problem::bad(why)),
-            Some(None) if Instant::now() < until => sleep(LOOK / 3).await,
-            _ => return Err(Problem::conflict("the request is settled, or its caller does not answer")),
+            Some(Some(DraftOutcome::Refused(why))) => return Err(ApiError::bad_request(why)),
+            Some(None) if Instant::now() < until => sleep(POLL_INTERVAL / 3).await,
+            _ => return Err(ApiError::conflict("the request is settled, or its caller does not answer")),
         }
     }
 }
 
-pub(super) async fn answer(api: Arc<Api>, visit: Visit, word: Word) -> Result<AnswerAccepted, Problem> {
-    let (id, assurance) = (visit.name(0).to_owned(), visit.who.assurance);
-    let Word { approved, modified_args, remember, reason } = word;
+pub(super) async fn answer(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    word: ApprovalBody,
+) -> Result<AnswerAccepted, ApiError> {
+    let (id, assurance) = (visit.path_param(0).to_owned(), visit.identity.assurance);
+    let ApprovalBody { approved, modified_args, remember, reason } = word;
     let modified_args = modified_args.map(Value::Object);
     let response = ApprovalResponse { approved, modified_args, remember, reason };
-    let put = move |desk: Desk<'_>| {
+    let put = move |desk: ApprovalInbox<'_>| {
         let suspended = desk.store.request(&id)?.is_some_and(|request| request.suspended);
         desk.answer(&id, response, assurance, SystemTime::now()).map(|()| suspended)
     };
-    let waits_for_caller = api.at_desk(visit.who, put).await?;
+    let waits_for_caller = api.with_inbox(visit.identity, put).await?;
     Ok(AnswerAccepted { waits_for_caller })
 }
 
 /// Lets a session ask again that was refused too often.
-pub(super) async fn resume(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Done, Problem> {
-    let (id, assurance) = (visit.name(0).to_owned(), visit.who.assurance);
-    match api.at_desk(visit.who, move |desk| desk.resume(&id, assurance)).await? {
-        true => Ok(Done {}),
-        false => Err(Problem::missing("no session of that id is paused")),
+pub(super) async fn resume(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    _: EmptyRequest,
+) -> Result<EmptyResponse, ApiError> {
+    let (id, assurance) = (visit.path_param(0).to_owned(), visit.identity.assurance);
+    match api.with_inbox(visit.identity, move |desk| desk.resume_session(&id, assurance)).await? {
+        true => Ok(EmptyResponse {}),
+        false => Err(ApiError::not_found("no session of that id is paused")),
     }
 }
 
-pub(super) async fn grants(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Grants, Problem> {
-    let grants = api.at_desk(visit.who, |desk| desk.grants(SystemTime::now())).await?;
-    Ok(Grants { grants: grants.iter().map(|grant| json!(grant).into()).collect() })
+pub(super) async fn grants(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    _: EmptyRequest,
+) -> Result<GrantList, ApiError> {
+    let grants = api.with_inbox(visit.identity, |desk| desk.grants(SystemTime::now())).await?;
+    Ok(GrantList { grants: grants.iter().map(|grant| json!(grant).into()).collect() })
 }
 
-pub(super) async fn revoke(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Done, Problem> {
-    let id = visit.name(0).to_owned();
-    match api.at_desk(visit.who, move |desk| desk.revoke(&id)).await? {
-        true => Ok(Done {}),
-        false => Err(Problem::missing("there is no grant of that id")),
+pub(super) async fn revoke(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    _: EmptyRequest,
+) -> Result<EmptyResponse, ApiError> {
+    let id = visit.path_param(0).to_owned();
+    match api.with_inbox(visit.identity, move |desk| desk.revoke_grant(&id)).await? {
+        true => Ok(EmptyResponse {}),
+        false => Err(ApiError::not_found("there is no grant of that id")),
     }
 }

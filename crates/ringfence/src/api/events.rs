@@ -8,96 +8,104 @@ use axum::body::{Body, Bytes};
 use axum::http::StatusCode;
 use axum::response::Response;
 use futures_util::stream::unfold;
-use ringfence_kernel::Scope;
+use ringfence_kernel::AuthScope;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::Api;
-use super::feed::{Feed, Found};
-use super::problem::Problem;
-use super::reply::reply;
-use super::routes::Visit;
-use crate::incoming::STILL_KNOWN;
+use super::ApiState;
+use super::error::ApiError;
+use super::feed::{EventFeed, FeedBatch};
+use super::json::response_with;
+use super::routes::ApiRequestContext;
+use crate::request_auth::TOKEN_RECHECK;
 use crate::token_slots::{SlotLimits, SlotPermit, TokenSlots};
-use crate::tokens::Owner;
+use crate::tokens::TokenIdentity;
 
 /// How often a stream says that it is there.
-const PING: Duration = Duration::from_secs(15);
+const PING_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Bytes after which a piece of a stream ends.
-const PIECE: usize = 256 << 10;
+const CHUNK_BYTES: usize = 256 << 10;
 
 /// Streams at once.
-const STREAMS: SlotLimits = SlotLimits { per_token: 32, total: 512, reserved: 128 };
+const STREAM_SLOTS: SlotLimits = SlotLimits { per_token: 32, total: 512, reserved: 128 };
 
 /// From where to begin.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct From {
+pub(super) struct EventsQuery {
     /// The last event that is known already; the header `Last-Event-ID` says the same. Without either, only what is yet to
     /// come.
     after: Option<u64>,
 }
 
 /// The streams that are open.
-pub(super) fn streams() -> TokenSlots {
-    TokenSlots::new(STREAMS)
+pub(super) fn stream_slots() -> TokenSlots {
+    TokenSlots::new(STREAM_SLOTS)
 }
 
 /// Everything that whoever asks may hear of.
-pub(super) async fn all(api: Arc<Api>, visit: Visit, from: From) -> Result<Response, Problem> {
-    stream(&api, &api.feed, visit, from, None)
+pub(super) async fn all_events(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    from: EventsQuery,
+) -> Result<Response, ApiError> {
+    open_stream(&api, &api.feed, visit, from, None)
 }
 
 /// What happens in one session.
-pub(super) async fn of_session(api: Arc<Api>, visit: Visit, from: From) -> Result<Response, Problem> {
-    let in_charge = visit.who.may(Scope::Approve) || visit.who.may(Scope::Admin);
+pub(super) async fn session_events(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    from: EventsQuery,
+) -> Result<Response, ApiError> {
+    let in_charge = visit.identity.has_scope(AuthScope::Approve) || visit.identity.has_scope(AuthScope::Admin);
     if !in_charge {
-        api.sitting(&visit)?;
+        api.session_for(&visit)?;
     }
-    let session = visit.name(0).to_owned();
-    stream(&api, &api.feed, visit, from, Some(session))
+    let session = visit.path_param(0).to_owned();
+    open_stream(&api, &api.feed, visit, from, Some(session))
 }
 
-struct Stream {
-    feed: Feed,
+struct ApiEventStream {
+    feed: EventFeed,
     news: watch::Receiver<u64>,
-    who: Owner,
+    identity: TokenIdentity,
     session: Option<String>,
     last: u64,
-    api: Arc<Api>,
+    api: Arc<ApiState>,
     headers: axum::http::HeaderMap,
     stop: CancellationToken,
-    begun: bool,
+    started: bool,
     /// When it was last looked whether the token holds.
     checked: Instant,
     _slot: SlotPermit,
 }
 
 /// What a feed tells whoever asks, from where they left off.
-pub(super) fn stream(
-    api: &Arc<Api>,
-    feed: &Feed,
-    visit: Visit,
-    from: From,
+pub(super) fn open_stream(
+    api: &Arc<ApiState>,
+    feed: &EventFeed,
+    visit: ApiRequestContext,
+    from: EventsQuery,
     session: Option<String>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let said = visit.headers.get("last-event-id").and_then(|said| said.to_str().ok()?.trim().parse().ok());
     let full = || format!("too many event streams are open; a token may have {}", api.streams.per_token());
-    let slot = api.streams.take(&visit.who).ok_or_else(|| Problem::too_many(full()))?;
-    let stream = Stream {
+    let slot = api.streams.acquire(&visit.identity).ok_or_else(|| ApiError::too_many_requests(full()))?;
+    let stream = ApiEventStream {
         feed: feed.clone(),
         news: feed.watch(),
         last: said.or(from.after).unwrap_or_else(|| feed.last()),
-        who: visit.who,
+        identity: visit.identity,
         session,
         api: Arc::clone(api),
         headers: visit.headers,
         stop: api.stop.clone(),
-        begun: false,
+        started: false,
         checked: Instant::now(),
         _slot: slot,
     };
@@ -105,25 +113,26 @@ pub(super) fn stream(
         let piece = stream.next().await?;
         Some((Ok::<_, Infallible>(Bytes::from(piece)), stream))
     });
-    Ok(reply(StatusCode::OK, "text/event-stream", Body::from_stream(pieces)))
+    Ok(response_with(StatusCode::OK, "text/event-stream", Body::from_stream(pieces)))
 }
 
-impl Stream {
+impl ApiEventStream {
     /// The next piece of text. Nothing when the stream is over.
     async fn next(&mut self) -> Option<String> {
-        if !self.begun {
-            self.begun = true;
+        if !self.started {
+            self.started = true;
             return Some(format!("retry: 1000\n: {}\n\n", self.last));
         }
         let mut quiet = Duration::ZERO;
         loop {
             // Whoever lost their token hears no more.
-            if self.checked.elapsed() >= STILL_KNOWN {
-                self.who = self.api.door.still_know(&self.headers).await.ok()?;
+            if self.checked.elapsed() >= TOKEN_RECHECK {
+                self.identity = self.api.auth.reauthenticate(&self.headers).await.ok()?;
                 self.checked = Instant::now();
             }
             self.news.borrow_and_update();
-            let Found { events, is_cut, last } = self.feed.after(self.last, &self.who, self.session.as_deref());
+            let FeedBatch { events, has_gap: is_cut, last } =
+                self.feed.events_after(self.last, &self.identity, self.session.as_deref());
             self.last = last;
             let mut text = String::new();
             if is_cut {
@@ -131,9 +140,14 @@ impl Stream {
                 text.push_str(&format!("id: {before}\nevent: gap\ndata: {{}}\n\n"));
             }
             for event in events {
-                text.push_str(&format!("id: {}\nevent: {}\ndata: {}\n\n", event.id, event.kind, event.told(&self.who)));
+                text.push_str(&format!(
+                    "id: {}\nevent: {}\ndata: {}\n\n",
+                    event.id,
+                    event.kind,
+                    event.json_for(&self.identity)
+                ));
                 // The rest comes when somebody has read this.
-                if text.len() > PIECE {
+                if text.len() > CHUNK_BYTES {
                     self.last = event.id;
                     break;
                 }
@@ -142,12 +156,12 @@ impl Stream {
                 return Some(text);
             }
             let changed = tokio::select! {
-                changed = timeout(STILL_KNOWN, self.news.changed()) => changed,
+                changed = timeout(TOKEN_RECHECK, self.news.changed()) => changed,
                 () = self.stop.cancelled() => return None,
             };
             if changed.is_err() {
-                quiet += STILL_KNOWN;
-                if quiet >= PING {
+                quiet += TOKEN_RECHECK;
+                if quiet >= PING_INTERVAL {
                     return Some(": ping\n\n".to_owned());
                 }
             }

@@ -10,67 +10,68 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use ringfence_kernel::{
-    Assurance, AuditLost, AuditSink, ErrorKind, Listener, Moment, Progress, Record, Scope, Session,
+    Assurance, AuditEvent, AuditSink, AuditSinkError, AuthScope, CallRecord, ErrorKind, ProgressListener,
+    ProgressUpdate, Session,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::lock::lock;
 use crate::session_owners::SessionOwners;
-use crate::tokens::Owner;
+use crate::tokens::TokenIdentity;
 
 /// Events that are kept.
-const MOST: usize = 4096;
+const MAX_EVENTS: usize = 4096;
 
 /// Bytes of events that are kept.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 
 /// Bytes of a reply, or of what a program printed, that an event has.
 const TEXT_BYTES: usize = 4096;
 
 /// Touches that an event names.
-const TOUCHES: usize = 20;
+const MAX_ACCESSES: usize = 20;
 
 /// One thing that happened.
 #[derive(Debug)]
-pub(super) struct Event {
+pub(super) struct FeedEvent {
     pub(super) id: u64,
     pub(super) kind: &'static str,
     session: Option<Box<str>>,
     /// The id of the token whose session it is in. Nothing for what is the business of those in charge alone.
     owner: Option<Box<str>>,
     /// As JSON.
-    bare: Box<str>,
+    summary_json: Box<str>,
     /// With contents, which are for whose they are, and for a person.
-    whole: Option<Box<str>>,
+    full_json: Option<Box<str>>,
 }
 
-impl Event {
+impl FeedEvent {
     /// Whether somebody who watches this session, or all of them, may hear of it.
-    fn is_for(&self, who: &Owner, session: Option<&str>) -> bool {
-        let may = who.may(Scope::Approve) || who.may(Scope::Admin) || self.is_of(who);
+    fn is_visible_to(&self, who: &TokenIdentity, session: Option<&str>) -> bool {
+        let may = who.has_scope(AuthScope::Approve) || who.has_scope(AuthScope::Admin) || self.is_owned_by(who);
         may && session.is_none_or(|session| self.session.as_deref() == Some(session))
     }
 
-    fn is_of(&self, who: &Owner) -> bool {
+    fn is_owned_by(&self, who: &TokenIdentity) -> bool {
         self.owner.as_deref() == Some(&*who.id)
     }
 
     /// As they hear it.
-    pub(super) fn told(&self, who: &Owner) -> &str {
-        let sees_contents = who.assurance == Assurance::Person || self.is_of(who);
-        self.whole.as_deref().filter(|_| sees_contents).unwrap_or(&self.bare)
+    pub(super) fn json_for(&self, who: &TokenIdentity) -> &str {
+        let sees_contents = who.assurance == Assurance::Person || self.is_owned_by(who);
+        self.full_json.as_deref().filter(|_| sees_contents).unwrap_or(&self.summary_json)
     }
 
     fn size(&self) -> usize {
-        let names = [&self.session, &self.owner, &self.whole];
-        size_of::<Self>() + self.bare.len() + names.into_iter().flatten().map(|text| text.len()).sum::<usize>()
+        let names = [&self.session, &self.owner, &self.full_json];
+        size_of::<Self>() + self.summary_json.len() + names.into_iter().flatten().map(|text| text.len()).sum::<usize>()
     }
 }
 
 /// Where an event comes from, and what it says.
 #[derive(Debug)]
-pub(super) struct News<'a> {
+pub(super) struct FeedItem<'a> {
     pub(super) kind: &'static str,
     pub(super) session: Option<&'a str>,
     pub(super) owner: Option<&'a str>,
@@ -81,8 +82,8 @@ pub(super) struct News<'a> {
 
 /// The newest events.
 #[derive(Clone, Debug)]
-pub(super) struct Feed {
-    kept: Arc<Mutex<Kept>>,
+pub(super) struct EventFeed {
+    buffer: Arc<Mutex<FeedBuffer>>,
     last: watch::Sender<u64>,
     counts: Arc<CallCounts>,
     owners: SessionOwners,
@@ -97,39 +98,39 @@ pub(super) struct CallCounts {
 }
 
 #[derive(Debug)]
-struct Kept {
-    events: VecDeque<Arc<Event>>,
+struct FeedBuffer {
+    events: VecDeque<Arc<FeedEvent>>,
     bytes: usize,
     next: u64,
 }
 
 /// What somebody finds who looks for events.
 #[derive(Debug)]
-pub(super) struct Found {
-    pub(super) events: Vec<Arc<Event>>,
+pub(super) struct FeedBatch {
+    pub(super) events: Vec<Arc<FeedEvent>>,
     /// Some that came after the last one that they know are no longer kept.
-    pub(super) is_cut: bool,
+    pub(super) has_gap: bool,
     /// Where to look from the next time.
     pub(super) last: u64,
 }
 
-impl Feed {
+impl EventFeed {
     pub(super) fn new() -> Self {
         // Numbers go on after a restart: what somebody knows from before is then older than anything that is kept.
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Self::from(u64::try_from(since.as_micros()).unwrap_or(1).max(1))
+        Self::starting_at(u64::try_from(since.as_micros()).unwrap_or(1).max(1))
     }
 
     /// A feed whose first event has this number, which is not 0.
-    pub(super) fn from(next: u64) -> Self {
-        let kept = Kept { events: VecDeque::new(), bytes: 0, next };
+    pub(super) fn starting_at(next: u64) -> Self {
+        let kept = FeedBuffer { events: VecDeque::new(), bytes: 0, next };
         let (counts, owners) = Default::default();
-        Self { kept: Arc::new(Mutex::new(kept)), last: watch::Sender::new(next - 1), counts, owners }
+        Self { buffer: Arc::new(Mutex::new(kept)), last: watch::Sender::new(next - 1), counts, owners }
     }
 
-    pub(super) fn tell(&self, news: News<'_>) {
-        let News { kind, session, owner, mut data, contents } = news;
-        let mut kept = lock(&self.kept);
+    pub(super) fn publish(&self, news: FeedItem<'_>) {
+        let FeedItem { kind, session, owner, mut data, contents } = news;
+        let mut kept = lock(&self.buffer);
         let id = kept.next;
         kept.next += 1;
         let at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
@@ -147,10 +148,10 @@ impl Feed {
             _ => None,
         };
         let (session, owner) = (session.map(Into::into), owner.map(Into::into));
-        let event = Event { id, kind, session, owner, bare, whole };
+        let event = FeedEvent { id, kind, session, owner, summary_json: bare, full_json: whole };
         kept.bytes += event.size();
         kept.events.push_back(Arc::new(event));
-        while kept.events.len() > MOST || kept.bytes > MOST_BYTES {
+        while kept.events.len() > MAX_EVENTS || kept.bytes > MAX_BYTES {
             let Some(oldest) = kept.events.pop_front() else { break };
             kept.bytes -= oldest.size();
         }
@@ -178,32 +179,32 @@ impl Feed {
     }
 
     /// What came after an event that somebody may hear of.
-    pub(super) fn after(&self, last: u64, who: &Owner, session: Option<&str>) -> Found {
-        let kept = lock(&self.kept);
+    pub(super) fn events_after(&self, last: u64, who: &TokenIdentity, session: Option<&str>) -> FeedBatch {
+        let kept = lock(&self.buffer);
         let oldest = kept.events.front().map_or(kept.next, |event| event.id);
         let newer = kept.events.partition_point(|event| event.id <= last);
         let events: Vec<_> =
-            kept.events.iter().skip(newer).filter(|event| event.is_for(who, session)).cloned().collect();
-        Found { events, is_cut: last.saturating_add(1) < oldest || last >= kept.next, last: kept.next - 1 }
+            kept.events.iter().skip(newer).filter(|event| event.is_visible_to(who, session)).cloned().collect();
+        FeedBatch { events, has_gap: last.saturating_add(1) < oldest || last >= kept.next, last: kept.next - 1 }
     }
 
     /// A listener that tells what a call says before it ends.
-    pub(super) fn listener(&self, session: &Session, call: &str) -> Arc<dyn Listener> {
+    pub(super) fn listener(&self, session: &Session, call: &str) -> Arc<dyn ProgressListener> {
         let (session, owner) = (session.id.clone(), self.owners.owner_of(session));
-        Arc::new(Heard { feed: self.clone(), session, owner, call: call.to_owned() })
+        Arc::new(FeedListener { feed: self.clone(), session, owner, call: call.to_owned() })
     }
 }
 
 /// The feed as a sink for records. It takes every record.
-impl AuditSink for Feed {
-    fn record(&self, record: &Record<'_>) -> Result<(), AuditLost> {
-        let Record { session, call_id, tool, touches, moment, .. } = record;
+impl AuditSink for EventFeed {
+    fn record(&self, record: &CallRecord<'_>) -> Result<(), AuditSinkError> {
+        let CallRecord { session, call_id, tool, accesses: touches, event: moment, .. } = record;
         let touched: Vec<Value> = touches
             .iter()
-            .take(TOUCHES)
-            .map(|touch| match touch.place.real() {
-                None => json!({"verb": touch.verb.as_str(), "path": touch.place.shown}),
-                Some(real) => json!({"verb": touch.verb.as_str(), "path": touch.place.shown, "real": real}),
+            .take(MAX_ACCESSES)
+            .map(|touch| match touch.resource.resolved_display_path() {
+                None => json!({"verb": touch.action.as_str(), "path": touch.resource.display_path}),
+                Some(real) => json!({"verb": touch.action.as_str(), "path": touch.resource.display_path, "real": real}),
             })
             .collect();
         let mut data = json!({
@@ -211,15 +212,17 @@ impl AuditSink for Feed {
         });
         let mut contents = Value::Null;
         let count = match moment {
-            Moment::Begin { .. } => Some(&self.counts.begun),
-            Moment::End { error: Some(_), .. } => Some(&self.counts.failed),
-            Moment::Refused { .. } => Some(&self.counts.refused),
-            Moment::End { .. } | Moment::Overdue { .. } => None,
-            Moment::Reached { .. } | Moment::NotKept { .. } | Moment::ReachedUnlisted { .. } => None,
+            AuditEvent::Begin { .. } => Some(&self.counts.begun),
+            AuditEvent::End { error: Some(_), .. } => Some(&self.counts.failed),
+            AuditEvent::Refused { .. } => Some(&self.counts.refused),
+            AuditEvent::End { .. } | AuditEvent::Overdue { .. } => None,
+            AuditEvent::Connection { .. }
+            | AuditEvent::ChangesDiscarded { .. }
+            | AuditEvent::UnlistedConnections { .. } => None,
         };
         count.map(|count| count.fetch_add(1, Ordering::Relaxed));
         let kind = match moment {
-            Moment::Begin { rule, layer, approved, change } => {
+            AuditEvent::Begin { rule, layer, approved, change } => {
                 data["rule"] = json!(rule);
                 data["layer"] = json!(layer.name());
                 data["approved"] =
@@ -227,65 +230,65 @@ impl AuditSink for Feed {
                 data["change"] = json!(change);
                 "begin"
             }
-            Moment::Reached { refused } => {
-                data["error"] = json!(refused.map(|error| error.kind.name()));
+            AuditEvent::Connection { refused } => {
+                data["error"] = json!(refused.map(|error| error.kind.code()));
                 "reached"
             }
-            Moment::NotKept { error } => {
-                data["error"] = json!(error.kind.name());
+            AuditEvent::ChangesDiscarded { error } => {
+                data["error"] = json!(error.kind.code());
                 "not-kept"
             }
-            Moment::ReachedUnlisted { made, refused } => {
+            AuditEvent::UnlistedConnections { made, refused } => {
                 data["made"] = json!(made);
                 data["refused"] = json!(refused);
                 "reached-unlisted"
             }
-            Moment::End { error, reply, duration } => {
-                data["error"] = json!(error.map(|error| error.kind.name()));
+            AuditEvent::End { error, reply, duration } => {
+                data["error"] = json!(error.map(|error| error.kind.code()));
                 data["durationMs"] = json!(duration.as_secs_f64() * 1e3);
-                contents = json!({"reply": clipped(reply)});
+                contents = json!({"reply": truncate(reply)});
                 "end"
             }
-            Moment::Refused { error, reply, duration } | Moment::Overdue { error, reply, duration } => {
-                data["error"] = json!(error.kind.name());
+            AuditEvent::Refused { error, reply, duration } | AuditEvent::Overdue { error, reply, duration } => {
+                data["error"] = json!(error.kind.code());
                 data["durationMs"] = json!(duration.as_secs_f64() * 1e3);
                 // The request that waits, where it is the call's own.
                 if let Some(request) = error.details.get("request").filter(|_| error.kind == ErrorKind::ApprovalPending)
                 {
                     data["request"] = request.clone();
                 }
-                contents = json!({"reply": clipped(reply)});
-                if matches!(moment, Moment::Refused { .. }) { "refused" } else { "overdue" }
+                contents = json!({"reply": truncate(reply)});
+                if matches!(moment, AuditEvent::Refused { .. }) { "refused" } else { "overdue" }
             }
         };
         let owner = self.owners.owner_of(session);
         let (session, owner) = (Some(session.id.as_str()), owner.as_deref());
-        self.tell(News { kind, session, owner, data, contents });
+        self.publish(FeedItem { kind, session, owner, data, contents });
         Ok(())
     }
 }
 
 #[derive(Debug)]
-struct Heard {
-    feed: Feed,
+struct FeedListener {
+    feed: EventFeed,
     session: String,
     owner: Option<Arc<str>>,
     call: String,
 }
 
-impl Listener for Heard {
-    fn hear(&self, progress: &Progress<'_>) {
-        self.feed.tell(News {
+impl ProgressListener for FeedListener {
+    fn on_progress(&self, progress: &ProgressUpdate<'_>) {
+        self.feed.publish(FeedItem {
             kind: "progress",
             session: Some(&self.session),
             owner: self.owner.as_deref(),
             data: json!({"callId": self.call, "stream": progress.stream}),
-            contents: json!({"text": clipped(progress.text)}),
+            contents: json!({"text": truncate(progress.text)}),
         });
     }
 }
 
-fn clipped(text: &str) -> &str {
+fn truncate(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_BYTES)]
 }
 
@@ -293,62 +296,69 @@ fn clipped(text: &str) -> &str {
 mod tests {
     use std::collections::BTreeSet;
 
-    use ringfence_kernel::{Assurance, Scope};
+    use ringfence_kernel::{Assurance, AuthScope};
     use serde_json::{Value, json};
 
-    use super::{Feed, MOST, News};
-    use crate::tokens::Owner;
+    use super::{EventFeed, FeedItem, MAX_EVENTS};
+    use crate::tokens::TokenIdentity;
 
-    fn who(name: &str, scope: Scope, assurance: Assurance) -> Owner {
-        Owner { id: name.into(), name: name.into(), scopes: BTreeSet::from([scope]), assurance }
+    fn test_identity(name: &str, scope: AuthScope, assurance: Assurance) -> TokenIdentity {
+        TokenIdentity { id: name.into(), name: name.into(), scopes: BTreeSet::from([scope]), assurance }
     }
 
-    fn tell(feed: &Feed, session: &str, owner: &str) {
+    fn tell(feed: &EventFeed, session: &str, owner: &str) {
         let contents = json!({"reply": "contents"});
-        feed.tell(News { kind: "end", session: Some(session), owner: Some(owner), data: json!({}), contents });
+        feed.publish(FeedItem { kind: "end", session: Some(session), owner: Some(owner), data: json!({}), contents });
     }
 
     #[test]
     fn an_agent_hears_of_its_own_sessions_and_of_no_others() {
-        let feed = Feed::new();
+        let feed = EventFeed::new();
         let start = feed.last();
         tell(&feed, "s1", "one");
         tell(&feed, "s2", "two");
-        feed.tell(News { kind: "request", session: Some("s1"), owner: None, data: json!({}), contents: Value::Null });
-        let heard = |who: &Owner, session| feed.after(start, who, session).events.len();
-        let one = who("one", Scope::Call, Assurance::Relayed);
+        feed.publish(FeedItem {
+            kind: "request",
+            session: Some("s1"),
+            owner: None,
+            data: json!({}),
+            contents: Value::Null,
+        });
+        let heard = |who: &TokenIdentity, session| feed.events_after(start, who, session).events.len();
+        let one = test_identity("one", AuthScope::Call, Assurance::Relayed);
         assert_eq!((heard(&one, None), heard(&one, Some("s1")), heard(&one, Some("s2"))), (1, 1, 0));
-        let person = who("page", Scope::Approve, Assurance::Person);
+        let person = test_identity("page", AuthScope::Approve, Assurance::Person);
         assert_eq!((heard(&person, None), heard(&person, Some("s2"))), (3, 1));
-        assert_eq!(heard(&who("undoer", Scope::Undo, Assurance::Relayed), None), 0);
+        assert_eq!(heard(&test_identity("undoer", AuthScope::Undo, Assurance::Relayed), None), 0);
     }
 
     #[test]
     fn contents_are_for_their_owner_and_for_a_person() {
-        let feed = Feed::new();
+        let feed = EventFeed::new();
         let start = feed.last();
         tell(&feed, "s1", "one");
-        let told = |who: &Owner| feed.after(start, who, None).events[0].told(who).contains("contents");
-        assert!(told(&who("one", Scope::Call, Assurance::Relayed)));
-        assert!(told(&who("page", Scope::Approve, Assurance::Person)));
-        assert!(!told(&who("script", Scope::Approve, Assurance::Relayed)));
+        let told =
+            |who: &TokenIdentity| feed.events_after(start, who, None).events[0].json_for(who).contains("contents");
+        assert!(told(&test_identity("one", AuthScope::Call, Assurance::Relayed)));
+        assert!(told(&test_identity("page", AuthScope::Approve, Assurance::Person)));
+        assert!(!told(&test_identity("script", AuthScope::Approve, Assurance::Relayed)));
     }
 
     #[test]
-    fn who_was_away_too_long_is_told_so() {
-        let feed = Feed::new();
-        let person = who("page", Scope::Approve, Assurance::Person);
+    fn a_reader_that_missed_events_is_told_so() {
+        let feed = EventFeed::new();
+        let person = test_identity("page", AuthScope::Approve, Assurance::Person);
         let start = feed.last();
-        assert!(!feed.after(start, &person, None).is_cut);
-        assert!(feed.after(start - 1, &person, None).is_cut);
+        assert!(!feed.events_after(start, &person, None).has_gap);
+        assert!(feed.events_after(start - 1, &person, None).has_gap);
         // A number that was never given is one of another server.
-        assert!(feed.after(start + 1, &person, None).is_cut);
-        for _ in 0..=MOST {
+        assert!(feed.events_after(start + 1, &person, None).has_gap);
+        for _ in 0..=MAX_EVENTS {
             tell(&feed, "s", "one");
         }
-        let found = feed.after(start, &person, None);
-        assert!(found.is_cut && found.events.len() == MOST);
-        assert!(!feed.after(start + 1, &person, None).is_cut);
-        assert!(feed.after(found.last, &person, None).events.is_empty());
+        let found = feed.events_after(start, &person, None);
+        assert!(found.has_gap && found.events.len() == MAX_EVENTS);
+        assert!(!feed.events_after(start + 1, &person, None).has_gap);
+        assert!(feed.events_after(found.last, &person, None).events.is_empty());
     }
 }

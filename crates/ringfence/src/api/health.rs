@@ -9,33 +9,36 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::json;
 
-use super::Api;
-use super::houses::{Which, off_thread};
-use super::problem::Problem;
-use super::reply::{json as say, reply};
-use super::routes::{Nothing, Visit};
+use super::ApiState;
+use super::error::ApiError;
+use super::hosts::{HostKey, run_blocking};
+use super::json::{json_response as say, response_with};
+use super::routes::{ApiRequestContext, EmptyRequest};
 
 /// The process serves requests.
-pub(super) async fn alive() -> Response {
+pub(super) async fn liveness() -> Response {
     say(StatusCode::OK, &json!({"status": "ok"}))
 }
 
 /// Calls could be made: the workspace is there and the store answers.
-pub(super) async fn ready(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
-    api.houses.agent(Which::of(None)).await.map_err(|_| Problem::unavailable("the workspace cannot be used"))?;
-    api.paused().await.map_err(|_| Problem::unavailable("the store cannot be read"))?;
+pub(super) async fn readiness(State(api): State<Arc<ApiState>>) -> Result<Response, ApiError> {
+    api.hosts
+        .agent_host(HostKey::for_workspace(None))
+        .await
+        .map_err(|_| ApiError::unavailable("the workspace cannot be used"))?;
+    api.paused().await.map_err(|_| ApiError::unavailable("the store cannot be read"))?;
     Ok(say(StatusCode::OK, &json!({"status": "ready"})))
 }
 
-pub(super) async fn document(State(api): State<Arc<Api>>) -> Response {
+pub(super) async fn openapi_document(State(api): State<Arc<ApiState>>) -> Response {
     say(StatusCode::OK, &api.document)
 }
 
-pub(super) async fn metrics(api: Arc<Api>, _: Visit, _: Nothing) -> Result<Response, Problem> {
+pub(super) async fn metrics(api: Arc<ApiState>, _: ApiRequestContext, _: EmptyRequest) -> Result<Response, ApiError> {
     let store = Arc::clone(&api.store);
-    let waiting = off_thread(move || {
+    let waiting = run_blocking(move || {
         let reader = ringfence_kernel::Principal::person("server");
-        let desk = ringfence_kernel::Desk { store: store.as_ref(), by: &reader };
+        let desk = ringfence_kernel::ApprovalInbox { store: store.as_ref(), principal: &reader };
         Ok(desk.pending(std::time::SystemTime::now())?.len())
     });
     let count = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed).to_string();
@@ -47,7 +50,7 @@ pub(super) async fn metrics(api: Arc<Api>, _: Visit, _: Nothing) -> Result<Respo
             "Requests that failed by the server's fault.",
             count(&api.counts.failures),
         ),
-        ("ringfence_sessions", "gauge", "Sessions that are open.", api.sittings.count().to_string()),
+        ("ringfence_sessions", "gauge", "Sessions that are open.", api.sessions.count().to_string()),
         ("ringfence_streams", "gauge", "Event streams that are open.", api.streams.count().to_string()),
         ("ringfence_requests_waiting", "gauge", "Requests that wait for a person.", waiting.await?.to_string()),
         ("ringfence_calls_begun_total", "counter", "Calls that began.", count(&api.feed.counts().begun)),
@@ -56,5 +59,5 @@ pub(super) async fn metrics(api: Arc<Api>, _: Visit, _: Nothing) -> Result<Respo
     ];
     let lines = figures
         .map(|(name, kind, help, value)| format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n"));
-    Ok(reply(StatusCode::OK, "text/plain; version=0.0.4", Body::from(lines.concat())))
+    Ok(response_with(StatusCode::OK, "text/plain; version=0.0.4", Body::from(lines.concat())))
 }

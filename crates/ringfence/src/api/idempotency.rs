@@ -17,21 +17,21 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Api;
-use super::houses::off_thread;
-use super::problem::Problem;
-use super::reply::reply;
-use crate::store::KeyState;
+use super::ApiState;
+use super::error::ApiError;
+use super::hosts::run_blocking;
+use super::json::response_with;
+use crate::store::IdempotencyState;
 use crate::tokens::hash;
 
 const HEADER: &str = "idempotency-key";
 
 /// Characters of a key.
-const LONGEST: usize = 255;
+const MAX_KEY_CHARS: usize = 255;
 
 /// What a keyed request is known by.
 #[derive(Clone, Debug)]
-pub(super) struct RequestKey {
+pub(super) struct IdempotencyKey {
     scope: String,
     key: String,
     /// Of the body, however it is spelled.
@@ -40,20 +40,31 @@ pub(super) struct RequestKey {
 
 /// A reply that is kept.
 #[derive(Debug, Serialize, Deserialize)]
-struct KeptReply {
+struct StoredReply {
     status: u16,
     body: String,
 }
 
-impl RequestKey {
+impl IdempotencyKey {
     /// The key that a request shows, if it shows one.
-    pub(super) fn of(headers: &HeaderMap, token: &str, path: &str, body: &[u8]) -> Result<Option<Self>, Problem> {
+    pub(super) fn from_headers(
+        headers: &HeaderMap,
+        token: &str,
+        path: &str,
+        body: &[u8],
+    ) -> Result<Option<Self>, ApiError> {
         let mut shown = headers.get_all(HEADER).iter();
         let Some(key) = shown.next() else { return Ok(None) };
-        let invalid =
-            || Problem::bad(format!("`Idempotency-Key` is one header of 1 to {LONGEST} visible ASCII characters"));
+        let invalid = || {
+            ApiError::bad_request(format!(
+                "`Idempotency-Key` is one header of 1 to {MAX_KEY_CHARS} visible ASCII characters"
+            ))
+        };
         let key = key.to_str().map_err(|_| invalid())?.trim();
-        if shown.next().is_some() || key.is_empty() || key.len() > LONGEST || !key.bytes().all(|c| c.is_ascii_graphic())
+        if shown.next().is_some()
+            || key.is_empty()
+            || key.len() > MAX_KEY_CHARS
+            || !key.bytes().all(|c| c.is_ascii_graphic())
         {
             return Err(invalid());
         }
@@ -78,61 +89,65 @@ fn canonical(value: &Value) -> String {
     }
 }
 
-impl Api {
+impl ApiState {
     /// Answers a keyed request once, and gives the same reply from then on.
-    pub(super) async fn answer_once<F>(self: &Arc<Self>, key: RequestKey, answering: F) -> Result<Response, Problem>
+    pub(super) async fn run_once<F>(self: &Arc<Self>, key: IdempotencyKey, answering: F) -> Result<Response, ApiError>
     where
-        F: Future<Output = Result<Response, Problem>> + Send + 'static,
+        F: Future<Output = Result<Response, ApiError>> + Send + 'static,
     {
         let (store, claimed) = (Arc::clone(&self.store), key.clone());
         let claim = move || Ok(store.claim_key(&claimed.scope, &claimed.key, &claimed.digest, SystemTime::now())?);
-        match off_thread(claim).await? {
-            KeyState::New => {}
-            KeyState::OtherRequest => {
-                return Err(Problem::conflict("this `Idempotency-Key` was used with another body; use a new key"));
+        match run_blocking(claim).await? {
+            IdempotencyState::New => {}
+            IdempotencyState::Conflict => {
+                return Err(ApiError::conflict("this `Idempotency-Key` was used with another body; use a new key"));
             }
-            KeyState::Unfinished => {
+            IdempotencyState::InProgress => {
                 let message =
                     "a request with this `Idempotency-Key` is under way, or broke off and its outcome is not known";
-                return Err(Problem::conflict(message));
+                return Err(ApiError::conflict(message));
             }
-            KeyState::Done(kept) => return replayed(&kept),
+            IdempotencyState::Done(kept) => return replay(&kept),
         }
         let api = Arc::clone(self);
         // It ends when the request does, whether anybody still waits for the reply or not.
         let answered = tokio::spawn(async move {
             let answered = answering.await;
-            api.keep_reply(key, answered).await
+            api.store_reply(key, answered).await
         });
-        answered.await.unwrap_or_else(|_| Err(Problem::internal("the server failed in a way that it should not")))
+        answered.await.unwrap_or_else(|_| Err(ApiError::internal("the server failed in a way that it should not")))
     }
 
-    async fn keep_reply(&self, key: RequestKey, answered: Result<Response, Problem>) -> Result<Response, Problem> {
+    async fn store_reply(
+        &self,
+        key: IdempotencyKey,
+        answered: Result<Response, ApiError>,
+    ) -> Result<Response, ApiError> {
         let store = Arc::clone(&self.store);
         let response = match answered {
             Ok(response) => response,
             Err(problem) => {
                 // What was refused may be tried again. Of a failure it is not known what it did, so the key stays taken.
                 if !problem.status().is_server_error() {
-                    off_thread(move || Ok(store.free_key(&key.scope, &key.key)?)).await?;
+                    run_blocking(move || Ok(store.release_key(&key.scope, &key.key)?)).await?;
                 }
                 return Err(problem);
             }
         };
         let (parts, body) = response.into_parts();
-        let bytes = to_bytes(body, usize::MAX).await.map_err(|_| Problem::internal("the reply cannot be read"))?;
-        let kept = KeptReply { status: parts.status.as_u16(), body: String::from_utf8_lossy(&bytes).into_owned() };
-        let kept = serde_json::to_string(&kept).map_err(|_| Problem::internal("the reply cannot be kept"))?;
-        off_thread(move || Ok(store.keep_reply(&key.scope, &key.key, &kept)?)).await?;
+        let bytes = to_bytes(body, usize::MAX).await.map_err(|_| ApiError::internal("the reply cannot be read"))?;
+        let kept = StoredReply { status: parts.status.as_u16(), body: String::from_utf8_lossy(&bytes).into_owned() };
+        let kept = serde_json::to_string(&kept).map_err(|_| ApiError::internal("the reply cannot be kept"))?;
+        run_blocking(move || Ok(store.save_reply(&key.scope, &key.key, &kept)?)).await?;
         Ok(Response::from_parts(parts, Body::from(bytes)))
     }
 }
 
-fn replayed(kept: &str) -> Result<Response, Problem> {
-    let broken = || Problem::internal("the reply that was kept cannot be read");
-    let KeptReply { status, body } = serde_json::from_str(kept).map_err(|_| broken())?;
+fn replay(kept: &str) -> Result<Response, ApiError> {
+    let broken = || ApiError::internal("the reply that was kept cannot be read");
+    let StoredReply { status, body } = serde_json::from_str(kept).map_err(|_| broken())?;
     let status = StatusCode::from_u16(status).map_err(|_| broken())?;
-    let mut response = reply(status, "application/json", Body::from(body));
+    let mut response = response_with(status, "application/json", Body::from(body));
     response.headers_mut().insert(HeaderName::from_static("idempotency-replayed"), HeaderValue::from_static("true"));
     Ok(response)
 }
@@ -141,13 +156,14 @@ fn replayed(kept: &str) -> Result<Response, Problem> {
 mod tests {
     use axum::http::{HeaderMap, HeaderValue};
 
-    use super::RequestKey;
+    use super::IdempotencyKey;
 
     #[test]
     fn a_body_is_the_same_however_its_keys_are_ordered_and_no_other_is() {
         let mut headers = HeaderMap::new();
         headers.insert("idempotency-key", HeaderValue::from_static("k"));
-        let digest = |body: &str| RequestKey::of(&headers, "t", "/p", body.as_bytes()).unwrap().unwrap().digest;
+        let digest =
+            |body: &str| IdempotencyKey::from_headers(&headers, "t", "/p", body.as_bytes()).unwrap().unwrap().digest;
         assert_eq!(digest(r#"{"a":1,"b":[{"c":2,"d":3}]}"#), digest(r#" { "b" : [{"d":3,"c":2}], "a":1 }"#));
         for other in [r#"{"a":1,"b":[{"c":2,"d":"3"}]}"#, r#"{"a":1}"#, r#"{"a":1,"b":[]}"#, ""] {
             assert_ne!(digest(r#"{"a":1,"b":[{"c":2,"d":3}]}"#), digest(other), "{other}");
@@ -161,7 +177,7 @@ mod tests {
             for value in values {
                 headers.append("idempotency-key", HeaderValue::from_static(value));
             }
-            RequestKey::of(&headers, "t", "/p", b"{}").map(|key| key.is_some())
+            IdempotencyKey::from_headers(&headers, "t", "/p", b"{}").map(|key| key.is_some())
         };
         assert!(!check(&[]).unwrap());
         assert!(check(&["0b8f3c1e-4a6e"]).unwrap());

@@ -13,25 +13,25 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
-use super::Api;
-use super::houses::off_thread;
-use super::problem::Problem;
-use super::reply::{json, reply};
+use super::ApiState;
+use super::error::ApiError;
+use super::hosts::run_blocking;
+use super::json::{json_response, response_with};
 use super::routes::read_body;
 use crate::page;
-use crate::tokens::PAGE_TIME;
+use crate::tokens::PAGE_TOKEN_LIFETIME;
 
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+const PAGE_CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Code {
+struct LoginBody {
     code: String,
 }
 
 #[derive(Debug, Serialize)]
-struct LoggedIn {
+struct LoginResponse {
     token: String,
     name: String,
     scopes: Vec<&'static str>,
@@ -40,41 +40,42 @@ struct LoggedIn {
 }
 
 /// Exchanges a code for a token.
-pub(super) async fn login(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    let client = api.door.check_source(request.headers(), request.extensions())?;
+pub(super) async fn exchange_code(State(api): State<Arc<ApiState>>, request: Request) -> Result<Response, ApiError> {
+    let client = api.auth.check_source(request.headers(), request.extensions())?;
     let (parts, body) = request.into_parts();
-    let Code { code } = read_body(&parts.headers, &api.door.read_login(client, body).await?)?;
+    let LoginBody { code } = read_body(&parts.headers, &api.auth.read_login(client, body).await?)?;
     let tokens = api.tokens.clone();
-    let made = off_thread(move || tokens.redeem(&code).map_err(|error| Problem::internal(error.to_string()))).await?;
+    let made =
+        run_blocking(move || tokens.redeem(&code).map_err(|error| ApiError::internal(error.to_string()))).await?;
     let Some((token, owner)) = made else {
-        return Err(Problem::stranger(
+        return Err(ApiError::unauthorized(
             "this link was used already, or is too old; `ringfence token link` makes another",
         ));
     };
     let scopes = owner.scopes.iter().map(|scope| scope.name()).collect();
-    let until = humantime::format_rfc3339_seconds(SystemTime::now() + PAGE_TIME).to_string();
-    let answer = LoggedIn { token, name: owner.name.to_string(), scopes, until };
-    Ok(json(StatusCode::OK, &answer))
+    let until = humantime::format_rfc3339_seconds(SystemTime::now() + PAGE_TOKEN_LIFETIME).to_string();
+    let answer = LoginResponse { token, name: owner.name.to_string(), scopes, until };
+    Ok(json_response(StatusCode::OK, &answer))
 }
 
-pub(super) async fn page(State(api): State<Arc<Api>>, request: Request) -> Result<Response, Problem> {
-    serve(&api, &request, "index.html")
+pub(super) async fn index_page(State(api): State<Arc<ApiState>>, request: Request) -> Result<Response, ApiError> {
+    serve_asset(&api, &request, "index.html")
 }
 
 pub(super) async fn asset(
-    State(api): State<Arc<Api>>,
+    State(api): State<Arc<ApiState>>,
     Path(name): Path<String>,
     request: Request,
-) -> Result<Response, Problem> {
-    serve(&api, &request, &name)
+) -> Result<Response, ApiError> {
+    serve_asset(&api, &request, &name)
 }
 
-fn serve(api: &Api, request: &Request, name: &str) -> Result<Response, Problem> {
-    api.door.check_source(request.headers(), request.extensions())?;
-    let asset = page::asset(name).ok_or_else(|| Problem::missing("the page has no such part"))?;
-    let mut response = reply(StatusCode::OK, asset.content_type, Body::from(asset.bytes));
+fn serve_asset(api: &ApiState, request: &Request, name: &str) -> Result<Response, ApiError> {
+    api.auth.check_source(request.headers(), request.extensions())?;
+    let asset = page::asset(name).ok_or_else(|| ApiError::not_found("the page has no such part"))?;
+    let mut response = response_with(StatusCode::OK, asset.content_type, Body::from(asset.bytes));
     let headers = response.headers_mut();
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_CSP));
     headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(response)

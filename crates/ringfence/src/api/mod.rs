@@ -7,19 +7,19 @@
 //! Not here: the Model Context Protocol, which the same server speaks (`mcp/`).
 
 mod approvals;
+mod auth;
 mod calls;
-mod door;
-mod elsewhere;
+mod changes;
+mod error;
 mod events;
-mod facts;
 mod feed;
 mod health;
-mod houses;
+mod history;
+mod hosts;
 mod idempotency;
+mod inspection;
+mod json;
 mod login;
-mod person;
-mod problem;
-mod reply;
 mod routes;
 mod runs;
 mod sessions;
@@ -33,33 +33,33 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::Method;
 use axum::routing::{get, post};
-use ringfence_kernel::{AuditSink, Scope};
+use ringfence_kernel::{AuditSink, AuthScope};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use self::door::Door;
-use self::feed::Feed;
-use self::houses::{Houses, Waits};
-use self::problem::Problem;
-use self::routes::{Line, Need, Routes};
-use self::runs::Runs;
-use self::sessions::Sittings;
-use crate::config::{Environment, Flags, Settings};
-use crate::mcp::ENVELOPE;
-use crate::pasts::Pasts;
+use self::auth::ApiAuthLayer;
+use self::error::ApiError;
+use self::feed::EventFeed;
+use self::hosts::{DeferringApprover, HostPool};
+use self::routes::{AccessRequirement, Route, RouteTable};
+use self::runs::ApiRuns;
+use self::sessions::ApiSessions;
+use crate::app::AppError;
+use crate::config::{AppSettings, CliFlags, Environment};
+use crate::mcp::ENVELOPE_BYTES;
 use crate::request_rate::RequestRate;
 use crate::request_source::SourceCheck;
 use crate::session_owners::SessionOwners;
 use crate::store::SqliteStore;
+use crate::taint::TokenTaint;
 use crate::token_slots::TokenSlots;
 use crate::tokens::Tokens;
-use crate::wire::WireError;
 
 /// What the API is made from.
 #[derive(Debug)]
 pub(crate) struct Ingredients {
-    pub(crate) flags: Flags,
+    pub(crate) flags: CliFlags,
     pub(crate) environment: Environment,
     pub(crate) tokens: Tokens,
     /// How long a call waits for a person before its caller is told to come again.
@@ -71,58 +71,58 @@ pub(crate) struct Ingredients {
 /// What is there before anybody listens: the feed that every host of the server tells, and what tokens have been through.
 #[derive(Debug)]
 pub(crate) struct Before {
-    feed: Feed,
-    pasts: Pasts,
+    feed: EventFeed,
+    taint: TokenTaint,
     rate: RequestRate,
-    ingredients: Ingredients,
+    config: Ingredients,
 }
 
 /// The state of the API.
 #[derive(Debug)]
-struct Api {
-    door: Door,
+struct ApiState {
+    auth: ApiAuthLayer,
     tokens: Tokens,
-    houses: Houses,
-    feed: Feed,
-    waits: Waits,
-    pasts: Pasts,
-    sittings: Sittings,
-    runs: Runs,
+    hosts: HostPool,
+    feed: EventFeed,
+    approver: DeferringApprover,
+    taint: TokenTaint,
+    sessions: ApiSessions,
+    runs: ApiRuns,
     streams: TokenSlots,
     store: Arc<SqliteStore>,
     state: PathBuf,
     program: PathBuf,
     /// After so many noes in a row a session is paused.
-    pause_after: u64,
+    pause_after_denials: u64,
     stop: CancellationToken,
-    counts: Counts,
+    counts: RequestCounts,
     document: Value,
 }
 
 /// What the metrics say of requests.
 #[derive(Debug, Default)]
-struct Counts {
+struct RequestCounts {
     requests: AtomicU64,
     failures: AtomicU64,
 }
 
 /// The routes of the API, and what goes on beside them until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct ApiService {
     pub(crate) router: Router,
-    watching: JoinHandle<()>,
+    watcher: JoinHandle<()>,
 }
 
-impl Drop for Opened {
+impl Drop for ApiService {
     fn drop(&mut self) {
-        self.watching.abort();
+        self.watcher.abort();
     }
 }
 
 impl Before {
-    pub(crate) fn new(ingredients: Ingredients) -> Self {
-        let rate = RequestRate::new(ingredients.rate);
-        Self { feed: Feed::new(), pasts: Pasts::default(), rate, ingredients }
+    pub(crate) fn new(config: Ingredients) -> Self {
+        let rate = RequestRate::new(config.rate);
+        Self { feed: EventFeed::new(), taint: TokenTaint::default(), rate, config }
     }
 
     /// What a host of the same server tells its records.
@@ -131,8 +131,8 @@ impl Before {
     }
 
     /// What the tokens of the same server have been through.
-    pub(crate) fn pasts(&self) -> Pasts {
-        self.pasts.clone()
+    pub(crate) fn taint(&self) -> TokenTaint {
+        self.taint.clone()
     }
 
     /// Whose the sessions of the same server are.
@@ -148,82 +148,96 @@ impl Before {
     /// Opens the API, for requests from where they may come.
     pub(crate) async fn open(
         self,
-        settings: &Settings,
+        settings: &AppSettings,
         source: SourceCheck,
         stop: CancellationToken,
-    ) -> Result<Opened, WireError> {
-        let Self { feed, pasts, rate, ingredients } = self;
+    ) -> Result<ApiService, AppError> {
+        let Self { feed, taint: pasts, rate, config: ingredients } = self;
         let Ingredients { flags, environment, tokens, wait, .. } = ingredients;
-        let longest = usize::try_from(settings.limits.argument_bytes.saturating_add(ENVELOPE)).unwrap_or(usize::MAX);
-        let (waits, program) = (Waits::new(wait), environment.program.clone());
+        let longest =
+            usize::try_from(settings.limits.argument_bytes.saturating_add(ENVELOPE_BYTES)).unwrap_or(usize::MAX);
+        let (waits, program) = (DeferringApprover::new(wait), environment.program.clone());
         let (router, document) = routes().finish();
-        let api = Arc::new(Api {
-            door: Door::new(tokens.clone(), source, longest, rate),
+        let api = Arc::new(ApiState {
+            auth: ApiAuthLayer::new(tokens.clone(), source, longest, rate),
             tokens,
-            houses: Houses::new(flags, environment, feed.clone(), waits.clone())?,
+            hosts: HostPool::new(flags, environment, feed.clone(), waits.clone())?,
             feed,
-            waits,
-            pasts,
-            sittings: Sittings::new(),
-            runs: Runs::new(),
-            streams: events::streams(),
+            approver: waits,
+            taint: pasts,
+            sessions: ApiSessions::new(),
+            runs: ApiRuns::new(),
+            streams: events::stream_slots(),
             store: Arc::new(SqliteStore::new(&settings.state)),
             state: settings.state.clone(),
             program,
-            pause_after: settings.limits.denials_in_a_row,
+            pause_after_denials: settings.limits.denials_in_a_row,
             stop: stop.clone(),
-            counts: Counts::default(),
+            counts: RequestCounts::default(),
             document,
         });
         // What cannot be opened again now is not lost: it is still in the store.
-        let _ = api.reopen().await;
-        let _ = api.know_runs().await;
+        let _ = api.restore_sessions().await;
+        let _ = api.restore_runs().await;
         let ending = Arc::clone(&api);
         tokio::spawn(async move {
             stop.cancelled().await;
-            ending.sittings.cancel_all();
+            ending.sessions.cancel_all();
             ending.runs.cancel_all();
         });
         let watching = tokio::spawn(Arc::clone(&api).watch_requests());
         let router = router
-            .route("/healthz", get(health::alive))
-            .route("/readyz", get(health::ready))
-            .route("/v1/openapi.json", get(health::document))
-            .route("/v1/login", post(login::login))
-            .route("/", get(login::page))
+            .route("/healthz", get(health::liveness))
+            .route("/readyz", get(health::readiness))
+            .route("/v1/openapi.json", get(health::openapi_document))
+            .route("/v1/login", post(login::exchange_code))
+            .route("/", get(login::index_page))
             .route("/page/{*name}", get(login::asset))
-            .fallback(|| async { Problem::missing("there is nothing here; `GET /v1/openapi.json` says what there is") })
+            .fallback(|| async {
+                ApiError::not_found("there is nothing here; `GET /v1/openapi.json` says what there is")
+            })
             .with_state(api);
-        Ok(Opened { router, watching })
+        Ok(ApiService { router, watcher: watching })
     }
 }
 
 /// Every path under `/v1` that wants a token.
-fn routes() -> Routes {
-    let get = |path, need, summary| Line::new(Method::GET, path, need, summary);
-    let post = |path, need, summary| Line::new(Method::POST, path, need, summary);
-    let delete = |path, need, summary| Line::new(Method::DELETE, path, need, summary);
-    let (token, call) = (Need::Token, Need::Scope(Scope::Call));
-    let (approve, undo, admin) = (Need::Scope(Scope::Approve), Need::Scope(Scope::Undo), Need::Scope(Scope::Admin));
-    let in_charge = Need::OneOf(&[Scope::Approve, Scope::Admin]);
-    Routes::new()
-        .json(get("/v1/me", token, "Who you are here"), facts::me)
-        .json(get("/v1/tools", token, "The tools of a dialect"), facts::tools)
-        .json(post("/v1/sessions", call, "Begin a session").created(), sessions::begin)
+fn routes() -> RouteTable {
+    let get = |path, need, summary| Route::new(Method::GET, path, need, summary);
+    let post = |path, need, summary| Route::new(Method::POST, path, need, summary);
+    let delete = |path, need, summary| Route::new(Method::DELETE, path, need, summary);
+    let (token, call) = (AccessRequirement::Token, AccessRequirement::Scope(AuthScope::Call));
+    let (approve, undo, admin) = (
+        AccessRequirement::Scope(AuthScope::Approve),
+        AccessRequirement::Scope(AuthScope::Undo),
+        AccessRequirement::Scope(AuthScope::Admin),
+    );
+    let in_charge = AccessRequirement::OneOf(&[AuthScope::Approve, AuthScope::Admin]);
+    RouteTable::new()
+        .json(get("/v1/me", token, "Who you are here"), inspection::token_info)
+        .json(get("/v1/tools", token, "The tools of a dialect"), inspection::tools)
+        .json(post("/v1/sessions", call, "Begin a session").created(), sessions::create)
         .json(get("/v1/sessions", token, "The sessions that you may see"), sessions::list)
         .json(get("/v1/sessions/{session}", token, "One session"), sessions::show)
         .json(delete("/v1/sessions/{session}", token, "End a session, and what it is doing"), sessions::end)
         .json(post("/v1/sessions/{session}/calls", call, "Make one call"), calls::call)
-        .json(post("/v1/sessions/{session}/calls/resume", call, "Go on with a call that was put off"), calls::go_on)
+        .json(post("/v1/sessions/{session}/calls/resume", call, "Go on with a call that was put off"), calls::resume)
         .json(post("/v1/sessions/{session}/calls/{call}/cancel", call, "Cancel a call"), calls::cancel)
-        .json(post("/v1/sessions/{session}/messages", call, "Make the calls of a message, in order"), calls::message)
+        .json(
+            post("/v1/sessions/{session}/messages", call, "Make the calls of a message, in order"),
+            calls::run_message,
+        )
         .json(post("/v1/sessions/{session}/resume", approve, "Let a paused session ask again"), approvals::resume)
-        .other(
+        .non_json(
             get("/v1/sessions/{session}/events", token, "What happens in a session"),
             "text/event-stream",
-            events::of_session,
+            events::session_events,
         )
-        .other(get("/v1/events", token, "What happens, as far as you may hear of it"), "text/event-stream", events::all)
+        .non_json(
+            get("/v1/events", token, "What happens, as far as you may hear of it"),
+            "text/event-stream",
+            events::all_events,
+        )
         .json(get("/v1/approvals", approve, "The requests that wait for a person"), approvals::list)
         .json(get("/v1/approvals/{request}", approve, "One request"), approvals::show)
         .json(
@@ -233,29 +247,29 @@ fn routes() -> Routes {
         .json(post("/v1/approvals/{request}", approve, "Answer a request; the first answer counts"), approvals::answer)
         .json(get("/v1/grants", admin, "What was allowed for good"), approvals::grants)
         .json(delete("/v1/grants/{grant}", admin, "Take a grant back"), approvals::revoke)
-        .json(get("/v1/changes", undo, "The changes of a workspace, the newest first"), person::changes)
-        .json(get("/v1/changes/{change}", undo, "What one change did"), person::change)
-        .json(post("/v1/undo", undo, "Take changes back"), person::undo)
-        .json(post("/v1/redo", undo, "Bring back what an undo took back"), person::redo)
-        .json(get("/v1/files", Need::Person, "The entries of a directory"), person::files)
-        .json(get("/v1/files/text", Need::Person, "A file as text"), person::text)
-        .other(
-            get("/v1/files/raw", Need::Person, "A file's bytes, to be saved"),
+        .json(get("/v1/changes", undo, "The changes of a workspace, the newest first"), changes::changes)
+        .json(get("/v1/changes/{change}", undo, "What one change did"), changes::change)
+        .json(post("/v1/undo", undo, "Take changes back"), changes::undo)
+        .json(post("/v1/redo", undo, "Bring back what an undo took back"), changes::redo)
+        .json(get("/v1/files", AccessRequirement::Person, "The entries of a directory"), changes::files)
+        .json(get("/v1/files/text", AccessRequirement::Person, "A file as text"), changes::file_text)
+        .non_json(
+            get("/v1/files/raw", AccessRequirement::Person, "A file's bytes, to be saved"),
             "application/octet-stream",
-            person::raw,
+            changes::raw_file,
         )
-        .json(get("/v1/history", Need::Person, "The sessions of other fronts"), elsewhere::list)
-        .json(get("/v1/history/{session}", Need::Person, "What was said in one of them"), elsewhere::show)
-        .json(post("/v1/runs", call, "Let the agent work on a prompt").created(), runs::begin)
+        .json(get("/v1/history", AccessRequirement::Person, "The sessions of other fronts"), history::list)
+        .json(get("/v1/history/{session}", AccessRequirement::Person, "What was said in one of them"), history::show)
+        .json(post("/v1/runs", call, "Let the agent work on a prompt").created(), runs::create)
         .json(get("/v1/runs", token, "The runs that you may see"), runs::list)
         .json(get("/v1/runs/{run}", token, "One run"), runs::show)
         .json(post("/v1/runs/{run}/cancel", call, "Cancel a run, and what it is doing"), runs::cancel)
         .json(post("/v1/runs/{run}/resume", call, "Go on with a run that is over"), runs::resume)
-        .other(get("/v1/runs/{run}/events", token, "What happens in a run"), "text/event-stream", runs::events)
-        .json(get("/v1/audit", in_charge, "Records of the audit log"), facts::records)
-        .json(get("/v1/audit/verify", in_charge, "Check the audit log's chain"), facts::check)
-        .json(get("/v1/policy", in_charge, "Every rule, in the order in which they decide"), facts::rules)
-        .json(post("/v1/policy/explain", in_charge, "What would be decided about a call"), facts::explain)
-        .json(get("/v1/doctor", in_charge, "Which walls stand on this machine"), facts::walls)
-        .other(get("/metrics", token, "Figures for Prometheus"), "text/plain; version=0.0.4", health::metrics)
+        .non_json(get("/v1/runs/{run}/events", token, "What happens in a run"), "text/event-stream", runs::events)
+        .json(get("/v1/audit", in_charge, "Records of the audit log"), inspection::audit_records)
+        .json(get("/v1/audit/verify", in_charge, "Check the audit log's chain"), inspection::verify_audit)
+        .json(get("/v1/policy", in_charge, "Every rule, in the order in which they decide"), inspection::policy)
+        .json(post("/v1/policy/explain", in_charge, "What would be decided about a call"), inspection::explain)
+        .json(get("/v1/doctor", in_charge, "Which walls stand on this machine"), inspection::isolation)
+        .non_json(get("/metrics", token, "Figures for Prometheus"), "text/plain; version=0.0.4", health::metrics)
 }

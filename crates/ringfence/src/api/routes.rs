@@ -12,56 +12,56 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
-use ringfence_kernel::{Assurance, Scope};
+use ringfence_kernel::{Assurance, AuthScope};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::Api;
-use super::door::check_json;
-use super::idempotency::RequestKey;
-use super::problem::{ErrorBody, Problem};
-use super::reply;
+use super::ApiState;
+use super::auth::check_json;
+use super::error::{ApiError, ApiErrorBody};
+use super::idempotency::IdempotencyKey;
+use super::json;
 use crate::token_slots::SlotPermit;
-use crate::tokens::Owner;
+use crate::tokens::TokenIdentity;
 
 /// What it takes to be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Need {
+pub(super) enum AccessRequirement {
     /// Any token.
     Token,
-    Scope(Scope),
+    Scope(AuthScope),
     /// Any of these.
-    OneOf(&'static [Scope]),
+    OneOf(&'static [AuthScope]),
     /// A page that a person opened.
     Person,
 }
 
-impl Need {
-    fn check(self, who: &Owner) -> Result<(), Problem> {
+impl AccessRequirement {
+    fn check(self, who: &TokenIdentity) -> Result<(), ApiError> {
         let (may, what) = match self {
             Self::Token => return Ok(()),
-            Self::Scope(scope) => (who.may(scope), scope.name().to_owned()),
+            Self::Scope(scope) => (who.has_scope(scope), scope.name().to_owned()),
             Self::OneOf(scopes) => {
                 let names: Vec<&str> = scopes.iter().map(|scope| scope.name()).collect();
-                (scopes.iter().any(|scope| who.may(*scope)), names.join("` or `"))
+                (scopes.iter().any(|scope| who.has_scope(*scope)), names.join("` or `"))
             }
             Self::Person => {
-                return match who.assurance == Assurance::Person && who.may(Scope::Admin) {
+                return match who.assurance == Assurance::Person && who.has_scope(AuthScope::Admin) {
                     true => Ok(()),
-                    false => Err(Problem::forbidden("this is for a person at ringfence's own page")),
+                    false => Err(ApiError::forbidden("this is for a person at ringfence's own page")),
                 };
             }
         };
         match may {
             true => Ok(()),
-            false => Err(Problem::forbidden(format!("`{}` has no token for `{what}`", who.name))),
+            false => Err(ApiError::forbidden(format!("`{}` has no token for `{what}`", who.name))),
         }
     }
 
-    fn said(self) -> String {
+    fn describe_access(self) -> String {
         match self {
             Self::Token => "Needs any token.".to_owned(),
             Self::Scope(scope) => format!("Needs a token with the scope `{}`.", scope.name()),
@@ -76,18 +76,18 @@ impl Need {
 
 /// One path and method.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct Route {
     pub(super) method: Method,
     pub(super) path: &'static str,
-    pub(super) need: Need,
+    pub(super) access: AccessRequirement,
     /// Of what goes well.
     pub(super) status: StatusCode,
     pub(super) summary: &'static str,
 }
 
-impl Line {
-    pub(super) fn new(method: Method, path: &'static str, need: Need, summary: &'static str) -> Self {
-        Self { method, path, need, status: StatusCode::OK, summary }
+impl Route {
+    pub(super) fn new(method: Method, path: &'static str, access: AccessRequirement, summary: &'static str) -> Self {
+        Self { method, path, access, status: StatusCode::OK, summary }
     }
 
     pub(super) fn created(self) -> Self {
@@ -97,38 +97,38 @@ impl Line {
 
 /// Who asks, and about what.
 #[derive(Debug)]
-pub(super) struct Visit {
-    pub(super) who: Owner,
+pub(super) struct ApiRequestContext {
+    pub(super) identity: TokenIdentity,
     /// What stands in the path in place of its names, in their order.
-    names: Vec<String>,
+    path_params: Vec<String>,
     pub(super) headers: HeaderMap,
     /// What makes it do nothing again when it is sent again.
-    key: Option<RequestKey>,
+    idempotency_key: Option<IdempotencyKey>,
 }
 
-impl Visit {
-    pub(super) fn name(&self, index: usize) -> &str {
-        self.names.get(index).map_or("", String::as_str)
+impl ApiRequestContext {
+    pub(super) fn path_param(&self, index: usize) -> &str {
+        self.path_params.get(index).map_or("", String::as_str)
     }
 }
 
 /// A request that says nothing more.
 #[derive(Debug, Default, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Nothing {}
+pub(super) struct EmptyRequest {}
 
 /// An answer that says nothing more.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct Done {}
+pub(super) struct EmptyResponse {}
 
 /// The paths so far.
-pub(super) struct Routes {
-    methods: BTreeMap<&'static str, (MethodRouter<Arc<Api>>, Vec<Method>)>,
+pub(super) struct RouteTable {
+    methods: BTreeMap<&'static str, (MethodRouter<Arc<ApiState>>, Vec<Method>)>,
     schemas: SchemaGenerator,
     document: BTreeMap<&'static str, Map<String, Value>>,
 }
 
-impl Routes {
+impl RouteTable {
     pub(super) fn new() -> Self {
         let settings = SchemaSettings::draft2020_12().with(|settings| {
             settings.definitions_path = "/components/schemas".into();
@@ -138,47 +138,47 @@ impl Routes {
     }
 
     /// A path that takes JSON (or a query, where there is no body) and gives JSON.
-    pub(super) fn json<A, R, H, F>(mut self, line: Line, handler: H) -> Self
+    pub(super) fn json<A, R, H, F>(mut self, line: Route, handler: H) -> Self
     where
         A: DeserializeOwned + JsonSchema + Send + 'static,
         R: Serialize + JsonSchema + 'static,
-        H: Fn(Arc<Api>, Visit, A) -> F + Clone + Send + Sync + 'static,
-        F: Future<Output = Result<R, Problem>> + Send + 'static,
+        H: Fn(Arc<ApiState>, ApiRequestContext, A) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Result<R, ApiError>> + Send + 'static,
     {
         let reply_schema = self.schemas.subschema_for::<R>();
         self.describe::<A>(&line, json!({"application/json": {"schema": reply_schema}}));
         let status = line.status;
-        self.raw(line, move |api, visit, asked: A| {
+        self.add_handler(line, move |api, visit, asked: A| {
             let answering = handler(api, visit, asked);
-            async move { answering.await.map(|value| reply::json(status, &value)) }
+            async move { answering.await.map(|value| json::json_response(status, &value)) }
         })
     }
 
     /// A path whose answer is no JSON.
-    pub(super) fn other<A, H, F>(mut self, line: Line, content_type: &'static str, handler: H) -> Self
+    pub(super) fn non_json<A, H, F>(mut self, line: Route, content_type: &'static str, handler: H) -> Self
     where
         A: DeserializeOwned + JsonSchema + Send + 'static,
-        H: Fn(Arc<Api>, Visit, A) -> F + Clone + Send + Sync + 'static,
-        F: Future<Output = Result<Response, Problem>> + Send + 'static,
+        H: Fn(Arc<ApiState>, ApiRequestContext, A) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Result<Response, ApiError>> + Send + 'static,
     {
         self.describe::<A>(&line, json!({content_type: {}}));
-        self.raw(line, handler)
+        self.add_handler(line, handler)
     }
 
-    fn raw<A, H, F>(mut self, line: Line, handler: H) -> Self
+    fn add_handler<A, H, F>(mut self, line: Route, handler: H) -> Self
     where
         A: DeserializeOwned + Send + 'static,
-        H: Fn(Arc<Api>, Visit, A) -> F + Clone + Send + Sync + 'static,
-        F: Future<Output = Result<Response, Problem>> + Send + 'static,
+        H: Fn(Arc<ApiState>, ApiRequestContext, A) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Result<Response, ApiError>> + Send + 'static,
     {
-        let (need, method) = (line.need, line.method);
-        let serve = move |State(api): State<Arc<Api>>, names: RawPathParams, request: Request| {
+        let (need, method) = (line.access, line.method);
+        let serve = move |State(api): State<Arc<ApiState>>, names: RawPathParams, request: Request| {
             let handler = handler.clone();
             let names = names.iter().map(|(_, value)| value.to_owned()).collect();
             async move {
                 let served = async {
-                    let (mut visit, asked, place) = enter(&api, need, names, request).await?;
-                    let key = visit.key.take();
+                    let (mut visit, asked, place) = admit(&api, need, names, request).await?;
+                    let key = visit.idempotency_key.take();
                     let answering = handler(Arc::clone(&api), visit, asked);
                     match key {
                         Some(key) => {
@@ -186,12 +186,12 @@ impl Routes {
                                 let _place = place;
                                 answering.await
                             };
-                            api.answer_once(key, answering).await
+                            api.run_once(key, answering).await
                         }
                         None => answering.await,
                     }
                 };
-                let response = served.await.unwrap_or_else(|problem: Problem| {
+                let response = served.await.unwrap_or_else(|problem: ApiError| {
                     if problem.status().is_server_error() {
                         api.counts.failures.fetch_add(1, Ordering::Relaxed);
                     }
@@ -209,17 +209,17 @@ impl Routes {
     }
 
     /// The router, and the document that describes it.
-    pub(super) fn finish(mut self) -> (Router<Arc<Api>>, Value) {
+    pub(super) fn finish(mut self) -> (Router<Arc<ApiState>>, Value) {
         let mut router = Router::new();
         for (path, (methods, names)) in std::mem::take(&mut self.methods) {
             let names = names.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
             let refuse = move || {
                 let names = names.clone();
-                async move { Problem::method(names) }
+                async move { ApiError::method_not_allowed(names) }
             };
             router = router.route(path, methods.fallback(refuse));
         }
-        let _ = self.schemas.subschema_for::<ErrorBody>();
+        let _ = self.schemas.subschema_for::<ApiErrorBody>();
         let mut schemas = self.schemas.take_definitions(true);
         schemas.values_mut().for_each(without_boolean_schemas);
         let document = json!({
@@ -241,14 +241,14 @@ impl Routes {
         (router, document)
     }
 
-    fn describe<A: JsonSchema + DeserializeOwned>(&mut self, line: &Line, content: Value) {
-        let mut parameters: Vec<Value> = names_in(line.path)
+    fn describe<A: JsonSchema + DeserializeOwned>(&mut self, line: &Route, content: Value) {
+        let mut parameters: Vec<Value> = path_params_in(line.path)
             .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "minLength": 1}}))
             .collect();
         let takes_body = takes_body(&line.method);
         let mut operation = json!({
             "summary": line.summary,
-            "description": line.need.said(),
+            "description": line.access.describe_access(),
             "operationId": operation_id(line),
         });
         if takes_body {
@@ -271,7 +271,7 @@ impl Routes {
         let error = json!({"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}});
         let mut responses = Map::new();
         responses.insert(line.status.as_str().to_owned(), json!({"description": "It went well.", "content": content}));
-        for (status, said) in PROBLEMS {
+        for (status, said) in ERROR_RESPONSES {
             responses.insert((*status).to_owned(), json!({"description": said, "content": error}));
         }
         operation["responses"] = json!(responses);
@@ -280,7 +280,7 @@ impl Routes {
 }
 
 /// What can be said in place of an answer, on every path.
-const PROBLEMS: &[(&str, &str)] = &[
+const ERROR_RESPONSES: &[(&str, &str)] = &[
     ("400", "The request is not one that could be meant."),
     ("401", "There is no token, or it is not known."),
     ("403", "The token is not good for this."),
@@ -300,11 +300,11 @@ fn takes_body(method: &Method) -> bool {
     *method == Method::POST || *method == Method::PUT
 }
 
-fn names_in(path: &'static str) -> impl Iterator<Item = &'static str> {
+fn path_params_in(path: &'static str) -> impl Iterator<Item = &'static str> {
     path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
 }
 
-fn operation_id(line: &Line) -> String {
+fn operation_id(line: &Route) -> String {
     let words = line.path.split('/').filter(|word| !word.is_empty() && *word != "v1");
     let words: Vec<&str> = words.map(|word| word.trim_matches(['{', '}'])).collect();
     format!("{}_{}", line.method.as_str().to_lowercase(), words.join("_").replace('.', "_"))
@@ -339,8 +339,8 @@ fn query_parameters(schema: &Schema) -> Vec<Value> {
 
 /// Makes schemas of what takes any value objects: generators of clients do not know the others.
 fn without_boolean_schemas(schema: &mut Value) {
-    const OF_ONE: [&str; 3] = ["items", "not", "contains"];
-    const OF_MANY: [&str; 3] = ["anyOf", "oneOf", "allOf"];
+    const ITEM_PATHS: [&str; 3] = ["items", "not", "contains"];
+    const LIST_PATHS: [&str; 3] = ["anyOf", "oneOf", "allOf"];
     if *schema == Value::Bool(true) {
         *schema = json!({});
     }
@@ -350,8 +350,10 @@ fn without_boolean_schemas(schema: &mut Value) {
             ("properties" | "$defs" | "patternProperties", Value::Object(each)) => {
                 each.values_mut().for_each(without_boolean_schemas);
             }
-            (name, Value::Array(each)) if OF_MANY.contains(&name) => each.iter_mut().for_each(without_boolean_schemas),
-            (name, value) if OF_ONE.contains(&name) => without_boolean_schemas(value),
+            (name, Value::Array(each)) if LIST_PATHS.contains(&name) => {
+                each.iter_mut().for_each(without_boolean_schemas)
+            }
+            (name, value) if ITEM_PATHS.contains(&name) => without_boolean_schemas(value),
             ("additionalProperties", value) if value.is_object() => without_boolean_schemas(value),
             _ => {}
         }
@@ -359,39 +361,43 @@ fn without_boolean_schemas(schema: &mut Value) {
 }
 
 /// Lets a request in, and reads it.
-async fn enter<A: DeserializeOwned>(
-    api: &Api,
-    need: Need,
+async fn admit<A: DeserializeOwned>(
+    api: &ApiState,
+    need: AccessRequirement,
     names: Vec<String>,
     request: Request,
-) -> Result<(Visit, A, SlotPermit), Problem> {
-    api.door.check_source(request.headers(), request.extensions())?;
-    let who = api.door.know(request.headers(), request.extensions()).await?;
+) -> Result<(ApiRequestContext, A, SlotPermit), ApiError> {
+    api.auth.check_source(request.headers(), request.extensions())?;
+    let who = api.auth.authenticate(request.headers(), request.extensions()).await?;
     need.check(&who)?;
-    let place = api.door.place(&who)?;
+    let place = api.auth.request_slot(&who)?;
     let (parts, body) = request.into_parts();
     let mut key = None;
     let asked = if takes_body(&parts.method) {
-        let body = api.door.read(&who, body).await?;
-        key = RequestKey::of(&parts.headers, &who.id, parts.uri.path(), &body)?;
+        let body = api.auth.read(&who, body).await?;
+        key = IdempotencyKey::from_headers(&parts.headers, &who.id, parts.uri.path(), &body)?;
         read_body(&parts.headers, &body)?
     } else {
-        Query::<A>::try_from_uri(&parts.uri).map_err(|rejected| Problem::bad(rejected.body_text()))?.0
+        Query::<A>::try_from_uri(&parts.uri).map_err(|rejected| ApiError::bad_request(rejected.body_text()))?.0
     };
-    Ok((Visit { who, names, headers: parts.headers, key }, asked, place))
+    Ok((
+        ApiRequestContext { identity: who, path_params: names, headers: parts.headers, idempotency_key: key },
+        asked,
+        place,
+    ))
 }
 
-pub(super) fn read_body<A: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<A, Problem> {
+pub(super) fn read_body<A: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<A, ApiError> {
     let body = if body.is_empty() { b"{}" } else { body };
     let said = headers.get(CONTENT_TYPE).and_then(|said| said.to_str().ok()).unwrap_or("application/json");
     let is_json = said.split(';').next().is_some_and(|said| said.trim().eq_ignore_ascii_case("application/json"));
     if !is_json {
-        return Err(Problem::no_json());
+        return Err(ApiError::unsupported_media_type());
     }
     check_json(body)?;
     // A list of values in the order of fields would be read as well, and nobody means that.
     if body.trim_ascii_start().first() != Some(&b'{') {
-        return Err(Problem::bad("the body is no JSON object"));
+        return Err(ApiError::bad_request("the body is no JSON object"));
     }
-    serde_json::from_slice(body).map_err(|error| Problem::bad(error.to_string()))
+    serde_json::from_slice(body).map_err(|error| ApiError::bad_request(error.to_string()))
 }

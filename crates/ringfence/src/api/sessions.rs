@@ -9,39 +9,39 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use ringfence_kernel::{Assurance, Bit, Dialect, Principal, Scope, Session};
+use ringfence_kernel::{Assurance, AuthScope, Dialect, Principal, Session, Taint};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::sync::{Mutex as Line, MutexGuard as Turn};
 use tokio_util::sync::CancellationToken;
 
-use super::Api;
-use super::feed::News;
-use super::houses::{Which, off_thread};
-use super::problem::Problem;
-use super::routes::{Nothing, Visit};
+use super::ApiState;
+use super::error::ApiError;
+use super::feed::FeedItem;
+use super::hosts::{HostKey, run_blocking};
+use super::routes::{ApiRequestContext, EmptyRequest};
+use crate::app::App;
 use crate::limits_config::LimitKeys;
 use crate::lock::lock;
 use crate::session_owners::SessionOwnership;
-use crate::store::Shelf;
+use crate::store::ApiTable;
 use crate::token_slots::{SlotLimits, SlotPermit, TokenSlots, heaviest_token};
-use crate::tokens::{Owner, secret};
-use crate::wire::Wired;
+use crate::tokens::{TokenIdentity, new_secret};
 
 /// Sessions that are open at once.
-const SESSIONS: SlotLimits = SlotLimits { per_token: 256, total: 1024, reserved: 128 };
+const SESSION_SLOTS: SlotLimits = SlotLimits { per_token: 256, total: 1024, reserved: 128 };
 
 /// Sessions that are over and still listed.
-const MOST_ENDED: usize = 256;
+const MAX_ENDED: usize = 256;
 
 /// Characters of a label.
-const LONGEST_LABEL: usize = 200;
+const MAX_LABEL_CHARS: usize = 200;
 
 /// What a session is to be like.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub(super) struct NewSession {
+pub(super) struct NewSessionBody {
     /// A workspace that the user declared; `main` where nothing is said.
     workspace: Option<String>,
     /// `standard`, `miniclaw` or `crewagent`.
@@ -84,7 +84,7 @@ pub(super) struct SessionList {
 
 /// What is kept of a session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Kept {
+struct StoredSession {
     view: SessionView,
     /// The id of the token that it belongs to.
     owner: String,
@@ -93,39 +93,39 @@ struct Kept {
 
 /// A session, and what goes with it.
 #[derive(Debug)]
-pub(super) struct Sitting {
-    kept: Mutex<Kept>,
+pub(super) struct ApiSession {
+    stored: Mutex<StoredSession>,
     pub(super) session: Arc<Session>,
-    pub(super) wired: Arc<Wired>,
+    pub(super) app: Arc<App>,
     /// The calls that are under way.
     calls: Mutex<HashMap<String, CancellationToken>>,
     /// Held by a call that may change something.
     changes: Line<()>,
-    count: AtomicU64,
+    call_count: AtomicU64,
     _owner: SessionOwnership,
     _slot: SlotPermit,
 }
 
-impl Sitting {
+impl ApiSession {
     /// Waits until no call that came before may still change something. At once where this one only reads.
-    pub(super) async fn turn(&self, tool: &str) -> Option<Turn<'_, ()>> {
-        let only_reads = self.session.catalog.get(tool).is_none_or(|tool| tool.effect.only_reads());
+    pub(super) async fn change_lock(&self, tool: &str) -> Option<Turn<'_, ()>> {
+        let only_reads = self.session.catalog.get(tool).is_none_or(|tool| tool.capabilities.is_read_only());
         if only_reads { None } else { Some(self.changes.lock().await) }
     }
 
-    pub(super) fn next_call(&self) -> String {
-        format!("call-{}", self.count.fetch_add(1, Ordering::Relaxed) + 1)
+    pub(super) fn next_call_id(&self) -> String {
+        format!("call-{}", self.call_count.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// Enters a call. Nothing where one of this id is under way.
-    pub(super) fn enter(self: &Arc<Self>, call: &str) -> Option<Entered> {
+    pub(super) fn register_call(self: &Arc<Self>, call: &str) -> Option<ApiCallGuard> {
         let cancel = CancellationToken::new();
         let mut calls = lock(&self.calls);
         if calls.contains_key(call) {
             return None;
         }
         calls.insert(call.to_owned(), cancel.clone());
-        Some(Entered { sitting: Arc::clone(self), call: call.to_owned(), cancel })
+        Some(ApiCallGuard { session: Arc::clone(self), call: call.to_owned(), cancel })
     }
 
     /// Cancels a call. False where none of this id is under way.
@@ -138,44 +138,44 @@ impl Sitting {
     }
 
     fn view(&self) -> SessionView {
-        lock(&self.kept).view.clone()
+        lock(&self.stored).view.clone()
     }
 
-    fn is_over(&self) -> bool {
-        lock(&self.kept).view.ended.is_some()
+    fn is_ended(&self) -> bool {
+        lock(&self.stored).view.ended.is_some()
     }
 
-    fn is_of(&self, who: &Owner) -> bool {
-        lock(&self.kept).owner == *who.id
+    fn is_owned_by(&self, who: &TokenIdentity) -> bool {
+        lock(&self.stored).owner == *who.id
     }
 }
 
 /// A call that is under way, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Entered {
-    sitting: Arc<Sitting>,
+pub(super) struct ApiCallGuard {
+    session: Arc<ApiSession>,
     call: String,
     pub(super) cancel: CancellationToken,
 }
 
-impl Drop for Entered {
+impl Drop for ApiCallGuard {
     fn drop(&mut self) {
-        lock(&self.sitting.calls).remove(&self.call);
+        lock(&self.session.calls).remove(&self.call);
     }
 }
 
 /// Every session, by its id.
 #[derive(Debug)]
-pub(super) struct Sittings {
+pub(super) struct ApiSessions {
     slots: TokenSlots,
-    open: Mutex<BTreeMap<String, Arc<Sitting>>>,
+    open: Mutex<BTreeMap<String, Arc<ApiSession>>>,
     /// Those that are over, the oldest first.
-    ended: Mutex<Vec<Kept>>,
+    ended: Mutex<Vec<StoredSession>>,
 }
 
-impl Sittings {
+impl ApiSessions {
     pub(super) fn new() -> Self {
-        Self { slots: TokenSlots::new(SESSIONS), open: Mutex::default(), ended: Mutex::default() }
+        Self { slots: TokenSlots::new(SESSION_SLOTS), open: Mutex::default(), ended: Mutex::default() }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -186,63 +186,72 @@ impl Sittings {
         lock(&self.open).values().for_each(|sitting| sitting.cancel_all());
     }
 
-    fn find(&self, id: &str) -> Option<Arc<Sitting>> {
+    fn find(&self, id: &str) -> Option<Arc<ApiSession>> {
         lock(&self.open).get(id).cloned()
     }
 }
 
-impl Api {
+impl ApiState {
     /// Opens again what was open when the server stopped. A session whose workspace is no longer declared is over.
-    pub(super) async fn reopen(self: &Arc<Self>) -> Result<(), Problem> {
+    pub(super) async fn restore_sessions(self: &Arc<Self>) -> Result<(), ApiError> {
         let api = Arc::clone(self);
-        let kept = off_thread(move || Ok(api.store.kept(Shelf::Sessions)?)).await?;
+        let kept = run_blocking(move || Ok(api.store.records(ApiTable::Sessions)?)).await?;
         for body in kept {
-            let Ok(kept) = serde_json::from_str::<Kept>(&body) else { continue };
+            let Ok(kept) = serde_json::from_str::<StoredSession>(&body) else { continue };
             if kept.view.ended.is_some() {
-                lock(&self.sittings.ended).push(kept);
+                lock(&self.sessions.ended).push(kept);
                 continue;
             }
             let id = kept.view.id.clone();
-            let slot = self.sittings.slots.take_again(&kept.owner);
-            match self.sit(kept.clone(), slot).await {
+            let slot = self.sessions.slots.acquire_existing(&kept.owner);
+            match self.open_session(kept.clone(), slot).await {
                 Ok(sitting) => {
-                    Bit::ALL.into_iter().for_each(|bit| sitting.session.bits.raise(bit));
-                    lock(&self.sittings.open).insert(id, sitting);
+                    Taint::ALL.into_iter().for_each(|bit| sitting.session.taint.add(bit));
+                    lock(&self.sessions.open).insert(id, sitting);
                 }
-                Err(_) => self.close(kept).await?,
+                Err(_) => self.close_session(kept).await?,
             }
         }
         Ok(())
     }
 
-    async fn sit(&self, kept: Kept, slot: SlotPermit) -> Result<Arc<Sitting>, Problem> {
+    async fn open_session(&self, kept: StoredSession, slot: SlotPermit) -> Result<Arc<ApiSession>, ApiError> {
         let view = &kept.view;
-        let which = Which {
+        let which = HostKey {
             workspace: view.workspace.clone(),
-            dialect: Dialect::named(&view.dialect),
+            dialect: Dialect::from_name(&view.dialect),
             agent: view.agent.clone(),
             run: view.run.clone(),
         };
-        let wired = self.houses.agent(which).await?;
+        let wired = self.hosts.agent_host(which).await?;
         let model = &wired.session;
         let keys: LimitKeys = serde_json::from_value(Value::Object(kept.limits.clone()))
-            .map_err(|error| Problem::bad(format!("limits: {error}")))?;
+            .map_err(|error| ApiError::bad_request(format!("limits: {error}")))?;
         let session = Arc::new(Session {
-            limits: model.limits.tightened(&keys.over(&model.limits)),
-            bits: self.pasts.of(&kept.owner, &wired.directory),
-            ..model.like(&view.id, Principal::agent(&view.principal))
+            limits: model.limits.tightened(&keys.apply_to(&model.limits)),
+            taint: self.taint.for_token(&kept.owner, &wired.workspace_id),
+            ..model.for_principal(&view.id, Principal::agent(&view.principal))
         });
         let _owner = self.feed.owners().register(&session, &kept.owner);
         let (calls, changes, count) = Default::default();
-        Ok(Arc::new(Sitting { kept: Mutex::new(kept), session, wired, calls, changes, count, _owner, _slot: slot }))
+        Ok(Arc::new(ApiSession {
+            stored: Mutex::new(kept),
+            session,
+            app: wired,
+            calls,
+            changes,
+            call_count: count,
+            _owner,
+            _slot: slot,
+        }))
     }
 
-    async fn close(&self, mut kept: Kept) -> Result<(), Problem> {
+    async fn close_session(&self, mut kept: StoredSession) -> Result<(), ApiError> {
         kept.view.ended.get_or_insert_with(now);
-        self.keep(&kept).await?;
-        let mut ended = lock(&self.sittings.ended);
+        self.store_session(&kept).await?;
+        let mut ended = lock(&self.sessions.ended);
         ended.push(kept);
-        if ended.len() > MOST_ENDED {
+        if ended.len() > MAX_ENDED {
             let owner = heaviest_token(ended.iter().map(|kept| kept.owner.as_str())).map(str::to_owned);
             if let Some(oldest) = ended.iter().position(|kept| owner.as_ref() == Some(&kept.owner)) {
                 ended.remove(oldest);
@@ -251,56 +260,66 @@ impl Api {
         Ok(())
     }
 
-    async fn keep(&self, kept: &Kept) -> Result<(), Problem> {
+    async fn store_session(&self, kept: &StoredSession) -> Result<(), ApiError> {
         let (store, id) = (Arc::clone(&self.store), kept.view.id.clone());
-        let body = serde_json::to_string(kept).map_err(|_| Problem::internal("the session cannot be written"))?;
-        off_thread(move || Ok(store.keep(Shelf::Sessions, &id, &body, MOST_ENDED)?)).await
+        let body = serde_json::to_string(kept).map_err(|_| ApiError::internal("the session cannot be written"))?;
+        run_blocking(move || Ok(store.save_record(ApiTable::Sessions, &id, &body, MAX_ENDED)?)).await
     }
 
     /// An open session of whoever asks.
-    pub(super) fn sitting(&self, visit: &Visit) -> Result<Arc<Sitting>, Problem> {
-        let id = visit.name(0);
-        let theirs = self.sittings.find(id).filter(|sitting| sitting.is_of(&visit.who));
+    pub(super) fn session_for(&self, visit: &ApiRequestContext) -> Result<Arc<ApiSession>, ApiError> {
+        let id = visit.path_param(0);
+        let theirs = self.sessions.find(id).filter(|sitting| sitting.is_owned_by(&visit.identity));
         if let Some(sitting) = theirs {
             return Ok(sitting);
         }
-        let is_over = |kept: &Kept| kept.view.id == id && kept.owner == *visit.who.id;
-        match lock(&self.sittings.ended).iter().any(is_over) {
-            true => Err(Problem::gone("this session is over; begin another")),
-            false => Err(no_session()),
+        let is_over = |kept: &StoredSession| kept.view.id == id && kept.owner == *visit.identity.id;
+        match lock(&self.sessions.ended).iter().any(is_over) {
+            true => Err(ApiError::gone("this session is over; begin another")),
+            false => Err(session_not_found()),
         }
     }
 
     /// Tells of a session that began or ended.
-    fn tell_of(&self, Kept { view, owner, .. }: &Kept) {
+    fn publish_session(&self, StoredSession { view, owner, .. }: &StoredSession) {
         let (session, owner) = (Some(view.id.as_str()), Some(owner.as_str()));
-        self.feed.tell(News { kind: "session", session, owner, data: json!({"session": view}), contents: Value::Null });
+        self.feed.publish(FeedItem {
+            kind: "session",
+            session,
+            owner,
+            data: json!({"session": view}),
+            contents: Value::Null,
+        });
     }
 }
 
 /// What a session of another token is to whoever asks: not there.
-fn no_session() -> Problem {
-    Problem::missing("you have no session of that id; `GET /v1/sessions` lists those that there are")
+fn session_not_found() -> ApiError {
+    ApiError::not_found("you have no session of that id; `GET /v1/sessions` lists those that there are")
 }
 
-pub(super) async fn begin(api: Arc<Api>, visit: Visit, new: NewSession) -> Result<SessionView, Problem> {
-    if let Some(name) = new.dialect.as_deref().filter(|name| Dialect::named(name).is_none()) {
-        return Err(Problem::bad(format!("there is no dialect `{}`", &name[..name.floor_char_boundary(40)])));
+pub(super) async fn create(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    new: NewSessionBody,
+) -> Result<SessionView, ApiError> {
+    if let Some(name) = new.dialect.as_deref().filter(|name| Dialect::from_name(name).is_none()) {
+        return Err(ApiError::bad_request(format!("there is no dialect `{}`", &name[..name.floor_char_boundary(40)])));
     }
-    if new.label.as_ref().is_some_and(|label| label.chars().count() > LONGEST_LABEL) {
-        return Err(Problem::bad(format!("a label has up to {LONGEST_LABEL} characters")));
+    if new.label.as_ref().is_some_and(|label| label.chars().count() > MAX_LABEL_CHARS) {
+        return Err(ApiError::bad_request(format!("a label has up to {MAX_LABEL_CHARS} characters")));
     }
-    let full = || format!("too many sessions are open; a token may have {}", SESSIONS.per_token);
-    let slot = api.sittings.slots.take(&visit.who).ok_or_else(|| Problem::too_many(full()))?;
-    let (owner, name) = (visit.who.id.to_string(), visit.who.name.to_string());
+    let full = || format!("too many sessions are open; a token may have {}", SESSION_SLOTS.per_token);
+    let slot = api.sessions.slots.acquire(&visit.identity).ok_or_else(|| ApiError::too_many_requests(full()))?;
+    let (owner, name) = (visit.identity.id.to_string(), visit.identity.name.to_string());
     let mut view = SessionView {
-        id: format!("api-{}", &secret("").map_err(|error| Problem::internal(error.to_string()))?[..20]),
-        workspace: new.workspace.unwrap_or_else(|| super::houses::MAIN.to_owned()),
+        id: format!("api-{}", &new_secret("").map_err(|error| ApiError::internal(error.to_string()))?[..20]),
+        workspace: new.workspace.unwrap_or_else(|| super::hosts::MAIN_WORKSPACE.to_owned()),
         dialect: new.dialect.unwrap_or_default(),
         agent: new.agent,
         run: new.run,
         // A person who calls by hand is asked like everybody: by another name, they can answer.
-        principal: match visit.who.assurance {
+        principal: match visit.identity.assurance {
             Assurance::Person => format!("by hand, {name}"),
             _ => name,
         },
@@ -309,24 +328,31 @@ pub(super) async fn begin(api: Arc<Api>, visit: Visit, new: NewSession) -> Resul
         ended: None,
         paused: false,
     };
-    let kept = Kept { view: view.clone(), owner: owner.clone(), limits: new.limits.clone() };
-    let sitting = api.sit(kept, slot).await?;
+    let kept = StoredSession { view: view.clone(), owner: owner.clone(), limits: new.limits.clone() };
+    let sitting = api.open_session(kept, slot).await?;
     view.dialect = sitting.session.dialect.name().to_owned();
     view.agent = sitting.session.agent.clone();
-    let kept = Kept { view: view.clone(), owner, limits: new.limits };
-    *lock(&sitting.kept) = kept.clone();
-    api.keep(&kept).await?;
-    lock(&api.sittings.open).insert(view.id.clone(), sitting);
-    api.tell_of(&kept);
+    let kept = StoredSession { view: view.clone(), owner, limits: new.limits };
+    *lock(&sitting.stored) = kept.clone();
+    api.store_session(&kept).await?;
+    lock(&api.sessions.open).insert(view.id.clone(), sitting);
+    api.publish_session(&kept);
     Ok(view)
 }
 
-pub(super) async fn list(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<SessionList, Problem> {
-    let sees_all = visit.who.may(Scope::Approve) || visit.who.may(Scope::Admin);
-    let open: Vec<Arc<Sitting>> = lock(&api.sittings.open).values().cloned().collect();
-    let open = open.into_iter().filter(|sitting| sees_all || sitting.is_of(&visit.who)).map(|sitting| sitting.view());
-    let ended = lock(&api.sittings.ended).clone();
-    let ended = ended.into_iter().filter(|kept| sees_all || kept.owner == *visit.who.id).map(|kept| kept.view);
+pub(super) async fn list(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    _: EmptyRequest,
+) -> Result<SessionList, ApiError> {
+    let sees_all = visit.identity.has_scope(AuthScope::Approve) || visit.identity.has_scope(AuthScope::Admin);
+    let open: Vec<Arc<ApiSession>> = lock(&api.sessions.open).values().cloned().collect();
+    let open = open
+        .into_iter()
+        .filter(|sitting| sees_all || sitting.is_owned_by(&visit.identity))
+        .map(|sitting| sitting.view());
+    let ended = lock(&api.sessions.ended).clone();
+    let ended = ended.into_iter().filter(|kept| sees_all || kept.owner == *visit.identity.id).map(|kept| kept.view);
     let mut sessions: Vec<SessionView> = open.chain(ended).collect();
     sessions.sort_by(|a, b| b.created.cmp(&a.created));
     let paused = api.paused().await?;
@@ -336,29 +362,38 @@ pub(super) async fn list(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<Sess
     Ok(SessionList { sessions })
 }
 
-pub(super) async fn show(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<SessionView, Problem> {
-    let id = visit.name(0).to_owned();
-    let all = list(api, visit, Nothing {}).await?.sessions;
-    all.into_iter().find(|session| session.id == id).ok_or_else(no_session)
+pub(super) async fn show(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    _: EmptyRequest,
+) -> Result<SessionView, ApiError> {
+    let id = visit.path_param(0).to_owned();
+    let all = list(api, visit, EmptyRequest {}).await?.sessions;
+    all.into_iter().find(|session| session.id == id).ok_or_else(session_not_found)
 }
 
-pub(super) async fn end(api: Arc<Api>, visit: Visit, _: Nothing) -> Result<SessionView, Problem> {
-    let id = visit.name(0);
-    let may = |sitting: &Arc<Sitting>| sitting.is_of(&visit.who) || visit.who.may(Scope::Admin);
-    let Some(sitting) = api.sittings.find(id).filter(may) else {
-        return Err(api.sitting(&visit).err().unwrap_or_else(no_session));
+pub(super) async fn end(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    _: EmptyRequest,
+) -> Result<SessionView, ApiError> {
+    let id = visit.path_param(0);
+    let may =
+        |sitting: &Arc<ApiSession>| sitting.is_owned_by(&visit.identity) || visit.identity.has_scope(AuthScope::Admin);
+    let Some(sitting) = api.sessions.find(id).filter(may) else {
+        return Err(api.session_for(&visit).err().unwrap_or_else(session_not_found));
     };
-    if sitting.is_over() {
+    if sitting.is_ended() {
         return Ok(sitting.view());
     }
-    lock(&sitting.kept).view.ended = Some(now());
-    let kept = lock(&sitting.kept).clone();
+    lock(&sitting.stored).view.ended = Some(now());
+    let kept = lock(&sitting.stored).clone();
     sitting.cancel_all();
-    let (host, session) = (sitting.wired.host.clone(), id.to_owned());
-    off_thread(move || Ok(host.withdraw_requests(&session)?)).await?;
-    api.close(kept.clone()).await?;
-    lock(&api.sittings.open).remove(id);
-    api.tell_of(&kept);
+    let (host, session) = (sitting.app.host.clone(), id.to_owned());
+    run_blocking(move || Ok(host.withdraw_requests(&session)?)).await?;
+    api.close_session(kept.clone()).await?;
+    lock(&api.sessions.open).remove(id);
+    api.publish_session(&kept);
     Ok(sitting.view())
 }
 

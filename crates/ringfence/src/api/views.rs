@@ -12,24 +12,24 @@ use serde_json::{Map, Value};
 
 /// A value that is documented as a `T`.
 #[derive(Debug)]
-pub(super) struct Documented<T> {
+pub(super) struct DocumentedValue<T> {
     value: Value,
-    documented: PhantomData<fn() -> T>,
+    schema: PhantomData<fn() -> T>,
 }
 
-impl<T> From<Value> for Documented<T> {
+impl<T> From<Value> for DocumentedValue<T> {
     fn from(value: Value) -> Self {
-        Self { value, documented: PhantomData }
+        Self { value, schema: PhantomData }
     }
 }
 
-impl<T> Serialize for Documented<T> {
+impl<T> Serialize for DocumentedValue<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.value.serialize(serializer)
     }
 }
 
-impl<T: JsonSchema> JsonSchema for Documented<T> {
+impl<T: JsonSchema> JsonSchema for DocumentedValue<T> {
     fn schema_name() -> Cow<'static, str> {
         T::schema_name()
     }
@@ -213,7 +213,7 @@ pub(super) struct GrantView {
 /// A record of the audit log. Which other fields it has depends on `event`.
 #[derive(Debug, JsonSchema)]
 #[expect(dead_code, reason = "it is the type of a document")]
-pub(super) struct AuditRecord {
+pub(super) struct AuditRecordView {
     /// When it was written, where the record is of an event.
     ts: Option<String>,
     session: Option<String>,

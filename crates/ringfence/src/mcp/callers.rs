@@ -7,48 +7,48 @@ use rmcp::RoleServer;
 use rmcp::service::Peer;
 use tokio_util::sync::CancellationToken;
 
-use super::client::Client;
-use super::news::News;
+use super::client_info::McpClientInfo;
+use super::progress::ProgressSender;
 
 /// Who made a call, and waits for it.
 #[derive(Clone, Debug)]
-pub(super) struct Caller {
-    pub(super) client: Client,
+pub(super) struct McpCaller {
+    pub(super) client: McpClientInfo,
     pub(super) peer: Peer<RoleServer>,
     /// For what there is to say meanwhile.
-    pub(super) news: News,
+    pub(super) progress: ProgressSender,
     /// Told when the client closed the connection.
-    pub(super) gone: CancellationToken,
+    pub(super) closed: CancellationToken,
 }
 
 /// All of them, by session and call.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Callers(Arc<Mutex<HashMap<(String, String), Caller>>>);
+pub(super) struct McpCallers(Arc<Mutex<HashMap<(String, String), McpCaller>>>);
 
 /// Keeps a caller among them until it is dropped.
 #[derive(Debug)]
-pub(super) struct Entered {
-    callers: Callers,
+pub(super) struct McpCallerGuard {
+    callers: McpCallers,
     key: (String, String),
 }
 
-impl Callers {
-    pub(super) fn enter(&self, session: &str, call: &str, caller: Caller) -> Entered {
+impl McpCallers {
+    pub(super) fn register(&self, session: &str, call: &str, caller: McpCaller) -> McpCallerGuard {
         let key = (session.to_owned(), call.to_owned());
         self.lock().insert(key.clone(), caller);
-        Entered { callers: self.clone(), key }
+        McpCallerGuard { callers: self.clone(), key }
     }
 
-    pub(super) fn find(&self, session: &str, call: &str) -> Option<Caller> {
+    pub(super) fn find(&self, session: &str, call: &str) -> Option<McpCaller> {
         self.lock().get(&(session.to_owned(), call.to_owned())).cloned()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), Caller>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), McpCaller>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Entered {
+impl Drop for McpCallerGuard {
     fn drop(&mut self) {
         self.callers.lock().remove(&self.key);
     }

@@ -12,18 +12,18 @@ use ringfence_fs::yaml_mapping;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::builtin_tools::{BuiltinToolState, advice, tool_states};
 use super::jsonc;
-use super::own_tools::{ToolState, advice, tool_states};
-use super::settings_file::{Untouched, look};
+use super::settings_file::{SettingsFileError, read_text};
 use crate::config::Environment;
 
 /// What our entry is called.
-pub(super) const NAME: &str = "ringfence";
+pub(super) const ENTRY_NAME: &str = "ringfence";
 
 /// A client that is known well enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Client {
+pub(crate) enum McpClientApp {
     ClaudeCode,
     Codex,
     Crush,
@@ -36,7 +36,7 @@ pub(crate) enum Client {
 
 /// Where clients look for their settings.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Places<'a> {
+pub(crate) struct SettingsDirs<'a> {
     pub(crate) workspace: Option<&'a Path>,
     pub(crate) home: Option<&'a Path>,
     /// Where programs of this user keep their config.
@@ -45,8 +45,8 @@ pub(crate) struct Places<'a> {
     pub(crate) system: Option<&'a Path>,
 }
 
-impl<'a> Places<'a> {
-    pub(crate) fn of(environment: &'a Environment, workspace: Option<&'a Path>) -> Self {
+impl<'a> SettingsDirs<'a> {
+    pub(crate) fn from_environment(environment: &'a Environment, workspace: Option<&'a Path>) -> Self {
         // Ours is one among those of others.
         let config = environment.config.as_deref().and_then(Path::parent);
         let system = environment.managed.parent();
@@ -56,7 +56,7 @@ impl<'a> Places<'a> {
 
 /// How a file of settings is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub(super) enum SettingsFormat {
     Json,
     Toml,
     Yaml,
@@ -65,7 +65,7 @@ pub(super) enum Format {
 /// What is known of a client's own tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Gate {
+pub(crate) enum BypassState {
     Open,
     Closed,
     /// The settings do not say.
@@ -74,9 +74,9 @@ pub(crate) enum Gate {
 
 /// A client that has our entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Found {
-    pub(crate) client: Client,
-    pub(crate) own_tools: Gate,
+pub(crate) struct DetectedClient {
+    pub(crate) client: McpClientApp,
+    pub(crate) own_tools: BypassState,
     /// Those that are still on.
     pub(crate) on: Vec<&'static str>,
     /// Settings files that are there and cannot be read.
@@ -88,8 +88,8 @@ pub(crate) struct Found {
 }
 
 /// The clients whose settings name us, for this workspace or for all.
-pub(crate) fn find(places: Places<'_>) -> Vec<Found> {
-    Client::value_variants().iter().filter_map(|client| client.found(places)).collect()
+pub(crate) fn detect_clients(places: SettingsDirs<'_>) -> Vec<DetectedClient> {
+    McpClientApp::value_variants().iter().filter_map(|client| client.detect(places)).collect()
 }
 
 /// Whose file an entry is put into.
@@ -101,17 +101,19 @@ pub(super) enum EntryScope {
     User,
 }
 
-impl Client {
-    pub(super) fn format(self) -> Format {
+impl McpClientApp {
+    pub(super) fn format(self) -> SettingsFormat {
         match self {
-            Self::Codex => Format::Toml,
-            Self::Goose => Format::Yaml,
-            Self::ClaudeCode | Self::Crush | Self::Gemini | Self::Opencode | Self::Vscode | Self::Zed => Format::Json,
+            Self::Codex => SettingsFormat::Toml,
+            Self::Goose => SettingsFormat::Yaml,
+            Self::ClaudeCode | Self::Crush | Self::Gemini | Self::Opencode | Self::Vscode | Self::Zed => {
+                SettingsFormat::Json
+            }
         }
     }
 
     /// The key under which this client has its servers.
-    pub(super) fn servers(self) -> &'static str {
+    pub(super) fn servers_key(self) -> &'static str {
         match self {
             Self::ClaudeCode | Self::Gemini => "mcpServers",
             Self::Codex => "mcp_servers",
@@ -130,7 +132,7 @@ impl Client {
     }
 
     /// The files that may have our entry. It is put into the first.
-    pub(super) fn files(self, places: Places<'_>) -> Vec<PathBuf> {
+    pub(super) fn entry_files(self, places: SettingsDirs<'_>) -> Vec<PathBuf> {
         let workspace = |name: &str| places.workspace.map(|directory| directory.join(name));
         let home = |name: &str| places.home.map(|directory| directory.join(name));
         let config = |name: &str| places.config.map(|directory| directory.join(name));
@@ -155,13 +157,14 @@ impl Client {
     }
 
     /// Every file that this client merges into the settings of its own tools.
-    fn layers(self, places: Places<'_>) -> Vec<PathBuf> {
+    fn settings_layers(self, places: SettingsDirs<'_>) -> Vec<PathBuf> {
         let workspace = |name: &str| places.workspace.map(|directory| directory.join(name));
         let home = |name: &str| places.home.map(|directory| directory.join(name));
         let system = |name: &str| places.system.map(|directory| directory.join(name));
         let more = match self {
             Self::ClaudeCode => {
-                let managed = system("claude-code/managed-settings.d").map(|directory| entries(&directory, "json"));
+                let managed =
+                    system("claude-code/managed-settings.d").map(|directory| files_with_ending(&directory, "json"));
                 let own = [
                     workspace(".claude/settings.json"),
                     workspace(".claude/settings.local.json"),
@@ -177,16 +180,16 @@ impl Client {
             Self::Opencode => return opencode_layers(places),
             Self::Vscode | Self::Zed => Vec::new(),
         };
-        self.files(places).into_iter().chain(more.into_iter().flatten()).collect()
+        self.entry_files(places).into_iter().chain(more.into_iter().flatten()).collect()
     }
 
-    fn found(self, places: Places<'_>) -> Option<Found> {
-        let entries = self.files(places).into_iter().filter_map(|file| self.read(&file)?.ok());
-        if !entries.into_iter().any(|settings| self.names_us(&settings, places)) {
+    fn detect(self, places: SettingsDirs<'_>) -> Option<DetectedClient> {
+        let entries = self.entry_files(places).into_iter().filter_map(|file| self.read(&file)?.ok());
+        if !entries.into_iter().any(|settings| self.has_our_entry(&settings, places)) {
             return None;
         }
         let (mut layers, mut unread) = (Vec::new(), Vec::new());
-        for file in self.layers(places) {
+        for file in self.settings_layers(places) {
             match self.read(&file) {
                 Some(Ok(settings)) => layers.push(settings),
                 Some(Err(name)) => unread.push(name),
@@ -194,24 +197,24 @@ impl Client {
             }
         }
         let states = tool_states(self, &layers);
-        let with = |wanted: ToolState| {
+        let with = |wanted: BuiltinToolState| {
             let states = states.iter().flatten().filter(move |(_, state)| *state == wanted);
             states.map(|(tool, _)| *tool).collect::<Vec<_>>()
         };
-        let own_tools = match (with(ToolState::On).is_empty(), with(ToolState::Unknown).is_empty()) {
-            (false, _) => Gate::Open,
-            (true, true) if states.is_some() && unread.is_empty() => Gate::Closed,
-            (true, _) => Gate::Unknown,
+        let own_tools = match (with(BuiltinToolState::On).is_empty(), with(BuiltinToolState::Unknown).is_empty()) {
+            (false, _) => BypassState::Open,
+            (true, true) if states.is_some() && unread.is_empty() => BypassState::Closed,
+            (true, _) => BypassState::Unknown,
         };
-        let advice = (own_tools != Gate::Closed).then(|| advice(self));
-        Some(Found { client: self, own_tools, on: with(ToolState::On), unread, advice })
+        let advice = (own_tools != BypassState::Closed).then(|| advice(self));
+        Some(DetectedClient { client: self, own_tools, on: with(BuiltinToolState::On), unread, advice })
     }
 
     /// What a file says; its name, where it is there and cannot be read; nothing, where it is not.
     fn read(self, file: &Path) -> Option<Result<Value, String>> {
-        let text = match look(file) {
+        let text = match read_text(file) {
             Ok(text) => text,
-            Err(Untouched::Io(error))
+            Err(SettingsFileError::Io(error))
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
             {
                 return None;
@@ -222,24 +225,24 @@ impl Client {
         let value = match self.format() {
             // An agent of its own, with its settings above its text.
             _ if is_markdown => front_matter(&text).map(|settings| json!({"agent": {"own": settings}})),
-            Format::Json if text.trim().is_empty() => Some(json!({})),
-            Format::Json => jsonc::value(&text),
-            Format::Toml => text.parse::<toml::Table>().ok().and_then(|table| serde_json::to_value(table).ok()),
-            Format::Yaml if text.trim().is_empty() => Some(json!({})),
-            Format::Yaml => yaml_mapping(&text).map(Value::Object),
+            SettingsFormat::Json if text.trim().is_empty() => Some(json!({})),
+            SettingsFormat::Json => jsonc::parse_jsonc(&text),
+            SettingsFormat::Toml => text.parse::<toml::Table>().ok().and_then(|table| serde_json::to_value(table).ok()),
+            SettingsFormat::Yaml if text.trim().is_empty() => Some(json!({})),
+            SettingsFormat::Yaml => yaml_mapping(&text).map(Value::Object),
         };
         Some(value.ok_or_else(|| short_name(file)))
     }
 
-    fn names_us(self, settings: &Value, places: Places<'_>) -> bool {
-        let servers = &settings[self.servers()];
-        let is_there = |servers: &Value| servers.get(NAME).is_some();
+    fn has_our_entry(self, settings: &Value, places: SettingsDirs<'_>) -> bool {
+        let servers = &settings[self.servers_key()];
+        let is_there = |servers: &Value| servers.get(ENTRY_NAME).is_some();
         match self {
             // Clients of the second generation have another level.
             Self::Opencode => is_there(servers) || is_there(&servers["servers"]),
             Self::ClaudeCode => {
                 let workspace = places.workspace.and_then(Path::to_str).unwrap_or_default();
-                is_there(servers) || is_there(&settings["projects"][workspace][self.servers()])
+                is_there(servers) || is_there(&settings["projects"][workspace][self.servers_key()])
             }
             _ => is_there(servers),
         }
@@ -247,7 +250,7 @@ impl Client {
 }
 
 /// The directories from the workspace up to that of its repository.
-fn project_directories(places: Places<'_>) -> Vec<&Path> {
+fn project_directories(places: SettingsDirs<'_>) -> Vec<&Path> {
     let mut directories = Vec::new();
     for directory in places.workspace.into_iter().flat_map(Path::ancestors) {
         directories.push(directory);
@@ -260,18 +263,18 @@ fn project_directories(places: Places<'_>) -> Vec<&Path> {
 
 /// Codex reads `.codex` in the directories of the project and in the home; each has settings, and agents that the model can
 /// start, with settings of their own.
-fn codex_layers(places: Places<'_>) -> Vec<PathBuf> {
+fn codex_layers(places: SettingsDirs<'_>) -> Vec<PathBuf> {
     let above = project_directories(places).into_iter().chain(places.home).map(|directory| directory.join(".codex"));
     let mut files = Vec::new();
     for directory in above.chain(places.system.map(|system| system.join("codex"))) {
         files.extend(["config.toml", "managed_config.toml"].map(|name| directory.join(name)));
-        files.extend(entries(&directory.join("agents"), "toml"));
+        files.extend(files_with_ending(&directory.join("agents"), "toml"));
     }
     files
 }
 
 /// opencode reads the directories of the project, those of the user and of the machine; each has settings and agents.
-fn opencode_layers(places: Places<'_>) -> Vec<PathBuf> {
+fn opencode_layers(places: SettingsDirs<'_>) -> Vec<PathBuf> {
     let above = project_directories(places).into_iter();
     let mut directories: Vec<PathBuf> =
         above.flat_map(|directory| [directory.to_owned(), directory.join(".opencode")]).collect();
@@ -284,7 +287,8 @@ fn opencode_layers(places: Places<'_>) -> Vec<PathBuf> {
         // The others belong to somebody else, who may have files of that kind too.
         if directory.file_name().is_some_and(|name| name == ".opencode" || name == "opencode") {
             files.push(directory.join("config.json"));
-            let agents = ["agent", "agents", "mode", "modes"].map(|name| entries(&directory.join(name), "md"));
+            let agents =
+                ["agent", "agents", "mode", "modes"].map(|name| files_with_ending(&directory.join(name), "md"));
             files.extend(agents.into_iter().flatten());
         }
     }
@@ -292,7 +296,7 @@ fn opencode_layers(places: Places<'_>) -> Vec<PathBuf> {
 }
 
 /// The files of a directory with such an ending, in the order of their names.
-fn entries(directory: &Path, ending: &str) -> Vec<PathBuf> {
+fn files_with_ending(directory: &Path, ending: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut found: Vec<PathBuf> = entries.filter(|file| file.extension().is_some_and(|end| end == ending)).collect();
     found.sort();
@@ -321,10 +325,10 @@ mod tests {
 
     use clap::ValueEnum as _;
 
-    use super::{Client, Found, Gate, Places, find};
+    use super::{BypassState, DetectedClient, McpClientApp, SettingsDirs, detect_clients};
 
     /// Files of a home that is also the workspace, and what is found there. The machine's own are below `etc`.
-    fn found(files: &[(&str, &str)]) -> Vec<Found> {
+    fn found(files: &[(&str, &str)]) -> Vec<DetectedClient> {
         let directory = tempfile::tempdir().unwrap();
         for (name, text) in files {
             let file = directory.path().join("r/ws").join(name);
@@ -334,37 +338,42 @@ mod tests {
         let home = directory.path().join("r/ws");
         std::fs::create_dir_all(directory.path().join("r/.git")).unwrap();
         let (config, system) = (home.join(".config"), home.join("etc"));
-        find(Places { workspace: Some(&home), home: Some(&home), config: Some(&config), system: Some(&system) })
+        detect_clients(SettingsDirs {
+            workspace: Some(&home),
+            home: Some(&home),
+            config: Some(&config),
+            system: Some(&system),
+        })
     }
 
     #[track_caller]
-    fn check(client: Client, files: &[(&str, &str)], gate: Gate, on: &[&str]) {
+    fn check(client: McpClientApp, files: &[(&str, &str)], gate: BypassState, on: &[&str]) {
         let found = found(files);
         let [only] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!((only.client, only.own_tools, only.on.as_slice()), (client, gate, on), "{files:?}");
-        assert_eq!(only.advice.is_some(), gate != Gate::Closed);
+        assert_eq!(only.advice.is_some(), gate != BypassState::Closed);
     }
 
     /// A client of which nothing is turned off: everything that it has is on.
     #[track_caller]
-    fn all_of(client: Client, files: &[(&str, &str)]) -> Vec<&'static str> {
+    fn all_tools_on(client: McpClientApp, files: &[(&str, &str)]) -> Vec<&'static str> {
         let found = found(files);
         let [only] = found.as_slice() else { panic!("{found:?}") };
-        assert_eq!((only.client, only.own_tools), (client, Gate::Open));
+        assert_eq!((only.client, only.own_tools), (client, BypassState::Open));
         only.on.clone()
     }
 
     /// Whoever changes what a client acts on changes what goes through the fence.
     #[test]
     fn every_settings_file_of_a_client_is_protected() {
-        let places = Places {
+        let places = SettingsDirs {
             workspace: Some(Path::new("workspace")),
             home: Some(Path::new("home")),
             config: Some(Path::new("home/.config")),
             system: None,
         };
-        for client in Client::value_variants() {
-            for file in client.files(places).into_iter().chain(client.layers(places)) {
+        for client in McpClientApp::value_variants() {
+            for file in client.entry_files(places).into_iter().chain(client.settings_layers(places)) {
                 // Files of the user lie outside of a workspace, unless their home is one. Directories above have the same.
                 let name = file.strip_prefix("workspace").or_else(|_| file.strip_prefix("home")).unwrap_or(&file);
                 let name = name.to_str().unwrap();
@@ -379,53 +388,63 @@ mod tests {
         assert_eq!(found(&[]), []);
         assert_eq!(found(&[(".mcp.json", r#"{"mcpServers": {"other": {}}}"#), ("crush.json", "nonsense")]), []);
         let nowhere = Some(Path::new("/nowhere"));
-        assert_eq!(find(Places { workspace: None, home: None, config: nowhere, system: nowhere }), []);
+        assert_eq!(detect_clients(SettingsDirs { workspace: None, home: None, config: nowhere, system: nowhere }), []);
     }
 
     #[test]
     fn claude_code_is_closed_by_rules_that_deny_whole_tools() {
         let entry = (".mcp.json", r#"{"mcpServers": {"ringfence": {}}}"#);
-        let (client, rules) = (Client::ClaudeCode, ".claude/settings.json");
-        let all = all_of(client, &[entry]);
+        let (client, rules) = (McpClientApp::ClaudeCode, ".claude/settings.json");
+        let all = all_tools_on(client, &[entry]);
         assert!(["Bash", "EnterWorktree", "WebFetch", "WebSearch"].iter().all(|tool| all.contains(tool)), "{all:?}");
-        assert_eq!(all_of(client, &[(".claude.json", r#"{"mcpServers": {"ringfence": {}}}"#)]), all);
+        assert_eq!(all_tools_on(client, &[(".claude.json", r#"{"mcpServers": {"ringfence": {}}}"#)]), all);
         let denying = |tools: &[&str]| serde_json::json!({"permissions": {"deny": tools}}).to_string();
         let others: Vec<&str> = all.iter().copied().filter(|tool| *tool != "Bash").chain(["Bash(rm *)"]).collect();
         let some = denying(&others);
-        check(client, &[entry, (rules, &some)], Gate::Open, &["Bash"]);
+        check(client, &[entry, (rules, &some)], BypassState::Open, &["Bash"]);
         let bash = denying(&["Bash"]);
         for layer in [
             ".claude/settings.local.json",
             "etc/claude-code/managed-settings.json",
             "etc/claude-code/managed-settings.d/10-tools.json",
         ] {
-            check(client, &[entry, (rules, &some), (layer, &bash)], Gate::Closed, &[]);
-            check(client, &[entry, (rules, &some), (layer, &bash.replace("Bash", "Bash(*)"))], Gate::Closed, &[]);
-            check(client, &[entry, (rules, &denying(&all)), (layer, "{nonsense")], Gate::Unknown, &[]);
+            check(client, &[entry, (rules, &some), (layer, &bash)], BypassState::Closed, &[]);
+            check(
+                client,
+                &[entry, (rules, &some), (layer, &bash.replace("Bash", "Bash(*)"))],
+                BypassState::Closed,
+                &[],
+            );
+            check(client, &[entry, (rules, &denying(&all)), (layer, "{nonsense")], BypassState::Unknown, &[]);
         }
     }
 
     #[test]
     fn codex_is_closed_without_its_shell_and_with_a_workspace_that_it_asks_about() {
-        let (client, name) = (Client::Codex, ".codex/config.toml");
+        let (client, name) = (McpClientApp::Codex, ".codex/config.toml");
         let file = |more: &str| format!("{more}\n[mcp_servers.ringfence]\ncommand = \"x\"\n");
-        check(client, &[(name, &file(""))], Gate::Open, &["apply_patch", "shell", "view_image", "web_search"]);
+        check(client, &[(name, &file(""))], BypassState::Open, &["apply_patch", "shell", "view_image", "web_search"]);
         let keys = "sandbox_mode = \"read-only\"\nweb_search = \"disabled\"\n";
-        check(client, &[(name, &file(keys))], Gate::Open, &["shell", "view_image"]);
+        check(client, &[(name, &file(keys))], BypassState::Open, &["shell", "view_image"]);
         let off = format!("{keys}[features]\nshell_tool = false\nview_image = false");
-        check(client, &[(name, &file(&off))], Gate::Closed, &[]);
+        check(client, &[(name, &file(&off))], BypassState::Closed, &[]);
         let managed = "etc/codex/managed_config.toml";
-        check(client, &[(name, &file(&off)), (managed, "[features]\nshell_tool = true")], Gate::Open, &["shell"]);
+        check(
+            client,
+            &[(name, &file(&off)), (managed, "[features]\nshell_tool = true")],
+            BypassState::Open,
+            &["shell"],
+        );
         check(
             client,
             &[(name, &file(&off)), (managed, "sandbox_mode = \"workspace-write\"")],
-            Gate::Open,
+            BypassState::Open,
             &["apply_patch"],
         );
-        check(client, &[(name, &file(&off)), (managed, "nonsense")], Gate::Unknown, &[]);
+        check(client, &[(name, &file(&off)), (managed, "nonsense")], BypassState::Unknown, &[]);
         let profile = format!("profile = \"p\"\n{off}\n[profiles.p]\nsandbox_mode = \"danger-full-access\"");
-        check(client, &[(name, &file(&profile))], Gate::Open, &["apply_patch"]);
-        check(client, &[(name, &file(&format!("default_permissions = \"p\"\n{off}")))], Gate::Unknown, &[]);
+        check(client, &[(name, &file(&profile))], BypassState::Open, &["apply_patch"]);
+        check(client, &[(name, &file(&format!("default_permissions = \"p\"\n{off}")))], BypassState::Unknown, &[]);
         // Settings of the directories above, and of agents that the model can start.
         for (other, text, on) in [
             ("../.codex/config.toml", "[features]\nshell_tool = true", "shell"),
@@ -433,10 +452,10 @@ mod tests {
             ("../.codex/agents/own.toml", "web_search = \"live\"", "web_search"),
             ("../.codex/config.toml", "[features]\njs_repl = true", "shell"),
         ] {
-            check(client, &[(name, &file(&off)), (other, text)], Gate::Open, &[on]);
+            check(client, &[(name, &file(&off)), (other, text)], BypassState::Open, &[on]);
         }
         let named = format!("{off}\n[agents.own]\nconfig_file = \"/own.toml\"");
-        check(client, &[(name, &file(&named))], Gate::Unknown, &[]);
+        check(client, &[(name, &file(&named))], BypassState::Unknown, &[]);
     }
 
     #[test]
@@ -444,10 +463,10 @@ mod tests {
         let entry = r#"{"mcp": {"ringfence": {}}, "options": {"disabled_tools": ["bash", "edit", "multiedit", "write",
             "fetch", "agentic_fetch"]}}"#;
         let rest = ["download", "glob", "grep", "ls", "view"];
-        check(Client::Crush, &[("crush.json", entry)], Gate::Open, &rest);
+        check(McpClientApp::Crush, &[("crush.json", entry)], BypassState::Open, &rest);
         let more = r#"{"options": {"disabled_tools": ["download", "glob", "grep", "ls", "view"]}}"#;
         for layer in [".config/crush/crush.json", ".local/share/crush/crush.json"] {
-            check(Client::Crush, &[("crush.json", entry), (layer, more)], Gate::Closed, &[]);
+            check(McpClientApp::Crush, &[("crush.json", entry), (layer, more)], BypassState::Closed, &[]);
         }
     }
 
@@ -455,53 +474,53 @@ mod tests {
     fn gemini_cannot_be_closed_without_losing_our_tools_of_the_same_name() {
         let entry = |more: &str| format!(r#"{{"mcpServers": {{"ringfence": {{}}}}, {more} "x": 1}}"#);
         let name = ".gemini/settings.json";
-        let all = all_of(Client::Gemini, &[(name, &entry(""))]);
+        let all = all_tools_on(McpClientApp::Gemini, &[(name, &entry(""))]);
         let off = r#""tools": {"exclude": ["glob", "google_web_search", "grep_search", "invoke_agent",
             "read_many_files", "replace", "run_shell_command"]},"#;
         let left = ["list_directory", "read_file", "web_fetch", "write_file"];
-        check(Client::Gemini, &[(name, &entry(off))], Gate::Open, &left);
+        check(McpClientApp::Gemini, &[(name, &entry(off))], BypassState::Open, &left);
         assert!(left.iter().all(|tool| all.contains(tool)), "{all:?}");
     }
 
     #[test]
     fn goose_is_open_where_the_model_can_turn_extensions_on() {
         let file = |more: &str| format!("GOOSE_MODE: auto\nextensions:\n  ringfence:\n    enabled: true\n{more}");
-        let (client, name) = (Client::Goose, ".config/goose/config.yaml");
+        let (client, name) = (McpClientApp::Goose, ".config/goose/config.yaml");
         let on = ["analyze", "developer", "extensionmanager", "summon"];
-        check(client, &[(name, &file(""))], Gate::Open, &on);
+        check(client, &[(name, &file(""))], BypassState::Open, &on);
         let developer = "  developer:\n    enabled: false\n    type: builtin\n";
-        check(client, &[(name, &file(developer))], Gate::Open, &["analyze", "extensionmanager", "summon"]);
+        check(client, &[(name, &file(developer))], BypassState::Open, &["analyze", "extensionmanager", "summon"]);
         let off = on.map(|name| format!("  {name}: {{enabled: false, type: platform}}\n")).concat();
-        check(client, &[(name, &file(&off))], Gate::Closed, &[]);
+        check(client, &[(name, &file(&off))], BypassState::Closed, &[]);
         let other = format!("{off}  computercontroller: {{enabled: true}}\n");
-        check(client, &[(name, &file(&other))], Gate::Open, &["computercontroller"]);
+        check(client, &[(name, &file(&other))], BypassState::Open, &["computercontroller"]);
         let unknown = format!("{off}  brandnew: {{enabled: true, type: platform}}\n");
-        check(client, &[(name, &file(&unknown))], Gate::Unknown, &[]);
+        check(client, &[(name, &file(&unknown))], BypassState::Unknown, &[]);
         let system = ("etc/goose/config.yaml", "extensions:\n  developer: {enabled: true}\n");
-        check(client, &[(name, &file(&off)), system], Gate::Open, &["developer"]);
+        check(client, &[(name, &file(&off)), system], BypassState::Open, &["developer"]);
     }
 
     #[test]
     fn opencode_is_closed_by_rules_old_and_new() {
         let file = |more: &str| format!("{{// mine\n\"mcp\": {{\"ringfence\": {{}}}}, {more}}}");
-        let (client, name) = (Client::Opencode, "opencode.json");
-        let all = all_of(client, &[(name, &file(""))]);
+        let (client, name) = (McpClientApp::Opencode, "opencode.json");
+        let all = all_tools_on(client, &[(name, &file(""))]);
         let denied = r#""permission": {"*": "deny", "bash": {"*": "deny", "git *": "allow"}, "ringfence_*": "allow"}"#;
-        check(client, &[(name, &file(denied))], Gate::Open, &["bash"]);
+        check(client, &[(name, &file(denied))], BypassState::Open, &["bash"]);
         let each = serde_json::Value::from_iter(all.iter().map(|tool| (*tool, "deny")));
-        check(client, &[(name, &file(&format!("\"permission\": {each}")))], Gate::Closed, &[]);
+        check(client, &[(name, &file(&format!("\"permission\": {each}")))], BypassState::Closed, &[]);
         let old = serde_json::Value::from_iter(all.iter().map(|tool| (*tool, false)));
-        check(client, &[(name, &file(&format!("\"tools\": {old}")))], Gate::Open, &["edit"]);
+        check(client, &[(name, &file(&format!("\"tools\": {old}")))], BypassState::Open, &["edit"]);
         let new = r#"{"mcp": {"servers": {"ringfence": {}}}, "permissions": []}"#;
-        check(client, &[(name, new)], Gate::Unknown, &[]);
+        check(client, &[(name, new)], BypassState::Unknown, &[]);
     }
 
     /// The denial in one file holds only where no other one takes it away.
     #[test]
     fn opencode_is_open_where_any_layer_or_agent_allows_a_tool() {
-        let client = Client::Opencode;
+        let client = McpClientApp::Opencode;
         let entry = r#"{"mcp": {"ringfence": {}}, "permission": {"*": "deny", "ringfence_*": "allow"}}"#;
-        check(client, &[("opencode.json", entry)], Gate::Closed, &[]);
+        check(client, &[("opencode.json", entry)], BypassState::Closed, &[]);
         let bash = r#"{"permission": {"bash": "allow"}}"#;
         for layer in [
             "opencode.jsonc",
@@ -512,60 +531,65 @@ mod tests {
             ".config/opencode/config.json",
             "etc/opencode/opencode.json",
         ] {
-            check(client, &[("opencode.json", entry), (layer, bash)], Gate::Open, &["bash"]);
-            check(client, &[("opencode.json", entry), (layer, "{nonsense")], Gate::Unknown, &[]);
+            check(client, &[("opencode.json", entry), (layer, bash)], BypassState::Open, &["bash"]);
+            check(client, &[("opencode.json", entry), (layer, "{nonsense")], BypassState::Unknown, &[]);
         }
         let cases = [
-            (r#"{"permission": {"ba*": "allow"}}"#, Gate::Open),
-            (r#"{"tools": {"bash": true}}"#, Gate::Open),
-            (r#"{"agent": {"reviewer": {"permission": {"bash": "ask"}}}}"#, Gate::Open),
-            (r#"{"mode": {"build": {"tools": {"bash": true}}}}"#, Gate::Open),
-            (r#"{"agent": {"reviewer": {"permission": {"edit": "deny"}}}}"#, Gate::Closed),
+            (r#"{"permission": {"ba*": "allow"}}"#, BypassState::Open),
+            (r#"{"tools": {"bash": true}}"#, BypassState::Open),
+            (r#"{"agent": {"reviewer": {"permission": {"bash": "ask"}}}}"#, BypassState::Open),
+            (r#"{"mode": {"build": {"tools": {"bash": true}}}}"#, BypassState::Open),
+            (r#"{"agent": {"reviewer": {"permission": {"edit": "deny"}}}}"#, BypassState::Closed),
         ];
         for (text, gate) in cases {
-            let on: &[&str] = if gate == Gate::Open { &["bash"] } else { &[] };
+            let on: &[&str] = if gate == BypassState::Open { &["bash"] } else { &[] };
             check(client, &[("opencode.json", entry), ("opencode.jsonc", text)], gate, on);
         }
         for agent in [".opencode/agent/a.md", ".opencode/agents/a.md", ".config/opencode/agent/a.md"] {
             let text = "---\ndescription: x\ntools:\n  bash: true\n---\nYou review.\n";
-            check(client, &[("opencode.json", entry), (agent, text)], Gate::Open, &["bash"]);
-            check(client, &[("opencode.json", entry), (agent, "Only words.\n")], Gate::Closed, &[]);
-            check(client, &[("opencode.json", entry), (agent, "---\na: [\n---\n")], Gate::Unknown, &[]);
+            check(client, &[("opencode.json", entry), (agent, text)], BypassState::Open, &["bash"]);
+            check(client, &[("opencode.json", entry), (agent, "Only words.\n")], BypassState::Closed, &[]);
+            check(client, &[("opencode.json", entry), (agent, "---\na: [\n---\n")], BypassState::Unknown, &[]);
         }
         // Which of the two wins depends on the order in which they are merged.
         let exact = entry.replace("\"*\": \"deny\"", "\"*\": \"deny\", \"bash\": \"deny\"");
         let later = r#"{"permission": {"*": "allow"}}"#;
         let found = found(&[("opencode.json", &exact), ("opencode.jsonc", later)]);
-        assert!(found[0].own_tools == Gate::Open && !found[0].on.contains(&"bash"), "{found:?}");
+        assert!(found[0].own_tools == BypassState::Open && !found[0].on.contains(&"bash"), "{found:?}");
     }
 
     #[test]
     fn the_settings_of_vs_code_do_not_tell() {
-        check(Client::Vscode, &[(".vscode/mcp.json", r#"{"servers": {"ringfence": {}}}"#)], Gate::Unknown, &[]);
+        check(
+            McpClientApp::Vscode,
+            &[(".vscode/mcp.json", r#"{"servers": {"ringfence": {}}}"#)],
+            BypassState::Unknown,
+            &[],
+        );
     }
 
     #[test]
     fn zed_counts_by_the_profile_that_it_begins_with() {
         let file = |agent: &str| format!("// Zed settings\n{{\"context_servers\": {{\"ringfence\": {{}}}}, {agent}}}");
-        let (client, name) = (Client::Zed, ".config/zed/settings.json");
-        let all = all_of(client, &[(name, &file(""))]);
+        let (client, name) = (McpClientApp::Zed, ".config/zed/settings.json");
+        let all = all_tools_on(client, &[(name, &file(""))]);
         let own = r#""agent": {"default_profile": "ringfence", "profiles": {"ringfence": {"tools": {}}}}"#;
-        check(client, &[(name, &file(own))], Gate::Closed, &[]);
+        check(client, &[(name, &file(own))], BypassState::Closed, &[]);
         let some = r#""agent": {"default_profile": "p", "profiles": {"p": {"tools": {"grep": true, "now": true}}}}"#;
-        check(client, &[(name, &file(some))], Gate::Open, &["grep"]);
-        check(client, &[(name, &file(r#""agent": {"default_profile": "minimal"}"#))], Gate::Closed, &[]);
-        check(client, &[(name, &file(r#""agent": {"default_profile": "gone"}"#))], Gate::Open, &all);
+        check(client, &[(name, &file(some))], BypassState::Open, &["grep"]);
+        check(client, &[(name, &file(r#""agent": {"default_profile": "minimal"}"#))], BypassState::Closed, &[]);
+        check(client, &[(name, &file(r#""agent": {"default_profile": "gone"}"#))], BypassState::Open, &all);
         let other = (".zed/settings.json", r#"{"agent": {"default_profile": "write"}}"#);
-        check(client, &[(name, &file(own)), other], Gate::Open, &all);
+        check(client, &[(name, &file(own)), other], BypassState::Open, &all);
     }
 
     #[test]
-    fn what_cannot_be_read_is_named_and_never_called_fine() {
+    fn unreadable_settings_are_reported() {
         let entry = r#"{"mcp": {"ringfence": {}}, "permission": {"*": "deny"}}"#;
         let found = found(&[("opencode.json", entry), (".config/opencode/opencode.json", "{")]);
         assert_eq!(
             (found[0].own_tools, found[0].unread.as_slice()),
-            (Gate::Unknown, &["opencode/opencode.json".to_owned()][..])
+            (BypassState::Unknown, &["opencode/opencode.json".to_owned()][..])
         );
     }
 }

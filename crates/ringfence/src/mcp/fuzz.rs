@@ -1,25 +1,26 @@
 //! Lines of any bytes from a client, and settings of any bytes of one: every line is a message or is answered, however it
 //! comes, and blanked settings stay what they say.
 
-use ringfence_fuzz::Target;
+use ringfence_fuzz::FuzzTarget;
 use rmcp::transport::Transport as _;
 use serde_json::Value;
 use tokio::io::AsyncReadExt as _;
 use tokio_util::sync::CancellationToken;
 
-use super::in_flight::InFlight;
+use super::in_flight::InFlightRequests;
 use super::jsonc;
-use super::keys::{self, Bad};
-use super::lines::Wire;
+use super::strict_json::{self, StrictJsonError};
+use super::transport::StdioServerTransport;
 
 /// So long a message may be here.
-const LONGEST: usize = 300;
+const MAX_LINE_BYTES: usize = 300;
 
 /// Messages that were taken, as JSON, and what was answered to those that were not.
-async fn hear(head: &[u8], tail: &[u8]) -> (Vec<Value>, Vec<Value>) {
+async fn read_all(head: &[u8], tail: &[u8]) -> (Vec<Value>, Vec<Value>) {
     let (ours, mut theirs) = tokio::io::duplex(1 << 20);
     let gone = CancellationToken::new();
-    let mut wire = Wire::new(head.chain(tail), ours, LONGEST, InFlight::default(), gone.clone());
+    let mut wire =
+        StdioServerTransport::new(head.chain(tail), ours, MAX_LINE_BYTES, InFlightRequests::default(), gone.clone());
     let mut taken = Vec::new();
     while let Some(message) = wire.receive().await {
         taken.push(serde_json::to_value(&message).unwrap());
@@ -36,10 +37,10 @@ async fn hear(head: &[u8], tail: &[u8]) -> (Vec<Value>, Vec<Value>) {
 /// once.
 fn check_keys(line: &[u8]) {
     let read = serde_json::from_slice::<Value>(line);
-    match keys::check(line) {
-        Err(Bad::Syntax) => assert!(read.is_err()),
+    match strict_json::check_json(line) {
+        Err(StrictJsonError::Syntax) => assert!(read.is_err()),
         // The rest of the text may be no JSON.
-        Err(Bad::Twice(said)) => assert!(said.contains("stands twice"), "{said}"),
+        Err(StrictJsonError::DuplicateKey(said)) => assert!(said.contains("stands twice"), "{said}"),
         Ok(()) => {
             let members = |text: &str| text.bytes().filter(|byte| *byte == b':').count();
             let text = std::str::from_utf8(line).unwrap();
@@ -53,7 +54,7 @@ fn check_keys(line: &[u8]) {
 #[test]
 fn every_line_is_a_message_or_is_answered_however_it_comes() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    Target::new("mcp-lines", env!("CARGO_MANIFEST_DIR"))
+    FuzzTarget::new("mcp-lines", env!("CARGO_MANIFEST_DIR"))
         .tokens(&[
             "{\"jsonrpc\":\"2.0\"",
             ",\"id\":1",
@@ -76,9 +77,10 @@ fn every_line_is_a_message_or_is_answered_however_it_comes() {
             "\\u0061",
         ])
         .check(|bytes| {
-            let (taken, answers) = runtime.block_on(hear(bytes, b""));
+            let (taken, answers) = runtime.block_on(read_all(bytes, b""));
             let lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
-            let said = lines.iter().filter(|line| line.len() >= LONGEST || !line.trim_ascii().is_empty()).count();
+            let said =
+                lines.iter().filter(|line| line.len() >= MAX_LINE_BYTES || !line.trim_ascii().is_empty()).count();
             assert_eq!(taken.len() + answers.len(), said, "{taken:?} {answers:?}");
             for answer in &answers {
                 assert!(answer["error"]["code"].is_i64() && answer["jsonrpc"] == "2.0", "{answer}");
@@ -87,7 +89,7 @@ fn every_line_is_a_message_or_is_answered_however_it_comes() {
             for cut in 1..4 {
                 let (head, tail) = bytes.split_at(bytes.len() * cut / 4);
                 assert_eq!(
-                    runtime.block_on(hear(head, tail)),
+                    runtime.block_on(read_all(head, tail)),
                     (taken.clone(), answers.clone()),
                     "cut at {}",
                     head.len()
@@ -101,23 +103,23 @@ fn every_line_is_a_message_or_is_answered_however_it_comes() {
 
 #[test]
 fn blanked_settings_say_what_they_said() {
-    Target::new("jsonc", env!("CARGO_MANIFEST_DIR"))
+    FuzzTarget::new("jsonc", env!("CARGO_MANIFEST_DIR"))
         .tokens(&["//", "/*", "*/", "\n", "\"", "\\\"", ",", "{", "}", "[", "]", "\"a\": ", "1", "\\\\", "\r", "null"])
         .check(|bytes| {
             let text = String::from_utf8_lossy(bytes);
-            let blanked = jsonc::blanked(&text);
+            let blanked = jsonc::blank_comments(&text);
             assert_eq!(blanked.len(), text.len());
             let breaks = |text: &str| text.match_indices(['\n', '\r']).map(|(at, _)| at).collect::<Vec<_>>();
             assert_eq!(breaks(&blanked), breaks(&text));
             let kept = |(old, new): (u8, u8)| old == new || new == b' ';
             assert!(text.bytes().zip(blanked.bytes()).all(kept), "{blanked}");
-            if jsonc::value(&text).is_some() {
-                assert_eq!(jsonc::blanked(&blanked), blanked);
+            if jsonc::parse_jsonc(&text).is_some() {
+                assert_eq!(jsonc::blank_comments(&blanked), blanked);
             }
             let plain = serde_json::from_str::<Value>(&text).ok();
             if plain.is_some() {
-                assert_eq!((&*text, plain), (blanked.as_str(), jsonc::value(&text)));
+                assert_eq!((&*text, plain), (blanked.as_str(), jsonc::parse_jsonc(&text)));
             }
-            (jsonc::value(&text).is_some(), text == blanked, blanked.trim().len().min(32))
+            (jsonc::parse_jsonc(&text).is_some(), text == blanked, blanked.trim().len().min(32))
         });
 }

@@ -21,7 +21,7 @@ use axum::response::Response;
 use axum::routing::any;
 use futures_util::StreamExt as _;
 use futures_util::stream::unfold;
-use ringfence_kernel::Scope;
+use ringfence_kernel::AuthScope;
 use rmcp::transport::streamable_http_server::session::SessionManager as _;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
@@ -30,35 +30,35 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::connections::{self, Bounds, ConnectionHandle, UnauthenticatedBounds};
-use super::keys::{self, Bad};
-use super::server::Server;
-use super::talk::{Guest, Source, Talks, Visitor};
-use super::{ENVELOPE, Front, LAST, Served};
+use super::handler::McpServerHandler;
+use super::listener::{self, ConnectionHandle, ConnectionLimits, UnauthenticatedLimits};
+use super::session::{HttpConnection, McpSessionSource, McpSessions, McpTokenId};
+use super::strict_json::{self, StrictJsonError};
+use super::{CANCEL_GRACE, ENVELOPE_BYTES, Front, McpServerContext};
 use crate::api::Before;
-use crate::incoming::{Bodies, STILL_KNOWN, Unknown, Unread, owner};
+use crate::app::{App, AppError};
 use crate::lock::lock;
-use crate::request_rate::{RequestRate, TOO_FAST};
+use crate::request_auth::{AuthError, RequestBodyError, RequestBodyReader, TOKEN_RECHECK, authenticate};
+use crate::request_rate::{RATE_LIMITED, RequestRate};
 use crate::request_source::{SourceCheck, SourceOptions};
 use crate::token_slots::{SlotLimits, SlotPermit, TokenSlots};
-use crate::tokens::{Owner, Tokens};
-use crate::wire::{WireError, Wired};
+use crate::tokens::{TokenIdentity, Tokens};
 
 /// A session of an older client ends when it was idle for so long.
-const IDLE: Duration = Duration::from_secs(30 * 60);
+const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
 
 /// Requests and open streams at once.
-const REQUESTS: SlotLimits = SlotLimits { per_token: 256, total: 1536, reserved: 256 };
+const REQUEST_SLOTS: SlotLimits = SlotLimits { per_token: 256, total: 1536, reserved: 256 };
 
 /// Sessions of clients with a handshake.
-const SESSIONS: SlotLimits = SlotLimits { per_token: 64, total: 512, reserved: 64 };
+const SESSION_SLOTS: SlotLimits = SlotLimits { per_token: 64, total: 512, reserved: 64 };
 
 /// More than a token has requests at once, since some clients keep a connection beside them.
-const CONNECTIONS: Bounds = Bounds {
-    most: 2048,
+const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits {
+    total: 2048,
     per_token: 384,
-    head: Duration::from_secs(30),
-    unauthenticated: UnauthenticatedBounds { most: 256, per_address: 64, head: Duration::from_secs(10) },
+    head_timeout: Duration::from_secs(30),
+    unauthenticated: UnauthenticatedLimits { total: 256, per_address: 64, head_timeout: Duration::from_secs(10) },
 };
 
 const SESSION_ID: &str = "mcp-session-id";
@@ -69,7 +69,7 @@ pub enum ServeError {
     #[error("cannot serve there: {0}")]
     Listen(#[from] io::Error),
     #[error(transparent)]
-    Wire(#[from] WireError),
+    Wire(#[from] AppError),
 }
 
 /// Where and for whom to serve.
@@ -81,76 +81,76 @@ pub struct Listening {
 }
 
 #[cfg(not(feature = "conformance"))]
-type Inside = Server;
+type HttpHandler = McpServerHandler;
 #[cfg(feature = "conformance")]
-type Inside = super::fixtures::Overlay;
+type HttpHandler = super::conformance::ConformanceServer;
 
 #[cfg(not(feature = "conformance"))]
-fn inside(server: Server) -> Inside {
+fn wrap_handler(server: McpServerHandler) -> HttpHandler {
     server
 }
 
 #[cfg(feature = "conformance")]
-fn inside(server: Server) -> Inside {
-    super::fixtures::Overlay(server)
+fn wrap_handler(server: McpServerHandler) -> HttpHandler {
+    super::conformance::ConformanceServer(server)
 }
 
 /// What stands between the network and the server.
 #[derive(Clone)]
-struct Door {
-    service: StreamableHttpService<Inside, LocalSessionManager>,
+struct McpAuthLayer {
+    service: StreamableHttpService<HttpHandler, LocalSessionManager>,
     tokens: Tokens,
-    bodies: Bodies,
+    bodies: RequestBodyReader,
     source: SourceCheck,
     requests: TokenSlots,
     rate: RequestRate,
-    sessions: SessionTable,
+    sessions: McpSessionTable,
 }
 
 /// The sessions of clients with a handshake, and whose they are.
 #[derive(Clone, Debug)]
-struct SessionTable {
+struct McpSessionTable {
     manager: Arc<LocalSessionManager>,
     slots: TokenSlots,
-    owners: Arc<Mutex<HashMap<String, SessionOwner>>>,
+    owners: Arc<Mutex<HashMap<String, McpSessionOwner>>>,
 }
 
 #[derive(Debug)]
-struct SessionOwner {
+struct McpSessionOwner {
     token: Arc<str>,
     _slot: SlotPermit,
 }
 
-impl SessionTable {
+impl McpSessionTable {
     fn new(manager: Arc<LocalSessionManager>) -> Self {
-        Self { manager, slots: TokenSlots::new(SESSIONS), owners: Arc::default() }
+        Self { manager, slots: TokenSlots::new(SESSION_SLOTS), owners: Arc::default() }
     }
 
     /// Whether every session that a request names is of this token.
-    fn are_of(&self, headers: &HeaderMap, who: &Owner) -> bool {
+    fn all_owned_by(&self, headers: &HeaderMap, who: &TokenIdentity) -> bool {
         let owners = lock(&self.owners);
         let is_theirs = |id: &str| owners.get(id).is_some_and(|owner| owner.token == who.id);
         headers.get_all(SESSION_ID).iter().all(|id| id.to_str().is_ok_and(is_theirs))
     }
 
     /// Notes whose a new session is. It ends at once where its token has too many.
-    async fn enter(&self, id: &str, who: &Owner) -> Result<(), Response> {
-        self.forget_ended().await;
-        match self.slots.take(who) {
+    async fn register(&self, id: &str, who: &TokenIdentity) -> Result<(), Response> {
+        self.remove_ended().await;
+        match self.slots.acquire(who) {
             Some(slot) => {
-                let owner = SessionOwner { token: Arc::clone(&who.id), _slot: slot };
+                let owner = McpSessionOwner { token: Arc::clone(&who.id), _slot: slot };
                 lock(&self.owners).insert(id.to_owned(), owner);
                 Ok(())
             }
             None => {
                 let _ = self.manager.close_session(&id.into()).await;
-                Err(said(StatusCode::TOO_MANY_REQUESTS, "too many sessions are open; end some with DELETE"))
+                Err(text_response(StatusCode::TOO_MANY_REQUESTS, "too many sessions are open; end some with DELETE"))
             }
         }
     }
 
     /// Those that the SDK ended because they were idle.
-    async fn forget_ended(&self) {
+    async fn remove_ended(&self) {
         let ids: Vec<String> = lock(&self.owners).keys().cloned().collect();
         for id in ids {
             if !self.manager.has_session(&id.as_str().into()).await.unwrap_or(false) {
@@ -164,7 +164,7 @@ impl Front {
     /// Serves clients over HTTP until `stop` is told. Says where, once it listens.
     pub(crate) async fn serve_http(
         &self,
-        wired: &Wired,
+        wired: &App,
         listening: Listening,
         api: Before,
         stop: CancellationToken,
@@ -172,17 +172,17 @@ impl Front {
     ) -> Result<(), ServeError> {
         let listener = TcpListener::bind(listening.address).await?;
         let address = listener.local_addr()?;
-        let talks = Talks::new(wired, api.pasts(), api.owners());
+        let talks = McpSessions::new(wired, api.taint(), api.owners());
         let (source, proxies) = (SourceCheck::new(address, listening.source.clone()), listening.source.proxies);
-        let door = self.door(wired, talks, listening.tokens, source.clone(), (api.rate(), &stop));
+        let door = self.auth_layer(wired, talks, listening.tokens, source.clone(), (api.rate(), &stop));
         let api = api.open(&wired.settings, source, stop.clone()).await?;
         let router = Router::new().route("/mcp", any(enter)).with_state(door);
         let router = router.merge(api.router.clone());
         listens(address);
-        let serving = connections::serve(listener, router, CONNECTIONS, proxies, stop.clone());
+        let serving = listener::serve(listener, router, CONNECTION_LIMITS, proxies, stop.clone());
         let ended = async {
             stop.cancelled().await;
-            tokio::time::sleep(LAST).await;
+            tokio::time::sleep(CANCEL_GRACE).await;
         };
         tokio::select! {
             () = serving => {}
@@ -192,15 +192,15 @@ impl Front {
         Ok(())
     }
 
-    fn door(
+    fn auth_layer(
         &self,
-        wired: &Wired,
-        talks: Talks,
+        wired: &App,
+        talks: McpSessions,
         tokens: Tokens,
         source: SourceCheck,
         (rate, stop): (RequestRate, &CancellationToken),
-    ) -> Door {
-        let longest = usize::try_from(wired.session.limits.argument_bytes.saturating_add(ENVELOPE));
+    ) -> McpAuthLayer {
+        let longest = usize::try_from(wired.session.limits.argument_bytes.saturating_add(ENVELOPE_BYTES));
         let longest = longest.unwrap_or(usize::MAX);
         // Hosts and origins are checked before the SDK sees a request.
         let config = StreamableHttpServerConfig::default()
@@ -208,55 +208,59 @@ impl Front {
             .with_max_request_body_bytes(longest)
             .disable_allowed_hosts()
             .disable_allowed_origins();
-        let served = Served::new(self, wired);
+        let served = McpServerContext::new(self, wired);
         let new = move || {
-            let guest = Guest { talks: talks.clone(), own: OnceLock::new() };
-            Ok(inside(Server::new(served.clone(), Source::Door(Box::new(guest)), CancellationToken::new())))
+            let guest = HttpConnection { sessions: talks.clone(), session: OnceLock::new() };
+            Ok(wrap_handler(McpServerHandler::new(
+                served.clone(),
+                McpSessionSource::Http(Box::new(guest)),
+                CancellationToken::new(),
+            )))
         };
         let mut sessions = LocalSessionManager::default();
-        sessions.session_config.keep_alive = Some(IDLE);
-        let sessions = SessionTable::new(Arc::new(sessions));
+        sessions.session_config.keep_alive = Some(SESSION_IDLE);
+        let sessions = McpSessionTable::new(Arc::new(sessions));
         let service = StreamableHttpService::new(new, Arc::clone(&sessions.manager), config);
-        let (bodies, requests) = (Bodies::new(longest), TokenSlots::new(REQUESTS));
-        Door { service, tokens, bodies, source, requests, rate, sessions }
+        let (bodies, requests) = (RequestBodyReader::new(longest), TokenSlots::new(REQUEST_SLOTS));
+        McpAuthLayer { service, tokens, bodies, source, requests, rate, sessions }
     }
 }
 
-async fn enter(State(door): State<Door>, request: Request) -> Response {
+async fn enter(State(door): State<McpAuthLayer>, request: Request) -> Response {
     match door.enter(request).await {
         Ok(response) => response,
         Err(turned_away) => turned_away,
     }
 }
 
-impl Door {
+impl McpAuthLayer {
     async fn enter(&self, request: Request) -> Result<Response, Response> {
         let (mut parts, body) = request.into_parts();
-        let connection = ConnectionHandle::of(&parts.extensions);
+        let connection = ConnectionHandle::from_extensions(&parts.extensions);
         let checked = self.source.check(&parts.headers, connection.map(ConnectionHandle::peer));
-        checked.map_err(|error| said(StatusCode::FORBIDDEN, &error.to_string()))?;
-        let who = self.know(&parts.headers).await?;
+        checked.map_err(|error| text_response(StatusCode::FORBIDDEN, &error.to_string()))?;
+        let who = self.authenticate(&parts.headers).await?;
         if let Some(connection) = connection {
             connection.authenticate(&who.id);
         }
-        if !self.rate.take(&who.id, Instant::now()) {
-            return Err(said(StatusCode::TOO_MANY_REQUESTS, TOO_FAST));
+        if !self.rate.try_acquire(&who.id, Instant::now()) {
+            return Err(text_response(StatusCode::TOO_MANY_REQUESTS, RATE_LIMITED));
         }
-        if !self.sessions.are_of(&parts.headers, &who) {
-            return Err(said(StatusCode::NOT_FOUND, "Not Found: Session not found"));
+        if !self.sessions.all_owned_by(&parts.headers, &who) {
+            return Err(text_response(StatusCode::NOT_FOUND, "Not Found: Session not found"));
         }
-        let slot = self.requests.take(&who).ok_or_else(|| {
-            let message = format!("{} requests of this token are being served; wait for some", REQUESTS.per_token);
-            said(StatusCode::TOO_MANY_REQUESTS, &message)
+        let slot = self.requests.acquire(&who).ok_or_else(|| {
+            let message = format!("{} requests of this token are being served; wait for some", REQUEST_SLOTS.per_token);
+            text_response(StatusCode::TOO_MANY_REQUESTS, &message)
         })?;
         let headers = parts.headers.clone();
         let body = self.read(&who, body).await?;
         if parts.method == Method::POST
-            && let Some(refusal) = refusal(&body)
+            && let Some(refusal) = json_error(&body)
         {
             return Err(refusal);
         }
-        parts.extensions.insert(Visitor::new(&who));
+        parts.extensions.insert(McpTokenId::new(&who));
         let ends_session = parts.method == Method::DELETE;
         let mut answer = self.service.handle(Request::from_parts(parts, Body::from(body))).await;
         if ends_session && answer.status() == StatusCode::ACCEPTED {
@@ -265,62 +269,64 @@ impl Door {
         }
         let opened = answer.headers().get(SESSION_ID).and_then(|id| id.to_str().ok());
         if let Some(id) = opened.filter(|_| !headers.contains_key(SESSION_ID)) {
-            self.sessions.enter(id, &who).await?;
+            self.sessions.register(id, &who).await?;
         }
         let is_stream = answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
         let answer = answer.map(Body::new);
-        Ok(if is_stream { answer.map(|body| self.while_known(headers, body, slot)) } else { answer })
+        Ok(if is_stream { answer.map(|body| self.while_authenticated(headers, body, slot)) } else { answer })
     }
 
     /// A stream that ends when its token does not hold any more.
-    fn while_known(&self, headers: HeaderMap, body: Body, slot: SlotPermit) -> Body {
+    fn while_authenticated(&self, headers: HeaderMap, body: Body, slot: SlotPermit) -> Body {
         let (pieces, door, checked) = (body.into_data_stream(), self.clone(), Instant::now());
-        let stream = Stream { pieces, door, headers, checked, in_doubt: false, _slot: slot };
+        let stream = McpEventStream { pieces, door, headers, checked, unverified: false, _slot: slot };
         Body::from_stream(unfold(stream, |mut stream| async { Some((stream.next().await?, stream)) }))
     }
 
     /// Who comes.
-    async fn know(&self, headers: &HeaderMap) -> Result<Owner, Response> {
-        match owner(&self.tokens, headers).await {
-            Ok(owner) if owner.may(Scope::Call) => Ok(owner),
-            Ok(_) => Err(said(StatusCode::FORBIDDEN, "this token is not for calls")),
-            Err(unknown @ Unknown::Unreadable) => Err(said(StatusCode::INTERNAL_SERVER_ERROR, &unknown.to_string())),
-            Err(unknown) => Err(stranger(&unknown.to_string())),
+    async fn authenticate(&self, headers: &HeaderMap) -> Result<TokenIdentity, Response> {
+        match authenticate(&self.tokens, headers).await {
+            Ok(owner) if owner.has_scope(AuthScope::Call) => Ok(owner),
+            Ok(_) => Err(text_response(StatusCode::FORBIDDEN, "this token is not for calls")),
+            Err(unknown @ AuthError::Unreadable) => {
+                Err(text_response(StatusCode::INTERNAL_SERVER_ERROR, &unknown.to_string()))
+            }
+            Err(unknown) => Err(unauthorized(&unknown.to_string())),
         }
     }
 
-    async fn read(&self, who: &Owner, body: Body) -> Result<Bytes, Response> {
+    async fn read(&self, who: &TokenIdentity, body: Body) -> Result<Bytes, Response> {
         self.bodies.read(who, body).await.map_err(|unread| match unread {
-            Unread::Crowded => said(StatusCode::TOO_MANY_REQUESTS, &unread.to_string()),
-            Unread::TooLong(_) => said(StatusCode::PAYLOAD_TOO_LARGE, &unread.to_string()),
-            Unread::Late => said(StatusCode::REQUEST_TIMEOUT, &unread.to_string()),
-            Unread::Broken => said(StatusCode::BAD_REQUEST, &unread.to_string()),
+            RequestBodyError::TooMany => text_response(StatusCode::TOO_MANY_REQUESTS, &unread.to_string()),
+            RequestBodyError::TooLong(_) => text_response(StatusCode::PAYLOAD_TOO_LARGE, &unread.to_string()),
+            RequestBodyError::Timeout => text_response(StatusCode::REQUEST_TIMEOUT, &unread.to_string()),
+            RequestBodyError::Aborted => text_response(StatusCode::BAD_REQUEST, &unread.to_string()),
         })
     }
 }
 
 /// What a client hears for as long as it is known.
-struct Stream {
+struct McpEventStream {
     pieces: BodyDataStream,
-    door: Door,
+    door: McpAuthLayer,
     headers: HeaderMap,
     /// When it was last looked whether the token holds.
     checked: Instant,
     /// The last time that could not be seen.
-    in_doubt: bool,
+    unverified: bool,
     _slot: SlotPermit,
 }
 
-impl Stream {
+impl McpEventStream {
     async fn next(&mut self) -> Option<Result<Bytes, axum::Error>> {
         loop {
-            let piece = timeout(STILL_KNOWN.saturating_sub(self.checked.elapsed()), self.pieces.next()).await;
+            let piece = timeout(TOKEN_RECHECK.saturating_sub(self.checked.elapsed()), self.pieces.next()).await;
             // Whoever lost their token hears no more.
-            if self.checked.elapsed() >= STILL_KNOWN {
-                self.in_doubt = match owner(&self.door.tokens, &self.headers).await {
-                    Ok(owner) if owner.may(Scope::Call) => false,
+            if self.checked.elapsed() >= TOKEN_RECHECK {
+                self.unverified = match authenticate(&self.door.tokens, &self.headers).await {
+                    Ok(owner) if owner.has_scope(AuthScope::Call) => false,
                     // It is looked once more, and meanwhile nobody loses an answer.
-                    Err(Unknown::Unreadable) if !self.in_doubt => true,
+                    Err(AuthError::Unreadable) if !self.unverified => true,
                     _ => return None,
                 };
                 self.checked = Instant::now();
@@ -333,25 +339,25 @@ impl Stream {
 }
 
 /// What is said to a body that is no JSON, or says the same thing twice.
-fn refusal(body: &[u8]) -> Option<Response> {
-    let (code, message) = match keys::check(body) {
+fn json_error(body: &[u8]) -> Option<Response> {
+    let (code, message) = match strict_json::check_json(body) {
         Ok(()) => return None,
-        Err(Bad::Syntax) => (-32700, "the body is no JSON".to_owned()),
-        Err(Bad::Twice(said)) => (-32600, said),
+        Err(StrictJsonError::Syntax) => (-32700, "the body is no JSON".to_owned()),
+        Err(StrictJsonError::DuplicateKey(said)) => (-32600, said),
     };
     let error = json!({"jsonrpc": "2.0", "error": {"code": code, "message": message}});
-    let mut response = said(StatusCode::BAD_REQUEST, &error.to_string());
+    let mut response = text_response(StatusCode::BAD_REQUEST, &error.to_string());
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Some(response)
 }
 
-fn stranger(message: &str) -> Response {
-    let mut response = said(StatusCode::UNAUTHORIZED, message);
+fn unauthorized(message: &str) -> Response {
+    let mut response = text_response(StatusCode::UNAUTHORIZED, message);
     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     response
 }
 
-fn said(status: StatusCode, message: &str) -> Response {
+fn text_response(status: StatusCode, message: &str) -> Response {
     let mut response = Response::new(Body::from(format!("{message}\n")));
     *response.status_mut() = status;
     response

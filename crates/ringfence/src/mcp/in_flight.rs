@@ -10,90 +10,90 @@ use rmcp::model::RequestId;
 use tokio::sync::Notify;
 
 /// Requests at once.
-const MOST: usize = 1024;
+const MAX_REQUESTS: usize = 1024;
 
 /// Bytes of requests at once.
-const MOST_BYTES: usize = 256 << 20;
+const MAX_BYTES: usize = 256 << 20;
 
 /// Why a request is not taken.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum NotTaken {
+pub(super) enum InFlightError {
     /// Another one with this id waits for its answer.
-    SameId,
+    DuplicateId,
     TooMany,
 }
 
 /// What is known of every request that is not over.
 #[derive(Clone, Debug, Default)]
-pub(super) struct InFlight(Arc<Shared>);
+pub(super) struct InFlightRequests(Arc<InFlightShared>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    requests: Mutex<Requests>,
+struct InFlightShared {
+    requests: Mutex<InFlightTable>,
     /// Told whenever the work on one is over.
-    over: Notify,
+    finished: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Requests {
-    by_id: HashMap<RequestId, State>,
+struct InFlightTable {
+    by_id: HashMap<RequestId, InFlightRequest>,
     bytes: usize,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct InFlightRequest {
     bytes: usize,
     cancelled: bool,
-    worked: bool,
+    work_done: bool,
 }
 
 /// Goes with a request. Dropped, nobody works on it any more.
 #[derive(Debug)]
-pub(super) struct AtWork {
-    all: InFlight,
+pub(super) struct InFlightGuard {
+    all: InFlightRequests,
     id: RequestId,
 }
 
-impl InFlight {
+impl InFlightRequests {
     /// Takes one more request.
-    pub(super) fn take(&self, id: &RequestId, bytes: usize) -> Result<Arc<AtWork>, NotTaken> {
+    pub(super) fn admit(&self, id: &RequestId, bytes: usize) -> Result<Arc<InFlightGuard>, InFlightError> {
         let mut requests = self.lock();
         if requests.by_id.contains_key(id) {
-            return Err(NotTaken::SameId);
+            return Err(InFlightError::DuplicateId);
         }
-        if requests.by_id.len() >= MOST || requests.bytes.saturating_add(bytes) > MOST_BYTES {
-            return Err(NotTaken::TooMany);
+        if requests.by_id.len() >= MAX_REQUESTS || requests.bytes.saturating_add(bytes) > MAX_BYTES {
+            return Err(InFlightError::TooMany);
         }
         requests.bytes += bytes;
-        requests.by_id.insert(id.clone(), State { bytes, ..State::default() });
-        Ok(Arc::new(AtWork { all: self.clone(), id: id.clone() }))
+        requests.by_id.insert(id.clone(), InFlightRequest { bytes, ..InFlightRequest::default() });
+        Ok(Arc::new(InFlightGuard { all: self.clone(), id: id.clone() }))
     }
 
     /// Its answer is out.
-    pub(super) fn answered(&self, id: &RequestId) {
+    pub(super) fn mark_answered(&self, id: &RequestId) {
         self.remove_if(id, |_| true);
     }
 
     /// No answer will come.
-    pub(super) fn cancelled(&self, id: &RequestId) {
+    pub(super) fn mark_cancelled(&self, id: &RequestId) {
         self.remove_if(id, |state| {
             state.cancelled = true;
-            state.worked
+            state.work_done
         });
     }
 
     /// Returns when nobody works on any of them.
-    pub(super) async fn all_over(&self) {
+    pub(super) async fn wait_until_idle(&self) {
         loop {
-            let over = self.0.over.notified();
-            if self.lock().by_id.values().all(|state| state.worked) {
+            let over = self.0.finished.notified();
+            if self.lock().by_id.values().all(|state| state.work_done) {
                 return;
             }
             over.await;
         }
     }
 
-    fn remove_if(&self, id: &RequestId, is_over: impl FnOnce(&mut State) -> bool) {
+    fn remove_if(&self, id: &RequestId, is_over: impl FnOnce(&mut InFlightRequest) -> bool) {
         let mut requests = self.lock();
         if requests.by_id.get_mut(id).is_some_and(is_over)
             && let Some(state) = requests.by_id.remove(id)
@@ -102,18 +102,18 @@ impl InFlight {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Requests> {
+    fn lock(&self) -> MutexGuard<'_, InFlightTable> {
         self.0.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for AtWork {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.all.remove_if(&self.id, |state| {
-            state.worked = true;
+            state.work_done = true;
             state.cancelled
         });
-        self.all.0.over.notify_waiters();
+        self.all.0.finished.notify_waiters();
     }
 }
 
@@ -121,7 +121,7 @@ impl Drop for AtWork {
 mod tests {
     use rmcp::model::RequestId;
 
-    use super::{InFlight, MOST, MOST_BYTES, NotTaken};
+    use super::{InFlightError, InFlightRequests, MAX_BYTES, MAX_REQUESTS};
 
     fn id(number: usize) -> RequestId {
         RequestId::Number(number.try_into().unwrap())
@@ -129,44 +129,44 @@ mod tests {
 
     #[test]
     fn an_id_is_free_again_when_its_answer_is_out() {
-        let all = InFlight::default();
-        let work = all.take(&id(1), 10).unwrap();
-        assert_eq!(all.take(&id(1), 10).unwrap_err(), NotTaken::SameId);
+        let all = InFlightRequests::default();
+        let work = all.admit(&id(1), 10).unwrap();
+        assert_eq!(all.admit(&id(1), 10).unwrap_err(), InFlightError::DuplicateId);
         drop(work);
-        assert_eq!(all.take(&id(1), 10).unwrap_err(), NotTaken::SameId, "the answer is not out yet");
-        all.answered(&id(1));
-        all.take(&id(1), 10).unwrap();
+        assert_eq!(all.admit(&id(1), 10).unwrap_err(), InFlightError::DuplicateId, "the answer is not out yet");
+        all.mark_answered(&id(1));
+        all.admit(&id(1), 10).unwrap();
     }
 
     #[test]
     fn a_cancelled_id_is_free_again_when_its_work_is_over() {
-        let all = InFlight::default();
-        let work = all.take(&id(1), 10).unwrap();
-        all.cancelled(&id(1));
-        assert_eq!(all.take(&id(1), 10).unwrap_err(), NotTaken::SameId);
+        let all = InFlightRequests::default();
+        let work = all.admit(&id(1), 10).unwrap();
+        all.mark_cancelled(&id(1));
+        assert_eq!(all.admit(&id(1), 10).unwrap_err(), InFlightError::DuplicateId);
         drop(work);
-        let work = all.take(&id(1), 10).unwrap();
+        let work = all.admit(&id(1), 10).unwrap();
         drop(work);
-        all.cancelled(&id(1));
-        all.take(&id(1), 10).unwrap();
+        all.mark_cancelled(&id(1));
+        all.admit(&id(1), 10).unwrap();
     }
 
     #[test]
     fn there_are_at_most_so_many() {
-        let all = InFlight::default();
-        let work: Vec<_> = (0..MOST).map(|number| all.take(&id(number), 1).unwrap()).collect();
-        assert_eq!(all.take(&id(MOST), 1).unwrap_err(), NotTaken::TooMany);
-        all.answered(&id(0));
-        all.take(&id(MOST), 1).unwrap();
+        let all = InFlightRequests::default();
+        let work: Vec<_> = (0..MAX_REQUESTS).map(|number| all.admit(&id(number), 1).unwrap()).collect();
+        assert_eq!(all.admit(&id(MAX_REQUESTS), 1).unwrap_err(), InFlightError::TooMany);
+        all.mark_answered(&id(0));
+        all.admit(&id(MAX_REQUESTS), 1).unwrap();
         drop(work);
     }
 
     #[test]
     fn there_are_at_most_so_many_bytes() {
-        let all = InFlight::default();
-        all.take(&id(1), MOST_BYTES).unwrap();
-        assert_eq!(all.take(&id(2), 1).unwrap_err(), NotTaken::TooMany);
-        all.answered(&id(1));
-        all.take(&id(2), 1).unwrap();
+        let all = InFlightRequests::default();
+        all.admit(&id(1), MAX_BYTES).unwrap();
+        assert_eq!(all.admit(&id(2), 1).unwrap_err(), InFlightError::TooMany);
+        all.mark_answered(&id(1));
+        all.admit(&id(2), 1).unwrap();
     }
 }

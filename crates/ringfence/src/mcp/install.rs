@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use ringfence_fs::yaml_mapping;
 use serde_json::{Map, Value, json};
 
-use super::clients::{Client, EntryScope, Format, NAME, Places};
+use super::builtin_tools::advice;
+use super::clients::{ENTRY_NAME, EntryScope, McpClientApp, SettingsDirs, SettingsFormat};
 use super::jsonc;
-use super::own_tools::advice;
-use super::settings_file::{Contents, SettingsFile, Untouched};
+use super::settings_file::{SettingsContents, SettingsFile, SettingsFileError};
 
 /// Why nothing was planned or written.
 #[derive(Debug, thiserror::Error)]
@@ -21,33 +21,33 @@ pub(crate) enum InstallError {
     #[error("the home directory is not known, so neither is the client's file")]
     NoHome,
     #[error("{file} is left as it is: {why}; put this in yourself:\n\n{entry}")]
-    Untouched { file: String, why: Untouched, entry: String },
+    NotWritten { file: String, why: SettingsFileError, entry: String },
     #[error("{file} is not written in a way that can be changed safely; put this in yourself:\n\n{entry}")]
-    ByHand { file: String, entry: String },
+    ManualEdit { file: String, entry: String },
 }
 
 /// One file, and what would be in it.
 #[derive(Debug)]
-pub(crate) struct Change {
+pub(crate) struct SettingsChange {
     file: PathBuf,
-    at: SettingsFile,
-    before: Contents,
+    settings_file: SettingsFile,
+    before: SettingsContents,
     /// What is added or updated.
     entry: String,
     after: String,
-    client: Client,
+    client: McpClientApp,
 }
 
-impl Change {
+impl SettingsChange {
     /// Whether the entry is there already, as it would be written.
-    pub(crate) fn is_done(&self) -> bool {
+    pub(crate) fn is_up_to_date(&self) -> bool {
         self.before.text == self.after
     }
 
     /// What would be done, for the user to read.
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let Self { file, entry, client, .. } = self;
-        let state = if self.is_done() { " (up to date)" } else { "" };
+        let state = if self.is_up_to_date() { " (up to date)" } else { "" };
         let scope = match client.scope() {
             EntryScope::Project => {
                 "Others get this file with the project, so it has no path of this machine: `ringfence` has to be on the \
@@ -63,63 +63,67 @@ impl Change {
 
     /// Writes it, all or nothing.
     pub(crate) fn write(&self) -> Result<(), InstallError> {
-        if self.is_done() {
+        if self.is_up_to_date() {
             return Ok(());
         }
         let untouched =
-            |why| InstallError::Untouched { file: self.file.display().to_string(), why, entry: self.entry.clone() };
-        self.at.replace(&self.before, &self.after).map_err(untouched)
+            |why| InstallError::NotWritten { file: self.file.display().to_string(), why, entry: self.entry.clone() };
+        self.settings_file.replace(&self.before, &self.after).map_err(untouched)
     }
 }
 
 /// Finds out what would have to be written for a client, which starts this program.
-pub(crate) fn plan(client: Client, program: &Path, places: Places<'_>) -> Result<Change, InstallError> {
-    let file = client.files(places).into_iter().next().ok_or(InstallError::NoHome)?;
+pub(crate) fn plan(
+    client: McpClientApp,
+    program: &Path,
+    places: SettingsDirs<'_>,
+) -> Result<SettingsChange, InstallError> {
+    let file = client.entry_files(places).into_iter().next().ok_or(InstallError::NoHome)?;
     let name = file.display().to_string();
     let server = server_entry(client, program);
     let with = |before: &str| match client.format() {
-        Format::Toml => with_table(before, &server),
-        Format::Yaml => with_extension(before, &server),
-        Format::Json => with_member(before, client.servers(), &server),
+        SettingsFormat::Toml => with_table(before, &server),
+        SettingsFormat::Yaml => with_extension(before, &server),
+        SettingsFormat::Json => with_member(before, client.servers_key(), &server),
     };
     let read = || {
-        let at = SettingsFile::at(&file, places.workspace)?;
+        let at = SettingsFile::locate(&file, places.workspace)?;
         let before = at.read()?;
         Ok((at, before))
     };
-    let (at, before) = read().map_err(|why| InstallError::Untouched { file: name.clone(), why, entry: with("").0 })?;
+    let (at, before) = read().map_err(|why| InstallError::NotWritten { file: name.clone(), why, entry: with("").0 })?;
     match with(&before.text) {
-        (entry, Some(after)) => Ok(Change { file, at, before, entry, after, client }),
-        (entry, None) => Err(InstallError::ByHand { file: name, entry }),
+        (entry, Some(after)) => Ok(SettingsChange { file, settings_file: at, before, entry, after, client }),
+        (entry, None) => Err(InstallError::ManualEdit { file: name, entry }),
     }
 }
 
 /// What a client needs to start the server. In a file of a project nothing is of one machine; in a file of a user the
 /// workspace is the directory that the client works in, and never that of another project.
-fn server_entry(client: Client, program: &Path) -> Map<String, Value> {
+fn server_entry(client: McpClientApp, program: &Path) -> Map<String, Value> {
     let command = match client.scope() {
-        EntryScope::Project => NAME.to_owned(),
+        EntryScope::Project => ENTRY_NAME.to_owned(),
         EntryScope::User => program.display().to_string(),
     };
     let workspace = match client {
         // It starts servers elsewhere.
-        Client::Vscode => "${workspaceFolder}",
+        McpClientApp::Vscode => "${workspaceFolder}",
         _ => ".",
     };
     let arguments = ["mcp", "--workspace", workspace];
     let server = match client {
         // Its model is not shown the tools of other servers until it searches for them.
-        Client::ClaudeCode => json!({"command": command, "args": arguments, "alwaysLoad": true}),
+        McpClientApp::ClaudeCode => json!({"command": command, "args": arguments, "alwaysLoad": true}),
         // What has to be asked is asked by us. Programs may run for minutes.
-        Client::Codex => json!({
+        McpClientApp::Codex => json!({
             "command": command, "args": arguments, "default_tools_approval_mode": "approve", "tool_timeout_sec": 300,
         }),
-        Client::Crush | Client::Vscode => json!({"type": "stdio", "command": command, "args": arguments}),
-        Client::Gemini | Client::Zed => json!({"command": command, "args": arguments}),
-        Client::Goose => json!({
-            "name": NAME, "type": "stdio", "enabled": true, "cmd": command, "args": arguments, "envs": {}, "timeout": 300,
+        McpClientApp::Crush | McpClientApp::Vscode => json!({"type": "stdio", "command": command, "args": arguments}),
+        McpClientApp::Gemini | McpClientApp::Zed => json!({"command": command, "args": arguments}),
+        McpClientApp::Goose => json!({
+            "name": ENTRY_NAME, "type": "stdio", "enabled": true, "cmd": command, "args": arguments, "envs": {}, "timeout": 300,
         }),
-        Client::Opencode => {
+        McpClientApp::Opencode => {
             let whole: Vec<&str> = std::iter::once(command.as_str()).chain(arguments).collect();
             json!({"type": "local", "command": whole, "enabled": true})
         }
@@ -138,16 +142,19 @@ fn updated(old: Option<&Value>, server: &Map<String, Value>) -> Map<String, Valu
 fn with_table(before: &str, server: &Map<String, Value>) -> (String, Option<String>) {
     const KEY: &str = "mcp_servers";
     let old = before.parse::<toml::Table>().ok().and_then(|table| serde_json::to_value(table).ok());
-    let entry = updated(old.as_ref().and_then(|old| old[KEY].get(NAME)), server);
-    let text = toml::to_string(&json!({KEY: {NAME: entry}})).unwrap_or_default();
+    let entry = updated(old.as_ref().and_then(|old| old[KEY].get(ENTRY_NAME)), server);
+    let text = toml::to_string(&json!({KEY: {ENTRY_NAME: entry}})).unwrap_or_default();
     let Some(mut wanted) = old else { return (text, None) };
-    let is_there = wanted[KEY].get(NAME).is_some();
+    let is_there = wanted[KEY].get(ENTRY_NAME).is_some();
     if !wanted[KEY].is_null() && !wanted[KEY].is_object() {
         return (text, None);
     }
-    wanted[KEY][NAME] = Value::Object(entry);
-    let (above, below) =
-        if is_there { around_table(before, &format!("{KEY}.{NAME}")) } else { (before.to_owned(), String::new()) };
+    wanted[KEY][ENTRY_NAME] = Value::Object(entry);
+    let (above, below) = if is_there {
+        around_table(before, &format!("{KEY}.{ENTRY_NAME}"))
+    } else {
+        (before.to_owned(), String::new())
+    };
     let line = if above.is_empty() || above.ends_with('\n') { "" } else { "\n" };
     let gap = if above.is_empty() || above.ends_with("\n\n") { "" } else { "\n" };
     let after = format!("{above}{line}{gap}{text}{below}");
@@ -179,7 +186,7 @@ fn around_table(text: &str, name: &str) -> (String, String) {
 fn with_extension(before: &str, server: &Map<String, Value>) -> (String, Option<String>) {
     const KEY: &str = "extensions";
     let old = if before.trim().is_empty() { Some(Map::new()) } else { yaml_mapping(before) };
-    let entry = updated(old.as_ref().and_then(|old| old.get(KEY)?.get(NAME)), server);
+    let entry = updated(old.as_ref().and_then(|old| old.get(KEY)?.get(ENTRY_NAME)), server);
     let block = |deep: &str| {
         // The order in which goose itself writes them.
         let ours = ["name", "type", "enabled", "cmd", "args", "envs", "timeout"];
@@ -189,7 +196,7 @@ fn with_extension(before: &str, server: &Map<String, Value>) -> (String, Option<
             ("name" | "type", Some(word)) => format!("{deep}  {key}: {word}\n"),
             _ => format!("{deep}  {key}: {}\n", spaced(value)),
         };
-        format!("{deep}{NAME}:\n") + &first.chain(rest).map(line).collect::<String>()
+        format!("{deep}{ENTRY_NAME}:\n") + &first.chain(rest).map(line).collect::<String>()
     };
     let text = format!("{KEY}:\n{}", block("  "));
     let Some(mut wanted) = old else { return (text, None) };
@@ -202,7 +209,7 @@ fn with_extension(before: &str, server: &Map<String, Value>) -> (String, Option<
             // As deep as what stands there.
             let first = below.iter().find(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#'));
             let deep = first.map_or(0, |line| depth(line));
-            let is_ours = |line: &&str| depth(line) == deep && line.trim() == format!("{NAME}:");
+            let is_ours = |line: &&str| depth(line) == deep && line.trim() == format!("{ENTRY_NAME}:");
             let start = below.iter().position(is_ours).unwrap_or_default();
             let is_part = |line: &&&str| !line.trim().is_empty() && depth(line) > deep;
             let old_lines = match below.get(start).is_some_and(is_ours) {
@@ -214,7 +221,7 @@ fn with_extension(before: &str, server: &Map<String, Value>) -> (String, Option<
         }
     };
     match wanted.entry(KEY).or_insert_with(|| Value::Object(Map::new())) {
-        Value::Object(extensions) => extensions.insert(NAME.to_owned(), Value::Object(entry.clone())),
+        Value::Object(extensions) => extensions.insert(ENTRY_NAME.to_owned(), Value::Object(entry.clone())),
         _ => return (text, None),
     };
     let is_fine = yaml_mapping(&after).is_some_and(|new| new == wanted);
@@ -232,11 +239,11 @@ fn spaced(value: &Value) -> String {
 /// A member of the object that a client has its servers in.
 fn with_member(before: &str, key: &str, server: &Map<String, Value>) -> (String, Option<String>) {
     // Places in the blanked text are places in the real one.
-    let blanked = jsonc::blanked(before);
+    let blanked = jsonc::blank_comments(before);
     let is_new = before.trim().is_empty();
     let old = if is_new { Some(Map::new()) } else { serde_json::from_str::<Map<String, Value>>(&blanked).ok() };
-    let entry = updated(old.as_ref().and_then(|old| old.get(key)?.get(NAME)), server);
-    let text = pretty(&json!({key: {NAME: entry}}));
+    let entry = updated(old.as_ref().and_then(|old| old.get(key)?.get(ENTRY_NAME)), server);
+    let text = pretty(&json!({key: {ENTRY_NAME: entry}}));
     if is_new {
         return (text.clone(), Some(text + "\n"));
     }
@@ -245,14 +252,14 @@ fn with_member(before: &str, key: &str, server: &Map<String, Value>) -> (String,
     let servers = wanted.entry(key).or_insert_with(|| Value::Object(Map::new()));
     let Some(servers) = servers.as_object_mut() else { return (text, None) };
     let is_first = servers.is_empty();
-    let is_there = servers.insert(NAME.to_owned(), Value::Object(entry.clone())).is_some();
+    let is_there = servers.insert(ENTRY_NAME.to_owned(), Value::Object(entry.clone())).is_some();
     let server = Value::Object(entry);
     let comma = |is_first: bool| if is_first { "" } else { "," };
     // What comes out must be the old text and our entry, or it is not done.
     let candidates: Vec<String> = match old.contains_key(key) {
         // In the place of the value that is there.
         true if is_there => {
-            let quoted = format!("\"{NAME}\"");
+            let quoted = format!("\"{ENTRY_NAME}\"");
             let values = blanked.match_indices(&quoted).filter_map(|(at, name)| {
                 let rest = blanked[at + name.len()..].trim_start().strip_prefix(':')?.trim_start();
                 let start = blanked.len() - rest.len();
@@ -264,22 +271,22 @@ fn with_member(before: &str, key: &str, server: &Map<String, Value>) -> (String,
         }
         // Right behind the brace that opens the object.
         true => {
-            let member = format!("\n    \"{NAME}\": {server}{}", comma(is_first));
+            let member = format!("\n    \"{ENTRY_NAME}\": {server}{}", comma(is_first));
             let opens = |at: usize| blanked[at..].find('{').map(|brace| at + brace + 1);
             let quoted = format!("\"{key}\"");
             let found = blanked.match_indices(&quoted).filter_map(|(at, _)| opens(at));
             found.map(|at| format!("{}{member}{}", &before[..at], &before[at..])).collect()
         }
         false => {
-            let member = format!("\n  \"{key}\": {}{}", json!({NAME: server}), comma(old.is_empty()));
+            let member = format!("\n  \"{key}\": {}{}", json!({ENTRY_NAME: server}), comma(old.is_empty()));
             blanked.find('{').map(|at| format!("{}{member}{}", &before[..=at], &before[at + 1..])).into_iter().collect()
         }
     };
     let wanted = Value::Object(wanted);
-    if is_there && jsonc::value(before).as_ref() == Some(&wanted) {
+    if is_there && jsonc::parse_jsonc(before).as_ref() == Some(&wanted) {
         return (text, Some(before.to_owned()));
     }
-    (text, candidates.into_iter().find(|candidate| jsonc::value(candidate).as_ref() == Some(&wanted)))
+    (text, candidates.into_iter().find(|candidate| jsonc::parse_jsonc(candidate).as_ref() == Some(&wanted)))
 }
 
 fn pretty(value: &Value) -> String {
@@ -292,17 +299,19 @@ mod tests {
 
     use serde_json::{Map, Value};
 
-    use super::{Client, InstallError, Places, plan, server_entry, with_extension, with_member, with_table};
+    use super::{
+        InstallError, McpClientApp, SettingsDirs, plan, server_entry, with_extension, with_member, with_table,
+    };
 
     const PROGRAM: &str = "/bin/ringfence";
 
-    fn entry(client: Client) -> Map<String, Value> {
+    fn entry(client: McpClientApp) -> Map<String, Value> {
         server_entry(client, Path::new(PROGRAM))
     }
 
     #[track_caller]
     fn check(before: &str, expected: Option<&str>) {
-        let (_, after) = with_member(before, "mcpServers", &entry(Client::ClaudeCode));
+        let (_, after) = with_member(before, "mcpServers", &entry(McpClientApp::ClaudeCode));
         assert_eq!(after.as_deref(), expected, "{before}");
     }
 
@@ -357,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_left_alone() {
+    fn an_unreadable_file_is_left_alone() {
         check("{ // a comment }", None);
         check(r#"{"mcpServers": 7}"#, None);
         check("[]", None);
@@ -365,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_table_is_put_at_the_end_or_where_it_was() {
-        let server = entry(Client::Codex);
+        let server = entry(McpClientApp::Codex);
         let text = "[mcp_servers.ringfence]\nargs = [\"mcp\", \"--workspace\", \".\"]\ncommand = \"/bin/ringfence\"\n\
             default_tools_approval_mode = \"approve\"\ntool_timeout_sec = 300\n";
         for (before, gap) in [("", ""), ("a = 1\n", "\n"), ("a = 1", "\n\n"), ("[mcp_servers.b]\nc = 1\n\n", "")] {
@@ -396,7 +405,7 @@ mod tests {
             ];
             lines.map(|line| format!("{deep}{line}\n")).concat() + more
         };
-        let (two, server) = (block("  ", ""), entry(Client::Goose));
+        let (two, server) = (block("  ", ""), entry(McpClientApp::Goose));
         let old = "extensions:\n  a: {}\n  ringfence:\n    cmd: /old\n    bundled: null\n\n  b: {}\n";
         let cases = [
             (String::new(), format!("extensions:\n{two}")),
@@ -421,15 +430,15 @@ mod tests {
 
     #[test]
     fn every_client_gets_what_its_documentation_asks_for() {
-        let entry = |client: Client| {
+        let entry = |client: McpClientApp| {
             let directory = tempfile::tempdir().unwrap();
             let at = directory.path();
-            let places = Places { workspace: Some(at), home: Some(at), config: Some(at), system: None };
+            let places = SettingsDirs { workspace: Some(at), home: Some(at), config: Some(at), system: None };
             let change = plan(client, Path::new(PROGRAM), places).unwrap();
             change.write().unwrap();
-            assert!(plan(client, Path::new(PROGRAM), places).unwrap().is_done(), "{client:?}");
+            assert!(plan(client, Path::new(PROGRAM), places).unwrap().is_up_to_date(), "{client:?}");
             // A path of this machine is nowhere but in a file of this user.
-            let is_own = matches!(client, Client::Codex | Client::Goose | Client::Zed);
+            let is_own = matches!(client, McpClientApp::Codex | McpClientApp::Goose | McpClientApp::Zed);
             assert_eq!(change.after.contains(PROGRAM), is_own, "{client:?}: {}", change.after);
             assert!(!change.after.contains(at.to_str().unwrap()), "{client:?}: {}", change.after);
             let file = change.file.strip_prefix(at).unwrap().display().to_string();
@@ -439,37 +448,37 @@ mod tests {
         let own = r#""args": [ "mcp", "--workspace", "." ], "command": "/bin/ringfence""#;
         let cases = [
             (
-                Client::ClaudeCode,
+                McpClientApp::ClaudeCode,
                 format!(r#".mcp.json: {{ "mcpServers": {{ "ringfence": {{ "alwaysLoad": true, {shared} }} }} }}"#),
             ),
             (
-                Client::Codex,
+                McpClientApp::Codex,
                 r#".codex/config.toml: [mcp_servers.ringfence] args = ["mcp", "--workspace", "."] command = "/bin/ringfence" default_tools_approval_mode = "approve" tool_timeout_sec = 300"#
                     .to_owned(),
             ),
-            (Client::Crush, format!(r#"crush.json: {{ "mcp": {{ "ringfence": {{ {shared}, "type": "stdio" }} }} }}"#)),
-            (Client::Gemini, format!(r#".gemini/settings.json: {{ "mcpServers": {{ "ringfence": {{ {shared} }} }} }}"#)),
+            (McpClientApp::Crush, format!(r#"crush.json: {{ "mcp": {{ "ringfence": {{ {shared}, "type": "stdio" }} }} }}"#)),
+            (McpClientApp::Gemini, format!(r#".gemini/settings.json: {{ "mcpServers": {{ "ringfence": {{ {shared} }} }} }}"#)),
             (
-                Client::Goose,
+                McpClientApp::Goose,
                 r#"goose/config.yaml: extensions: ringfence: name: ringfence type: stdio enabled: true cmd: "/bin/ringfence" args: ["mcp", "--workspace", "."] envs: {} timeout: 300"#
                     .to_owned(),
             ),
             (
-                Client::Opencode,
+                McpClientApp::Opencode,
                 r#"opencode.json: { "mcp": { "ringfence": { "command": [ "ringfence", "mcp", "--workspace", "." ], "enabled": true, "type": "local" } } }"#
                     .to_owned(),
             ),
             (
-                Client::Vscode,
+                McpClientApp::Vscode,
                 r#".vscode/mcp.json: { "servers": { "ringfence": { "args": [ "mcp", "--workspace", "${workspaceFolder}" ], "command": "ringfence", "type": "stdio" } } }"#
                     .to_owned(),
             ),
-            (Client::Zed, format!(r#"zed/settings.json: {{ "context_servers": {{ "ringfence": {{ {own} }} }} }}"#)),
+            (McpClientApp::Zed, format!(r#"zed/settings.json: {{ "context_servers": {{ "ringfence": {{ {own} }} }} }}"#)),
         ];
         for (client, expected) in cases {
             assert_eq!(entry(client), expected);
         }
-        let nowhere = Places { workspace: None, home: None, config: None, system: None };
-        assert!(matches!(plan(Client::Codex, Path::new(PROGRAM), nowhere), Err(InstallError::NoHome)));
+        let nowhere = SettingsDirs { workspace: None, home: None, config: None, system: None };
+        assert!(matches!(plan(McpClientApp::Codex, Path::new(PROGRAM), nowhere), Err(InstallError::NoHome)));
     }
 }

@@ -5,14 +5,14 @@
 
 use std::fmt::Write as _;
 
-use ringfence_fs::{MountSpec, Rights};
+use ringfence_fs::{MountAccess, MountSpec};
 use ringfence_kernel::{Dialect, Session};
 
 /// Some clients cut at 2,048 characters, and every session pays for each.
-const LONGEST: usize = 600;
+const MAX_CHARS: usize = 600;
 
 /// As many mounts are named.
-const MOST_MOUNTS: usize = 6;
+const MAX_MOUNTS: usize = 6;
 
 pub(super) fn instructions(session: &Session, mounts: &[MountSpec]) -> String {
     let has = |tool: &str| session.catalog.get(tool).is_some();
@@ -30,17 +30,17 @@ pub(super) fn instructions(session: &Session, mounts: &[MountSpec]) -> String {
             text.push_str(" undo reverts the last change; list_changes shows earlier ones.");
         }
     }
-    text.truncate(text.floor_char_boundary(LONGEST));
+    text.truncate(text.floor_char_boundary(MAX_CHARS));
     text
 }
 
 fn path_rule(dialect: Dialect, mounts: &[MountSpec]) -> String {
     let alias = |mount: &MountSpec| match mount.rights {
-        Rights::ReadOnly => format!("@{} (read-only)", mount.alias),
-        Rights::ReadWrite => format!("@{}", mount.alias),
+        MountAccess::ReadOnly => format!("@{} (read-only)", mount.alias),
+        MountAccess::ReadWrite => format!("@{}", mount.alias),
     };
     // The workspace comes first.
-    let named: Vec<String> = mounts.iter().skip(1).take(MOST_MOUNTS).map(alias).collect();
+    let named: Vec<String> = mounts.iter().skip(1).take(MAX_MOUNTS).map(alias).collect();
     if dialect == Dialect::Crewagent {
         let all: Vec<String> = std::iter::once("@project".to_owned()).chain(named).collect();
         return format!("Every path begins with one of: {}.", all.join(", "));

@@ -5,19 +5,19 @@
 use serde_json::Value;
 
 /// The value that a text has, if it is JSON once it is blanked.
-pub(super) fn value(text: &str) -> Option<Value> {
-    serde_json::from_str(&blanked(text)).ok()
+pub(super) fn parse_jsonc(text: &str) -> Option<Value> {
+    serde_json::from_str(&blank_comments(text)).ok()
 }
 
 /// The text with spaces for its comments and for commas that nothing follows.
-pub(super) fn blanked(text: &str) -> String {
+pub(super) fn blank_comments(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
     let (mut at, mut comma) = (0, None);
     while let Some(byte) = bytes.get(at).copied() {
         let end = match (byte, bytes.get(at + 1)) {
             (b'"', _) => end_of_string(&bytes, at),
-            (b'/', Some(b'/')) => blank(&mut bytes, at, b"\n"),
-            (b'/', Some(b'*')) => blank(&mut bytes, at, b"*/"),
+            (b'/', Some(b'/')) => blank_comment(&mut bytes, at, b"\n"),
+            (b'/', Some(b'*')) => blank_comment(&mut bytes, at, b"*/"),
             _ => at + 1,
         };
         match byte {
@@ -52,7 +52,7 @@ fn end_of_string(bytes: &[u8], start: usize) -> usize {
 }
 
 /// Blanks a comment up to its mark, and says where it ends. Lines stay lines.
-fn blank(bytes: &mut [u8], start: usize, mark: &[u8]) -> usize {
+fn blank_comment(bytes: &mut [u8], start: usize, mark: &[u8]) -> usize {
     let rest = bytes.get(start + 2..).unwrap_or_default();
     let length = rest.windows(mark.len()).position(|piece| piece == mark).map_or(rest.len(), |at| at + mark.len());
     let end = start + 2 + length;
@@ -66,7 +66,7 @@ fn blank(bytes: &mut [u8], start: usize, mark: &[u8]) -> usize {
 mod tests {
     use serde_json::json;
 
-    use super::{blanked, value};
+    use super::{blank_comments, parse_jsonc};
 
     #[test]
     fn comments_and_commas_that_nothing_follows_are_passed_over() {
@@ -80,8 +80,8 @@ mod tests {
             ("{\"a\": 1 / 2}", None),
         ];
         for (text, expected) in cases {
-            assert_eq!(value(text), expected, "{text}");
-            assert_eq!(blanked(text).len(), text.len(), "{text}");
+            assert_eq!(parse_jsonc(text), expected, "{text}");
+            assert_eq!(blank_comments(text).len(), text.len(), "{text}");
         }
     }
 }

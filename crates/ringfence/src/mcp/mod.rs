@@ -5,34 +5,34 @@
 //!
 //! Not here: what a call does. Every call goes to `Host::call`.
 
-mod approve;
+mod builtin_tools;
 mod callers;
-mod client;
+mod catch_panic;
+mod client_info;
 pub(crate) mod clients;
-pub(crate) mod connections;
-mod fit;
 #[cfg(feature = "conformance")]
-mod fixtures;
+mod conformance;
+mod deferred;
+mod elicitation;
 #[cfg(test)]
 mod fuzz;
-mod guarded;
+mod handler;
 mod http;
 mod in_flight;
 pub(crate) mod install;
 mod instructions;
 mod jsonc;
-pub(crate) mod keys;
-mod lines;
-mod news;
-mod own_tools;
-mod plain;
-mod put_off;
+pub(crate) mod listener;
+mod plain_text;
+mod progress;
 mod resources;
 pub mod roots;
-mod server;
+mod session;
 mod settings_file;
-mod talk;
+pub(crate) mod strict_json;
 mod tools;
+mod transport;
+mod truncate;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,35 +44,35 @@ use rmcp::transport::stdio_pipes;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use self::approve::ThroughClient;
-use self::callers::Callers;
-use self::guarded::Guarded;
+use self::callers::McpCallers;
+use self::catch_panic::CatchPanicService;
+use self::elicitation::ElicitationApprover;
+use self::handler::McpServerHandler;
 pub use self::http::{Listening, ServeError};
-use self::in_flight::InFlight;
-use self::lines::Wire;
-pub(crate) use self::resources::unescaped;
-use self::roots::Roots;
-use self::server::Server;
-use self::talk::{Source, Talk};
+use self::in_flight::InFlightRequests;
+pub(crate) use self::resources::percent_decode;
+use self::roots::SessionRoots;
+use self::session::{McpSession, McpSessionSource};
 pub(crate) use self::tools::ResultForm;
-use crate::wire::Wired;
+use self::transport::StdioServerTransport;
+use crate::app::App;
 
 /// What a message has beside its arguments.
-pub(crate) const ENVELOPE: u64 = 64 << 10;
+pub(crate) const ENVELOPE_BYTES: u64 = 64 << 10;
 
 /// How long calls that were given up are waited for.
-const LAST: Duration = Duration::from_secs(6);
+const CANCEL_GRACE: Duration = Duration::from_secs(6);
 
 /// What every server of a front shares.
 #[derive(Clone, Debug)]
-struct Served {
+struct McpServerContext {
     front: Front,
     host: Host,
     mounts: Arc<[MountSpec]>,
 }
 
-impl Served {
-    fn new(front: &Front, wired: &Wired) -> Self {
+impl McpServerContext {
+    fn new(front: &Front, wired: &App) -> Self {
         Self { front: front.clone(), host: wired.host.clone(), mounts: wired.mounts.clone().into() }
     }
 }
@@ -80,16 +80,16 @@ impl Served {
 /// Clients, and the calls of theirs that are under way.
 #[derive(Clone, Debug)]
 pub struct Front {
-    callers: Callers,
+    callers: McpCallers,
     /// How long a call waits for a person before its client is told to come again.
-    patience: Duration,
-    roots: Roots,
+    wait: Duration,
+    roots: SessionRoots,
     form: ResultForm,
 }
 
 impl Front {
-    pub fn new(patience: Duration) -> Self {
-        Self { callers: Callers::default(), patience, roots: Roots::default(), form: ResultForm::default() }
+    pub fn new(wait: Duration) -> Self {
+        Self { callers: McpCallers::default(), wait, roots: SessionRoots::default(), form: ResultForm::default() }
     }
 
     /// Sends results in another form than plain text.
@@ -100,28 +100,32 @@ impl Front {
 
     /// An approver that asks whoever made the call, as far as their client's word goes.
     pub fn approver(&self) -> Box<dyn Approver> {
-        Box::new(ThroughClient { callers: self.callers.clone(), patience: self.patience })
+        Box::new(ElicitationApprover { callers: self.callers.clone(), wait: self.wait })
     }
 
     /// What clients narrow their sessions to, for the policy that sees to it.
-    pub fn roots(&self) -> Roots {
+    pub fn roots(&self) -> SessionRoots {
         self.roots.clone()
     }
 
     /// Serves one client on standard input and output until it closes them, or `stop` is told.
-    pub async fn serve_stdio(&self, wired: &Wired, stop: CancellationToken) {
+    pub async fn serve_stdio(&self, wired: &App, stop: CancellationToken) {
         let session = Arc::clone(&wired.session);
         let gone = CancellationToken::new();
-        let in_flight = InFlight::default();
-        let longest = usize::try_from(session.limits.argument_bytes.saturating_add(ENVELOPE)).unwrap_or(usize::MAX);
+        let in_flight = InFlightRequests::default();
+        let longest =
+            usize::try_from(session.limits.argument_bytes.saturating_add(ENVELOPE_BYTES)).unwrap_or(usize::MAX);
         let (input, output) = stdio_pipes();
-        let wire = Wire::new(input, output, longest, in_flight.clone(), gone.clone());
-        let server =
-            Server::new(Served::new(self, wired), Source::Given(Talk::new(session, wired.host.clone(), None)), gone);
-        let running = serve_directly_with_ct(Guarded(server), wire, None, stop.clone());
+        let wire = StdioServerTransport::new(input, output, longest, in_flight.clone(), gone.clone());
+        let server = McpServerHandler::new(
+            McpServerContext::new(self, wired),
+            McpSessionSource::Stdio(McpSession::new(session, wired.host.clone(), None)),
+            gone,
+        );
+        let running = serve_directly_with_ct(CatchPanicService(server), wire, None, stop.clone());
         // What it says is whether it was stopped, which is not news.
         let _ = running.waiting().await;
         stop.cancel();
-        let _ = timeout(LAST, in_flight.all_over()).await;
+        let _ = timeout(CANCEL_GRACE, in_flight.wait_until_idle()).await;
     }
 }

@@ -5,23 +5,23 @@
 //!
 //! Not here: lists of files. The tools are better at those.
 
-use ringfence_kernel::{Dialect, ErrorKind, Reply, Session};
+use ringfence_kernel::{Dialect, ErrorKind, Session, ToolReply};
 use rmcp::model::{ErrorCode, ErrorData, MetaObject, ReadResourceResult, ResourceContents, ResourceTemplate};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::fit;
+use super::truncate;
 
 /// What a resource is called: this, and its path.
-const PREFIX: &str = "ringfence:///";
+const URI_PREFIX: &str = "ringfence:///";
 
 /// Whether a session has files to read in this way.
-pub(super) fn are_there(session: &Session) -> bool {
+pub(super) fn are_available(session: &Session) -> bool {
     session.dialect == Dialect::Standard && session.catalog.get("read_file").is_some()
 }
 
 pub(super) fn template() -> ResourceTemplate {
-    ResourceTemplate::new(format!("{PREFIX}{{+path}}"), "workspace file").with_description(
+    ResourceTemplate::new(format!("{URI_PREFIX}{{+path}}"), "workspace file").with_description(
         "A file of the workspace, or of a mount as `@ALIAS/…`. A file that is too large is cut; read it by lines with the \
          tool `read_file`.",
     )
@@ -29,21 +29,21 @@ pub(super) fn template() -> ResourceTemplate {
 
 /// The path of a resource.
 pub(super) fn path(uri: &str) -> Result<String, ErrorData> {
-    let path = uri.strip_prefix(PREFIX).and_then(unescaped).filter(|path| !path.is_empty());
+    let path = uri.strip_prefix(URI_PREFIX).and_then(percent_decode).filter(|path| !path.is_empty());
     path.ok_or_else(|| {
-        let message = format!("resources here are called `{PREFIX}` and a path in the workspace");
-        ErrorData::invalid_params(message, Some(json!({"uri": clipped(uri)})))
+        let message = format!("resources here are called `{URI_PREFIX}` and a path in the workspace");
+        ErrorData::invalid_params(message, Some(json!({"uri": truncate_uri(uri)})))
     })
 }
 
 /// How a file is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum As {
+pub(super) enum ResourceEncoding {
     Text,
     Bytes,
 }
 
-impl As {
+impl ResourceEncoding {
     /// The arguments for `read_file`.
     pub(super) fn arguments(self, path: &str) -> String {
         let encoding = match self {
@@ -55,23 +55,28 @@ impl As {
 }
 
 /// What was read.
-pub(super) fn result(uri: &str, reply: &Reply, form: As, most: usize) -> Result<ReadResourceResult, ErrorData> {
+pub(super) fn read_result(
+    uri: &str,
+    reply: &ToolReply,
+    form: ResourceEncoding,
+    most: usize,
+) -> Result<ReadResourceResult, ErrorData> {
     #[derive(Deserialize)]
-    struct Envelope {
+    struct ResourceEnvelope {
         value: Value,
     }
     if let Some(kind) = reply.error {
-        return Err(refusal(kind, &reply.text, uri));
+        return Err(read_error(kind, &reply.text, uri));
     }
     let lost = |_| ErrorData::internal_error("the file cannot be sent", None);
-    let Envelope { value } = serde_json::from_str(&reply.text).map_err(lost)?;
+    let ResourceEnvelope { value } = serde_json::from_str(&reply.text).map_err(lost)?;
     let whole = value["content"].as_str().unwrap_or_default();
     // The client is told the whole name again.
-    let content = fit::text(whole, most.saturating_sub(json!(uri).to_string().len()));
+    let content = truncate::truncate_text(whole, most.saturating_sub(json!(uri).to_string().len()));
     let is_cut = content.len() < whole.len() || value["truncated"] == true;
     let mut contents = match form {
-        As::Text => ResourceContents::text(&*content, uri).with_mime_type("text/plain"),
-        As::Bytes => ResourceContents::blob(&*content, uri).with_mime_type("application/octet-stream"),
+        ResourceEncoding::Text => ResourceContents::text(&*content, uri).with_mime_type("text/plain"),
+        ResourceEncoding::Bytes => ResourceContents::blob(&*content, uri).with_mime_type("application/octet-stream"),
     };
     if is_cut {
         let meta = Map::from_iter([("ringfence/truncated".to_owned(), Value::Bool(true))]);
@@ -80,31 +85,32 @@ pub(super) fn result(uri: &str, reply: &Reply, form: As, most: usize) -> Result<
     Ok(ReadResourceResult::new(vec![contents]))
 }
 
-fn refusal(kind: ErrorKind, reply: &str, uri: &str) -> ErrorData {
+fn read_error(kind: ErrorKind, reply: &str, uri: &str) -> ErrorData {
     #[derive(Deserialize)]
-    struct Envelope {
-        error: Said,
+    struct ResourceErrorEnvelope {
+        error: ResourceErrorBody,
     }
     #[derive(Deserialize)]
-    struct Said {
+    struct ResourceErrorBody {
         message: String,
     }
-    let message = serde_json::from_str(reply).map_or_else(|_| reply.to_owned(), |said: Envelope| said.error.message);
+    let message =
+        serde_json::from_str(reply).map_or_else(|_| reply.to_owned(), |said: ResourceErrorEnvelope| said.error.message);
     let code = match kind {
         ErrorKind::NotFound => ErrorCode::RESOURCE_NOT_FOUND,
         ErrorKind::Io | ErrorKind::Internal | ErrorKind::Timeout => ErrorCode::INTERNAL_ERROR,
         _ => ErrorCode::INVALID_PARAMS,
     };
-    ErrorData::new(code, message, Some(json!({"uri": clipped(uri)})))
+    ErrorData::new(code, message, Some(json!({"uri": truncate_uri(uri)})))
 }
 
 /// As much of a URI as is said back.
-fn clipped(uri: &str) -> &str {
+fn truncate_uri(uri: &str) -> &str {
     &uri[..uri.floor_char_boundary(4 << 10)]
 }
 
 /// Text of a URI without its escapes. Nothing where they make no text.
-pub(crate) fn unescaped(text: &str) -> Option<String> {
+pub(crate) fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
@@ -123,7 +129,7 @@ pub(crate) fn unescaped(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{path, unescaped};
+    use super::{path, percent_decode};
 
     #[test]
     fn escapes_are_undone_or_refused() {
@@ -137,7 +143,7 @@ mod tests {
             ("%+1", None),
             ("%ff", None),
         ] {
-            assert_eq!(unescaped(text).as_deref(), expected, "{text}");
+            assert_eq!(percent_decode(text).as_deref(), expected, "{text}");
         }
     }
 

@@ -12,69 +12,74 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use ringfence_fs::MountSpec;
 use ringfence_kernel::{
-    Assurance, CODE, Decision, Grant, Layer, Place, Policy, Question, RuleText, Session, Touch, Verdict,
+    Assurance, CODE_MOUNT, Decision, Grant, Policy, PolicyLayer, PolicyRequest, PolicyResource, ResourceAccess,
+    RuleText, Session, Verdict,
 };
 
 /// What the sessions of clients are narrowed to.
 #[derive(Clone, Debug, Default)]
-pub struct Roots(Arc<RwLock<HashMap<String, Reach>>>);
+pub struct SessionRoots(Arc<RwLock<HashMap<String, RootScope>>>);
 
 /// What a client has open.
 #[derive(Debug)]
-pub(super) enum Open {
-    NotSaid,
+pub(super) enum DeclaredRoots {
+    Undeclared,
     /// Directories by their real names.
-    These(Vec<PathBuf>),
+    Directories(Vec<PathBuf>),
 }
 
-impl Open {
+impl DeclaredRoots {
     /// A root that is no directory of this machine leaves nothing by itself.
-    pub(super) fn of<'a>(uris: impl IntoIterator<Item = &'a str>) -> Self {
+    pub(super) fn from_uris<'a>(uris: impl IntoIterator<Item = &'a str>) -> Self {
         let mut uris = uris.into_iter().peekable();
-        if uris.peek().is_none() { Self::NotSaid } else { Self::These(uris.filter_map(directory).collect()) }
+        if uris.peek().is_none() {
+            Self::Undeclared
+        } else {
+            Self::Directories(uris.filter_map(root_directory).collect())
+        }
     }
 }
 
 /// For each mount that is narrowed, the paths that are left of it.
-type Reach = BTreeMap<String, Vec<PathBuf>>;
+type RootScope = BTreeMap<String, Vec<PathBuf>>;
 
-impl Roots {
+impl SessionRoots {
     /// From now on a session reaches only what the client has open.
-    pub(super) fn narrow(&self, session: &str, open: &Open, mounts: &[MountSpec]) {
+    pub(super) fn narrow(&self, session: &str, open: &DeclaredRoots, mounts: &[MountSpec]) {
         let reach = match open {
-            Open::NotSaid => Reach::new(),
-            Open::These(roots) => reach(roots, mounts),
+            DeclaredRoots::Undeclared => RootScope::new(),
+            DeclaredRoots::Directories(roots) => root_scope(roots, mounts),
         };
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(session.to_owned(), reach);
     }
 
     /// Forgets a session that is over.
-    pub(super) fn forget(&self, session: &str) {
+    pub(super) fn remove_session(&self, session: &str) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(session);
     }
 
     /// Why a session does not reach a place, if it does not.
-    fn why_not(&self, session: &Session, place: &Place) -> Option<String> {
+    fn denial_reason(&self, session: &Session, place: &PolicyResource) -> Option<String> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let reach = all.get(&session.id).filter(|reach| !reach.is_empty())?;
-        if place.mount.as_ref() == CODE {
+        if place.mount.as_ref() == CODE_MOUNT {
             let message = "programs see the whole workspace, and the client has only a part of it open";
             return Some(message.to_owned());
         }
         let left = reach.get(place.mount.as_ref())?;
-        let real = place.resolved.as_deref().unwrap_or(&place.given);
+        let real = place.resolved_path.as_deref().unwrap_or(&place.requested_path);
         if left.iter().any(|root| is_below(Path::new(real), root)) {
             return None;
         }
         let names: Vec<String> = left.iter().map(|root| format!("`{}`", root.display())).collect();
         let which = if names.is_empty() { "nothing here".to_owned() } else { names.join(", ") };
-        Some(format!("`{}` is outside of what the client has open, which is {which}", place.shown))
+        Some(format!("`{}` is outside of what the client has open, which is {which}", place.display_path))
     }
 }
 
 /// What is left of each mount. The first is the workspace.
-fn reach(roots: &[PathBuf], mounts: &[MountSpec]) -> Reach {
-    let mut reach = Reach::new();
+fn root_scope(roots: &[PathBuf], mounts: &[MountSpec]) -> RootScope {
+    let mut reach = RootScope::new();
     for (number, MountSpec { alias, path, .. }) in mounts.iter().enumerate() {
         if roots.iter().any(|root| path.starts_with(root)) {
             continue;
@@ -97,44 +102,44 @@ fn is_below(path: &Path, root: &Path) -> bool {
 
 /// A policy, with the roots of clients in front of it.
 #[derive(Debug)]
-pub struct Narrowed<P> {
+pub struct RootsPolicy<P> {
     pub policy: P,
-    pub roots: Roots,
+    pub roots: SessionRoots,
 }
 
-impl<P: Policy> Narrowed<P> {
-    fn denial(&self, touch: &Touch, question: &Question<'_>) -> Option<Verdict> {
-        let reason = self.roots.why_not(question.session, &touch.place)?;
+impl<P: Policy> RootsPolicy<P> {
+    fn denial(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Option<Verdict> {
+        let reason = self.roots.denial_reason(question.session, &touch.resource)?;
         let rule = Arc::from("roots of the client");
-        let layer = Layer::Workspace;
+        let layer = PolicyLayer::Workspace;
         Some(Verdict { decision: Decision::Deny, rule, layer, reason, assurance: Assurance::Person, grant: None })
     }
 }
 
-impl<P: Policy> Policy for Narrowed<P> {
-    fn judge(&self, touch: &Touch, question: &Question<'_>) -> Verdict {
-        self.denial(touch, question).unwrap_or_else(|| self.policy.judge(touch, question))
+impl<P: Policy> Policy for RootsPolicy<P> {
+    fn evaluate(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
+        self.denial(touch, question).unwrap_or_else(|| self.policy.evaluate(touch, question))
     }
 
-    fn decide(&self, question: &Question<'_>) -> Verdict {
-        let denied = question.touches.iter().find_map(|touch| self.denial(touch, question));
+    fn decide(&self, question: &PolicyRequest<'_>) -> Verdict {
+        let denied = question.accesses.iter().find_map(|touch| self.denial(touch, question));
         denied.unwrap_or_else(|| self.policy.decide(question))
     }
 
-    fn grant_for(&self, question: &Question<'_>) -> Option<RuleText> {
-        self.policy.grant_for(question)
+    fn narrowest_grant(&self, question: &PolicyRequest<'_>) -> Option<RuleText> {
+        self.policy.narrowest_grant(question)
     }
 
-    fn hold_grants(&self, grants: &[Grant]) -> bool {
-        self.policy.hold_grants(grants)
+    fn set_grants(&self, grants: &[Grant]) -> bool {
+        self.policy.set_grants(grants)
     }
 }
 
 /// The directory that a root names, if it is one of this machine that is there.
-fn directory(uri: &str) -> Option<PathBuf> {
+fn root_directory(uri: &str) -> Option<PathBuf> {
     let rest = uri.strip_prefix("file://")?;
     let path = rest.strip_prefix("localhost").unwrap_or(rest);
-    let path = PathBuf::from(super::resources::unescaped(path)?);
+    let path = PathBuf::from(super::resources::percent_decode(path)?);
     // Mounts are known by their real names.
     let real = std::fs::canonicalize(&path).ok()?;
     path.is_absolute().then_some(real)
@@ -144,19 +149,19 @@ fn directory(uri: &str) -> Option<PathBuf> {
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use ringfence_fs::{MountSpec, Rights};
+    use ringfence_fs::{MountAccess, MountSpec};
 
-    use super::{is_below, reach};
+    use super::{is_below, root_scope};
 
     fn check(roots: &[&str], workspace: Option<&[&str]>, docs: Option<&[&str]>) {
         let mount = |alias: &str, path: &str| MountSpec {
             alias: alias.to_owned(),
             path: PathBuf::from(path),
-            rights: Rights::ReadWrite,
+            rights: MountAccess::ReadWrite,
         };
         let mounts = [mount("workspace", "/home/u/project"), mount("docs", "/srv/docs")];
         let paths = |list: &[&str]| list.iter().map(PathBuf::from).collect::<Vec<_>>();
-        let left = reach(&paths(roots), &mounts);
+        let left = root_scope(&paths(roots), &mounts);
         assert_eq!(left.get("workspace").cloned(), workspace.map(paths), "{roots:?}");
         assert_eq!(left.get("docs").cloned(), docs.map(paths), "{roots:?}");
     }

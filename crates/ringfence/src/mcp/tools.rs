@@ -8,12 +8,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use ringfence_kernel::{Definition, Dialect, FOREIGN, Reply};
+use ringfence_kernel::{Dialect, MCP_TOOL_PREFIX, ToolDefinition, ToolReply};
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, MetaObject, Tool, ToolAnnotations};
 use serde_json::{Map, Value, json};
 
-use super::fit::{self, Copies};
-use super::plain;
+use super::plain_text;
+use super::truncate::{self, ReplyCopies};
 
 /// Tools of the `standard` dialect that most tasks begin with. The other dialects have no more than these.
 const CORE_TOOLS: [&str; 7] =
@@ -32,18 +32,18 @@ pub(crate) enum ResultForm {
 }
 
 /// What the protocol calls a tool.
-pub(super) fn tool(definition: &Definition, form: ResultForm) -> Tool {
+pub(super) fn tool(definition: &ToolDefinition, form: ResultForm) -> Tool {
     let prepare = match definition.dialect {
-        Dialect::Standard if !definition.name.starts_with(FOREIGN) => compact_schema,
+        Dialect::Standard if !definition.name.starts_with(MCP_TOOL_PREFIX) => compact_schema,
         // Schemas of other servers, and of the systems that the other dialects come from, are theirs.
         Dialect::Standard | Dialect::Miniclaw | Dialect::Crewagent => drop_widths,
     };
     let parameters = schema_object(&definition.parameters, prepare);
-    let mut tool = Tool::new(name(definition), definition.description.clone(), parameters);
+    let mut tool = Tool::new(tool_name(definition), definition.description.clone(), parameters);
     if let Some(output) = definition.output.as_ref().filter(|_| form == ResultForm::Structured) {
         tool = tool.with_raw_output_schema(schema_object(&envelope_schema(output, definition.dialect), drop_widths));
     }
-    tool = tool.with_title(title(&definition.name)).with_annotations(annotations(definition));
+    tool = tool.with_title(tool_title(&definition.name)).with_annotations(annotations(definition));
     if definition.dialect != Dialect::Standard || CORE_TOOLS.contains(&&*definition.name) {
         // Claude Code keeps the schemas of other tools back until its model searches for them.
         tool.meta = Some(meta("anthropic/alwaysLoad", Value::Bool(true)));
@@ -56,25 +56,25 @@ fn meta(name: &str, value: Value) -> MetaObject {
 }
 
 /// Models' APIs allow no dot in a name; a hyphen stands for it there, and is understood.
-fn name(definition: &Definition) -> String {
+fn tool_name(definition: &ToolDefinition) -> String {
     definition.name.replace('.', "-")
 }
 
 /// A name for people: `read_file` is "Read file".
-fn title(name: &str) -> String {
+fn tool_title(name: &str) -> String {
     let words = name.split(['_', '.']).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
     let mut letters = words.chars();
     letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str()).unwrap_or_default()
 }
 
-fn annotations(definition: &Definition) -> ToolAnnotations {
-    let effect = definition.effect;
-    let only_reads = effect.only_reads();
-    let hints = ToolAnnotations::new().read_only(only_reads).open_world(effect.reaches_out());
+fn annotations(definition: &ToolDefinition) -> ToolAnnotations {
+    let effect = definition.capabilities;
+    let only_reads = effect.is_read_only();
+    let hints = ToolAnnotations::new().read_only(only_reads).open_world(effect.is_open_world());
     match only_reads {
         // The other two mean nothing then.
         true => hints,
-        false => hints.destructive(effect.destroys()).idempotent(effect.same_again),
+        false => hints.destructive(effect.is_destructive()).idempotent(effect.idempotent),
     }
 }
 
@@ -169,18 +169,18 @@ pub(super) struct ResultSettings<'a> {
 }
 
 /// What a call comes to. The code of an error is for programs: it stands where no client shows it to its model.
-pub(super) fn result(reply: &Reply, settings: ResultSettings<'_>) -> CallToolResult {
+pub(super) fn call_result(reply: &ToolReply, settings: ResultSettings<'_>) -> CallToolResult {
     let ResultSettings { tool, dialect, form, most } = settings;
     let (texts, structured) = match (dialect, form) {
-        (Dialect::Miniclaw, _) => (cut_text(&reply.text, most), None),
-        (Dialect::Standard, ResultForm::Plain) => (plain::render(tool, &reply.text, most), None),
+        (Dialect::Miniclaw, _) => (truncated_blocks(&reply.text, most), None),
+        (Dialect::Standard, ResultForm::Plain) => (plain_text::render(tool, &reply.text, most), None),
         (Dialect::Standard | Dialect::Crewagent, ResultForm::Structured) => {
-            let text = fit::json(&reply.text, Copies::PLAIN_AND_QUOTED, most, dialect).into_owned();
+            let text = truncate::truncate_json(&reply.text, ReplyCopies::PLAIN_AND_QUOTED, most, dialect).into_owned();
             let value = serde_json::from_str(&text).ok();
             (vec![text], value)
         }
         (Dialect::Standard | Dialect::Crewagent, ResultForm::Plain | ResultForm::Json) => {
-            (vec![fit::json(&reply.text, Copies::QUOTED, most, dialect).into_owned()], None)
+            (vec![truncate::truncate_json(&reply.text, ReplyCopies::QUOTED, most, dialect).into_owned()], None)
         }
     };
     let content = texts.into_iter().map(ContentBlock::text).collect();
@@ -188,7 +188,7 @@ pub(super) fn result(reply: &Reply, settings: ResultSettings<'_>) -> CallToolRes
         None => CallToolResult::success(content),
         Some(kind) => {
             let mut error = CallToolResult::error(content);
-            error.meta = Some(meta("ringfence/code", kind.name().into()));
+            error.meta = Some(meta("ringfence/code", kind.code().into()));
             error
         }
     };
@@ -197,26 +197,26 @@ pub(super) fn result(reply: &Reply, settings: ResultSettings<'_>) -> CallToolRes
 }
 
 /// A text, and beside it that it was cut, where it was.
-fn cut_text(text: &str, most: usize) -> Vec<String> {
-    match fit::text(text, most) {
+fn truncated_blocks(text: &str, most: usize) -> Vec<String> {
+    match truncate::truncate_text(text, most) {
         Cow::Borrowed(whole) => vec![whole.to_owned()],
-        Cow::Owned(start) => vec![start, fit::hint(most)],
+        Cow::Owned(start) => vec![start, truncate::truncation_hint(most)],
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ringfence_kernel::{Dialect, ErrorKind, Reply};
+    use ringfence_kernel::{Dialect, ErrorKind, ToolReply};
     use serde_json::{Value, json};
 
-    use super::{ResultForm, ResultSettings, compact_schema, envelope_schema, result, title};
+    use super::{ResultForm, ResultSettings, call_result, compact_schema, envelope_schema, tool_title};
 
     #[track_caller]
     fn check(reply: &str, dialect: Dialect, form: ResultForm, expected: &Value) {
         let error = reply.contains("\"ok\":false").then_some(ErrorKind::NotFound);
-        let reply = Reply { call_id: "1".to_owned(), text: reply.to_owned(), error, suspended: None };
+        let reply = ToolReply { call_id: "1".to_owned(), text: reply.to_owned(), error, suspended: None };
         let settings = ResultSettings { tool: "read_file", dialect, form, most: 1 << 20 };
-        let mut said = serde_json::to_value(result(&reply, settings)).unwrap();
+        let mut said = serde_json::to_value(call_result(&reply, settings)).unwrap();
         said.as_object_mut().unwrap().remove("resultType");
         assert_eq!(&said, expected, "{dialect:?} {form:?}");
     }
@@ -293,8 +293,8 @@ mod tests {
 
     #[test]
     fn titles_are_words() {
-        assert_eq!(title("read_file"), "Read file");
-        assert_eq!(title("fs.read"), "Fs read");
-        assert_eq!(title("mcp__far__echo"), "Mcp far echo");
+        assert_eq!(tool_title("read_file"), "Read file");
+        assert_eq!(tool_title("fs.read"), "Fs read");
+        assert_eq!(tool_title("mcp__far__echo"), "Mcp far echo");
     }
 }

@@ -6,15 +6,15 @@
 
 /// A file of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asset {
+pub(crate) struct UiAsset {
     pub(crate) content_type: &'static str,
     pub(crate) bytes: &'static [u8],
 }
 
 /// The file of this name, such as `views/files.js`; the page itself is `index.html`.
-pub(crate) fn asset(path: &str) -> Option<Asset> {
+pub(crate) fn asset(path: &str) -> Option<UiAsset> {
     let (_, bytes) = FILES.iter().find(|(name, _)| *name == path)?;
-    Some(Asset { content_type: content_type(path), bytes })
+    Some(UiAsset { content_type: content_type(path), bytes })
 }
 
 fn content_type(path: &str) -> &'static str {

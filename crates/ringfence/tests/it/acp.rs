@@ -8,33 +8,33 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::agent::{call, text};
-use crate::site::Site;
-use crate::terminal::say_yes;
+use crate::site::TestSite;
+use crate::terminal::approve_at_terminal;
 
 /// Longer than any answer takes, on a machine that is busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A cancelled prompt is over within this.
-const AT_ONCE: Duration = Duration::from_millis(100);
+const CANCEL_LIMIT: Duration = Duration::from_millis(100);
 
 /// An editor, and the agent that it started.
-struct Editor {
+struct TestEditor {
     child: Child,
     input: Option<ChildStdin>,
     lines: Receiver<Value>,
     last_id: u64,
     /// Everything that came in.
-    heard: Vec<Value>,
+    received: Vec<Value>,
 }
 
-impl Editor {
-    fn start(site: &Site, answers: &[Value], arguments: &[&str]) -> Self {
+impl TestEditor {
+    fn start(site: &TestSite, answers: &[Value], arguments: &[&str]) -> Self {
         let script: String = answers.iter().map(|answer| format!("{answer}\n")).collect();
         std::fs::write(site.current.join("script.jsonl"), script).unwrap();
-        Self::bare(site, &[&["acp", "--script", "script.jsonl"], arguments].concat())
+        Self::start_without_model(site, &[&["acp", "--script", "script.jsonl"], arguments].concat())
     }
 
-    fn bare(site: &Site, arguments: &[&str]) -> Self {
+    fn start_without_model(site: &TestSite, arguments: &[&str]) -> Self {
         let mut command = site.command(arguments);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
@@ -48,7 +48,7 @@ impl Editor {
             }
         });
         let input = child.stdin.take();
-        let mut editor = Self { child, input, lines, last_id: 0, heard: Vec::new() };
+        let mut editor = Self { child, input, lines, last_id: 0, received: Vec::new() };
         let hello = editor.request("initialize", json!({"protocolVersion": 1, "clientCapabilities": {}}));
         assert_eq!(hello["result"]["protocolVersion"], 1, "{hello}");
         assert_eq!(hello["result"]["agentCapabilities"]["loadSession"], true);
@@ -61,14 +61,14 @@ impl Editor {
     }
 
     /// Sends a request, and does not wait.
-    fn ask(&mut self, method: &str, params: Value) -> u64 {
+    fn send_request(&mut self, method: &str, params: Value) -> u64 {
         self.last_id += 1;
         self.send(&json!({"jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params}));
         self.last_id
     }
 
     fn request(&mut self, method: &str, params: Value) -> Value {
-        let id = self.ask(method, params);
+        let id = self.send_request(method, params);
         self.answer_to(id)
     }
 
@@ -78,26 +78,26 @@ impl Editor {
 
     fn wait(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
         loop {
-            let message = self.lines.recv_timeout(PATIENCE).unwrap();
-            self.heard.push(message.clone());
+            let message = self.lines.recv_timeout(TEST_TIMEOUT).unwrap();
+            self.received.push(message.clone());
             if wanted(&message) {
                 return message;
             }
         }
     }
 
-    fn new_session(&mut self, site: &Site) -> String {
+    fn new_session(&mut self, site: &TestSite) -> String {
         let said = self.request("session/new", json!({"cwd": site.workspace, "mcpServers": []}));
         assert_eq!(said["result"]["modes"]["currentModeId"], "configured", "{said}");
         said["result"]["sessionId"].as_str().unwrap().to_owned()
     }
 
     fn prompt(&mut self, session: &str, text: &str) -> u64 {
-        self.ask("session/prompt", json!({"sessionId": session, "prompt": [{"type": "text", "text": text}]}))
+        self.send_request("session/prompt", json!({"sessionId": session, "prompt": [{"type": "text", "text": text}]}))
     }
 
     /// Waits for a question, and chooses an option.
-    fn choose(&mut self, option: &str) -> Value {
+    fn answer_permission(&mut self, option: &str) -> Value {
         let asked = self.wait(|message| message["method"] == "session/request_permission");
         let outcome = json!({"outcome": {"outcome": "selected", "optionId": option}});
         self.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": outcome}));
@@ -110,23 +110,23 @@ impl Editor {
 
     /// The updates of a kind that came so far.
     fn updates(&self, kind: &str) -> Vec<&Value> {
-        let updates = self.heard.iter().map(|message| &message["params"]["update"]);
+        let updates = self.received.iter().map(|message| &message["params"]["update"]);
         updates.filter(|update| update["sessionUpdate"] == kind).collect()
     }
 
     /// The chunks of a kind, put together.
-    fn said(&self, kind: &str) -> String {
+    fn chunks(&self, kind: &str) -> String {
         self.updates(kind).iter().map(|update| update["content"]["text"].as_str().unwrap()).collect()
     }
 
     /// Closes the input, and waits for the end.
-    fn leave(mut self) -> Option<i32> {
+    fn close(mut self) -> Option<i32> {
         drop(self.input.take());
         self.child.wait().unwrap().code()
     }
 }
 
-impl Drop for Editor {
+impl Drop for TestEditor {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -139,7 +139,7 @@ fn write(path: &str, content: &str) -> Value {
 
 #[test]
 fn a_prompt_streams_text_and_thoughts_and_cards() {
-    let site = Site::new();
+    let site = TestSite::new();
     let answers = [
         json!({"reasoning": "Let me see.", "calls": [
             {"name": "write_file", "arguments": {"path": "a.txt", "content": "one\n"}},
@@ -147,12 +147,12 @@ fn a_prompt_streams_text_and_thoughts_and_cards() {
         ]}),
         text("It is done."),
     ];
-    let mut editor = Editor::start(&site, &answers, &[]);
+    let mut editor = TestEditor::start(&site, &answers, &[]);
     let session = editor.new_session(&site);
     let id = editor.prompt(&session, "write a.txt");
     assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
-    assert_eq!(editor.said("agent_thought_chunk"), "Let me see.");
-    let said = editor.said("agent_message_chunk");
+    assert_eq!(editor.chunks("agent_thought_chunk"), "Let me see.");
+    let said = editor.chunks("agent_message_chunk");
     assert!(said.starts_with("It is done.") && said.contains("What was done:\n- created  a.txt"), "{said}");
     let cards = editor.updates("tool_call");
     assert_eq!((&cards[0]["kind"], &cards[1]["kind"]), (&json!("edit"), &json!("read")));
@@ -162,18 +162,18 @@ fn a_prompt_streams_text_and_thoughts_and_cards() {
     let diff = json!({"type": "diff", "path": site.workspace.join("a.txt"), "oldText": null, "newText": "one\n"});
     assert_eq!(ends[0]["content"], json!([diff]));
     assert_eq!(site.read("a.txt"), "one\n");
-    assert!(editor.heard.iter().all(|message| message["jsonrpc"] == "2.0"));
-    assert_eq!(editor.leave(), Some(0));
+    assert!(editor.received.iter().all(|message| message["jsonrpc"] == "2.0"));
+    assert_eq!(editor.close(), Some(0));
 }
 
 #[test]
 fn a_change_is_asked_about_with_its_diff_and_a_yes_makes_it() {
-    let site = Site::new();
+    let site = TestSite::new();
     site.write("a.txt", "one\ntwo\n");
-    let mut editor = Editor::start(&site, &[write("a.txt", "one\n2\n"), text("ok")], &[]);
+    let mut editor = TestEditor::start(&site, &[write("a.txt", "one\n2\n"), text("ok")], &[]);
     let session = editor.new_session(&site);
     let id = editor.prompt(&session, "change it");
-    let asked = editor.choose("allow");
+    let asked = editor.answer_permission("allow");
     let diff = json!({
         "type": "diff", "path": site.workspace.join("a.txt"), "oldText": "one\ntwo\n", "newText": "one\n2\n",
     });
@@ -191,12 +191,12 @@ fn a_change_is_asked_about_with_its_diff_and_a_yes_makes_it() {
 #[test]
 fn a_no_leaves_everything_as_it_is() {
     for option in ["reject", "always"] {
-        let site = Site::new();
+        let site = TestSite::new();
         site.write("a.txt", "one\n");
-        let mut editor = Editor::start(&site, &[write("a.txt", "two\n"), text("ok")], &[]);
+        let mut editor = TestEditor::start(&site, &[write("a.txt", "two\n"), text("ok")], &[]);
         let session = editor.new_session(&site);
         let id = editor.prompt(&session, "change it");
-        editor.choose(option);
+        editor.answer_permission(option);
         assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
         assert_eq!(site.read("a.txt"), "one\n");
         let last = *editor.updates("tool_call_update").last().unwrap();
@@ -206,44 +206,44 @@ fn a_no_leaves_everything_as_it_is() {
 }
 
 #[test]
-fn what_needs_a_person_is_not_asked_of_the_editor_and_says_where_it_waits() {
-    let site = Site::new();
+fn an_approval_that_needs_a_person_waits_outside_the_editor() {
+    let site = TestSite::new();
     site.write(".env", "KEY=1\n");
     let read = call("read_file", json!({"path": ".env"}));
-    let mut editor = Editor::start(&site, &[read, text("ok")], &[]);
+    let mut editor = TestEditor::start(&site, &[read, text("ok")], &[]);
     let session = editor.new_session(&site);
     let id = editor.prompt(&session, "read it");
     let waits = editor.wait(|message| message["params"]["update"]["status"] == "pending");
     assert!(waits.to_string().contains("ringfence approvals answer"), "{waits}");
     editor.cancel(&session);
     assert_eq!(editor.answer_to(id)["result"]["stopReason"], "cancelled");
-    assert!(editor.heard.iter().all(|message| message["method"] != "session/request_permission"));
-    assert!(editor.heard.iter().all(|message| !message.to_string().contains("KEY=1")));
+    assert!(editor.received.iter().all(|message| message["method"] != "session/request_permission"));
+    assert!(editor.received.iter().all(|message| !message.to_string().contains("KEY=1")));
 }
 
 #[test]
 fn a_person_at_a_terminal_answers_what_the_editor_cannot() {
-    let site = Site::new();
+    let site = TestSite::new();
     site.write(".env", "KEY=1\n");
-    let mut editor = Editor::start(&site, &[call("read_file", json!({"path": ".env"})), text("ok")], &[]);
+    let mut editor = TestEditor::start(&site, &[call("read_file", json!({"path": ".env"})), text("ok")], &[]);
     let session = editor.new_session(&site);
     let id = editor.prompt(&session, "read it");
     let waits = editor.wait(|message| message["params"]["update"]["status"] == "pending").to_string();
     let (_, after) = waits.split_once("ringfence approvals answer ").unwrap();
-    say_yes(&site, after.split('`').next().unwrap());
+    approve_at_terminal(&site, after.split('`').next().unwrap());
     assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
     assert_eq!(editor.updates("tool_call_update").last().unwrap()["status"], "completed");
     // An editor keeps what it shows, and it has no business with a secret, now or when it loads the session again.
     editor.request("session/load", json!({"sessionId": session, "cwd": site.workspace, "mcpServers": []}));
-    assert!(editor.heard.iter().all(|message| !message.to_string().contains("KEY=1")));
+    assert!(editor.received.iter().all(|message| !message.to_string().contains("KEY=1")));
 }
 
 #[test]
 fn a_cancelled_prompt_ends_at_once_and_the_session_goes_on() {
-    let site = Site::new();
+    let site = TestSite::new();
     site.write("a.txt", "one\n");
     let stalls = json!({"text": "I think", "stall": true});
-    let mut editor = Editor::start(&site, &[stalls, write("a.txt", "two\n"), text("well")], &[]);
+    let mut editor = TestEditor::start(&site, &[stalls, write("a.txt", "two\n"), text("well")], &[]);
     let session = editor.new_session(&site);
     let id = editor.prompt(&session, "hello");
     editor.wait(|message| message["params"]["update"]["content"]["text"] == "think");
@@ -252,15 +252,15 @@ fn a_cancelled_prompt_ends_at_once_and_the_session_goes_on() {
     let before = Instant::now();
     editor.cancel(&session);
     assert_eq!(editor.answer_to(id)["result"]["stopReason"], "cancelled");
-    assert!(before.elapsed() < AT_ONCE, "{:?}", before.elapsed());
+    assert!(before.elapsed() < CANCEL_LIMIT, "{:?}", before.elapsed());
     // The same while the user is asked: the question is taken back.
     let id = editor.prompt(&session, "change it");
     let asked = editor.wait(|message| message["method"] == "session/request_permission");
     let before = Instant::now();
     editor.cancel(&session);
     assert_eq!(editor.answer_to(id)["result"]["stopReason"], "cancelled");
-    assert!(before.elapsed() < AT_ONCE, "{:?}", before.elapsed());
-    let taken_back = editor.heard.iter().find(|message| message["method"] == "$/cancel_request").unwrap();
+    assert!(before.elapsed() < CANCEL_LIMIT, "{:?}", before.elapsed());
+    let taken_back = editor.received.iter().find(|message| message["method"] == "$/cancel_request").unwrap();
     assert_eq!(taken_back["params"]["requestId"], asked["id"]);
     assert_eq!(site.read("a.txt"), "one\n");
     let id = editor.prompt(&session, "well?");
@@ -269,58 +269,58 @@ fn a_cancelled_prompt_ends_at_once_and_the_session_goes_on() {
 
 #[test]
 fn a_program_that_runs_ends_with_its_prompt() {
-    let site = Site::new();
+    let site = TestSite::new();
     let run = call("run_code", json!({"language": "bash", "code": "echo begun; exec sleep 600"}));
-    let mut editor = Editor::start(&site, &[run], &[]);
+    let mut editor = TestEditor::start(&site, &[run], &[]);
     let session = editor.new_session(&site);
     let id = editor.prompt(&session, "run it");
     editor.wait(|message| message["params"]["update"]["content"][0]["content"]["text"] == "begun\n");
     let before = Instant::now();
     editor.cancel(&session);
     assert_eq!(editor.answer_to(id)["result"]["stopReason"], "cancelled");
-    assert!(before.elapsed() < AT_ONCE, "{:?}", before.elapsed());
+    assert!(before.elapsed() < CANCEL_LIMIT, "{:?}", before.elapsed());
 }
 
 #[test]
 fn sessions_are_cancelled_one_by_one_and_all_of_them_when_the_editor_leaves() {
-    let site = Site::new();
-    let mut editor = Editor::start(&site, &[json!({"text": "hm", "stall": true})], &[]);
+    let site = TestSite::new();
+    let mut editor = TestEditor::start(&site, &[json!({"text": "hm", "stall": true})], &[]);
     let sessions = [editor.new_session(&site), editor.new_session(&site)];
     let prompts = sessions.each_ref().map(|session| editor.prompt(session, "think"));
     for session in &sessions {
         let text = |message: &Value| message["params"]["update"]["content"]["text"] == "hm";
-        if !editor.heard.iter().any(|message| text(message) && message["params"]["sessionId"] == session.as_str()) {
+        if !editor.received.iter().any(|message| text(message) && message["params"]["sessionId"] == session.as_str()) {
             editor.wait(|message| text(message) && message["params"]["sessionId"] == session.as_str());
         }
     }
     editor.cancel(&sessions[1]);
     assert_eq!(editor.answer_to(prompts[1])["result"]["stopReason"], "cancelled");
-    assert!(editor.heard.iter().all(|message| message["id"] != prompts[0]));
+    assert!(editor.received.iter().all(|message| message["id"] != prompts[0]));
     drop(editor.input.take());
     assert_eq!(editor.answer_to(prompts[0])["result"]["stopReason"], "cancelled");
-    assert_eq!(editor.leave(), Some(0));
+    assert_eq!(editor.close(), Some(0));
 }
 
 #[test]
 fn a_model_that_goes_in_circles_goes_on_only_if_the_user_wants_it() {
     for (option, goes_on) in [("go-on", true), ("stop", false)] {
-        let site = Site::new();
+        let site = TestSite::new();
         let list = || call("list_directory", json!({"path": "."}));
-        let mut editor = Editor::start(&site, &[list(), list(), list(), text("I see.")], &[]);
+        let mut editor = TestEditor::start(&site, &[list(), list(), list(), text("I see.")], &[]);
         let session = editor.new_session(&site);
         let id = editor.prompt(&session, "look");
-        let asked = editor.choose(option);
+        let asked = editor.answer_permission(option);
         assert!(asked.to_string().contains("3 times in a row"), "{asked}");
         assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
-        assert_eq!(editor.said("agent_message_chunk").contains("I see."), goes_on);
+        assert_eq!(editor.chunks("agent_message_chunk").contains("I see."), goes_on);
     }
 }
 
 #[test]
 fn the_output_of_a_program_is_on_its_card_while_it_runs() {
-    let site = Site::new();
+    let site = TestSite::new();
     let run = call("run_code", json!({"language": "bash", "code": "echo hello; exit 3"}));
-    let mut editor = Editor::start(&site, &[run, text("ok")], &[]);
+    let mut editor = TestEditor::start(&site, &[run, text("ok")], &[]);
     let session = editor.new_session(&site);
     let id = editor.prompt(&session, "run it");
     assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
@@ -329,7 +329,7 @@ fn the_output_of_a_program_is_on_its_card_while_it_runs() {
     let text = |update: &Value| update["content"][0]["content"]["text"].clone();
     assert!(shown.iter().any(|update| update["status"].is_null() && text(update) == "hello\n"), "{shown:?}");
     assert_eq!(text(shown.last().unwrap()), "hello\n");
-    assert!(editor.said("agent_message_chunk").contains("exit code 3"));
+    assert!(editor.chunks("agent_message_chunk").contains("exit code 3"));
 }
 
 #[test]
@@ -342,46 +342,46 @@ fn every_end_has_its_stop_reason() {
         (&[], "the script has no further answer"),
     ];
     for (answers, expected) in cases {
-        let site = Site::new();
+        let site = TestSite::new();
         let config = site.root().join("agent.toml");
         let steps = if expected == "max_turn_requests" { 1 } else { 5 };
         std::fs::write(&config, format!("[agents.defaults]\nmax_tool_iterations = {steps}\n")).unwrap();
-        let mut editor = Editor::start(&site, answers, &["--config", config.to_str().unwrap()]);
+        let mut editor = TestEditor::start(&site, answers, &["--config", config.to_str().unwrap()]);
         let session = editor.new_session(&site);
         let id = editor.prompt(&session, "go");
         let said = editor.answer_to(id);
         let found = said["result"]["stopReason"].as_str().or(said["error"]["message"].as_str()).unwrap();
         assert_eq!(found, expected);
-        assert!(!editor.said("agent_message_chunk").trim().is_empty(), "{expected}: nothing was said");
+        assert!(!editor.chunks("agent_message_chunk").trim().is_empty(), "{expected}: nothing was said");
     }
 }
 
 #[test]
 fn a_session_is_loaded_with_what_was_said_and_resumed_without() {
-    let site = Site::new();
-    let mut editor = Editor::start(&site, &[write("a.txt", "one\n"), text("I wrote it.")], &[]);
+    let site = TestSite::new();
+    let mut editor = TestEditor::start(&site, &[write("a.txt", "one\n"), text("I wrote it.")], &[]);
     let session = editor.new_session(&site);
     let id = editor.prompt(&session, "write a.txt");
     editor.answer_to(id);
-    assert_eq!(editor.leave(), Some(0));
+    assert_eq!(editor.close(), Some(0));
 
-    let mut editor = Editor::start(&site, &[text("As I said.")], &[]);
+    let mut editor = TestEditor::start(&site, &[text("As I said.")], &[]);
     let listed = editor.request("session/list", json!({}));
     assert_eq!(listed["result"]["sessions"][0]["sessionId"], session.as_str(), "{listed}");
     assert_eq!(listed["result"]["sessions"][0]["title"], "write a.txt");
     let known = json!({"sessionId": session, "cwd": site.workspace, "mcpServers": []});
     let loaded = editor.request("session/load", known.clone());
     assert_eq!(loaded["result"]["modes"]["currentModeId"], "configured", "{loaded}");
-    assert_eq!(editor.said("user_message_chunk"), "write a.txt");
-    assert_eq!(editor.said("agent_message_chunk"), "I wrote it.");
+    assert_eq!(editor.chunks("user_message_chunk"), "write a.txt");
+    assert_eq!(editor.chunks("agent_message_chunk"), "I wrote it.");
     assert_eq!(editor.updates("tool_call")[0]["title"], "write_file a.txt");
     assert_eq!(editor.updates("tool_call_update")[0]["status"], "completed");
     let id = editor.prompt(&session, "and?");
     assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
 
-    let before = editor.heard.len();
+    let before = editor.received.len();
     assert!(editor.request("session/resume", known)["result"].is_object());
-    assert_eq!(editor.heard.len(), before + 1);
+    assert_eq!(editor.received.len(), before + 1);
     assert_eq!(editor.request("session/close", json!({"sessionId": session}))["result"], json!({}));
     let id = editor.prompt(&session, "and?");
     assert_eq!(editor.answer_to(id)["error"]["code"], -32002);
@@ -391,21 +391,21 @@ fn a_session_is_loaded_with_what_was_said_and_resumed_without() {
 
 #[test]
 fn a_mode_tightens_and_goes_back_to_what_the_config_says() {
-    let site = Site::new();
+    let site = TestSite::new();
     let answers = [write("a.txt", "1"), text("ok"), write("b.txt", "2"), text("ok"), write("c.txt", "3"), text("ok")];
-    let mut editor = Editor::start(&site, &answers, &[]);
+    let mut editor = TestEditor::start(&site, &answers, &[]);
     let session = editor.new_session(&site);
-    let set = |editor: &mut Editor, mode: &str| {
+    let set = |editor: &mut TestEditor, mode: &str| {
         editor.request("session/set_mode", json!({"sessionId": session, "modeId": mode}))
     };
     assert_eq!(set(&mut editor, "read-only")["result"], json!({}));
     let id = editor.prompt(&session, "write");
     editor.answer_to(id);
     assert!(!site.workspace.join("a.txt").exists());
-    assert!(editor.heard.iter().any(|message| message.to_string().contains("the mode `read-only`")));
+    assert!(editor.received.iter().any(|message| message.to_string().contains("the mode `read-only`")));
     set(&mut editor, "ask");
     let id = editor.prompt(&session, "write");
-    let asked = editor.choose("allow");
+    let asked = editor.answer_permission("allow");
     assert!(asked.to_string().contains("the mode `ask`"), "{asked}");
     editor.answer_to(id);
     assert_eq!(site.read("b.txt"), "2");
@@ -418,12 +418,13 @@ fn a_mode_tightens_and_goes_back_to_what_the_config_says() {
 
 #[test]
 fn a_session_works_only_where_the_user_said_so() {
-    let site = Site::new();
+    let site = TestSite::new();
     let config = site.root().join("agent.toml");
     let declared = site.root().join("declared");
     std::fs::create_dir(&declared).unwrap();
     std::fs::write(&config, format!("[workspaces]\nother = {declared:?}\n")).unwrap();
-    let mut editor = Editor::start(&site, &[write("a.txt", "x"), text("ok")], &["--config", config.to_str().unwrap()]);
+    let mut editor =
+        TestEditor::start(&site, &[write("a.txt", "x"), text("ok")], &["--config", config.to_str().unwrap()]);
     for cwd in [site.outside.to_str().unwrap(), "/", "relative", site.workspace.join("none").to_str().unwrap()] {
         let said = editor.request("session/new", json!({"cwd": cwd, "mcpServers": []}));
         let message = said["error"]["message"].as_str().unwrap();
@@ -438,8 +439,8 @@ fn a_session_works_only_where_the_user_said_so() {
 
 #[test]
 fn a_missing_model_says_the_three_ways() {
-    let site = Site::new();
-    let mut editor = Editor::bare(&site, &["acp"]);
+    let site = TestSite::new();
+    let mut editor = TestEditor::start_without_model(&site, &["acp"]);
     let said = editor.request("session/new", json!({"cwd": site.workspace, "mcpServers": []}));
     for way in ["base_url = \"http://127.0.0.1", "api_key_env", "ringfence demo"] {
         assert!(said["error"]["message"].as_str().unwrap().contains(way), "no {way} in {said}");
@@ -447,9 +448,9 @@ fn a_missing_model_says_the_three_ways() {
 }
 
 #[test]
-fn whatever_comes_in_gets_an_answer() {
-    let site = Site::new();
-    let mut editor = Editor::start(&site, &[], &[]);
+fn every_input_line_gets_a_response() {
+    let site = TestSite::new();
+    let mut editor = TestEditor::start(&site, &[], &[]);
     let cases = [
         ("nonsense", -32700),
         ("[]", -32600),
@@ -471,5 +472,5 @@ fn whatever_comes_in_gets_an_answer() {
     editor.send(&json!({"jsonrpc": "2.0", "id": 77, "result": {}}));
     editor.send(&json!({"jsonrpc": "2.0", "method": "session/wave", "params": {}}));
     editor.request("initialize", json!({"protocolVersion": 1}));
-    assert_eq!(editor.leave(), Some(0));
+    assert_eq!(editor.close(), Some(0));
 }

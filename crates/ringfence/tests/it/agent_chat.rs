@@ -4,17 +4,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::agent::{call, playing, text};
-use crate::site::Site;
-use crate::terminal::{ASKED, Seat, terminal};
+use crate::agent::{call, scripted_agent, text};
+use crate::site::TestSite;
+use crate::terminal::{ASKED, TestTerminal, terminal};
 
-fn seat(site: &Site, answers: &[Value], options: &[&str]) -> Seat {
-    drop(playing(site, answers, &[]));
+fn chat_terminal(site: &TestSite, answers: &[Value], options: &[&str]) -> TestTerminal {
+    drop(scripted_agent(site, answers, &[]));
     let mut arguments = vec!["agent", "--script", "script.jsonl"];
     arguments.extend(options);
-    let mut command = Seat::command(site, &arguments);
+    let mut command = TestTerminal::command(site, &arguments);
     command.env("TERM", "xterm").env("NO_COLOR", "1");
-    let mut seat = Seat::all_on_screen(terminal(), command);
+    let mut seat = TestTerminal::all_on_screen(terminal(), command);
     seat.until("/help says what can be typed");
     seat.until("> ");
     seat
@@ -25,9 +25,9 @@ fn write(path: &str, content: &str) -> Value {
 }
 
 #[test]
-fn a_prompt_is_worked_on_and_taken_back() {
-    let site = Site::new();
-    let mut seat = seat(&site, &[write("a.txt", "hello\n"), text("I wrote **a.txt**.")], &[]);
+fn a_prompt_makes_changes_that_can_be_undone() {
+    let site = TestSite::new();
+    let mut seat = chat_terminal(&site, &[write("a.txt", "hello\n"), text("I wrote **a.txt**.")], &[]);
     seat.press("write a filx\x7fe\r");
     seat.until("* write_file a.txt");
     seat.until("+ hello");
@@ -54,9 +54,9 @@ fn a_prompt_is_worked_on_and_taken_back() {
 }
 
 #[test]
-fn what_begins_with_a_slash_is_never_a_prompt() {
-    let site = Site::new();
-    let mut seat = seat(&site, &[], &[]);
+fn a_slash_command_is_never_a_prompt() {
+    let site = TestSite::new();
+    let mut seat = chat_terminal(&site, &[], &[]);
     for (typed, shown) in [
         ("/help", "begin a new session"),
         ("/tools", "read_file"),
@@ -76,10 +76,10 @@ fn what_begins_with_a_slash_is_never_a_prompt() {
 }
 
 #[test]
-fn somebody_is_asked_in_place() {
-    let site = Site::new();
+fn an_approval_prompt_appears_in_the_chat() {
+    let site = TestSite::new();
     site.write("notes.md", "old\n");
-    let mut seat = seat(&site, &[write("notes.md", "new\n"), text("Changed.")], &[]);
+    let mut seat = chat_terminal(&site, &[write("notes.md", "new\n"), text("Changed.")], &[]);
     seat.press("change it\r");
     seat.until("* write_file notes.md");
     seat.until("this would overwrite `notes.md`");
@@ -95,8 +95,8 @@ fn somebody_is_asked_in_place() {
 
 #[test]
 fn an_interrupt_cancels_and_a_second_one_leaves() {
-    let site = Site::new();
-    let mut seat = seat(&site, &[json!({"text": "I am thinking ", "stall": true})], &[]);
+    let site = TestSite::new();
+    let mut seat = chat_terminal(&site, &[json!({"text": "I am thinking ", "stall": true})], &[]);
     seat.press("think\r");
     seat.until("I am thinking");
     let pressed = Instant::now();
@@ -110,8 +110,8 @@ fn an_interrupt_cancels_and_a_second_one_leaves() {
 
 #[test]
 fn at_the_prompt_the_first_interrupt_is_only_said() {
-    let site = Site::new();
-    let mut seat = seat(&site, &[text("Hi.")], &[]);
+    let site = TestSite::new();
+    let mut seat = chat_terminal(&site, &[text("Hi.")], &[]);
     seat.press("half a li\x03");
     seat.until("once more to leave");
     seat.until("> ");
@@ -127,9 +127,9 @@ fn at_the_prompt_the_first_interrupt_is_only_said() {
 
 #[test]
 fn an_interrupt_withdraws_a_question_and_the_conversation_goes_on() {
-    let site = Site::new();
+    let site = TestSite::new();
     site.write("notes.md", "old\n");
-    let mut seat = seat(&site, &[write("notes.md", "new\n"), text("Still here.")], &[]);
+    let mut seat = chat_terminal(&site, &[write("notes.md", "new\n"), text("Still here.")], &[]);
     seat.press("change it\r");
     seat.until(ASKED);
     seat.press("\x03");
@@ -145,9 +145,9 @@ fn an_interrupt_withdraws_a_question_and_the_conversation_goes_on() {
 
 #[test]
 fn one_that_goes_in_circles_asks_whether_to_go_on() {
-    let site = Site::new();
+    let site = TestSite::new();
     let read = || call("read_file", json!({"path": "nowhere"}));
-    let mut seat = seat(&site, &[read(), read(), read(), text("I give up.")], &[]);
+    let mut seat = chat_terminal(&site, &[read(), read(), read(), text("I give up.")], &[]);
     seat.press("look\r");
     seat.until("3 times in a row");
     seat.until("let it go on? [yes/no]");
@@ -159,12 +159,12 @@ fn one_that_goes_in_circles_asks_whether_to_go_on() {
 }
 
 #[test]
-fn a_single_prompt_asks_too_where_somebody_is_there() {
-    let site = Site::new();
+fn a_single_prompt_asks_at_an_interactive_terminal() {
+    let site = TestSite::new();
     let read = || call("read_file", json!({"path": "nowhere"}));
     for (answer, code, out) in [("yes\r", 0, "I give up.\n"), ("no\r", 1, "over and over")] {
-        drop(playing(&site, &[read(), read(), read(), text("I give up.")], &[]));
-        let mut seat = Seat::new(&site, &["agent", "--script", "script.jsonl", "look"]);
+        drop(scripted_agent(&site, &[read(), read(), read(), text("I give up.")], &[]));
+        let mut seat = TestTerminal::new(&site, &["agent", "--script", "script.jsonl", "look"]);
         seat.until("3 times in a row");
         seat.until("let it go on? [yes/no]");
         seat.press(answer);
@@ -176,17 +176,17 @@ fn a_single_prompt_asks_too_where_somebody_is_there() {
 
 #[test]
 fn a_session_goes_on_where_it_was() {
-    let site = Site::new();
-    let mut first = seat(&site, &[text("Hello.")], &[]);
+    let site = TestSite::new();
+    let mut first = chat_terminal(&site, &[text("Hello.")], &[]);
     first.press("hi\r");
     first.until("Hello.");
     first.until("> ");
     first.press("/quit\r");
     assert_eq!(first.end().code, Some(0));
-    drop(playing(&site, &[text("Hello again.")], &[]));
-    let mut command = Seat::command(&site, &["agent", "--script", "script.jsonl", "--resume"]);
+    drop(scripted_agent(&site, &[text("Hello again.")], &[]));
+    let mut command = TestTerminal::command(&site, &["agent", "--script", "script.jsonl", "--resume"]);
     command.env("TERM", "xterm").env("NO_COLOR", "1");
-    let mut seat = Seat::all_on_screen(terminal(), command);
+    let mut seat = TestTerminal::all_on_screen(terminal(), command);
     seat.until("which has 2 messages");
     seat.until("> ");
     seat.press("me again\r");
@@ -197,9 +197,9 @@ fn a_session_goes_on_where_it_was() {
 }
 
 #[test]
-fn what_would_steer_the_terminal_is_shown_as_what_it_is() {
-    let site = Site::new();
-    let mut seat = seat(&site, &[text("\u{1b}[2Jgone\u{202e}"), text("x")], &[]);
+fn terminal_escapes_are_printed_escaped() {
+    let site = TestSite::new();
+    let mut seat = chat_terminal(&site, &[text("\u{1b}[2Jgone\u{202e}"), text("x")], &[]);
     seat.press("hi\r");
     seat.until("\\u{1b}[2Jgone\\u{202e}");
     seat.until("> ");

@@ -5,9 +5,9 @@
 
 use serde_json::{Value, json};
 
-use crate::agent::{call, playing, text};
-use crate::crash::{Point, Tamper, full, strace_is_here, traced_program};
-use crate::site::{Site, said};
+use crate::agent::{call, scripted_agent, text};
+use crate::crash::{CrashPoint, CrashTamper, has_strace, is_full_run, run_under_strace};
+use crate::site::{TestSite, cli_output};
 
 /// Lines that the script appends, each by a call of its own.
 const LINES: usize = 3;
@@ -16,24 +16,24 @@ fn append(number: usize) -> Value {
     call("append_file", json!({"path": "log.txt", "content": format!("line {number}\n")}))
 }
 
-fn lines(site: &Site) -> usize {
+fn lines(site: &TestSite) -> usize {
     std::fs::read_to_string(site.workspace.join("log.txt")).unwrap_or_default().lines().count()
 }
 
 /// Kills a run at one point, and goes on with its session. False where the point was never met.
 fn killed_at(call: &'static str, nth: usize) -> bool {
-    let site = Site::in_memory();
+    let site = TestSite::in_memory();
     let mut answers: Vec<Value> = (1..=LINES).map(append).collect();
     answers.push(text("All lines are there."));
-    drop(playing(&site, &answers, &[]));
+    drop(scripted_agent(&site, &answers, &[]));
     let program = ["--preset", "edits", "agent", "--script", "script.jsonl", "-p", "append"];
-    let ended = traced_program(&site, Point { call, nth, tamper: Tamper::Kill }, &program, b"", None);
-    if !ended.met {
+    let ended = run_under_strace(&site, CrashPoint { call, nth, tamper: CrashTamper::Kill }, &program, b"", None);
+    if !ended.reached {
         assert_eq!(lines(&site), LINES, "{call} {nth}: {ended:?}");
         return false;
     }
     let before = lines(&site);
-    let said = said(playing(&site, &[text("I go on.")], &["--resume", "-p", "go on"]).output().unwrap());
+    let said = cli_output(scripted_agent(&site, &[text("I go on.")], &["--resume", "-p", "go on"]).output().unwrap());
     if said.code == Some(2) {
         // It was killed before there was a session, so before anything was done.
         assert!(said.err.contains("no session"), "{call} {nth}: {said:?}");
@@ -47,7 +47,7 @@ fn killed_at(call: &'static str, nth: usize) -> bool {
 }
 
 /// Every call has one result, and those that say that it went well are in the file.
-fn check_history(site: &Site, there: usize, what: &str) {
+fn check_history(site: &TestSite, there: usize, what: &str) {
     let heads: Value = serde_json::from_str(&site.run(&["sessions", "list", "--json"]).out).unwrap();
     let id = heads[0]["id"].as_str().unwrap();
     let exported: Value = serde_json::from_str(&site.run(&["sessions", "export", id]).out).unwrap();
@@ -64,12 +64,12 @@ fn check_history(site: &Site, there: usize, what: &str) {
 
 #[test]
 fn a_killed_session_goes_on_and_nothing_is_done_twice() {
-    if !strace_is_here() {
+    if !has_strace() {
         return;
     }
     let mut met = 0;
     for (call, stride) in [("pwrite64", 9), ("write", 11), ("fdatasync", 4), ("flock", 7)] {
-        let stride = if full() { 1 } else { stride };
+        let stride = if is_full_run() { 1 } else { stride };
         met += (1..400).step_by(stride).take_while(|nth| killed_at(call, *nth)).count();
     }
     println!("killed at {met} points");

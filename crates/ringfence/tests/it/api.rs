@@ -3,20 +3,20 @@
 use std::time::{Duration, Instant};
 
 use ringfence::tokens::Tokens;
-use ringfence_kernel::Scope;
+use ringfence_kernel::AuthScope;
 use serde_json::{Value, json};
 
-use crate::api_client::{Caller, Server};
-use crate::site::Site;
+use crate::api_client::{ApiTestClient, TestApiServer};
+use crate::site::TestSite;
 
 #[test]
 fn a_call_through_the_api_says_what_the_command_line_says() {
-    let site = Site::new();
+    let site = TestSite::new();
     std::fs::write(site.workspace.join("a.txt"), "one\n").unwrap();
-    let server = Server::start(&site, &[]);
+    let server = TestApiServer::start(&site, &[]);
     let agent = server.agent(&site, "agent");
     for dialect in ["standard", "miniclaw", "crewagent"] {
-        let session = agent.begin(&json!({"dialect": dialect}));
+        let session = agent.create_session(&json!({"dialect": dialect}));
         let (tool, path) = if dialect == "crewagent" { ("fs.read", "@project/a.txt") } else { ("read_file", "a.txt") };
         for path in [path, "../outside/secret", "missing"] {
             let arguments = json!({"path": path});
@@ -30,11 +30,11 @@ fn a_call_through_the_api_says_what_the_command_line_says() {
 
 #[test]
 fn the_calls_of_a_message_are_answered_in_their_order() {
-    let site = Site::new();
+    let site = TestSite::new();
     std::fs::write(site.workspace.join("a.txt"), "one\n").unwrap();
-    let server = Server::start(&site, &["--preset", "edits"]);
+    let server = TestApiServer::start(&site, &["--preset", "edits"]);
     let agent = server.agent(&site, "agent");
-    let session = agent.begin(&json!({}));
+    let session = agent.create_session(&json!({}));
     let call = |id: &str, name: &str, arguments: Value| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments.to_string()}});
     let message = json!({"role": "assistant", "content": null, "tool_calls": [
         call("c1", "write_file", json!({"path": "b.txt", "content": "two\n"})),
@@ -58,11 +58,11 @@ fn the_calls_of_a_message_are_answered_in_their_order() {
 
 #[test]
 fn an_agents_token_makes_sessions_on_declared_workspaces_alone_and_sees_its_own() {
-    let site = Site::new();
-    let server = Server::start(&site, &[]);
+    let site = TestSite::new();
+    let server = TestApiServer::start(&site, &[]);
     let (one, other) = (server.agent(&site, "one"), server.agent(&site, "other"));
-    let mine = one.begin(&json!({}));
-    other.begin(&json!({}));
+    let mine = one.create_session(&json!({}));
+    other.create_session(&json!({}));
     let listed = one.get("/v1/sessions");
     let ids: Vec<&str> = listed["sessions"].as_array().unwrap().iter().map(|s| s["id"].as_str().unwrap()).collect();
     assert_eq!(ids, [mine.as_str()]);
@@ -73,24 +73,24 @@ fn an_agents_token_makes_sessions_on_declared_workspaces_alone_and_sees_its_own(
 
 #[test]
 fn sessions_are_begun_on_declared_workspaces_and_limits_only_tighten() {
-    let site = Site::new();
+    let site = TestSite::new();
     let second = site.root().join("second");
     std::fs::create_dir(&second).unwrap();
     std::fs::write(second.join("b.txt"), "from the second\n").unwrap();
     let config = site.current.join("config.toml");
     std::fs::write(&config, format!("[workspaces]\nsecond = {:?}\n", second.to_str().unwrap())).unwrap();
-    let server = Server::start(&site, &["--config", config.to_str().unwrap()]);
+    let server = TestApiServer::start(&site, &["--config", config.to_str().unwrap()]);
     let agent = server.agent(&site, "agent");
     assert_eq!(agent.get("/v1/me")["workspaces"], json!(["main", "second"]));
-    let session = agent.begin(&json!({"workspace": "second"}));
+    let session = agent.create_session(&json!({"workspace": "second"}));
     assert!(
         agent.call(&session, "read_file", json!({"path": "b.txt"}))["reply"].to_string().contains("from the second")
     );
-    let tight = agent.begin(&json!({"workspace": "second", "limits": {"max_read_bytes": 4}}));
+    let tight = agent.create_session(&json!({"workspace": "second", "limits": {"max_read_bytes": 4}}));
     assert!(
         agent.call(&tight, "read_file", json!({"path": "b.txt"}))["reply"].to_string().contains("truncated\\\":true")
     );
-    let loose = agent.begin(&json!({"limits": {"max_read_bytes": 1_000_000_000_000_u64}}));
+    let loose = agent.create_session(&json!({"limits": {"max_read_bytes": 1_000_000_000_000_u64}}));
     std::fs::write(site.workspace.join("large"), vec![b'x'; 11 << 20]).unwrap();
     assert!(
         agent.call(&loose, "read_file", json!({"path": "large"}))["reply"].to_string().contains("truncated\\\":true")
@@ -101,21 +101,21 @@ fn sessions_are_begun_on_declared_workspaces_and_limits_only_tighten() {
 /// An overwrite that waits, in a thread of its own.
 fn overwrite<'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
-    agent: &'scope Caller<'_>,
+    agent: &'scope ApiTestClient<'_>,
     session: &'scope str,
 ) -> std::thread::ScopedJoinHandle<'scope, Value> {
     scope.spawn(move || agent.call(session, "write_file", json!({"path": "a.txt", "content": "new\n"})))
 }
 
 #[test]
-fn an_overwrite_waits_for_a_person_and_can_be_taken_back() {
-    let site = Site::new();
+fn an_overwrite_waits_for_a_person_and_can_be_undone() {
+    let site = TestSite::new();
     let file = site.workspace.join("a.txt");
     let contents = || std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, "old\n").unwrap();
-    let server = Server::start(&site, &[]);
+    let server = TestApiServer::start(&site, &[]);
     let (agent, page) = (server.agent(&site, "agent"), server.page());
-    let session = agent.begin(&json!({}));
+    let session = agent.create_session(&json!({}));
     std::thread::scope(|scope| {
         let call = overwrite(scope, &agent, &session);
         let request = page.request();
@@ -156,13 +156,13 @@ fn an_overwrite_waits_for_a_person_and_can_be_taken_back() {
 
 #[test]
 fn of_two_answers_at_once_one_counts() {
-    let site = Site::new();
+    let site = TestSite::new();
     std::fs::write(site.workspace.join("a.txt"), "old\n").unwrap();
-    let server = Server::start(&site, &[]);
+    let server = TestApiServer::start(&site, &[]);
     let (agent, page) = (server.agent(&site, "agent"), server.page());
     for _ in 0..5 {
         // A session that hears no too often is paused.
-        let session = agent.begin(&json!({}));
+        let session = agent.create_session(&json!({}));
         std::thread::scope(|scope| {
             let call = overwrite(scope, &agent, &session);
             let request = page.request();
@@ -183,14 +183,14 @@ fn of_two_answers_at_once_one_counts() {
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_kill() {
-    let site = Site::new();
+fn acknowledged_state_survives_a_kill() {
+    let site = TestSite::new();
     let file = site.workspace.join("a.txt");
     std::fs::write(&file, "old\n").unwrap();
-    let mut server = Server::start(&site, &[]);
+    let mut server = TestApiServer::start(&site, &[]);
     let (token, session, put_off) = {
         let agent = server.agent(&site, "agent");
-        let session = agent.begin(&json!({"label": "kept"}));
+        let session = agent.create_session(&json!({"label": "kept"}));
         let call =
             json!({"id": "c1", "name": "write_file", "arguments": {"path": "a.txt", "content": "new\n"}, "wait": 0});
         let put_off = agent.post(&format!("/v1/sessions/{session}/calls"), &call).json();
@@ -199,8 +199,8 @@ fn what_was_acknowledged_survives_a_kill() {
     assert!(put_off["token"].is_string(), "{put_off}");
     server.child.kill().unwrap();
     server.child.wait().unwrap();
-    let server = Server::start(&site, &[]);
-    let (agent, page) = (Caller { server: &server, token }, server.page());
+    let server = TestApiServer::start(&site, &[]);
+    let (agent, page) = (ApiTestClient { server: &server, token }, server.page());
     let kept = agent.get(&format!("/v1/sessions/{session}"));
     assert_eq!((&kept["label"], &kept["ended"]), (&json!("kept"), &Value::Null));
     let request = page.request();
@@ -220,11 +220,11 @@ fn what_was_acknowledged_survives_a_kill() {
 
 #[test]
 fn events_tell_in_order_what_happens_and_can_be_taken_up_again() {
-    let site = Site::new();
+    let site = TestSite::new();
     std::fs::write(site.workspace.join("a.txt"), "contents of a\n").unwrap();
-    let server = Server::start(&site, &[]);
+    let server = TestApiServer::start(&site, &[]);
     let (one, other, page) = (server.agent(&site, "one"), server.agent(&site, "other"), server.page());
-    let (mine, theirs) = (one.begin(&json!({})), other.begin(&json!({})));
+    let (mine, theirs) = (one.create_session(&json!({})), other.create_session(&json!({})));
     let mut watching = one.events("/v1/events");
     let mut all = page.events("/v1/events");
     other.call(&theirs, "read_file", json!({"path": "a.txt"}));
@@ -253,10 +253,10 @@ fn events_tell_in_order_what_happens_and_can_be_taken_up_again() {
 
 #[test]
 fn a_call_that_is_cancelled_or_whose_client_leaves_ends_its_program() {
-    let site = Site::new();
-    let server = Server::start(&site, &["--preset", "edits"]);
+    let site = TestSite::new();
+    let server = TestApiServer::start(&site, &["--preset", "edits"]);
     let (agent, page) = (server.agent(&site, "agent"), server.page());
-    let session = agent.begin(&json!({}));
+    let session = agent.create_session(&json!({}));
     let mut all = page.events("/v1/events");
     let endless = json!({"language": "bash", "code": "echo begun; while :; do :; done"});
     let call = json!({"id": "endless", "name": "run_code", "arguments": endless});
@@ -284,9 +284,9 @@ fn a_call_that_is_cancelled_or_whose_client_leaves_ends_its_program() {
 }
 
 #[test]
-fn nobody_comes_in_by_another_name_from_another_page_or_with_too_much() {
-    let site = Site::new();
-    let server = Server::start(&site, &["--rate", "5"]);
+fn foreign_hosts_origins_and_large_bodies_are_rejected() {
+    let site = TestSite::new();
+    let server = TestApiServer::start(&site, &["--rate", "5"]);
     let agent = server.agent(&site, "agent");
     let good = format!("Bearer {}", agent.token);
     let port = server.address.rsplit(':').next().unwrap();
@@ -325,8 +325,8 @@ fn nobody_comes_in_by_another_name_from_another_page_or_with_too_much() {
 
 #[test]
 fn the_document_has_every_path_and_every_path_is_there() {
-    let site = Site::new();
-    let server = Server::start(&site, &[]);
+    let site = TestSite::new();
+    let server = TestApiServer::start(&site, &[]);
     let document = server.send("GET", "/v1/openapi.json", &[], None).json();
     let paths = document["paths"].as_object().unwrap();
     assert!(paths.len() > 20);
@@ -355,10 +355,10 @@ fn the_document_has_every_path_and_every_path_is_there() {
 
 #[test]
 fn a_person_sees_files_the_log_and_the_rules() {
-    let site = Site::new();
+    let site = TestSite::new();
     std::fs::write(site.workspace.join("a.bin"), [0, 159, 146, 150]).unwrap();
     std::fs::write(site.workspace.join("a.txt"), "<script>alert(1)</script>").unwrap();
-    let server = Server::start(&site, &[]);
+    let server = TestApiServer::start(&site, &[]);
     let page = server.page();
     assert!(page.get("/v1/files").to_string().contains("a.txt"));
     assert!(page.get("/v1/files/text?path=a.txt")["content"].to_string().contains("<script>"));
@@ -387,7 +387,7 @@ fn a_person_sees_files_the_log_and_the_rules() {
 }
 
 /// A config with a model that writes a file and then says so.
-pub(crate) fn scripted(site: &Site) -> String {
+pub(crate) fn scripted_model_config(site: &TestSite) -> String {
     let script = site.current.join("script.jsonl");
     let lines = [
         json!({"text": "I write it.", "calls": [{"name": "write_file", "arguments": {"path": "a.txt", "content": "new\n"}}]}),
@@ -401,7 +401,7 @@ pub(crate) fn scripted(site: &Site) -> String {
 }
 
 /// Waits until a run is over, and gives it.
-pub(crate) fn over(caller: &Caller<'_>, run: &str) -> Value {
+pub(crate) fn wait_for_run(caller: &ApiTestClient<'_>, run: &str) -> Value {
     for _ in 0..600 {
         let run = caller.get(&format!("/v1/runs/{run}"));
         if run["state"] != "running" {
@@ -414,10 +414,10 @@ pub(crate) fn over(caller: &Caller<'_>, run: &str) -> Value {
 
 #[test]
 fn a_run_asks_at_the_page_and_tells_what_was_truly_done() {
-    let site = Site::new();
+    let site = TestSite::new();
     std::fs::write(site.workspace.join("a.txt"), "old\n").unwrap();
-    let config = scripted(&site);
-    let server = Server::start(&site, &["--config", &config]);
+    let config = scripted_model_config(&site);
+    let server = TestApiServer::start(&site, &["--config", &config]);
     let (agent, other, page) = (server.agent(&site, "agent"), server.agent(&site, "other"), server.page());
     assert_eq!(page.get("/v1/runs")["available"], true);
     let begun = agent.post("/v1/runs", &json!({"prompt": "write it"}));
@@ -429,7 +429,7 @@ fn a_run_asks_at_the_page_and_tells_what_was_truly_done() {
     assert_eq!(other.post(&format!("/v1/runs/{run}/cancel"), &json!({})).status, 404);
     assert_eq!(other.get("/v1/runs")["runs"], json!([]));
     assert_eq!(page.answer(&request, &json!({"approved": true})).status, 200);
-    let done = over(&agent, &run);
+    let done = wait_for_run(&agent, &run);
     assert_eq!((&done["state"], &done["outcome"]["text"]), (&json!("answered"), &json!("It is written.")), "{done}");
     assert!(done["outcome"]["ledger"].to_string().contains("a.txt"), "{done}");
     assert_eq!(std::fs::read_to_string(site.workspace.join("a.txt")).unwrap(), "new\n");
@@ -445,10 +445,10 @@ fn a_run_asks_at_the_page_and_tells_what_was_truly_done() {
 
 #[test]
 fn a_run_that_was_cut_off_is_known_and_goes_on() {
-    let site = Site::new();
+    let site = TestSite::new();
     std::fs::write(site.workspace.join("a.txt"), "old\n").unwrap();
-    let config = scripted(&site);
-    let mut server = Server::start(&site, &["--config", &config]);
+    let config = scripted_model_config(&site);
+    let mut server = TestApiServer::start(&site, &["--config", &config]);
     let run = {
         let page = server.page();
         let run = page.post("/v1/runs", &json!({"prompt": "write it"})).json()["id"].as_str().unwrap().to_owned();
@@ -457,23 +457,23 @@ fn a_run_that_was_cut_off_is_known_and_goes_on() {
     };
     server.child.kill().unwrap();
     server.child.wait().unwrap();
-    let server = Server::start(&site, &["--config", &config]);
+    let server = TestApiServer::start(&site, &["--config", &config]);
     let page = server.page();
     assert_eq!(page.get(&format!("/v1/runs/{run}"))["state"], "interrupted");
     let again = page.post(&format!("/v1/runs/{run}/resume"), &json!({}));
     assert_eq!(again.status, 200, "{}", String::from_utf8_lossy(&again.body));
     assert_eq!(page.answer(&page.request(), &json!({"approved": true})).status, 200);
-    assert_eq!(over(&page, &run)["state"], "answered");
+    assert_eq!(wait_for_run(&page, &run)["state"], "answered");
     let cancelled = page.post("/v1/runs", &json!({"prompt": "again"})).json()["id"].as_str().unwrap().to_owned();
     page.request();
     assert_eq!(page.post(&format!("/v1/runs/{cancelled}/cancel"), &json!({})).status, 200);
-    assert_eq!(over(&page, &cancelled)["state"], "cancelled");
+    assert_eq!(wait_for_run(&page, &cancelled)["state"], "cancelled");
 }
 
 #[test]
 fn without_a_model_a_run_says_how_to_get_one() {
-    let site = Site::new();
-    let server = Server::start(&site, &[]);
+    let site = TestSite::new();
+    let server = TestApiServer::start(&site, &[]);
     let page = server.page();
     assert_eq!(page.get("/v1/runs")["available"], false);
     let got = page.post("/v1/runs", &json!({"prompt": "hello"}));
@@ -482,19 +482,19 @@ fn without_a_model_a_run_says_how_to_get_one() {
 }
 
 /// A token with these scopes, which a person would have made at a terminal.
-fn token<'a>(server: &'a Server, site: &Site, name: &str, scopes: &[Scope]) -> Caller<'a> {
-    let token = Tokens::new(&site.state).make(name, scopes.iter().copied().collect()).unwrap();
-    Caller { server, token }
+fn token<'a>(server: &'a TestApiServer, site: &TestSite, name: &str, scopes: &[AuthScope]) -> ApiTestClient<'a> {
+    let token = Tokens::new(&site.state).create(name, scopes.iter().copied().collect()).unwrap();
+    ApiTestClient { server, token }
 }
 
 #[test]
-fn who_calls_chooses_words_and_not_what_is_allowed() {
-    let site = Site::new();
+fn a_caller_chooses_the_dialect_and_not_the_policy() {
+    let site = TestSite::new();
     std::fs::write(site.workspace.join("a.txt"), "old\n").unwrap();
-    let server = Server::start(&site, &["--wait", "0"]);
+    let server = TestApiServer::start(&site, &["--wait", "0"]);
     let agent = server.agent(&site, "agent");
     for (dialect, tool, path) in [("miniclaw", "write_file", "a.txt"), ("crewagent", "fs.write", "@project/a.txt")] {
-        let session = agent.begin(&json!({"dialect": dialect}));
+        let session = agent.create_session(&json!({"dialect": dialect}));
         let got = agent.call(&session, tool, json!({"path": path, "content": "new\n"}));
         assert!(!got["error"].is_null(), "{got}");
         assert_eq!(std::fs::read_to_string(site.workspace.join("a.txt")).unwrap(), "old\n", "{dialect}");
@@ -502,7 +502,7 @@ fn who_calls_chooses_words_and_not_what_is_allowed() {
     drop(server);
     let config = site.current.join("agents.toml");
     std::fs::write(&config, "[agents.tight.tools]\ndeny = [\"write_file\"]\n[agents.loose]\n").unwrap();
-    let server = Server::start(&site, &["--config", config.to_str().unwrap(), "--agent", "tight"]);
+    let server = TestApiServer::start(&site, &["--config", config.to_str().unwrap(), "--agent", "tight"]);
     let agent = server.agent(&site, "other");
     assert_eq!(agent.post("/v1/sessions", &json!({"agent": "loose"})).status, 403);
     assert_eq!(agent.send("GET", "/v1/tools?agent=loose", None).status, 403);
@@ -512,13 +512,13 @@ fn who_calls_chooses_words_and_not_what_is_allowed() {
 
 #[test]
 fn the_word_of_a_script_is_not_a_persons() {
-    let site = Site::new();
+    let site = TestSite::new();
     std::fs::write(site.workspace.join(".env"), "KEY=old\n").unwrap();
     std::fs::write(site.workspace.join("a.txt"), "old\n").unwrap();
-    let config = scripted(&site);
-    let server = Server::start(&site, &["--config", &config]);
+    let config = scripted_model_config(&site);
+    let server = TestApiServer::start(&site, &["--config", &config]);
     let (agent, page) = (server.agent(&site, "agent"), server.page());
-    let session = agent.begin(&json!({}));
+    let session = agent.create_session(&json!({}));
     std::thread::scope(|scope| {
         let secret = json!({"path": ".env", "content": "KEY=topsecret\n"});
         let call = scope.spawn(|| agent.call(&session, "write_file", secret));
@@ -528,13 +528,13 @@ fn the_word_of_a_script_is_not_a_persons() {
     let change = page.get("/v1/changes")["changes"][0]["change"].as_str().unwrap().to_owned();
     let path = format!("/v1/changes/{change}");
     assert!(page.get(&path).to_string().contains("topsecret"));
-    let undoer = token(&server, &site, "undoer", &[Scope::Undo]);
+    let undoer = token(&server, &site, "undoer", &[AuthScope::Undo]);
     assert_eq!(undoer.get("/v1/changes")["changes"][0]["change"], change);
     let got = undoer.send("GET", &path, None);
     assert!(got.status == 403 && !String::from_utf8_lossy(&got.body).contains("topsecret"), "{got:?}");
     assert_eq!(undoer.post("/v1/undo", &json!({"force": true})).status, 403);
     assert_eq!(std::fs::read_to_string(site.workspace.join(".env")).unwrap(), "KEY=topsecret\n");
-    let both = token(&server, &site, "both", &[Scope::Call, Scope::Approve]);
+    let both = token(&server, &site, "both", &[AuthScope::Call, AuthScope::Approve]);
     assert_eq!(both.post("/v1/runs", &json!({"prompt": "write it"})).status, 201);
     assert_eq!(both.answer(&both.request(), &json!({"approved": true})).status, 403, "its own run's request");
     assert_eq!(std::fs::read_to_string(site.workspace.join("a.txt")).unwrap(), "old\n");
@@ -542,7 +542,7 @@ fn the_word_of_a_script_is_not_a_persons() {
 
 #[test]
 fn without_a_terminal_no_link_is_printed_unasked() {
-    let site = Site::new();
+    let site = TestSite::new();
     let mut command = site.command(&["serve", "--address", "127.0.0.1:0"]);
     let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::site::Site;
+use crate::site::TestSite;
 
 /// A server process.
-pub(crate) struct Server {
+pub(crate) struct TestApiServer {
     pub(crate) child: Child,
     pub(crate) address: String,
     /// What the link to the page has behind `#login=`.
     pub(crate) code: String,
 }
 
-impl Drop for Server {
+impl Drop for TestApiServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -26,13 +26,13 @@ impl Drop for Server {
 
 /// What came back.
 #[derive(Debug)]
-pub(crate) struct Got {
+pub(crate) struct ApiTestResponse {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
 }
 
-impl Got {
+impl ApiTestResponse {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|error| panic!("{error}: {} {}", self.status, String::from_utf8_lossy(&self.body)))
@@ -44,12 +44,12 @@ impl Got {
     }
 }
 
-impl Server {
-    pub(crate) fn start(site: &Site, arguments: &[&str]) -> Self {
+impl TestApiServer {
+    pub(crate) fn start(site: &TestSite, arguments: &[&str]) -> Self {
         Self::start_at(site, "127.0.0.1:0", arguments)
     }
 
-    pub(crate) fn start_at(site: &Site, address: &str, arguments: &[&str]) -> Self {
+    pub(crate) fn start_at(site: &TestSite, address: &str, arguments: &[&str]) -> Self {
         let mut command = site.command(&[&["serve", "--print-link", "--address", address], arguments].concat());
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
@@ -68,17 +68,17 @@ impl Server {
     }
 
     /// A token of an agent.
-    pub(crate) fn agent<'a>(&'a self, site: &Site, name: &str) -> Caller<'a> {
+    pub(crate) fn agent<'a>(&'a self, site: &TestSite, name: &str) -> ApiTestClient<'a> {
         let said = site.run(&["token", "new", name]);
         assert_eq!(said.code, Some(0), "{said:?}");
-        Caller { server: self, token: said.out.trim().to_owned() }
+        ApiTestClient { server: self, token: said.out.trim().to_owned() }
     }
 
     /// The page, logged in by the link.
-    pub(crate) fn page(&self) -> Caller<'_> {
+    pub(crate) fn page(&self) -> ApiTestClient<'_> {
         let got = self.send("POST", "/v1/login", &[], Some(&json!({"code": self.code}).to_string()));
         assert_eq!(got.status, 200, "{got:?}");
-        Caller { server: self, token: got.json()["token"].as_str().unwrap().to_owned() }
+        ApiTestClient { server: self, token: got.json()["token"].as_str().unwrap().to_owned() }
     }
 
     pub(crate) fn open(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&str>) -> TcpStream {
@@ -103,18 +103,24 @@ impl Server {
         stream
     }
 
-    pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&str>) -> Got {
+    pub(crate) fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&str>,
+    ) -> ApiTestResponse {
         let mut bytes = Vec::new();
         let _ = self.open(method, path, headers, body).read_to_end(&mut bytes);
         let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or_else(|| panic!("no head: {bytes:?}"));
         let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        Got { status, body: unchunked(&head, &bytes[end + 4..]), head }
+        ApiTestResponse { status, body: dechunk(&head, &bytes[end + 4..]), head }
     }
 }
 
 /// The body, whichever way it was sent.
-fn unchunked(head: &str, mut body: &[u8]) -> Vec<u8> {
+fn dechunk(head: &str, mut body: &[u8]) -> Vec<u8> {
     if !head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
         return body.to_vec();
     }
@@ -132,13 +138,13 @@ fn unchunked(head: &str, mut body: &[u8]) -> Vec<u8> {
 
 /// Somebody with a token.
 #[derive(Clone)]
-pub(crate) struct Caller<'a> {
-    pub(crate) server: &'a Server,
+pub(crate) struct ApiTestClient<'a> {
+    pub(crate) server: &'a TestApiServer,
     pub(crate) token: String,
 }
 
-impl Caller<'_> {
-    pub(crate) fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Got {
+impl ApiTestClient<'_> {
+    pub(crate) fn send(&self, method: &str, path: &str, body: Option<&Value>) -> ApiTestResponse {
         let token = format!("Bearer {}", self.token);
         let body = body.map(Value::to_string);
         self.server.send(method, path, &[("Authorization", &token)], body.as_deref())
@@ -151,12 +157,12 @@ impl Caller<'_> {
         got.json()
     }
 
-    pub(crate) fn post(&self, path: &str, body: &Value) -> Got {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> ApiTestResponse {
         self.send("POST", path, Some(body))
     }
 
     /// Begins a session, and gives its id.
-    pub(crate) fn begin(&self, like: &Value) -> String {
+    pub(crate) fn create_session(&self, like: &Value) -> String {
         let got = self.post("/v1/sessions", like);
         assert_eq!(got.status, 201, "{}", String::from_utf8_lossy(&got.body));
         got.json()["id"].as_str().unwrap().to_owned()
@@ -170,15 +176,15 @@ impl Caller<'_> {
 
     /// Waits until a request waits, and gives it.
     pub(crate) fn request(&self) -> Value {
-        self.request_that(|_| true)
+        self.wait_for_request(|_| true)
     }
 
     /// The same for a request of one session.
     pub(crate) fn request_of(&self, session: &str) -> Value {
-        self.request_that(|request| request["session"] == session)
+        self.wait_for_request(|request| request["session"] == session)
     }
 
-    fn request_that(&self, is_it: impl Fn(&Value) -> bool) -> Value {
+    fn wait_for_request(&self, is_it: impl Fn(&Value) -> bool) -> Value {
         for _ in 0..600 {
             let all = self.get("/v1/approvals")["requests"].clone();
             if let Some(request) = all.as_array().unwrap().iter().find(|request| is_it(request)) {
@@ -189,16 +195,16 @@ impl Caller<'_> {
         panic!("nobody is asked");
     }
 
-    pub(crate) fn answer(&self, request: &Value, word: &Value) -> Got {
+    pub(crate) fn answer(&self, request: &Value, word: &Value) -> ApiTestResponse {
         self.post(&format!("/v1/approvals/{}", request["id"].as_str().unwrap()), word)
     }
 
     /// A stream of events, to be read.
-    pub(crate) fn events(&self, path: &str) -> Events {
+    pub(crate) fn events(&self, path: &str) -> ApiTestEvents {
         self.events_with(path, &[])
     }
 
-    pub(crate) fn events_with(&self, path: &str, headers: &[(&str, &str)]) -> Events {
+    pub(crate) fn events_with(&self, path: &str, headers: &[(&str, &str)]) -> ApiTestEvents {
         let token = format!("Bearer {}", self.token);
         let headers = [&[("Authorization", token.as_str())], headers].concat();
         let stream = self.server.open("GET", path, &headers, None);
@@ -206,7 +212,7 @@ impl Caller<'_> {
         let mut status = String::new();
         lines.read_line(&mut status).unwrap();
         assert!(status.contains(" 200 "), "{status}");
-        let mut events = Events { lines };
+        let mut events = ApiTestEvents { lines };
         // The first piece comes at once: from then on nothing is missed.
         while !events.line().starts_with("retry:") {}
         events
@@ -214,11 +220,11 @@ impl Caller<'_> {
 }
 
 /// A stream of events.
-pub(crate) struct Events {
+pub(crate) struct ApiTestEvents {
     lines: BufReader<TcpStream>,
 }
 
-impl Events {
+impl ApiTestEvents {
     fn line(&mut self) -> String {
         let mut line = String::new();
         assert!(self.lines.read_line(&mut line).unwrap() > 0, "the stream ended");

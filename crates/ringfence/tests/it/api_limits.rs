@@ -4,8 +4,8 @@ use std::net::TcpStream;
 
 use serde_json::json;
 
-use crate::api_client::{Caller, Server};
-use crate::site::Site;
+use crate::api_client::{ApiTestClient, TestApiServer};
+use crate::site::TestSite;
 
 /// Opens as many as it gets of something. Gives them, and the status of the one that was refused.
 fn take_all<T>(mut take: impl FnMut() -> Result<T, u16>) -> (Vec<T>, u16) {
@@ -20,7 +20,7 @@ fn take_all<T>(mut take: impl FnMut() -> Result<T, u16>) -> (Vec<T>, u16) {
 }
 
 /// Opens a stream of events, and keeps it.
-fn stream(caller: &Caller<'_>) -> Result<TcpStream, u16> {
+fn stream(caller: &ApiTestClient<'_>) -> Result<TcpStream, u16> {
     use std::io::{BufRead as _, BufReader};
     let token = format!("Bearer {}", caller.token);
     let stream = caller.server.open("GET", "/v1/events", &[("Authorization", &token)], None);
@@ -34,8 +34,8 @@ fn stream(caller: &Caller<'_>) -> Result<TcpStream, u16> {
 
 #[test]
 fn event_streams_of_one_token_leave_others_theirs() {
-    let site = Site::new();
-    let server = Server::start(&site, &["--rate", "100000"]);
+    let site = TestSite::new();
+    let server = TestApiServer::start(&site, &["--rate", "100000"]);
     let (greedy, other, page) = (server.agent(&site, "greedy"), server.agent(&site, "other"), server.page());
     let (held, refused) = take_all(|| stream(&greedy));
     assert_eq!(refused, 429);
@@ -45,10 +45,10 @@ fn event_streams_of_one_token_leave_others_theirs() {
 
 #[test]
 fn sessions_of_one_token_leave_others_theirs() {
-    let site = Site::new();
-    let server = Server::start(&site, &["--rate", "100000"]);
+    let site = TestSite::new();
+    let server = TestApiServer::start(&site, &["--rate", "100000"]);
     let (greedy, other, page) = (server.agent(&site, "greedy"), server.agent(&site, "other"), server.page());
-    let begin = |caller: &Caller<'_>| {
+    let begin = |caller: &ApiTestClient<'_>| {
         let got = caller.post("/v1/sessions", &json!({}));
         if got.status == 201 { Ok(got.json()["id"].as_str().unwrap().to_owned()) } else { Err(got.status) }
     };
@@ -61,13 +61,13 @@ fn sessions_of_one_token_leave_others_theirs() {
 
 #[test]
 fn a_crowd_of_silent_connections_makes_room_for_who_speaks() {
-    let site = Site::new();
-    let server = Server::start(&site, &[]);
+    let site = TestSite::new();
+    let server = TestApiServer::start(&site, &[]);
     let agent = server.agent(&site, "agent");
     // A client that has shown its token is not part of the crowd.
     let mut known = agent.events("/v1/events");
     let mut crowd: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
-    let session = agent.begin(&json!({}));
+    let session = agent.create_session(&json!({}));
     known.next_of("session");
     // The oldest ones of the crowd were closed to make room.
     let mut byte = [0; 1];

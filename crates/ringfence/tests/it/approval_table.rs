@@ -6,39 +6,41 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use ringfence::config::{Flags, load};
+use ringfence::app::{App, build_app};
+use ringfence::config::{CliFlags, load};
 use ringfence::store::SqliteStore;
-use ringfence::wire::{Wired, wire};
 use ringfence_kernel::{
-    Answered, Approval, ApprovalRequest, ApprovalResponse, Approver, Assurance, Desk, ErrorKind, Principal, Reply,
-    Store as _, Suspended, ToolCall, Word,
+    Approval, ApprovalDecision, ApprovalInbox, ApprovalRequest, ApprovalResponse, ApprovalStore as _, Approver,
+    ApproverReply, Assurance, ErrorKind, Principal, SuspendedCall, ToolCall, ToolReply,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::site::Site;
+use crate::site::TestSite;
 
 /// Somebody who always answers the same, or later, and counts how often.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Somebody {
+pub(crate) struct AnswerListApprover {
     /// The answers, the last one again and again. None are put off.
     answers: Arc<Mutex<Vec<ApprovalResponse>>>,
     asked: Arc<AtomicUsize>,
 }
 
-impl Somebody {
-    pub(crate) fn saying(answers: impl IntoIterator<Item = ApprovalResponse>) -> Self {
+impl AnswerListApprover {
+    pub(crate) fn answering(answers: impl IntoIterator<Item = ApprovalResponse>) -> Self {
         Self { answers: Arc::new(Mutex::new(answers.into_iter().collect())), ..Self::default() }
     }
 }
 
-impl Approver for Somebody {
-    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Word> + Send + 'a>> {
+impl Approver for AnswerListApprover {
+    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mut answers = self.answers.lock().unwrap();
         let response = if answers.len() > 1 { Some(answers.remove(0)) } else { answers.first().cloned() };
         let approval = Approval { assurance: Assurance::Person, by: Some(Principal::person("somebody")) };
-        let word = response.map_or(Word::Later, |response| Word::Now(Answered { response, approval }));
+        let word = response.map_or(ApproverReply::Deferred, |response| {
+            ApproverReply::Decided(ApprovalDecision { response, approval })
+        });
         Box::pin(std::future::ready(word))
     }
 }
@@ -52,8 +54,8 @@ fn change(arguments: Value) -> ApprovalResponse {
 }
 
 /// A workspace with a file of every sort.
-fn site() -> Site {
-    let site = Site::in_memory();
+fn site() -> TestSite {
+    let site = TestSite::in_memory();
     for path in ["a.md", "d/one", "d/two", ".env", ".git/config"] {
         site.write(path, "old\n");
     }
@@ -61,18 +63,18 @@ fn site() -> Site {
     site
 }
 
-fn wired(site: &Site, somebody: &Somebody) -> Wired {
+fn test_app(site: &TestSite, somebody: &AnswerListApprover) -> App {
     let environment = site.environment();
     let workspace = Some(site.workspace.to_str().unwrap().to_owned());
-    let settings = load(&Flags { workspace, ..Flags::default() }, &environment).unwrap();
-    wire(settings, &environment, Box::new(somebody.clone())).unwrap()
+    let settings = load(&CliFlags { workspace, ..CliFlags::default() }, &environment).unwrap();
+    build_app(settings, &environment, Box::new(somebody.clone())).unwrap()
 }
 
 fn wait<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
-fn call(wired: &Wired, tool: &str, arguments: &Value) -> Reply {
+fn call(wired: &App, tool: &str, arguments: &Value) -> ToolReply {
     let call = ToolCall { id: "1".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
     wait(wired.host.call(&wired.session, call, &CancellationToken::new())).unwrap()
 }
@@ -116,11 +118,11 @@ fn confirmed() -> Vec<(&'static str, Value)> {
 }
 
 #[test]
-fn what_is_automatic_asks_nobody() {
+fn automatic_calls_do_not_ask() {
     for (tool, arguments) in automatic() {
         for approved in [true, false] {
-            let (site, somebody) = (site(), Somebody::saying([answer(approved)]));
-            let reply = call(&wired(&site, &somebody), tool, &arguments);
+            let (site, somebody) = (site(), AnswerListApprover::answering([answer(approved)]));
+            let reply = call(&test_app(&site, &somebody), tool, &arguments);
             assert_eq!(reply.error, None, "{tool} {arguments}: {}", reply.text);
             assert_eq!(somebody.asked.load(Ordering::SeqCst), 0, "{tool} {arguments}");
         }
@@ -128,15 +130,15 @@ fn what_is_automatic_asks_nobody() {
 }
 
 #[test]
-fn what_is_confirmed_happens_after_a_yes_and_only_then() {
+fn a_confirmed_call_runs_only_after_approval() {
     for (tool, arguments) in confirmed() {
-        let (site, somebody) = (site(), Somebody::saying([answer(false)]));
+        let (site, somebody) = (site(), AnswerListApprover::answering([answer(false)]));
         let before = site.tree();
-        let reply = call(&wired(&site, &somebody), tool, &arguments);
+        let reply = call(&test_app(&site, &somebody), tool, &arguments);
         assert_eq!(reply.error, Some(ErrorKind::ApprovalDenied), "{tool} {arguments}: {}", reply.text);
         assert_eq!((site.tree(), somebody.asked.load(Ordering::SeqCst)), (before.clone(), 1), "{tool} {arguments}");
-        let somebody = Somebody::saying([answer(true)]);
-        let reply = call(&wired(&site, &somebody), tool, &arguments);
+        let somebody = AnswerListApprover::answering([answer(true)]);
+        let reply = call(&test_app(&site, &somebody), tool, &arguments);
         assert_eq!(reply.error, None, "{tool} {arguments}: {}", reply.text);
         assert_eq!(somebody.asked.load(Ordering::SeqCst), 1, "{tool} {arguments}");
         assert_eq!(site.tree() == before, tool == "read_file", "{tool} {arguments}");
@@ -146,9 +148,9 @@ fn what_is_confirmed_happens_after_a_yes_and_only_then() {
 #[test]
 fn adding_to_a_secret_does_not_tell_its_hash() {
     for (path, told) in [(".env", false), ("a.md", true), ("new/.env", true)] {
-        let (site, somebody) = (site(), Somebody::saying([answer(true)]));
+        let (site, somebody) = (site(), AnswerListApprover::answering([answer(true)]));
         std::fs::create_dir(site.workspace.join("new")).unwrap();
-        let reply = call(&wired(&site, &somebody), "append_file", &json!({"path": path, "content": "x"}));
+        let reply = call(&test_app(&site, &somebody), "append_file", &json!({"path": path, "content": "x"}));
         let value: Value = serde_json::from_str(&reply.text).unwrap();
         assert_eq!(value["value"]["sha256"].is_string(), told, "{path}: {}", reply.text);
         assert_eq!(value["ok"], true);
@@ -170,10 +172,10 @@ fn changed_arguments_that_leave_the_workspace_are_refused() {
             if changed == arguments || takes_links {
                 continue;
             }
-            let (site, somebody) = (site(), Somebody::saying([change(changed)]));
+            let (site, somebody) = (site(), AnswerListApprover::answering([change(changed)]));
             std::os::unix::fs::symlink(site.outside.join("secret"), site.workspace.join("way-out")).unwrap();
             let before = site.tree();
-            let reply = call(&wired(&site, &somebody), tool, &arguments);
+            let reply = call(&test_app(&site, &somebody), tool, &arguments);
             let refused = matches!(
                 reply.error,
                 Some(ErrorKind::OutsideWorkspace | ErrorKind::InvalidPath | ErrorKind::WrongType)
@@ -186,38 +188,38 @@ fn changed_arguments_that_leave_the_workspace_are_refused() {
 }
 
 /// A host in a session that a front goes on with after a restart.
-fn lasting(site: &Site) -> Wired {
-    let mut wired = wired(site, &Somebody::default());
+fn resumed_app(site: &TestSite) -> App {
+    let mut wired = test_app(site, &AnswerListApprover::default());
     Arc::get_mut(&mut wired.session).unwrap().id = "lasting".to_owned();
     wired
 }
 
 /// A call that was put off, and the site that it is on.
-fn put_off(arguments: &Value) -> (Site, Suspended) {
+fn suspended_call(arguments: &Value) -> (TestSite, SuspendedCall) {
     let site = site();
-    let reply = call(&lasting(&site), "write_file", arguments);
+    let reply = call(&resumed_app(&site), "write_file", arguments);
     assert_eq!(reply.error, Some(ErrorKind::ApprovalPending));
     assert_eq!(site.read("a.md"), "old\n");
     (site, reply.suspended.unwrap())
 }
 
 /// The same call after a restart, once somebody said yes.
-fn resume(site: &Site, suspended: &Suspended) -> Reply {
-    let wired = lasting(site);
+fn resume(site: &TestSite, suspended: &SuspendedCall) -> ToolReply {
+    let wired = resumed_app(site);
     wait(wired.host.resume(&wired.session, &suspended.token, &CancellationToken::new())).unwrap()
 }
 
-fn say_yes(site: &Site, suspended: &Suspended) {
+fn approve_request(site: &TestSite, suspended: &SuspendedCall) {
     let (store, person) = (SqliteStore::new(&site.state), Principal::person("somebody"));
-    let desk = Desk { store: &store, by: &person };
-    desk.answer(&suspended.request, answer(true), Assurance::Person, SystemTime::now()).unwrap();
+    let desk = ApprovalInbox { store: &store, principal: &person };
+    desk.answer(&suspended.request_id, answer(true), Assurance::Person, SystemTime::now()).unwrap();
 }
 
 #[test]
-fn a_call_that_was_put_off_is_brought_back_after_a_restart_and_only_once() {
-    let (site, suspended) = put_off(&json!({"path": "a.md", "content": "new\n"}));
+fn a_suspended_call_resumes_once_after_a_restart() {
+    let (site, suspended) = suspended_call(&json!({"path": "a.md", "content": "new\n"}));
     assert_eq!(resume(&site, &suspended).suspended, Some(suspended.clone()));
-    say_yes(&site, &suspended);
+    approve_request(&site, &suspended);
     assert_eq!(resume(&site, &suspended).error, None);
     assert_eq!(site.read("a.md"), "new\n");
     site.write("a.md", "old\n");
@@ -228,8 +230,8 @@ fn a_call_that_was_put_off_is_brought_back_after_a_restart_and_only_once() {
 
 #[test]
 fn a_target_that_was_swapped_before_a_call_came_back_stays() {
-    let (site, suspended) = put_off(&json!({"path": "a.md", "content": "new\n"}));
-    say_yes(&site, &suspended);
+    let (site, suspended) = suspended_call(&json!({"path": "a.md", "content": "new\n"}));
+    approve_request(&site, &suspended);
     std::fs::remove_file(site.workspace.join("a.md")).unwrap();
     site.write("a.md", "another\n");
     assert_eq!(resume(&site, &suspended).error, Some(ErrorKind::Conflict));
@@ -238,17 +240,17 @@ fn a_target_that_was_swapped_before_a_call_came_back_stays() {
 }
 
 #[test]
-fn what_answers_without_being_one_of_us_is_not_heard() {
-    let (site, suspended) = put_off(&json!({"path": "a.md", "content": "new\n"}));
+fn an_answer_from_an_unauthorized_principal_is_refused() {
+    let (site, suspended) = suspended_call(&json!({"path": "a.md", "content": "new\n"}));
     let store = SqliteStore::new(&site.state);
     let agent = Principal::agent("command line");
-    let desk = Desk { store: &store, by: &agent };
+    let desk = ApprovalInbox { store: &store, principal: &agent };
     assert!(desk.pending(SystemTime::now()).is_err());
-    assert!(desk.answer(&suspended.request, answer(true), Assurance::Person, SystemTime::now()).is_err());
+    assert!(desk.answer(&suspended.request_id, answer(true), Assurance::Person, SystemTime::now()).is_err());
     // Even what got into the store some other way is checked again.
     let approval = Approval { assurance: Assurance::Person, by: Some(agent) };
-    let forged = Answered { response: answer(true), approval };
-    store.answer(&suspended.request, &forged, SystemTime::now()).unwrap();
+    let forged = ApprovalDecision { response: answer(true), approval };
+    store.answer(&suspended.request_id, &forged, SystemTime::now()).unwrap();
     assert_eq!(resume(&site, &suspended).error, Some(ErrorKind::ApprovalDenied));
     assert_eq!(site.read("a.md"), "old\n");
 }

@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::site::{Site, said};
+use crate::site::{TestSite, cli_output};
 
-fn verify(site: &Site) -> String {
+fn verify(site: &TestSite) -> String {
     let said = site.run(&["audit", "verify"]);
     assert_eq!(said.code, Some(0), "{said:?}");
     said.out
 }
 
-fn records(site: &Site) -> Vec<Value> {
+fn records(site: &TestSite) -> Vec<Value> {
     let said = site.run(&["audit", "show", "--json"]);
     said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
 fn every_call_leaves_a_trace_and_the_trace_says_no_contents() {
-    let site = Site::new();
+    let site = TestSite::new();
     site.write("f", "CONTENTS");
     site.call("read_file", &json!({"path": "f"})).value();
     site.call("write_file", &json!({"path": "new", "content": "MORE"})).value();
@@ -41,7 +41,7 @@ fn every_call_leaves_a_trace_and_the_trace_says_no_contents() {
 
 #[test]
 fn a_call_has_one_beginning_and_its_tool_one_name() {
-    let site = Site::new();
+    let site = TestSite::new();
     site.write("large", "x".repeat(300 << 10));
     site.call("read_file", &json!({"path": "large"})).value();
     site.call("read_file", &json!({"path": "large", "startLine": 1, "endLine": 1})).value();
@@ -58,7 +58,7 @@ fn a_call_has_one_beginning_and_its_tool_one_name() {
 
 #[test]
 fn a_change_to_the_log_ends_the_check_with_one_and_a_head_kept_elsewhere_shows_a_cut() {
-    let site = Site::new();
+    let site = TestSite::new();
     site.call("list_directory", &json!({"path": "."})).value();
     let head = site.run(&["audit", "head"]).out;
     let head = head.trim();
@@ -84,7 +84,7 @@ fn a_change_to_the_log_ends_the_check_with_one_and_a_head_kept_elsewhere_shows_a
 
 #[test]
 fn a_name_that_a_caller_made_up_does_nothing_to_a_terminal() {
-    let site = Site::new();
+    let site = TestSite::new();
     site.call("a\u{1b}[2J\u{202e}b\n9  begin", &json!({}));
     let shown = site.run(&["audit", "show"]).out;
     assert_eq!(shown.lines().count(), 2, "{shown}");
@@ -93,7 +93,7 @@ fn a_name_that_a_caller_made_up_does_nothing_to_a_terminal() {
 
 #[test]
 fn nothing_runs_where_no_trace_can_be_kept() {
-    let site = Site::new();
+    let site = TestSite::new();
     std::fs::create_dir_all(site.state.join("audit/lock")).unwrap();
     let said = site.call("write_file", &json!({"path": "new", "content": "x"}));
     assert_eq!((said.code, said.out.as_str()), (Some(2), ""), "{said:?}");
@@ -105,7 +105,7 @@ fn nothing_runs_where_no_trace_can_be_kept() {
 fn the_chain_survives_kills_and_no_acknowledged_call_is_missing() {
     const PROCESSES: u64 = 4;
     const KILLS: u64 = 55;
-    let site = Site::in_memory();
+    let site = TestSite::in_memory();
     let kill_some = |process: u64| {
         let mut acknowledged = BTreeSet::new();
         for kill in 0..KILLS {
@@ -116,7 +116,7 @@ fn the_chain_survives_kills_and_no_acknowledged_call_is_missing() {
             // Another moment of the program's short life each time.
             std::thread::park_timeout(Duration::from_micros(500 + 7919 * (kill * PROCESSES + process) % 20_000));
             let _ = child.kill();
-            if said(child.wait_with_output().unwrap()).out.starts_with(r#"{"ok":true"#) {
+            if cli_output(child.wait_with_output().unwrap()).out.starts_with(r#"{"ok":true"#) {
                 acknowledged.insert(path);
             }
         }
@@ -145,7 +145,7 @@ fn the_chain_survives_kills_and_no_acknowledged_call_is_missing() {
 
 #[test]
 fn no_line_of_json_has_a_character_that_a_terminal_would_obey() {
-    let site = Site::new();
+    let site = TestSite::new();
     let config = site.root().join("log.toml");
     std::fs::write(&config, "log = \"stderr\"\n").unwrap();
     let path = "x\u{9b}2J\u{202e}";

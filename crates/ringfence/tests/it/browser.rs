@@ -18,30 +18,30 @@ pub(crate) const ENTER: &str = "\u{e007}";
 pub(crate) const ESCAPE: &str = "\u{e00c}";
 
 /// The time that a page has to become what a test waits for. Two cores may have to do everything at once.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PAGE_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// The name by which the protocol hands elements over.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
 /// How large the window is, and which colours its user likes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
+pub(crate) struct BrowserWindow {
     pub(crate) width: u32,
     pub(crate) height: u32,
     pub(crate) dark: bool,
 }
 
-pub(crate) const DESKTOP: Look = Look { width: 1280, height: 820, dark: false };
+pub(crate) const DESKTOP: BrowserWindow = BrowserWindow { width: 1280, height: 820, dark: false };
 
 /// A browser with a profile of its own.
 #[derive(Debug)]
-pub(crate) struct Browser {
+pub(crate) struct TestBrowser {
     driver: Child,
     port: u16,
     session: String,
 }
 
-impl Browser {
+impl TestBrowser {
     /// A browser, or nothing where this machine has none; then the test says so and is skipped.
     pub(crate) fn start() -> Option<Self> {
         let chromium = ["chromium", "chromium-browser", "google-chrome"].into_iter().find_map(in_path);
@@ -70,15 +70,15 @@ impl Browser {
         });
         let wanted = json!({"capabilities": {"alwaysMatch": {
             "goog:chromeOptions": options,
-            "timeouts": {"script": PATIENCE.as_millis()},
+            "timeouts": {"script": PAGE_TIMEOUT.as_millis()},
         }}});
         browser.session = browser.send("POST", "/session", &wanted)["sessionId"].as_str().unwrap().to_owned();
-        browser.look(DESKTOP);
+        browser.set_window(DESKTOP);
         browser
     }
 
-    pub(crate) fn look(&self, look: Look) {
-        let Look { width, height, dark } = look;
+    pub(crate) fn set_window(&self, look: BrowserWindow) {
+        let BrowserWindow { width, height, dark } = look;
         let scheme = if dark { "dark" } else { "light" };
         self.devtools(
             "Emulation.setDeviceMetricsOverride",
@@ -186,7 +186,7 @@ impl Browser {
     }
 
     /// A picture of the window, as PNG.
-    pub(crate) fn picture(&self) -> Vec<u8> {
+    pub(crate) fn screenshot(&self) -> Vec<u8> {
         let taken = self.command("GET", "/screenshot", &Value::Null);
         STANDARD.decode(taken.as_str().unwrap()).unwrap()
     }
@@ -222,7 +222,7 @@ impl Browser {
 
     fn exchange(&self, method: &str, path: &str, body: &Value) -> Value {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.set_read_timeout(Some(PATIENCE * 2)).unwrap();
+        stream.set_read_timeout(Some(PAGE_TIMEOUT * 2)).unwrap();
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\n\
@@ -247,7 +247,7 @@ impl Browser {
     }
 }
 
-impl Drop for Browser {
+impl Drop for TestBrowser {
     fn drop(&mut self) {
         if !self.session.is_empty() {
             // It ends the browser; a driver that is killed would leave it behind.

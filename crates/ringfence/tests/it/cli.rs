@@ -8,11 +8,11 @@ use std::time::{Duration, Instant, SystemTime};
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 
-use crate::site::{Said, Site, fed, said};
+use crate::site::{CliOutput, TestSite, cli_output, run_with_input};
 
 /// A workspace with a few files.
-fn site() -> Site {
-    let site = Site::new();
+fn site() -> TestSite {
+    let site = TestSite::new();
     site.write("README.md", "# Hi\n");
     site.write("notes/a.txt", "one\ntwo\n");
     site.write(".env", "PASSWORD=hunter2\n");
@@ -26,11 +26,11 @@ fn site() -> Site {
 /// Runs the program and says what came out: the exit code, the reply, and what people were told.
 #[track_caller]
 fn check(arguments: &[&str], expected: Expect) {
-    expected.assert_eq(&shown(&site().run(arguments)));
+    expected.assert_eq(&format_output(&site().run(arguments)));
 }
 
-fn shown(said: &Said) -> String {
-    let Said { code, out, err, .. } = said;
+fn format_output(said: &CliOutput) -> String {
+    let CliOutput { code, out, err, .. } = said;
     let code = code.map_or("signal".to_owned(), |code| code.to_string());
     let err = if err.is_empty() { String::new() } else { format!("\nstderr: {err}") };
     format!("exit {code}\n{out}{err}")
@@ -93,7 +93,7 @@ fn miniclaw_replies_in_text() {
 #[test]
 fn arguments_are_read_from_standard_input() {
     let site = site();
-    let feed = |input: &[u8]| fed(site.command(&["call", "read_file", "-"]), input);
+    let feed = |input: &[u8]| run_with_input(site.command(&["call", "read_file", "-"]), input);
     assert_eq!(feed(br#"{"path":"README.md"}"#).value()["content"], "# Hi\n");
     assert_eq!(feed(b" \n{\"path\":\"README.md\"}\n\n").value()["content"], "# Hi\n");
     assert_eq!(feed(b"").error(), "INVALID_ARGS");
@@ -103,7 +103,7 @@ fn arguments_are_read_from_standard_input() {
     assert_eq!((bad.code, bad.out.as_str()), (Some(2), ""));
     let content = "x".repeat(3 << 20);
     let big = json!({"path": "big.txt", "content": content}).to_string();
-    assert_eq!(fed(site.command(&["call", "write_file", "-"]), big.as_bytes()).value()["size"], 3 << 20);
+    assert_eq!(run_with_input(site.command(&["call", "write_file", "-"]), big.as_bytes()).value()["size"], 3 << 20);
 }
 
 #[test]
@@ -112,13 +112,13 @@ fn more_input_than_a_call_may_have_is_refused_without_reading_it_all() {
     std::fs::write(site.root().join("small.toml"), "[limits]\nmax_argument_bytes = 100\n").unwrap();
     let config = site.root().join("small.toml");
     let command = site.command(&["--config", config.to_str().unwrap(), "call", "read_file", "-"]);
-    let said = fed(command, "x".repeat(200_000).as_bytes());
+    let said = run_with_input(command, "x".repeat(200_000).as_bytes());
     assert_eq!((said.code, said.out.as_str()), (Some(2), ""));
     assert!(said.err.contains("more than 100 bytes"), "{said:?}");
 }
 
 #[test]
-fn arguments_that_are_no_good_are_explained() {
+fn invalid_arguments_are_explained() {
     let call = |json: &str, expected: Expect| check(&["call", "read_file", json], expected);
     call(
         "{",
@@ -189,7 +189,7 @@ fn bad_usage_is_exit_code_2_and_names_what_is_allowed() {
 #[test]
 fn help_and_version_are_a_success() {
     for flag in ["--help", "--version"] {
-        let said = said(site().bare().arg(flag).output().unwrap());
+        let said = cli_output(site().program_without_arguments().arg(flag).output().unwrap());
         assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "{flag}");
         assert!(said.out.contains("ringfence"), "{flag}: {}", said.out);
     }
@@ -342,7 +342,7 @@ fn miniclaw_leaves_one_line_of_json_for_each_call_and_standard_none() {
 }
 
 /// Holds every lock of the workspace, so that a change has to wait.
-fn hold_all_locks(site: &Site) -> Vec<File> {
+fn hold_all_locks(site: &TestSite) -> Vec<File> {
     site.call("write_file", &json!({"path": "first", "content": ""})).value();
     let mount = std::fs::read_dir(site.state.join("locks")).unwrap().next().unwrap().unwrap().path();
     let hold = |stripe: u32| {
@@ -386,7 +386,7 @@ fn an_interrupt_or_a_request_to_end_cancels_the_call_and_nothing_happens() {
         assert!(kill.unwrap().success());
         let mut out = String::new();
         child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
-        let said = Said { out, ..said(child.wait_with_output().unwrap()) };
+        let said = CliOutput { out, ..cli_output(child.wait_with_output().unwrap()) };
         assert!(sent.elapsed() < Duration::from_secs(2), "{signal} took {:?}", sent.elapsed());
         assert_eq!(said.error(), "CANCELLED");
         assert_eq!(said.reply()["error"]["details"]["committed"], false);
@@ -421,7 +421,7 @@ fn a_limit_on_file_sizes_is_an_error_reply_and_not_the_end() {
             let mut command = site.program("sh");
             command.args(["-c", r#"ulimit -f 8; exec "$0" "$@""#, crate::site::PROGRAM]);
             command.args(["--preset", "edits", "call", tool, "-"]).arg("--workspace").arg(&site.workspace);
-            fed(command, json!({"path": path, "content": "x".repeat(100_000)}).to_string().as_bytes())
+            run_with_input(command, json!({"path": path, "content": "x".repeat(100_000)}).to_string().as_bytes())
         };
         for (tool, path) in [("write_file", "new"), ("write_file", "README.md"), ("append_file", "notes/a.txt")] {
             let said = run(tool, path);
@@ -433,10 +433,10 @@ fn a_limit_on_file_sizes_is_an_error_reply_and_not_the_end() {
 }
 
 #[test]
-fn a_reader_that_went_away_is_no_panic() {
+fn a_closed_stdout_does_not_panic() {
     let site = site();
     let mut command = site.program("sh");
     command.args(["-c", r#""$0" "$@" | true"#, crate::site::PROGRAM, "tools", "--format", "openai"]);
-    let said = said(command.arg("--workspace").arg(&site.workspace).output().unwrap());
+    let said = cli_output(command.arg("--workspace").arg(&site.workspace).output().unwrap());
     assert!(!said.err.contains("panicked"), "{}", said.err);
 }

@@ -4,24 +4,24 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-use ringfence::config::{Flags, load};
-use ringfence::wire::wire;
-use ringfence_fuzz::Target;
-use ringfence_kernel::{Dialect, Nobody, Preset, ToolCall};
+use ringfence::app::build_app;
+use ringfence::config::{CliFlags, load};
+use ringfence_fuzz::FuzzTarget;
+use ringfence_kernel::{DenyApprover, Dialect, Preset, ToolCall};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::api_client::Server;
-use crate::config::Layers;
-use crate::site::Site;
+use crate::api_client::TestApiServer;
+use crate::config::ConfigLayers;
+use crate::site::TestSite;
 
-fn target(name: &'static str) -> Target {
-    Target::new(name, env!("CARGO_MANIFEST_DIR"))
+fn target(name: &'static str) -> FuzzTarget {
+    FuzzTarget::new(name, env!("CARGO_MANIFEST_DIR"))
 }
 
 #[test]
 fn no_config_is_more_than_a_wrong_one_and_none_of_a_workspace_loosens() {
-    let layers = Layers::new();
+    let layers = ConfigLayers::new();
     let (toml, json) = (layers.write("config/config.toml", ""), layers.write("json/config.json", ""));
     let tokens = &[
         "[[rules]]\n",
@@ -60,15 +60,15 @@ fn no_config_is_more_than_a_wrong_one_and_none_of_a_workspace_loosens() {
         let mut settings = match which % 3 {
             0 => {
                 std::fs::write(&toml, text).unwrap();
-                layers.load(&Flags::default())
+                layers.load(&CliFlags::default())
             }
             1 => {
                 std::fs::write(&json, text).unwrap();
-                layers.load(&Flags { config: Some(json.clone()), ..Flags::default() })
+                layers.load(&CliFlags { config: Some(json.clone()), ..CliFlags::default() })
             }
             _ => {
                 std::fs::write(&toml, "").unwrap();
-                layers.load(&Flags::default())
+                layers.load(&CliFlags::default())
             }
         }
         .map_err(|error| outline(&error.to_string()))?;
@@ -90,15 +90,16 @@ fn outline(error: &str) -> String {
 /// Every tool there is, also those of the web and the jail; nobody says yes to any.
 #[test]
 fn no_arguments_of_any_tool_are_more_than_a_wrong_call() {
-    let site = Site::in_memory();
+    let site = TestSite::in_memory();
     site.write("a.txt", "alpha\n");
     let environment = site.environment();
     let wired = Dialect::ALL.map(|dialect| {
         let workspace = Some(site.workspace.to_str().unwrap().to_owned());
-        let flags = Flags { workspace, dialect: Some(dialect), preset: Some(Preset::ReadOnly), ..Flags::default() };
+        let flags =
+            CliFlags { workspace, dialect: Some(dialect), preset: Some(Preset::ReadOnly), ..CliFlags::default() };
         let mut settings = load(&flags, &environment).unwrap();
         settings.run_code.waiting_jails = 0;
-        wire(settings, &environment, Box::new(Nobody { advice: "this is a test".to_owned() })).unwrap()
+        build_app(settings, &environment, Box::new(DenyApprover { advice: "this is a test".to_owned() })).unwrap()
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let tokens = &[
@@ -136,18 +137,18 @@ fn no_arguments_of_any_tool_are_more_than_a_wrong_call() {
                 assert_eq!(said["ok"], reply.error.is_none(), "{}", reply.text);
             }
             assert_eq!(site.read("a.txt"), "alpha\n");
-            (name, reply.error.map(|kind| kind.name()), reply.text.len().checked_ilog2())
+            (name, reply.error.map(|kind| kind.code()), reply.text.len().checked_ilog2())
         })
     });
 }
 
 #[test]
 fn no_request_is_more_than_a_wrong_one() {
-    let site = Site::in_memory();
+    let site = TestSite::in_memory();
     site.write("a.txt", "alpha\n");
-    let server = Server::start(&site, &["--wait", "0", "--rate", "1000000"]);
+    let server = TestApiServer::start(&site, &["--wait", "0", "--rate", "1000000"]);
     let (page, agent) = (server.page(), server.agent(&site, "agent"));
-    let session = agent.begin(&json!({}));
+    let session = agent.create_session(&json!({}));
     let tokens = &[
         "GET ",
         "POST ",

@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::site::Site;
+use crate::site::TestSite;
 
 /// Longer than any answer takes, on a machine that is busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) const LAST_HANDSHAKE: &str = "2025-11-25";
 pub(crate) const STATELESS: &str = "2026-07-28";
 
 /// A server process, and our end of its pipes.
 #[derive(Debug)]
-pub(crate) struct Mcp {
+pub(crate) struct TestMcpClient {
     pub(crate) child: Child,
     input: Option<ChildStdin>,
     lines: Receiver<Value>,
@@ -30,15 +30,15 @@ pub(crate) struct Mcp {
     meta: Option<Value>,
 }
 
-impl Mcp {
+impl TestMcpClient {
     /// Starts a server, and says nothing to it yet.
-    pub(crate) fn start(site: &Site, arguments: &[&str]) -> Self {
+    pub(crate) fn start(site: &TestSite, arguments: &[&str]) -> Self {
         Self::start_by(site.command(&[&["mcp"], arguments].concat()))
     }
 
     /// The same in a directory of its own, as a client starts it.
-    pub(crate) fn start_in(site: &Site, directory: &Path, arguments: &[&str]) -> Self {
-        let mut command = site.bare();
+    pub(crate) fn start_in(site: &TestSite, directory: &Path, arguments: &[&str]) -> Self {
+        let mut command = site.program_without_arguments();
         command.arg("mcp").args(arguments).current_dir(directory);
         Self::start_by(command)
     }
@@ -60,7 +60,7 @@ impl Mcp {
     }
 
     /// A server that shook hands with a client that can do this.
-    pub(crate) fn with_handshake(site: &Site, arguments: &[&str], capabilities: Value) -> Self {
+    pub(crate) fn with_handshake(site: &TestSite, arguments: &[&str], capabilities: Value) -> Self {
         let mut client = Self::start(site, arguments);
         let hello = client.initialize(LAST_HANDSHAKE, capabilities);
         assert_eq!(hello["result"]["protocolVersion"], LAST_HANDSHAKE, "{hello}");
@@ -68,7 +68,7 @@ impl Mcp {
     }
 
     /// A server for a client that says in each request that it can do this.
-    pub(crate) fn stateless(site: &Site, arguments: &[&str], capabilities: Value) -> Self {
+    pub(crate) fn stateless(site: &TestSite, arguments: &[&str], capabilities: Value) -> Self {
         let mut client = Self::start(site, arguments);
         client.meta = Some(json!({
             "io.modelcontextprotocol/protocolVersion": STATELESS,
@@ -100,7 +100,7 @@ impl Mcp {
     }
 
     /// Sends a request, and gives its id.
-    pub(crate) fn ask(&mut self, method: &str, mut params: Value) -> i64 {
+    pub(crate) fn send_request(&mut self, method: &str, mut params: Value) -> i64 {
         self.last_id += 1;
         if let Some(meta) = &self.meta {
             let mut meta = meta.clone();
@@ -114,17 +114,17 @@ impl Mcp {
     }
 
     pub(crate) fn request(&mut self, method: &str, params: Value) -> Value {
-        let id = self.ask(method, params);
+        let id = self.send_request(method, params);
         self.answer(id)
     }
 
-    pub(crate) fn ask_tool(&mut self, name: &str, arguments: Value) -> i64 {
-        self.ask("tools/call", json!({"name": name, "arguments": arguments}))
+    pub(crate) fn send_tool_call(&mut self, name: &str, arguments: Value) -> i64 {
+        self.send_request("tools/call", json!({"name": name, "arguments": arguments}))
     }
 
     /// The result of a call.
     pub(crate) fn call(&mut self, name: &str, arguments: Value) -> Value {
-        let id = self.ask_tool(name, arguments);
+        let id = self.send_tool_call(name, arguments);
         self.result(id)
     }
 
@@ -139,7 +139,7 @@ impl Mcp {
     }
 
     /// The next message of this method.
-    pub(crate) fn heard(&mut self, method: &str) -> Value {
+    pub(crate) fn next_of_method(&mut self, method: &str) -> Value {
         self.until(|message| message["method"] == method)
     }
 
@@ -159,7 +159,7 @@ impl Mcp {
 
     /// The next message, whatever it is.
     pub(crate) fn next(&mut self) -> Value {
-        match self.lines.recv_timeout(PATIENCE) {
+        match self.lines.recv_timeout(TEST_TIMEOUT) {
             Ok(message) => message,
             Err(RecvTimeoutError::Timeout) => panic!("nothing was said in time; aside: {:?}", self.aside),
             Err(RecvTimeoutError::Disconnected) => panic!("the server is gone; aside: {:?}", self.aside),
@@ -167,7 +167,7 @@ impl Mcp {
     }
 
     /// What was set aside, and what has come since.
-    pub(crate) fn so_far(&mut self) -> Vec<Value> {
+    pub(crate) fn received(&mut self) -> Vec<Value> {
         self.aside.extend(self.lines.try_iter());
         self.aside.iter().cloned().collect()
     }
@@ -193,7 +193,7 @@ impl Mcp {
     }
 }
 
-impl Drop for Mcp {
+impl Drop for TestMcpClient {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.child.kill();

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::mcp_client::{Mcp, text};
-use crate::site::Site;
+use crate::mcp_client::{TestMcpClient, text};
+use crate::site::TestSite;
 
-fn site() -> Site {
-    let site = Site::new();
+fn site() -> TestSite {
+    let site = TestSite::new();
     site.write("src/a.txt", "one\n");
     site.write("doc/b.txt", "two\n");
     site.write("picture", [0xff, 0xd8, 0x00]);
@@ -15,25 +15,26 @@ fn site() -> Site {
 }
 
 /// A client with these roots, which it was asked for when it made its first call.
-fn with_roots(site: &Site, roots: &[String]) -> Mcp {
-    let mut client = Mcp::with_handshake(site, &["--preset", "edits"], json!({"roots": {"listChanged": true}}));
-    let id = client.ask_tool("get_file_info", json!({"path": "."}));
-    say_roots(&mut client, roots);
+fn with_roots(site: &TestSite, roots: &[String]) -> TestMcpClient {
+    let mut client =
+        TestMcpClient::with_handshake(site, &["--preset", "edits"], json!({"roots": {"listChanged": true}}));
+    let id = client.send_tool_call("get_file_info", json!({"path": "."}));
+    send_roots(&mut client, roots);
     client.answer(id);
     client
 }
 
-fn say_roots(client: &mut Mcp, roots: &[String]) {
-    let asked = client.heard("roots/list");
+fn send_roots(client: &mut TestMcpClient, roots: &[String]) {
+    let asked = client.next_of_method("roots/list");
     let roots: Vec<Value> = roots.iter().map(|uri| json!({"uri": uri})).collect();
     client.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": roots}}));
 }
 
-fn is_read(client: &mut Mcp, path: &str) -> bool {
+fn can_read(client: &mut TestMcpClient, path: &str) -> bool {
     client.call("read_file", json!({"path": path}))["isError"] == false
 }
 
-fn uri(site: &Site, below: &str) -> String {
+fn uri(site: &TestSite, below: &str) -> String {
     format!("file://{}{below}", site.workspace.display())
 }
 
@@ -51,9 +52,9 @@ fn roots_narrow_what_a_session_reaches_and_never_widen_it() {
     ];
     for (roots, src, doc) in cases {
         let mut client = with_roots(&site, &roots);
-        assert_eq!((is_read(&mut client, "src/a.txt"), is_read(&mut client, "doc/b.txt")), (src, doc), "{roots:?}");
-        assert!(!is_read(&mut client, "../outside/secret"));
-        assert!(!is_read(&mut client, "src/../../outside/secret"));
+        assert_eq!((can_read(&mut client, "src/a.txt"), can_read(&mut client, "doc/b.txt")), (src, doc), "{roots:?}");
+        assert!(!can_read(&mut client, "../outside/secret"));
+        assert!(!can_read(&mut client, "src/../../outside/secret"));
         let said = client.request("resources/read", json!({"uri": "ringfence:///doc/b.txt"}));
         assert_eq!(said.get("result").is_some(), doc, "{roots:?}: {said}");
         let written = client.call("write_file", json!({"path": "doc/new.txt", "content": "x"}));
@@ -76,23 +77,23 @@ fn a_search_of_a_part_does_not_look_beyond_it() {
 fn roots_that_change_are_asked_for_again() {
     let site = site();
     let mut client = with_roots(&site, &[uri(&site, "/src")]);
-    assert!(!is_read(&mut client, "doc/b.txt"));
+    assert!(!can_read(&mut client, "doc/b.txt"));
     client.notify("notifications/roots/list_changed", json!({}));
-    let id = client.ask_tool("read_file", json!({"path": "doc/b.txt"}));
-    say_roots(&mut client, &[uri(&site, "/doc")]);
+    let id = client.send_tool_call("read_file", json!({"path": "doc/b.txt"}));
+    send_roots(&mut client, &[uri(&site, "/doc")]);
     assert_eq!(client.result(id)["isError"], false);
-    assert!(!is_read(&mut client, "src/a.txt"));
+    assert!(!can_read(&mut client, "src/a.txt"));
 }
 
 #[test]
 fn files_are_read_as_resources_by_the_same_rules() {
     let site = site();
-    for start in [Mcp::with_handshake, Mcp::stateless] {
+    for start in [TestMcpClient::with_handshake, TestMcpClient::stateless] {
         let mut client = start(&site, &[], json!({"elicitation": {}}));
         let templates = client.request("resources/templates/list", json!({}));
         assert_eq!(templates["result"]["resourceTemplates"][0]["uriTemplate"], "ringfence:///{+path}");
         assert_eq!(client.request("resources/list", json!({}))["result"]["resources"], json!([]));
-        let read = |client: &mut Mcp, path: &str| {
+        let read = |client: &mut TestMcpClient, path: &str| {
             client.request("resources/read", json!({"uri": format!("ringfence:///{path}")}))
         };
         assert_eq!(read(&mut client, "src/a%2Etxt")["result"]["contents"][0]["text"], "one\n");
@@ -111,28 +112,28 @@ fn files_are_read_as_resources_by_the_same_rules() {
 #[test]
 fn a_long_call_reports_progress_that_goes_up() {
     let site = site();
-    let mut client = Mcp::with_handshake(&site, &[], json!({}));
+    let mut client = TestMcpClient::with_handshake(&site, &[], json!({}));
     // It waits for a person, who does not come.
     let params = json!({"name": "read_file", "arguments": {"path": ".env"}, "_meta": {"progressToken": "t"}});
-    client.ask("tools/call", params);
+    client.send_request("tools/call", params);
     let mut last = 0.0;
     for words in ["waits for a person", "at work for"] {
-        let told = client.heard("notifications/progress")["params"].clone();
+        let told = client.next_of_method("notifications/progress")["params"].clone();
         assert_eq!(told["progressToken"], "t");
         assert!(told["progress"].as_f64().unwrap() > last && told.to_string().contains(words), "{told}");
         last = told["progress"].as_f64().unwrap();
     }
-    assert!(!client.so_far().iter().any(|message| message["id"] == 2), "it is not over");
+    assert!(!client.received().iter().any(|message| message["id"] == 2), "it is not over");
 }
 
 #[test]
 fn a_client_hears_what_its_level_lets_through() {
     let site = site();
-    let logged = |client: &mut Mcp| {
-        let said = client.so_far();
+    let logged = |client: &mut TestMcpClient| {
+        let said = client.received();
         said.iter().filter(|message| message["method"] == "notifications/message").count()
     };
-    let mut client = Mcp::with_handshake(&site, &["--preset", "read-only"], json!({}));
+    let mut client = TestMcpClient::with_handshake(&site, &["--preset", "read-only"], json!({}));
     client.call("read_file", json!({"path": "src/a.txt"}));
     assert_eq!(logged(&mut client), 0);
     client.call("write_file", json!({"path": "x", "content": "x"}));
@@ -143,7 +144,7 @@ fn a_client_hears_what_its_level_lets_through() {
     client.request("logging/setLevel", json!({"level": "emergency"}));
     client.call("write_file", json!({"path": "x", "content": "x"}));
     assert_eq!(logged(&mut client), 2);
-    let mut client = Mcp::stateless(&site, &["--preset", "read-only"], json!({}));
+    let mut client = TestMcpClient::stateless(&site, &["--preset", "read-only"], json!({}));
     client.call("write_file", json!({"path": "x", "content": "x"}));
     assert_eq!(logged(&mut client), 0, "it did not ask for any");
     let meta = json!({"io.modelcontextprotocol/logLevel": "warning"});

@@ -7,20 +7,20 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use ringfence::tokens::Tokens;
-use ringfence_kernel::Scope;
+use ringfence_kernel::AuthScope;
 use serde_json::{Value, json};
 
 use crate::mcp_client::{LAST_HANDSHAKE, STATELESS, text};
-use crate::site::Site;
+use crate::site::TestSite;
 
 /// A server process, and a token for it.
-pub(crate) struct Served {
+pub(crate) struct TestMcpServer {
     pub(crate) child: Child,
     pub(crate) address: String,
     token: String,
 }
 
-impl Drop for Served {
+impl Drop for TestMcpServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -29,13 +29,13 @@ impl Drop for Served {
 
 /// What came back.
 #[derive(Debug)]
-struct Answer {
+struct McpHttpReply {
     status: u16,
     head: String,
     body: String,
 }
 
-impl Answer {
+impl McpHttpReply {
     /// The JSON-RPC message with an answer in it, from plain JSON or from a stream of events.
     fn message(&self) -> Value {
         let events = self.body.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim);
@@ -50,8 +50,8 @@ impl Answer {
     }
 }
 
-impl Served {
-    pub(crate) fn start(site: &Site, arguments: &[&str]) -> Self {
+impl TestMcpServer {
+    pub(crate) fn start(site: &TestSite, arguments: &[&str]) -> Self {
         let token = new_token(site, "agent");
         let mut command = site.command(&[&["serve", "--address", "127.0.0.1:0"], arguments].concat());
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -61,11 +61,11 @@ impl Served {
         Self { child, address, token }
     }
 
-    fn send(&self, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+    fn send(&self, headers: &[(&str, &str)], body: &[u8]) -> McpHttpReply {
         self.send_by("POST", headers, body)
     }
 
-    fn send_by(&self, method: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+    fn send_by(&self, method: &str, headers: &[(&str, &str)], body: &[u8]) -> McpHttpReply {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut head = format!(
@@ -88,7 +88,7 @@ impl Served {
         let (head, rest) = all.split_once("\r\n\r\n").unwrap_or((&all, ""));
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
         let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
-        Answer { status, head: head.to_owned(), body: if chunked { joined(rest) } else { rest.to_owned() } }
+        McpHttpReply { status, head: head.to_owned(), body: if chunked { dechunk(rest) } else { rest.to_owned() } }
     }
 
     /// What comes of a request that is made by hand, until the server closes the connection.
@@ -103,7 +103,7 @@ impl Served {
     }
 
     /// A request of a stateless client.
-    fn ask(&self, token: &str, method: &str, mut params: Value) -> Answer {
+    fn ask(&self, token: &str, method: &str, mut params: Value) -> McpHttpReply {
         params["_meta"] = json!({
             "io.modelcontextprotocol/protocolVersion": STATELESS,
             "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
@@ -127,7 +127,7 @@ impl Served {
 }
 
 /// The body without the marks of its pieces.
-fn joined(mut chunks: &str) -> String {
+fn dechunk(mut chunks: &str) -> String {
     let mut body = String::new();
     while let Some((length, rest)) = chunks.split_once("\r\n") {
         let length = usize::from_str_radix(length.trim(), 16).unwrap_or(0);
@@ -140,7 +140,7 @@ fn joined(mut chunks: &str) -> String {
     body
 }
 
-pub(crate) fn new_token(site: &Site, name: &str) -> String {
+pub(crate) fn new_token(site: &TestSite, name: &str) -> String {
     let said = site.run(&["token", "new", name]);
     assert_eq!(said.code, Some(0), "{said:?}");
     said.out.trim().to_owned()
@@ -155,9 +155,9 @@ fn ping() -> Vec<u8> {
 }
 
 #[test]
-fn nobody_comes_in_without_a_token() {
-    let site = Site::new();
-    let served = Served::start(&site, &[]);
+fn a_request_without_a_token_is_rejected() {
+    let site = TestSite::new();
+    let served = TestMcpServer::start(&site, &[]);
     let good = format!("Bearer {}", served.token);
     assert_eq!(served.send(&[("Authorization", &good)], &ping()).status, 200);
     for bad in ["", "Bearer", "Bearer ", "Bearer rft_0000", &format!("Basic {}", served.token), &format!("{good}0")] {
@@ -171,8 +171,8 @@ fn nobody_comes_in_without_a_token() {
 
 #[test]
 fn requests_per_second_are_limited_here_too() {
-    let site = Site::new();
-    let served = Served::start(&site, &["--rate", "1"]);
+    let site = TestSite::new();
+    let served = TestMcpServer::start(&site, &["--rate", "1"]);
     let good = format!("Bearer {}", served.token);
     let statuses: Vec<u16> = (0..20).map(|_| served.send(&[("Authorization", &good)], b"{}").status).collect();
     assert!(statuses.contains(&429), "{statuses:?}");
@@ -183,8 +183,8 @@ fn requests_per_second_are_limited_here_too() {
 #[test]
 fn another_host_or_page_is_turned_away() {
     for public in [&[] as &[&str], &["--public-url", "https://rf.example.org"]] {
-        let served_by = Site::new();
-        let served = Served::start(&served_by, &[public, &["--origin", "http://localhost:6274"]].concat());
+        let served_by = TestSite::new();
+        let served = TestMcpServer::start(&served_by, &[public, &["--origin", "http://localhost:6274"]].concat());
         let good = format!("Bearer {}", served.token);
         let port = served.address.rsplit(':').next().unwrap();
         let if_public = if public.is_empty() { 403 } else { 200 };
@@ -221,8 +221,8 @@ fn another_host_or_page_is_turned_away() {
 
 #[test]
 fn bodies_are_bounded_and_say_everything_once() {
-    let site = Site::new();
-    let served = Served::start(&site, &[]);
+    let site = TestSite::new();
+    let served = TestMcpServer::start(&site, &[]);
     let good = format!("Bearer {}", served.token);
     let twice = served.send(&[("Authorization", &good)], br#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#);
     assert_eq!((twice.status, &twice.message()["error"]["code"]), (400, &json!(-32600)), "{twice:?}");
@@ -236,18 +236,18 @@ fn bodies_are_bounded_and_say_everything_once() {
 }
 
 /// A token that a person made for a client whose user they trust to answer.
-fn relaying_token(site: &Site, name: &str) -> String {
-    let scopes = BTreeSet::from([Scope::Call, Scope::Relay]);
-    Tokens::new(&site.state).make(name, scopes).unwrap()
+fn relaying_token(site: &TestSite, name: &str) -> String {
+    let scopes = BTreeSet::from([AuthScope::Call, AuthScope::Relay]);
+    Tokens::new(&site.state).create(name, scopes).unwrap()
 }
 
 const YES: &str = r#"{"action": "accept", "content": {"approve": true}}"#;
 
 #[test]
 fn a_stateless_client_calls_and_is_asked() {
-    let site = Site::new();
+    let site = TestSite::new();
     site.write("a", "old\n");
-    let mut served = Served::start(&site, &["--preset", "ask"]);
+    let mut served = TestMcpServer::start(&site, &["--preset", "ask"]);
     served.token = relaying_token(&site, "relaying");
     assert_eq!(served.call("read_file", json!({"path": "a"}))["content"], json!([{"type": "text", "text": "old\n"}]));
     let asked = served.call("write_file", json!({"path": "a", "content": "new\n"}));
@@ -269,9 +269,9 @@ fn a_stateless_client_calls_and_is_asked() {
 
 #[test]
 fn a_suspended_call_of_a_revoked_token_is_not_for_a_new_one_of_its_name() {
-    let site = Site::new();
+    let site = TestSite::new();
     site.write("a", "old\n");
-    let served = Served::start(&site, &["--preset", "ask"]);
+    let served = TestMcpServer::start(&site, &["--preset", "ask"]);
     let write = |state: &Value| {
         let mut params = json!({"name": "write_file", "arguments": {"path": "a", "content": "new\n"}});
         if state.is_string() {
@@ -296,9 +296,9 @@ fn a_suspended_call_of_a_revoked_token_is_not_for_a_new_one_of_its_name() {
 
 #[test]
 fn an_agent_s_token_cannot_answer_its_own_request_by_declaring_forms() {
-    let site = Site::new();
+    let site = TestSite::new();
     site.write("a", "old\n");
-    let served = Served::start(&site, &["--preset", "ask", "--wait", "0"]);
+    let served = TestMcpServer::start(&site, &["--preset", "ask", "--wait", "0"]);
     let write = json!({"name": "write_file", "arguments": {"path": "a", "content": "new\n"}});
     // Without a handshake: it is not asked, and what it answers all the same counts for nothing.
     let asked = served.ask(&served.token, "tools/call", write.clone()).message()["result"].clone();
@@ -331,8 +331,8 @@ fn an_agent_s_token_cannot_answer_its_own_request_by_declaring_forms() {
 
 #[test]
 fn a_body_that_breaks_off_is_not_called_too_long() {
-    let site = Site::new();
-    let served = Served::start(&site, &[]);
+    let site = TestSite::new();
+    let served = TestMcpServer::start(&site, &[]);
     for path in ["/mcp", "/v1/sessions"] {
         let head = format!("POST {path} HTTP/1.1\r\nHost: HOST\r\nAuthorization: Bearer {}\r\n", served.token);
         let pieces =
@@ -344,9 +344,9 @@ fn a_body_that_breaks_off_is_not_called_too_long() {
 
 #[test]
 fn a_reply_fits_into_a_message() {
-    let site = Site::new();
+    let site = TestSite::new();
     site.write("controls", "\u{1}".repeat(1 << 20));
-    let served = Served::start(&site, &[]);
+    let served = TestMcpServer::start(&site, &[]);
     let params = json!({"name": "read_file", "arguments": {"path": "controls"}});
     let answer = served.ask(&served.token, "tools/call", params);
     let notes = answer.message()["result"]["content"][1]["text"].as_str().unwrap_or_default().to_owned();
@@ -355,9 +355,9 @@ fn a_reply_fits_into_a_message() {
 }
 
 #[test]
-fn a_stream_ends_when_its_token_is_taken_back() {
-    let site = Site::new();
-    let served = Served::start(&site, &[]);
+fn an_mcp_stream_ends_when_its_token_is_revoked() {
+    let site = TestSite::new();
+    let served = TestMcpServer::start(&site, &[]);
     let hello = served.send(&[("Authorization", &format!("Bearer {}", served.token))], &ping());
     let session = hello.header("mcp-session-id").unwrap();
     let mut stream = TcpStream::connect(&served.address).unwrap();
@@ -384,9 +384,9 @@ fn a_stream_ends_when_its_token_is_taken_back() {
 
 #[test]
 fn a_session_of_another_token_does_not_exist_whatever_the_method() {
-    let site = Site::new();
+    let site = TestSite::new();
     site.write("a", "one\n");
-    let served = Served::start(&site, &[]);
+    let served = TestMcpServer::start(&site, &[]);
     let other = new_token(&site, "other");
     let good = format!("Bearer {}", served.token);
     let hello = served.send(&[("Authorization", &good)], &ping());
@@ -442,8 +442,8 @@ fn a_session_of_another_token_does_not_exist_whatever_the_method() {
 
 #[test]
 fn sessions_of_one_token_take_no_place_of_anothers() {
-    let site = Site::new();
-    let served = Served::start(&site, &[]);
+    let site = TestSite::new();
+    let served = TestMcpServer::start(&site, &[]);
     let other = format!("Bearer {}", new_token(&site, "other"));
     let greedy = format!("Bearer {}", served.token);
     let open = |bearer: &str| served.send(&[("Authorization", bearer)], &ping());

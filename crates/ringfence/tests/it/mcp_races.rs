@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::mcp_client::Mcp;
-use crate::site::Site;
-use crate::swapped::Swapped;
+use crate::mcp_client::TestMcpClient;
+use crate::site::TestSite;
+use crate::swap_race::PathSwapper;
 
 /// How long a race goes on: longer with `cargo xtask test --full`.
 fn race_time() -> Duration {
@@ -19,7 +19,7 @@ fn race_time() -> Duration {
 fn eight_clients_that_edit_one_file_lose_nothing() {
     const CLIENTS: usize = 8;
     const EDITS: usize = 12;
-    let site = Arc::new(Site::in_memory());
+    let site = Arc::new(TestSite::in_memory());
     let lines: String = (0..CLIENTS * EDITS).map(|number| format!("line {number} old\n")).collect();
     site.write("shared", lines);
     let start = Arc::new(Barrier::new(CLIENTS));
@@ -27,7 +27,7 @@ fn eight_clients_that_edit_one_file_lose_nothing() {
         .map(|client| {
             let (site, start) = (Arc::clone(&site), Arc::clone(&start));
             std::thread::spawn(move || {
-                let mut server = Mcp::with_handshake(&site, &["--preset", "edits"], json!({}));
+                let mut server = TestMcpClient::with_handshake(&site, &["--preset", "edits"], json!({}));
                 start.wait();
                 let edit = |number: usize| {
                     json!({"path": "shared", "oldText": format!("line {number} old\n"), "newText": format!("line {number} new\n")})
@@ -46,20 +46,20 @@ fn eight_clients_that_edit_one_file_lose_nothing() {
         assert!(text.contains(&format!("line {number} new\n")), "{number} was acknowledged and is lost");
     }
     assert_eq!(text.lines().count(), CLIENTS * EDITS);
-    assert!(site.leftovers().is_empty());
+    assert!(site.temp_files().is_empty());
 }
 
 /// `d` is a directory one moment and a link out of the workspace the next.
-fn swapped(site: &Site) -> Swapped {
+fn swap_directory_and_link(site: &TestSite) -> PathSwapper {
     let (name, link) = (site.workspace.join("d"), site.workspace.join("link"));
     std::fs::create_dir(&name).unwrap();
     std::fs::write(name.join("secret"), "inside\n").unwrap();
     symlink(&site.outside, &link).unwrap();
-    Swapped::start(name, link)
+    PathSwapper::start(name, link)
 }
 
 #[test]
-fn a_link_that_is_swapped_in_leads_nobody_out() {
+fn a_swapped_in_link_does_not_lead_out() {
     let tools: [(&str, Value); 7] = [
         ("read_file", json!({"path": "d/secret"})),
         ("list_directory", json!({"path": "d"})),
@@ -70,9 +70,9 @@ fn a_link_that_is_swapped_in_leads_nobody_out() {
         ("copy_file", json!({"from": "d/secret", "to": "copy", "overwrite": true})),
     ];
     for (tool, arguments) in tools {
-        let site = Site::in_memory();
-        let mut client = Mcp::with_handshake(&site, &["--preset", "edits"], json!({}));
-        let swapped = swapped(&site);
+        let site = TestSite::in_memory();
+        let mut client = TestMcpClient::with_handshake(&site, &["--preset", "edits"], json!({}));
+        let swapped = swap_directory_and_link(&site);
         let (started, mut calls) = (Instant::now(), 0);
         while started.elapsed() < race_time() {
             let result = client.call(tool, arguments.clone());

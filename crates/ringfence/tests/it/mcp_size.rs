@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::mcp_client::{LAST_HANDSHAKE, Mcp, text};
-use crate::site::Site;
+use crate::mcp_client::{LAST_HANDSHAKE, TestMcpClient, text};
+use crate::site::TestSite;
 
 const MOST: usize = 1 << 20;
 
@@ -11,8 +11,8 @@ const MOST: usize = 1 << 20;
 const FILES: [(&str, &str); 4] =
     [("letters", "x"), ("lines", "ab\n"), ("controls", "\u{1}"), ("mixed", "ü\t\"\\\u{1f}\r\n")];
 
-fn site() -> Site {
-    let site = Site::new();
+fn site() -> TestSite {
+    let site = TestSite::new();
     for (name, unit) in FILES {
         site.write(name, unit.repeat((MOST + 1000) / unit.len()));
     }
@@ -27,9 +27,9 @@ fn site() -> Site {
 }
 
 /// One of each: older and newer, and those that get plain text, JSON as text, or structured content too.
-fn clients(site: &Site, arguments: &[&str]) -> Vec<(&'static str, Mcp)> {
+fn clients(site: &TestSite, arguments: &[&str]) -> Vec<(&'static str, TestMcpClient)> {
     let greeted = |version: &str, more: &[&str]| {
-        let mut client = Mcp::start(site, &[arguments, more].concat());
+        let mut client = TestMcpClient::start(site, &[arguments, more].concat());
         client.initialize(version, json!({}));
         client
     };
@@ -38,13 +38,13 @@ fn clients(site: &Site, arguments: &[&str]) -> Vec<(&'static str, Mcp)> {
         ("plain", greeted(LAST_HANDSHAKE, &[])),
         ("json", greeted("2025-03-26", structured)),
         ("structured", greeted(LAST_HANDSHAKE, structured)),
-        ("plain, stateless", Mcp::stateless(site, arguments, json!({}))),
-        ("structured, stateless", Mcp::stateless(site, &[arguments, structured].concat(), json!({}))),
+        ("plain, stateless", TestMcpClient::stateless(site, arguments, json!({}))),
+        ("structured, stateless", TestMcpClient::stateless(site, &[arguments, structured].concat(), json!({}))),
     ]
 }
 
 /// The answer to a request, which is no longer than a message may be.
-fn check(client: &mut Mcp, method: &str, params: Value) -> Value {
+fn check(client: &mut TestMcpClient, method: &str, params: Value) -> Value {
     let what = params.to_string().chars().take(200).collect::<String>();
     let answer = client.request(method, params);
     let size = answer.to_string().len();
@@ -52,7 +52,7 @@ fn check(client: &mut Mcp, method: &str, params: Value) -> Value {
     answer
 }
 
-fn check_call(client: &mut Mcp, tool: &str, arguments: Value) -> Value {
+fn check_call(client: &mut TestMcpClient, tool: &str, arguments: Value) -> Value {
     let answer = check(client, "tools/call", json!({"name": tool, "arguments": arguments}));
     assert!(answer.get("error").is_none(), "{:.300}", answer.to_string());
     answer["result"].clone()
@@ -99,7 +99,7 @@ fn a_file_is_read_as_far_as_a_message_goes_and_says_so() {
 
 #[test]
 fn a_file_that_fits_is_whole() {
-    let site = Site::new();
+    let site = TestSite::new();
     let whole = "some words in a line\n".repeat(20_000);
     site.write("file", &whole);
     for (kind, mut client) in clients(&site, &[]) {
@@ -127,7 +127,7 @@ fn lists_searches_and_refusals_fit_too() {
         }
         check(&mut client, "tools/call", json!({"name": long, "arguments": {}}));
         check(&mut client, &long, json!({}));
-        let aside: usize = client.so_far().iter().map(|message| message.to_string().len()).max().unwrap_or(0);
+        let aside: usize = client.received().iter().map(|message| message.to_string().len()).max().unwrap_or(0);
         assert!(aside <= MOST, "{kind}: a message of {aside} bytes");
     }
 }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::mcp_client::{LAST_HANDSHAKE, STATELESS};
-use crate::mcp_http::{Served, new_token};
-use crate::site::Site;
+use crate::mcp_http::{TestMcpServer, new_token};
+use crate::site::TestSite;
 
 const CLIENTS: usize = 8;
 
@@ -28,10 +28,10 @@ const LATE_GROWTH_KB: u64 = 4 << 10;
 
 /// After so many calls the server has as many events for those who watch as it keeps: 4,096, or 4 MiB of them. Memory is
 /// looked at from there on.
-const SETTLING: usize = 3_000;
+const WARMUP_CALLS: usize = 3_000;
 
 /// How much more memory it may have by then: those events, and what it may grow by otherwise.
-const SETTLED_KB: u64 = (4 << 10) + GROWTH_KB;
+const WARMUP_KB: u64 = (4 << 10) + GROWTH_KB;
 
 /// A session is ended and begun anew after so many calls.
 const SESSION: usize = 50;
@@ -42,17 +42,17 @@ fn calls() -> usize {
 }
 
 /// A connection that is kept.
-struct Line {
+struct SoakConnection {
     reader: BufReader<TcpStream>,
 }
 
 /// The head of an answer, and its body.
-struct Said {
+struct SoakReply {
     head: String,
     body: String,
 }
 
-impl Line {
+impl SoakConnection {
     fn open(address: &str) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -70,7 +70,7 @@ impl Line {
         self.reader.get_mut().write_all(text.as_bytes()).unwrap();
     }
 
-    fn hear(&mut self) -> Said {
+    fn read_reply(&mut self) -> SoakReply {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
             assert!(self.reader.read_line(&mut head).unwrap() > 0, "the server hung up: {head}");
@@ -78,16 +78,16 @@ impl Line {
         let head = head.to_ascii_lowercase();
         let mut body = Vec::new();
         if head.contains("transfer-encoding: chunked") {
-            while self.hear_chunk(&mut body) {}
+            while self.read_chunk(&mut body) {}
         } else if let Some((_, rest)) = head.split_once("content-length: ") {
             let length = rest.lines().next().unwrap().trim().parse().unwrap();
             (&mut self.reader).take(length).read_to_end(&mut body).unwrap();
         }
-        Said { head, body: String::from_utf8(body).unwrap() }
+        SoakReply { head, body: String::from_utf8(body).unwrap() }
     }
 
     /// False if it was the last.
-    fn hear_chunk(&mut self, body: &mut Vec<u8>) -> bool {
+    fn read_chunk(&mut self, body: &mut Vec<u8>) -> bool {
         let mut line = String::new();
         self.reader.read_line(&mut line).unwrap();
         let length = u64::from_str_radix(line.trim(), 16).unwrap();
@@ -97,7 +97,7 @@ impl Line {
     }
 }
 
-impl Said {
+impl SoakReply {
     fn message(&self) -> Value {
         let events = self.body.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim);
         let found = events.chain([self.body.trim()]).filter_map(|text| serde_json::from_str::<Value>(text).ok());
@@ -108,7 +108,7 @@ impl Said {
 
 /// What a client did.
 #[derive(Debug, Default)]
-struct Tally {
+struct SoakCounts {
     made: usize,
     refused: usize,
     cancelled: usize,
@@ -119,21 +119,21 @@ struct Tally {
     written: String,
 }
 
-struct Client<'a> {
+struct SoakClient<'a> {
     address: &'a str,
     bearer: String,
     number: usize,
-    line: Line,
+    connection: SoakConnection,
     session: Option<String>,
     last_id: usize,
-    tally: Tally,
+    counts: SoakCounts,
 }
 
-impl<'a> Client<'a> {
-    fn new(address: &'a str, token: &str, number: usize, tally: Tally) -> Self {
-        let line = Line::open(address);
+impl<'a> SoakClient<'a> {
+    fn new(address: &'a str, token: &str, number: usize, tally: SoakCounts) -> Self {
+        let line = SoakConnection::open(address);
         let bearer = format!("Bearer {token}");
-        let mut client = Self { address, bearer, number, line, session: None, last_id: 0, tally };
+        let mut client = Self { address, bearer, number, connection: line, session: None, last_id: 0, counts: tally };
         client.begin();
         client
     }
@@ -150,13 +150,13 @@ impl<'a> Client<'a> {
         let hello = json!({"protocolVersion": LAST_HANDSHAKE, "capabilities": {}, "clientInfo": info});
         let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}).to_string();
         let bearer = self.bearer.clone();
-        self.line.send("POST", &[("Host", self.address), ("Authorization", &bearer)], &body);
-        let said = self.line.hear();
+        self.connection.send("POST", &[("Host", self.address), ("Authorization", &bearer)], &body);
+        let said = self.connection.read_reply();
         let id = said.head.split_once("mcp-session-id: ").unwrap().1.lines().next().unwrap().to_owned();
         self.session = Some(id);
-        self.tally.sessions += 1;
+        self.counts.sessions += 1;
         self.post(None, &json!({"jsonrpc": "2.0", "method": "notifications/initialized"}), "");
-        self.line.hear();
+        self.connection.read_reply();
     }
 
     fn end(&mut self) {
@@ -167,13 +167,13 @@ impl<'a> Client<'a> {
             ("Mcp-Session-Id", &session),
             ("MCP-Protocol-Version", LAST_HANDSHAKE),
         ];
-        self.line.send("DELETE", &headers, "");
-        let said = self.line.hear();
+        self.connection.send("DELETE", &headers, "");
+        let said = self.connection.read_reply();
         assert!(said.head.starts_with("http/1.1 204"), "{}", said.head);
     }
 
     /// Sends a message on a connection, or on our own.
-    fn post(&mut self, line: Option<&mut Line>, message: &Value, tool: &str) {
+    fn post(&mut self, line: Option<&mut SoakConnection>, message: &Value, tool: &str) {
         let method = message["method"].as_str().unwrap();
         let mut headers = vec![("Host", self.address), ("Authorization", self.bearer.as_str())];
         match &self.session {
@@ -184,7 +184,7 @@ impl<'a> Client<'a> {
                 headers.extend([("MCP-Protocol-Version", STATELESS), ("Mcp-Method", method), ("Mcp-Name", tool)]);
             }
         }
-        line.unwrap_or(&mut self.line).send("POST", &headers, &message.to_string());
+        line.unwrap_or(&mut self.connection).send("POST", &headers, &message.to_string());
     }
 
     fn request(&mut self, tool: &str, arguments: &Value) -> Value {
@@ -203,64 +203,66 @@ impl<'a> Client<'a> {
     fn call(&mut self, tool: &str, arguments: Value) -> Value {
         let request = self.request(tool, &arguments);
         self.post(None, &request, tool);
-        let message = self.line.hear().message();
+        let message = self.connection.read_reply().message();
         assert_eq!(message["id"], self.last_id, "{message}");
         message
     }
 
-    fn works(&mut self, tool: &str, arguments: Value) {
+    fn call_ok(&mut self, tool: &str, arguments: Value) {
         let said = self.call(tool, arguments);
         assert_eq!(said["result"]["isError"], false, "{tool}: {said:.600}");
     }
 
-    fn fails(&mut self, tool: &str, arguments: Value) {
+    fn call_refused(&mut self, tool: &str, arguments: Value) {
         let said = self.call(tool, arguments);
         assert!(said["result"]["isError"] == true || said["error"].is_object(), "{tool}: {said:.600}");
-        self.tally.refused += 1;
+        self.counts.refused += 1;
     }
 
     /// Makes a call and does not wait for it: a client with a session says so, the other one hangs up.
-    fn gives_up(&mut self, tool: &str, arguments: Value) {
+    fn call_cancelled(&mut self, tool: &str, arguments: Value) {
         let request = self.request(tool, &arguments);
-        let mut other = Line::open(self.address);
+        let mut other = SoakConnection::open(self.address);
         self.post(Some(&mut other), &request, tool);
         if self.has_sessions() {
             let params = json!({"requestId": self.last_id, "reason": "soak"});
             let cancelled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
             self.post(None, &cancelled, "");
-            self.line.hear();
+            self.connection.read_reply();
         }
         drop(other);
-        self.tally.cancelled += 1;
+        self.counts.cancelled += 1;
     }
 
-    fn turn(&mut self) {
-        let (mine, turn) = (self.number, self.tally.made);
+    fn run_round(&mut self) {
+        let (mine, turn) = (self.number, self.counts.made);
         let file = format!("files/f{}", (turn * 7 + mine) % FILES);
         match turn % 20 {
-            0 | 1 | 4 | 6 | 8 | 10 | 12 | 14 => self.works("read_file", json!({"path": file})),
-            2 | 11 => self.works("list_directory", json!({"path": "files"})),
+            0 | 1 | 4 | 6 | 8 | 10 | 12 | 14 => self.call_ok("read_file", json!({"path": file})),
+            2 | 11 => self.call_ok("list_directory", json!({"path": "files"})),
             3 | 9 | 16 => {
                 let said = |count: usize| format!("client {mine}: {count} edits\n");
-                let (old, new) = (said(self.tally.edits), said(self.tally.edits + 1));
-                self.works("edit_file", json!({"path": "shared", "oldText": old, "newText": new}));
-                self.tally.edits += 1;
+                let (old, new) = (said(self.counts.edits), said(self.counts.edits + 1));
+                self.call_ok("edit_file", json!({"path": "shared", "oldText": old, "newText": new}));
+                self.counts.edits += 1;
             }
             5 | 13 => {
                 let content = format!("{turn} of {mine}\n").repeat(200);
-                self.works("write_file", json!({"path": format!("written-{mine}"), "content": content}));
-                self.tally.written = content;
+                self.call_ok("write_file", json!({"path": format!("written-{mine}"), "content": content}));
+                self.counts.written = content;
             }
-            7 => self.works("search_files", json!({"path": "files", "pattern": "needle"})),
-            15 => self.fails("read_file", json!({"path": format!("none-{turn}")})),
-            17 if turn % 3 == 0 => self.fails("read_file", json!({"path": "../outside/secret"})),
-            17 if turn % 3 == 1 => self.fails("edit_file", json!({"path": "shared", "oldText": "", "newText": ""})),
-            17 => self.fails(&format!("no-tool-{turn}"), json!({})),
-            18 => self.gives_up("search_files", json!({"path": ".", "pattern": format!("no such {turn}")})),
-            _ => self.gives_up("write_file", json!({"path": format!("maybe-{mine}"), "content": file})),
+            7 => self.call_ok("search_files", json!({"path": "files", "pattern": "needle"})),
+            15 => self.call_refused("read_file", json!({"path": format!("none-{turn}")})),
+            17 if turn % 3 == 0 => self.call_refused("read_file", json!({"path": "../outside/secret"})),
+            17 if turn % 3 == 1 => {
+                self.call_refused("edit_file", json!({"path": "shared", "oldText": "", "newText": ""}))
+            }
+            17 => self.call_refused(&format!("no-tool-{turn}"), json!({})),
+            18 => self.call_cancelled("search_files", json!({"path": ".", "pattern": format!("no such {turn}")})),
+            _ => self.call_cancelled("write_file", json!({"path": format!("maybe-{mine}"), "content": file})),
         }
-        self.tally.made += 1;
-        if self.tally.made.is_multiple_of(SESSION) {
+        self.counts.made += 1;
+        if self.counts.made.is_multiple_of(SESSION) {
             self.end();
             self.begin();
         }
@@ -269,13 +271,13 @@ impl<'a> Client<'a> {
 
 /// What the kernel says about the server.
 #[derive(Debug)]
-struct Held {
+struct ServerUsage {
     descriptors: usize,
     memory_kb: u64,
 }
 
-impl Held {
-    fn by(server: u32) -> Self {
+impl ServerUsage {
+    fn measure(server: u32) -> Self {
         let descriptors = std::fs::read_dir(format!("/proc/{server}/fd")).unwrap().count();
         let status = std::fs::read_to_string(format!("/proc/{server}/status")).unwrap();
         let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -296,10 +298,10 @@ impl Held {
 
     /// Once it neither opened nor closed anything for half a second.
     fn once_quiet(server: u32) -> Self {
-        let (mut held, mut looks) = (Self::by(server), 0);
+        let (mut held, mut looks) = (Self::measure(server), 0);
         while looks < 25 {
             std::thread::park_timeout(Duration::from_millis(20));
-            let now = Self::by(server);
+            let now = Self::measure(server);
             looks = if now.descriptors == held.descriptors { looks + 1 } else { 0 };
             held = now;
         }
@@ -308,14 +310,14 @@ impl Held {
 }
 
 /// All clients make calls until there were so many.
-fn work(clients: &mut [Client<'_>], calls: usize) {
+fn run_calls(clients: &mut [SoakClient<'_>], calls: usize) {
     let left = AtomicUsize::new(calls);
     let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
     std::thread::scope(|scope| {
         for client in clients {
             scope.spawn(|| {
                 while take() {
-                    client.turn();
+                    client.run_round();
                 }
             });
         }
@@ -324,7 +326,7 @@ fn work(clients: &mut [Client<'_>], calls: usize) {
 
 #[test]
 fn a_long_day_leaves_nothing_behind_and_loses_nothing() {
-    let site = Site::in_memory();
+    let site = TestSite::in_memory();
     for number in 0..FILES {
         let needle = if number % 20 == 0 { "needle\n" } else { "" };
         site.write(&format!("files/f{number}"), "hay ".repeat(256) + needle);
@@ -332,34 +334,34 @@ fn a_long_day_leaves_nothing_behind_and_loses_nothing() {
     let counts: String = (0..CLIENTS).map(|number| format!("client {number}: 0 edits\n")).collect();
     site.write("shared", counts);
     let tokens: Vec<String> = (0..CLIENTS).map(|number| new_token(&site, &format!("client-{number}"))).collect();
-    let served = Served::start(&site, &["--preset", "edits"]);
+    let served = TestMcpServer::start(&site, &["--preset", "edits"]);
     let server = served.child.id();
-    let come = |tallies: Vec<Tally>| -> Vec<Client<'_>> {
+    let come = |tallies: Vec<SoakCounts>| -> Vec<SoakClient<'_>> {
         let all = tokens.iter().zip(tallies).enumerate();
-        all.map(|(number, (token, tally))| Client::new(&served.address, token, number, tally)).collect()
+        all.map(|(number, (token, tally))| SoakClient::new(&served.address, token, number, tally)).collect()
     };
 
-    let mut clients = come((0..CLIENTS).map(|_| Tally::default()).collect());
+    let mut clients = come((0..CLIENTS).map(|_| SoakCounts::default()).collect());
     // One of every kind for each, so that what is opened once is open.
-    work(&mut clients, CLIENTS * 20);
-    let opened = Held::by(server);
-    work(&mut clients, SETTLING - CLIENTS * 20);
-    let tallies = rest(clients);
-    let before = Held::once_quiet(server);
+    run_calls(&mut clients, CLIENTS * 20);
+    let opened = ServerUsage::measure(server);
+    run_calls(&mut clients, WARMUP_CALLS - CLIENTS * 20);
+    let tallies = close_all(clients);
+    let before = ServerUsage::once_quiet(server);
 
     let started = Instant::now();
     let mut clients = come(tallies);
-    let tenths: Vec<Held> = (0..10)
+    let tenths: Vec<ServerUsage> = (0..10)
         .map(|_| {
-            work(&mut clients, calls() / 10);
-            Held::by(server)
+            run_calls(&mut clients, calls() / 10);
+            ServerUsage::measure(server)
         })
         .collect();
     let [early, half, late] = [1, 4, 9].map(|tenth| &tenths[tenth]);
-    let tallies = rest(clients);
-    let after = Held::once_idle(server, before.descriptors);
+    let tallies = close_all(clients);
+    let after = ServerUsage::once_idle(server, before.descriptors);
 
-    let sum = |of: fn(&Tally) -> usize| tallies.iter().map(of).sum::<usize>();
+    let sum = |of: fn(&SoakCounts) -> usize| tallies.iter().map(of).sum::<usize>();
     println!(
         "{} calls in {:.1?}: {} edits acknowledged, {} refused, {} cancelled, {} sessions\n\
          opened {opened:?}\nbefore {before:?}\nafter each tenth {tenths:#?}\nidle after it {after:?}",
@@ -371,7 +373,7 @@ fn a_long_day_leaves_nothing_behind_and_loses_nothing() {
         sum(|tally| tally.sessions),
     );
     assert!(after.descriptors <= before.descriptors, "descriptors are left: {before:?} {after:?}");
-    assert!(before.memory_kb <= opened.memory_kb + SETTLED_KB, "more is kept than events: {opened:?} {before:?}");
+    assert!(before.memory_kb <= opened.memory_kb + WARMUP_KB, "more is kept than events: {opened:?} {before:?}");
     assert!(late.memory_kb <= early.memory_kb + GROWTH_KB, "memory grows: {early:?} {late:?}");
     assert!(late.memory_kb <= half.memory_kb + LATE_GROWTH_KB, "memory still grows: {half:?} {late:?}");
     for (number, tally) in tallies.iter().enumerate() {
@@ -383,14 +385,14 @@ fn a_long_day_leaves_nothing_behind_and_loses_nothing() {
     let said = site.run(&["audit", "verify"]);
     println!("audit verify: {}", said.out.trim());
     assert!(said.code == Some(0) && said.out.starts_with("ok: "), "{said:?}");
-    assert!(site.leftovers().is_empty());
+    assert!(site.temp_files().is_empty());
 }
 
 /// Ends the sessions of clients, and their connections.
-fn rest(clients: Vec<Client<'_>>) -> Vec<Tally> {
+fn close_all(clients: Vec<SoakClient<'_>>) -> Vec<SoakCounts> {
     let ended = clients.into_iter().map(|mut client| {
         client.end();
-        client.tally
+        client.counts
     });
     ended.collect()
 }

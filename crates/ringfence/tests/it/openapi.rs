@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::api_client::Server;
-use crate::site::Site;
+use crate::api_client::TestApiServer;
+use crate::site::TestSite;
 
 /// What a validator of OpenAPI 3.1 refuses, or a generator of clients cannot use.
-fn complaints(document: &Value) -> Vec<String> {
+fn violations(document: &Value) -> Vec<String> {
     let mut found = Vec::new();
-    look(document, "#", document, &mut found);
+    collect_violations(document, "#", document, &mut found);
     let mut ids = std::collections::BTreeSet::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
@@ -38,7 +38,7 @@ fn complaints(document: &Value) -> Vec<String> {
     found
 }
 
-fn look(value: &Value, place: &str, document: &Value, found: &mut Vec<String>) {
+fn collect_violations(value: &Value, place: &str, document: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
             for (name, field) in fields {
@@ -57,12 +57,12 @@ fn look(value: &Value, place: &str, document: &Value, found: &mut Vec<String>) {
                 {
                     found.push(format!("{place} leads nowhere"));
                 }
-                look(field, &place, document, found);
+                collect_violations(field, &place, document, found);
             }
         }
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
-                look(item, &format!("{place}/{index}"), document, found);
+                collect_violations(item, &format!("{place}/{index}"), document, found);
             }
         }
         _ => {}
@@ -71,10 +71,10 @@ fn look(value: &Value, place: &str, document: &Value, found: &mut Vec<String>) {
 
 #[test]
 fn the_document_is_valid_and_every_reply_has_a_type() {
-    let site = Site::new();
-    let server = Server::start(&site, &[]);
+    let site = TestSite::new();
+    let server = TestApiServer::start(&site, &[]);
     let document = server.send("GET", "/v1/openapi.json", &[], None).json();
-    assert_eq!(complaints(&document), Vec::<String>::new());
+    assert_eq!(violations(&document), Vec::<String>::new());
     assert_eq!(document["openapi"], "3.1.0");
     assert!(document["servers"][0]["url"].is_string());
     // The check itself finds what it is for.
@@ -83,16 +83,16 @@ fn the_document_is_valid_and_every_reply_has_a_type() {
     broken["components"]["schemas"]["ChangeList"]["properties"]["changes"] = json!(true);
     broken["paths"]["/v1/me"]["get"]["responses"]["200"]["content"]["application/json"]["schema"] =
         json!({"$ref": "#/no"});
-    assert_eq!(complaints(&broken).len(), 3, "{:#?}", complaints(&broken));
+    assert_eq!(violations(&broken).len(), 3, "{:#?}", violations(&broken));
 }
 
 #[test]
-fn what_replies_have_is_what_the_document_says() {
-    let site = Site::new();
-    let server = Server::start(&site, &["--preset", "edits"]);
+fn replies_match_the_document() {
+    let site = TestSite::new();
+    let server = TestApiServer::start(&site, &["--preset", "edits"]);
     let (agent, page) = (server.agent(&site, "agent"), server.page());
     let document = agent.get("/v1/openapi.json");
-    let session = agent.begin(&json!({}));
+    let session = agent.create_session(&json!({}));
     agent.call(&session, "write_file", json!({"path": "a.txt", "content": "x"}));
     let change = page.get("/v1/changes")["changes"][0]["change"].as_str().unwrap().to_owned();
     let paths = [

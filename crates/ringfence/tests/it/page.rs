@@ -4,29 +4,29 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use ringfence_kernel::visible_line;
+use ringfence_kernel::sanitize_line;
 use serde_json::{Value, json};
 
-use crate::agent::{call, playing, text};
-use crate::api::scripted;
-use crate::api_client::{Caller, Server};
-use crate::browser::{Browser, DESKTOP, ENTER, ESCAPE, Look};
-use crate::mcp_client::Mcp;
-use crate::site::Site;
+use crate::agent::{call, scripted_agent, text};
+use crate::api::scripted_model_config;
+use crate::api_client::{ApiTestClient, TestApiServer};
+use crate::browser::{BrowserWindow, DESKTOP, ENTER, ESCAPE, TestBrowser};
+use crate::mcp_client::TestMcpClient;
+use crate::site::TestSite;
 
 /// A server, and a token of an agent.
-pub(crate) struct Served {
-    server: Arc<Server>,
+pub(crate) struct TestPageServer {
+    server: Arc<TestApiServer>,
     token: String,
 }
 
-impl Served {
-    pub(crate) fn start(site: &Site) -> Self {
+impl TestPageServer {
+    pub(crate) fn start(site: &TestSite) -> Self {
         Self::start_with(site, &[])
     }
 
-    fn start_with(site: &Site, arguments: &[&str]) -> Self {
-        let server = Server::start(site, arguments);
+    fn start_with(site: &TestSite, arguments: &[&str]) -> Self {
+        let server = TestApiServer::start(site, arguments);
         let token = server.agent(site, "robot").token;
         Self { server: Arc::new(server), token }
     }
@@ -41,13 +41,13 @@ impl Served {
     }
 
     /// Kills the server as a power cut would, and starts another at the same address.
-    fn restart(self, site: &Site, meanwhile: impl FnOnce()) -> Self {
+    fn restart(self, site: &TestSite, meanwhile: impl FnOnce()) -> Self {
         let Self { server, token } = self;
         let address = server.address.clone();
         // A server that nobody else holds is killed when it is dropped.
         drop(Arc::into_inner(server).unwrap());
         meanwhile();
-        Self { server: Arc::new(Server::start_at(site, &address, &[])), token }
+        Self { server: Arc::new(TestApiServer::start_at(site, &address, &[])), token }
     }
 
     /// A session of the agent.
@@ -63,14 +63,14 @@ impl Served {
     }
 
     /// A call that waits while the test goes on.
-    pub(crate) fn call_aside(&self, session: &str, tool: &str, arguments: Value) -> JoinHandle<Value> {
+    pub(crate) fn call_in_background(&self, session: &str, tool: &str, arguments: Value) -> JoinHandle<Value> {
         let aside = Self { server: Arc::clone(&self.server), token: self.token.clone() };
         let (session, tool) = (session.to_owned(), tool.to_owned());
         thread::spawn(move || aside.call(&session, &tool, &arguments, 50))
     }
 
     fn ask(&self, path: &str, body: &Value) -> Value {
-        Caller { server: &self.server, token: self.token.clone() }.send("POST", path, Some(body)).json()
+        ApiTestClient { server: &self.server, token: self.token.clone() }.send("POST", path, Some(body)).json()
     }
 }
 
@@ -80,8 +80,8 @@ fn reply(answer: &Value) -> Value {
 }
 
 /// A site with the file that everybody wants to change.
-fn site() -> Site {
-    let site = Site::new();
+fn site() -> TestSite {
+    let site = TestSite::new();
     site.write("notes.md", "milk\nbread\n");
     site
 }
@@ -91,7 +91,7 @@ fn overwrite(content: &str) -> Value {
 }
 
 /// A browser whose person is in.
-pub(crate) fn person(browser: &Browser, served: &Served) {
+pub(crate) fn person(browser: &TestBrowser, served: &TestPageServer) {
     browser.open(&served.link());
     browser.until("document.body.dataset.connection === 'open'");
 }
@@ -102,12 +102,12 @@ pub(crate) const NOT_ASKED: &str = "document.querySelector('dialog.approval') ==
 
 #[test]
 fn an_overwrite_waits_with_its_diff_and_a_no_leaves_the_file_as_it_is() {
-    let Some(browser) = Browser::start() else { return };
+    let Some(browser) = TestBrowser::start() else { return };
     let (site, browser) = (site(), browser);
-    let served = Served::start(&site);
+    let served = TestPageServer::start(&site);
     person(&browser, &served);
     let session = served.session("shopping");
-    let call = served.call_aside(&session, "write_file", overwrite("milk\nrye bread\n"));
+    let call = served.call_in_background(&session, "write_file", overwrite("milk\nrye bread\n"));
     browser.until(ASKED);
     assert!(browser.text("dialog h2").contains("notes.md"), "{}", browser.text("dialog h2"));
     assert_eq!(browser.text("dialog .line.remove .words"), "-bread");
@@ -132,12 +132,12 @@ fn an_overwrite_waits_with_its_diff_and_a_no_leaves_the_file_as_it_is() {
 
 #[test]
 fn a_yes_writes_the_file_and_an_undo_brings_the_old_one_back() {
-    let Some(browser) = Browser::start() else { return };
+    let Some(browser) = TestBrowser::start() else { return };
     let site = site();
-    let served = Served::start(&site);
+    let served = TestPageServer::start(&site);
     person(&browser, &served);
     let session = served.session("shopping");
-    let call = served.call_aside(&session, "write_file", overwrite("oats\n"));
+    let call = served.call_in_background(&session, "write_file", overwrite("oats\n"));
     browser.until(ASKED);
     browser.press("a");
     let answer = call.join().unwrap();
@@ -166,12 +166,12 @@ fn a_yes_writes_the_file_and_an_undo_brings_the_old_one_back() {
 
 #[test]
 fn edited_arguments_are_used_instead_of_those_that_came() {
-    let Some(browser) = Browser::start() else { return };
+    let Some(browser) = TestBrowser::start() else { return };
     let site = site();
-    let served = Served::start(&site);
+    let served = TestPageServer::start(&site);
     person(&browser, &served);
     let session = served.session("shopping");
-    let call = served.call_aside(&session, "write_file", overwrite("gin\n"));
+    let call = served.call_in_background(&session, "write_file", overwrite("gin\n"));
     browser.until(ASKED);
     browser.press("e");
     browser.write("dialog textarea[name=content]", "tea\n");
@@ -188,13 +188,13 @@ fn edited_arguments_are_used_instead_of_those_that_came() {
 }
 
 #[test]
-fn what_is_remembered_is_the_very_rule_that_was_shown_and_can_be_taken_back() {
-    let Some(browser) = Browser::start() else { return };
+fn the_remembered_rule_is_the_one_shown_and_can_be_revoked() {
+    let Some(browser) = TestBrowser::start() else { return };
     let site = site();
-    let served = Served::start(&site);
+    let served = TestPageServer::start(&site);
     person(&browser, &served);
     let session = served.session("shopping");
-    let call = served.call_aside(&session, "write_file", overwrite("one\n"));
+    let call = served.call_in_background(&session, "write_file", overwrite("one\n"));
     browser.until(ASKED);
     browser.press("r");
     let rule = browser.text("dialog .rule pre");
@@ -217,10 +217,10 @@ fn what_is_remembered_is_the_very_rule_that_was_shown_and_can_be_taken_back() {
 
 #[test]
 fn two_browsers_answer_at_once_and_exactly_one_wins() {
-    let Some(first) = Browser::start() else { return };
-    let Some(second) = Browser::start() else { return };
+    let Some(first) = TestBrowser::start() else { return };
+    let Some(second) = TestBrowser::start() else { return };
     let site = site();
-    let served = Served::start(&site);
+    let served = TestPageServer::start(&site);
     person(&first, &served);
     // The second is the same person elsewhere: the token is all that they have.
     let token = first.run("return localStorage.getItem('ringfence.token')");
@@ -229,7 +229,7 @@ fn two_browsers_answer_at_once_and_exactly_one_wins() {
     second.open(&served.page());
     second.until("document.body.dataset.connection === 'open'");
     let session = served.session("shopping");
-    let call = served.call_aside(&session, "write_file", overwrite("tea\n"));
+    let call = served.call_in_background(&session, "write_file", overwrite("tea\n"));
     first.until(ASKED);
     second.until(ASKED);
     second.press("d");
@@ -255,9 +255,9 @@ fn two_browsers_answer_at_once_and_exactly_one_wins() {
 
 #[test]
 fn a_request_is_still_there_after_the_server_died_and_the_page_catches_up() {
-    let Some(browser) = Browser::start() else { return };
+    let Some(browser) = TestBrowser::start() else { return };
     let site = site();
-    let served = Served::start(&site);
+    let served = TestPageServer::start(&site);
     person(&browser, &served);
     let session = served.session("shopping");
     let put_off = served.call(&session, "write_file", &overwrite("tea\n"), 0);
@@ -291,11 +291,11 @@ fn a_request_is_still_there_after_the_server_died_and_the_page_catches_up() {
 }
 
 #[test]
-fn a_call_that_nobody_was_asked_about_does_not_seem_to_wait() {
-    let Some(browser) = Browser::start() else { return };
+fn an_automatic_call_is_not_shown_as_waiting() {
+    let Some(browser) = TestBrowser::start() else { return };
     let site = site();
     site.write("other.md", "old\n");
-    let served = Served::start(&site);
+    let served = TestPageServer::start(&site);
     person(&browser, &served);
     let session = served.session("shopping");
     served.call(&session, "write_file", &overwrite("tea\n"), 0);
@@ -318,10 +318,10 @@ fn a_call_that_nobody_was_asked_about_does_not_seem_to_wait() {
 
 #[test]
 fn contents_of_secrets_are_shown_after_a_click() {
-    let Some(browser) = Browser::start() else { return };
+    let Some(browser) = TestBrowser::start() else { return };
     let site = site();
     site.write(".env", "KEY=topsecret\n");
-    let served = Served::start(&site);
+    let served = TestPageServer::start(&site);
     person(&browser, &served);
     let seen = "return document.body.innerText.includes('topsecret')";
     browser.run("location.hash = '#/files/text/.env'");
@@ -336,9 +336,9 @@ fn contents_of_secrets_are_shown_after_a_click() {
 
 #[test]
 fn keys_of_the_first_moment_and_escape_approve_nothing() {
-    let Some(browser) = Browser::start() else { return };
+    let Some(browser) = TestBrowser::start() else { return };
     let site = site();
-    let served = Served::start(&site);
+    let served = TestPageServer::start(&site);
     person(&browser, &served);
     // Keys that are on their way while the dialog opens, and go on: the page presses them itself, to be early enough.
     browser.run(
@@ -377,12 +377,12 @@ fn keys_of_the_first_moment_and_escape_approve_nothing() {
 
 #[test]
 fn text_of_models_and_files_is_shown_and_never_obeyed() {
-    let Some(browser) = Browser::start() else { return };
+    let Some(browser) = TestBrowser::start() else { return };
     let site = site();
     let evil = "<img src=x onerror=\"window.caught=1\"><script>window.caught=1</script>\u{202e}txt.exe \
                 javascript:alert(1) https://evil.example/a?b=c \u{200b}";
     site.write("evil.txt", format!("{evil}\n"));
-    let served = Served::start(&site);
+    let served = TestPageServer::start(&site);
     person(&browser, &served);
     let session = served.session(evil);
     served.call(&session, "read_file", &json!({"path": "evil.txt"}), 0);
@@ -422,9 +422,9 @@ fn text_of_models_and_files_is_shown_and_never_obeyed() {
 
 #[test]
 fn a_link_lets_in_once_and_leaves_nothing_in_the_address() {
-    let Some(browser) = Browser::start() else { return };
+    let Some(browser) = TestBrowser::start() else { return };
     let site = site();
-    let served = Served::start(&site);
+    let served = TestPageServer::start(&site);
     person(&browser, &served);
     let address = browser.run("return location.href");
     assert!(!address.as_str().unwrap().contains("login"), "{address}");
@@ -442,9 +442,9 @@ fn a_link_lets_in_once_and_leaves_nothing_in_the_address() {
 
 #[test]
 fn a_tool_is_called_by_hand_with_a_form_of_its_schema() {
-    let Some(browser) = Browser::start() else { return };
+    let Some(browser) = TestBrowser::start() else { return };
     let site = site();
-    let served = Served::start(&site);
+    let served = TestPageServer::start(&site);
     person(&browser, &served);
     browser.run("location.hash = '#/call/write_file'");
     browser.write("textarea[name=path]", "notes.md");
@@ -462,10 +462,10 @@ fn a_tool_is_called_by_hand_with_a_form_of_its_schema() {
 
 #[test]
 fn every_view_is_there_and_fits_a_phone() {
-    let Some(browser) = Browser::start() else { return };
+    let Some(browser) = TestBrowser::start() else { return };
     let site = site();
     site.write("src/deep/a_name_that_is_rather_long_and_has_no_place_to_break_at.rs", "x".repeat(300));
-    let served = Served::start(&site);
+    let served = TestPageServer::start(&site);
     person(&browser, &served);
     let session = served.session("A label that is long enough to need more than one line on a phone");
     served.call(&session, "write_file", &json!({"path": "new.md", "content": "x"}), 0);
@@ -484,8 +484,8 @@ fn every_view_is_there_and_fits_a_phone() {
         ("audit", "The chain is whole"),
         ("walls", "walls stand"),
     ];
-    for look in [Look { width: 360, height: 740, dark: true }, DESKTOP] {
-        browser.look(look);
+    for look in [BrowserWindow { width: 360, height: 740, dark: true }, DESKTOP] {
+        browser.set_window(look);
         for (view, says) in views {
             browser.run(&format!("location.hash = '#/{view}'"));
             browser.until_text("main", says);
@@ -502,9 +502,9 @@ fn every_view_is_there_and_fits_a_phone() {
 
 #[test]
 fn the_page_and_the_kernel_agree_on_what_misleads() {
-    let Some(browser) = Browser::start() else { return };
+    let Some(browser) = TestBrowser::start() else { return };
     let site = site();
-    let served = Served::start(&site);
+    let served = TestPageServer::start(&site);
     browser.open(&served.page());
     let found = browser.until(
         "window.found ?? (import('/page/visible.js').then(({ visibleLine }) => {
@@ -520,7 +520,7 @@ fn the_page_and_the_kernel_agree_on_what_misleads() {
     let page: BTreeSet<&str> = found.as_array().unwrap().iter().filter_map(Value::as_str).collect();
     let kernel: Vec<String> = ('\0'..=char::MAX)
         .filter_map(|one| {
-            let text = visible_line(&one.to_string());
+            let text = sanitize_line(&one.to_string());
             (text != one.to_string()).then(|| format!("{} {text}", u32::from(one)))
         })
         .collect();
@@ -530,9 +530,9 @@ fn the_page_and_the_kernel_agree_on_what_misleads() {
 
 #[test]
 fn a_diff_is_read_by_what_its_hunks_say() {
-    let Some(browser) = Browser::start() else { return };
+    let Some(browser) = TestBrowser::start() else { return };
     let site = site();
-    let served = Served::start(&site);
+    let served = TestPageServer::start(&site);
     browser.open(&served.page());
     // A removed line `-- a` and an added `++ b` look like the names of files.
     let diff =
@@ -560,9 +560,9 @@ fn a_diff_is_read_by_what_its_hunks_say() {
 
 #[test]
 fn a_stream_that_broke_goes_on_behind_the_last_whole_event() {
-    let Some(browser) = Browser::start() else { return };
+    let Some(browser) = TestBrowser::start() else { return };
     let site = site();
-    let served = Served::start(&site);
+    let served = TestPageServer::start(&site);
     browser.open(&served.page());
     browser.until_text("main", "not logged in");
     // The first connection ends within an event, the second is none, the third goes on.
@@ -586,11 +586,11 @@ fn a_stream_that_broke_goes_on_behind_the_last_whole_event() {
 
 #[test]
 fn a_run_is_started_followed_and_gone_on_with() {
-    let Some(browser) = Browser::start() else { return };
+    let Some(browser) = TestBrowser::start() else { return };
     let site = site();
     site.write("a.txt", "old\n");
-    let config = scripted(&site);
-    let served = Served::start_with(&site, &["--config", &config]);
+    let config = scripted_model_config(&site);
+    let served = TestPageServer::start_with(&site, &["--config", &config]);
     person(&browser, &served);
     browser.click(".nav-runs");
     browser.write("textarea[name=prompt]", "write it");
@@ -615,14 +615,14 @@ fn a_run_is_started_followed_and_gone_on_with() {
 }
 
 /// Follows a link as soon as it is drawn. It is found and clicked in one step, so that no redraw comes between.
-fn follow_link(browser: &Browser, selector: &str) {
+fn follow_link(browser: &TestBrowser, selector: &str) {
     let find = format!("document.querySelector({})", json!(selector));
     browser.until(&format!("(() => {{ const link = {find}; link?.click(); return link !== null; }})()"));
 }
 
 #[test]
 fn sessions_of_other_fronts_are_there_to_be_looked_at() {
-    let Some(browser) = Browser::start() else { return };
+    let Some(browser) = TestBrowser::start() else { return };
     let site = site();
     let answers = [
         json!({"text": "I look.", "calls": [{"name": "read_file", "arguments": {"path": "notes.md"}}]}),
@@ -632,22 +632,17 @@ fn sessions_of_other_fronts_are_there_to_be_looked_at() {
     ];
     for prompt in [&["what is there?"] as &[_], &["--resume", "-p", "and elsewhere?"]] {
         let answers = if prompt.len() == 1 { &answers[..2] } else { &answers[2..] };
-        assert!(playing(&site, answers, prompt).output().unwrap().status.success());
+        assert!(scripted_agent(&site, answers, prompt).output().unwrap().status.success());
     }
-    let mut client = Mcp::with_handshake(&site, &[], json!({}));
+    let mut client = TestMcpClient::with_handshake(&site, &[], json!({}));
     client.call("read_file", json!({"path": "notes.md"}));
     client.close();
-    let served = Served::start(&site);
+    let served = TestPageServer::start(&site);
     person(&browser, &served);
     browser.click(".nav-sessions");
-    browser.until_text("section[aria-label=Elsewhere]", "what is there?");
-<<<<<<< HEAD
-    assert!(browser.text("section[aria-label=Elsewhere]").contains("MCP client"));
-    browser.run("document.querySelector('a[href*=\"history/agent-\"]').click()");
-=======
-    browser.until_text("section[aria-label=Elsewhere]", "MCP client");
-    follow_link(&browser, "a[href*=\"elsewhere/agent-\"]");
->>>>>>> 76338230feac56d847109d227a6d6fca60647604
+    browser.until_text("section[aria-label=\"Sessions of other clients\"]", "what is there?");
+    browser.until_text("section[aria-label=\"Sessions of other clients\"]", "MCP client");
+    follow_link(&browser, "a[href*=\"history/agent-\"]");
     browser.until_text("main", "It is not there.");
     let log = browser.text("main");
     let order = ["what is there?", "I look.", "read_file", "There is <b>milk</b>.", "and elsewhere?", "read_file"];
@@ -660,10 +655,6 @@ fn sessions_of_other_fronts_are_there_to_be_looked_at() {
     let buttons = browser.run("return [...document.querySelectorAll('main .actions button')].map(b => b.innerText)");
     assert_eq!(buttons, json!(["Look again"]));
     browser.click(".nav-sessions");
-<<<<<<< HEAD
-    browser.run("document.querySelector('a[href*=\"history/mcp-\"]')?.click()");
-=======
-    follow_link(&browser, "a[href*=\"elsewhere/mcp-\"]");
->>>>>>> 76338230feac56d847109d227a6d6fca60647604
+    follow_link(&browser, "a[href*=\"history/mcp-\"]");
     browser.until_text(".call.done", "notes.md");
 }

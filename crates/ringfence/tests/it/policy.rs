@@ -4,19 +4,19 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use expect_test::{Expect, expect};
-use ringfence::config::{Flags, Settings};
+use ringfence::config::{AppSettings, CliFlags};
 use ringfence_kernel::{
-    BitSet, Bits, Catalog, Decision, Dialect, Layer, Limits, Place, Policy as _, Preset, Principal, Question, Session,
-    Touch, Verb, Verdict,
+    CallLimits, Decision, Dialect, Policy as _, PolicyAction, PolicyLayer, PolicyRequest, PolicyResource, Preset,
+    Principal, ResourceAccess, Session, SessionTaint, TaintSet, ToolCatalog, Verdict,
 };
 use serde_json::{Value, json};
 
-use crate::config::Layers;
-use crate::site::{Said, Site, said};
+use crate::config::ConfigLayers;
+use crate::site::{CliOutput, TestSite, cli_output};
 
 /// A workspace with a few files.
-fn site() -> Site {
-    let site = Site::new();
+fn site() -> TestSite {
+    let site = TestSite::new();
     for path in ["README.md", "docs/a.md", "private/keys.txt", ".env"] {
         site.write(path, "x\n");
     }
@@ -24,19 +24,19 @@ fn site() -> Site {
 }
 
 /// The user's config with this text, outside of the workspace.
-fn config(site: &Site, text: &str) -> PathBuf {
+fn config(site: &TestSite, text: &str) -> PathBuf {
     let path = site.root().join("user.toml");
     std::fs::write(&path, text).unwrap();
     path
 }
 
 /// A call under the user's config, and what came of it.
-fn call(site: &Site, text: &str, tool: &str, arguments: &Value) -> Said {
+fn call(site: &TestSite, text: &str, tool: &str, arguments: &Value) -> CliOutput {
     let config = config(site, text);
     site.run(&["--config", config.to_str().unwrap(), "call", tool, &arguments.to_string()])
 }
 
-fn outcome(said: &Said) -> String {
+fn outcome(said: &CliOutput) -> String {
     if said.code == Some(0) { "ok".to_owned() } else { said.error() }
 }
 
@@ -72,7 +72,7 @@ fn rules_of_the_user_are_kept() {
 }
 
 #[test]
-fn a_link_and_another_spelling_are_no_way_around_a_rule() {
+fn links_and_spellings_do_not_bypass_a_rule() {
     let site = site();
     symlink("private/keys.txt", site.workspace.join("innocent.txt")).unwrap();
     symlink("private", site.workspace.join("p")).unwrap();
@@ -92,7 +92,7 @@ fn a_link_and_another_spelling_are_no_way_around_a_rule() {
 }
 
 #[test]
-fn what_is_behind_a_rule_is_not_told_by_what_goes_wrong() {
+fn errors_do_not_reveal_denied_paths() {
     let site = site();
     symlink("private", site.workspace.join("way")).unwrap();
     let text = "preset = \"edits\"\n[[rules]]\nname = \"mine\"\ndecision = \"deny\"\npath = \"private/**\"\n";
@@ -129,7 +129,7 @@ fn what_is_behind_a_rule_is_not_told_by_what_goes_wrong() {
 }
 
 #[test]
-fn another_spelling_of_a_tool_is_no_way_around_a_rule() {
+fn tool_spellings_do_not_bypass_a_rule() {
     let site = site();
     for rule in ["fs.read", "fs-read"] {
         let config = config(&site, &format!("rules = [{{ decision = \"deny\", tool = \"{rule}\" }}]"));
@@ -202,7 +202,7 @@ fn the_workspace_s_own_rules_can_only_tighten() {
 }
 
 #[test]
-fn what_a_workspace_allows_does_not_hold_and_is_said() {
+fn untrusted_workspace_allows_are_ignored_with_a_warning() {
     let site = site();
     site.write("ringfence.toml", "\n[[rules]]\ndecision = \"allow\"\npath = \"docs/**\"\n");
     let said = call(&site, "", "write_file", &json!({"path": "docs/a.md", "content": ""}));
@@ -227,19 +227,24 @@ fn what_a_workspace_allows_does_not_hold_and_is_said() {
 }
 
 /// What the layers decide about one touch, as the library hears them.
-fn decide(settings: &Settings, verb: Verb, path: &str) -> Verdict {
+fn decide(settings: &AppSettings, verb: PolicyAction, path: &str) -> Verdict {
     let session = Session {
         id: "s".to_owned(),
         principal: Principal::agent("test"),
         dialect: Dialect::Standard,
         agent: None,
-        limits: Limits::of(Dialect::Standard),
-        catalog: Catalog::default(),
-        bits: Bits::default(),
+        limits: CallLimits::for_dialect(Dialect::Standard),
+        catalog: ToolCatalog::default(),
+        taint: SessionTaint::default(),
     };
-    let place = Place { mount: "workspace".into(), given: path.to_owned(), shown: path.to_owned(), ..Place::default() };
-    let touches = [Touch { verb, place }];
-    settings.rules().decide(&Question::new(&session, "write_file", &touches, BitSet::default()))
+    let place = PolicyResource {
+        mount: "workspace".into(),
+        requested_path: path.to_owned(),
+        display_path: path.to_owned(),
+        ..PolicyResource::default()
+    };
+    let touches = [ResourceAccess { action: verb, resource: place }];
+    settings.rules().decide(&PolicyRequest::new(&session, "write_file", &touches, TaintSet::default()))
 }
 
 #[test]
@@ -248,48 +253,51 @@ fn the_owner_s_rules_hold_against_the_user_s_in_toml_and_in_json() {
         ("config.toml", "rules = [{ decision = \"ask\", path = \"a\" }]".to_owned()),
         ("config.json", json!({"rules": [{"decision": "ask", "path": ["a"]}]}).to_string()),
     ] {
-        let layers = Layers::new();
+        let layers = ConfigLayers::new();
         layers
             .write("config/config.toml", "preset = \"edits\"\n[[rules]]\ndecision = \"allow\"\npath = [\"a\", \"b\"]");
-        let user = layers.load(&Flags::default()).unwrap();
-        assert_eq!(decide(&user, Verb::Overwrite, "a").layer, Layer::User);
+        let user = layers.load(&CliFlags::default()).unwrap();
+        assert_eq!(decide(&user, PolicyAction::Overwrite, "a").layer, PolicyLayer::User);
         layers.write(&format!("managed/{file}"), &text);
-        let both = layers.load(&Flags::default()).unwrap();
-        let verdict = decide(&both, Verb::Overwrite, "a");
-        assert_eq!((verdict.decision, verdict.layer), (Decision::Ask, Layer::Managed));
-        assert_eq!(decide(&both, Verb::Overwrite, "b").decision, Decision::Allow);
+        let both = layers.load(&CliFlags::default()).unwrap();
+        let verdict = decide(&both, PolicyAction::Overwrite, "a");
+        assert_eq!((verdict.decision, verdict.layer), (Decision::Ask, PolicyLayer::Managed));
+        assert_eq!(decide(&both, PolicyAction::Overwrite, "b").decision, Decision::Allow);
     }
 }
 
 #[test]
 fn the_owner_s_preset_holds_against_the_user_s_rules_and_the_user_s_own_does_not() {
-    let layers = Layers::new();
+    let layers = ConfigLayers::new();
     layers.write("config/config.toml", "preset = \"ask\"\nrules = [{ decision = \"allow\" }]");
-    assert_eq!(decide(&layers.load(&Flags::default()).unwrap(), Verb::Overwrite, "a").decision, Decision::Allow);
-    let flags = Flags { preset: Some(Preset::ReadOnly), ..Flags::default() };
-    assert_eq!(decide(&layers.load(&flags).unwrap(), Verb::Overwrite, "a").decision, Decision::Deny);
+    assert_eq!(
+        decide(&layers.load(&CliFlags::default()).unwrap(), PolicyAction::Overwrite, "a").decision,
+        Decision::Allow
+    );
+    let flags = CliFlags { preset: Some(Preset::ReadOnly), ..CliFlags::default() };
+    assert_eq!(decide(&layers.load(&flags).unwrap(), PolicyAction::Overwrite, "a").decision, Decision::Deny);
     layers.write("managed/config.toml", "preset = \"ask\"");
-    let verdict = decide(&layers.load(&Flags::default()).unwrap(), Verb::Overwrite, "a");
-    assert_eq!((verdict.decision, verdict.layer), (Decision::Ask, Layer::Managed));
+    let verdict = decide(&layers.load(&CliFlags::default()).unwrap(), PolicyAction::Overwrite, "a");
+    assert_eq!((verdict.decision, verdict.layer), (Decision::Ask, PolicyLayer::Managed));
 }
 
 #[test]
-fn what_was_granted_holds_where_owner_and_user_say_nothing() {
-    let layers = Layers::new();
+fn grants_hold_where_owner_and_user_have_no_rule() {
+    let layers = ConfigLayers::new();
     layers.write("config/config.toml", "rules = [{ decision = \"ask\", path = \"b\" }]");
-    let mut settings = layers.load(&Flags::default()).unwrap();
+    let mut settings = layers.load(&CliFlags::default()).unwrap();
     settings.grants = settings.user_rules.clone();
-    assert_eq!(decide(&settings, Verb::Create, "b").layer, Layer::User);
+    assert_eq!(decide(&settings, PolicyAction::Create, "b").layer, PolicyLayer::User);
     settings.user_rules.clear();
-    assert_eq!(decide(&settings, Verb::Create, "b").layer, Layer::Grants);
+    assert_eq!(decide(&settings, PolicyAction::Create, "b").layer, PolicyLayer::Grants);
 }
 
 #[test]
 fn a_bad_rule_is_an_error_that_shows_its_line() {
     let told = |text: &str, expected: Expect| {
-        let layers = Layers::new();
+        let layers = ConfigLayers::new();
         let path = layers.write("config/config.toml", text);
-        let error = layers.load(&Flags::default()).unwrap_err().to_string();
+        let error = layers.load(&CliFlags::default()).unwrap_err().to_string();
         expected.assert_eq(&error.replace(path.to_str().unwrap(), "config.toml"));
     };
     told(
@@ -399,9 +407,9 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
 #[test]
 fn a_bad_rule_in_json_is_shown_with_its_line() {
     let told = |text: &str, expected: Expect| {
-        let layers = Layers::new();
+        let layers = ConfigLayers::new();
         let path = layers.write("managed/config.json", text);
-        let error = layers.load(&Flags::default()).unwrap_err().to_string();
+        let error = layers.load(&CliFlags::default()).unwrap_err().to_string();
         expected.assert_eq(&error.replace(path.to_str().unwrap(), "config.json"));
     };
     told(
@@ -476,7 +484,7 @@ fn a_decision_is_explained_and_nothing_happens() {
         let said = site.run(&all);
         expected.assert_eq(&format!("exit {}\n{}{}", said.code.unwrap(), said.out, said.err));
         assert_eq!(site.tree(), before);
-        let records = said_by(&site, &["audit", "show"]);
+        let records = stdout_of(&site, &["audit", "show"]);
         assert!(!records.contains(tool), "{records}");
     };
     check(
@@ -623,15 +631,16 @@ fn a_decision_is_explained_and_nothing_happens() {
     );
 }
 
-fn said_by(site: &Site, arguments: &[&str]) -> String {
-    let mut command = site.bare();
-    said(command.args(arguments).output().unwrap()).out
+fn stdout_of(site: &TestSite, arguments: &[&str]) -> String {
+    let mut command = site.program_without_arguments();
+    cli_output(command.args(arguments).output().unwrap()).out
 }
 
 #[test]
 fn arguments_to_be_explained_are_read_from_standard_input() {
     let site = site();
-    let said = crate::site::fed(site.command(&["policy", "explain", "read_file", "-"]), br#"{"path":"README.md"}"#);
+    let said =
+        crate::site::run_with_input(site.command(&["policy", "explain", "read_file", "-"]), br#"{"path":"README.md"}"#);
     assert_eq!((said.code, said.out.split(' ').next()), (Some(0), Some("allow")), "{said:?}");
     let said = site.run(&["policy", "explain", "read_file", r#"{"path":"a"}"#, "--when", "tired"]);
     assert_eq!(said.code, Some(2));
@@ -667,8 +676,8 @@ fn every_rule_is_shown_in_the_order_in_which_they_decide() {
 }
 
 /// A tree with something in it that a rule is about.
-fn tree() -> Site {
-    let site = Site::new();
+fn tree() -> TestSite {
+    let site = TestSite::new();
     for path in ["a/open.txt", "a/private/keys.txt", "a/private/deep/more.txt", "b/private/other.txt"] {
         site.write(path, "needle\n");
     }
@@ -676,7 +685,7 @@ fn tree() -> Site {
 }
 
 #[test]
-fn a_search_or_a_listing_of_a_directory_is_no_way_around_a_rule() {
+fn searches_and_listings_do_not_bypass_a_rule() {
     let found = |rules: &str, tool: &str, arguments: Value, list: &str, field: &str| {
         let said = call(&tree(), rules, tool, &arguments);
         let value = said.value();

@@ -4,26 +4,26 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::sync::{Arc, Mutex};
 
-use ringfence::approve::nobody;
-use ringfence::config::{Flags, load};
-use ringfence::wire::{Wired, wire};
-use ringfence_kernel::{Listener, Preset, Progress, Reply, ToolCall};
-use ringfence_sandbox::{Fallback, Wall};
+use ringfence::app::{App, build_app};
+use ringfence::approval::deny_all;
+use ringfence::config::{CliFlags, load};
+use ringfence_kernel::{Preset, ProgressListener, ProgressUpdate, ToolCall, ToolReply};
+use ringfence_sandbox::{Isolation, JailFallback};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::site::{PROGRAM, Said, Site, said};
-use crate::terminal::{ASKED, Seat};
+use crate::site::{CliOutput, PROGRAM, TestSite, cli_output};
+use crate::terminal::{ASKED, TestTerminal};
 
 /// Runs code that may change what is in the workspace.
-fn run(site: &Site, arguments: &Value) -> Said {
+fn run(site: &TestSite, arguments: &Value) -> CliOutput {
     run_with(site, &["--preset", "edits"], arguments)
 }
 
-pub(crate) fn run_with(site: &Site, options: &[&str], arguments: &Value) -> Said {
+pub(crate) fn run_with(site: &TestSite, options: &[&str], arguments: &Value) -> CliOutput {
     let mut command = site.command(options);
     command.args(["call", "run_code", &arguments.to_string()]);
-    said(command.output().unwrap())
+    cli_output(command.output().unwrap())
 }
 
 pub(crate) fn bash(code: &str) -> Value {
@@ -42,7 +42,7 @@ fn changes(value: &Value) -> Vec<String> {
 
 /// A run of which nothing is kept because of this.
 #[track_caller]
-fn refused(site: &Site, options: &[&str], arguments: &Value, why: &str) {
+fn refused(site: &TestSite, options: &[&str], arguments: &Value, why: &str) {
     let before = site.tree();
     let error = run_with(site, options, arguments).reply()["error"].clone();
     assert_eq!(error["details"]["committed"], "none", "{error}");
@@ -53,7 +53,7 @@ fn refused(site: &Site, options: &[&str], arguments: &Value, why: &str) {
 
 #[test]
 fn the_reply_has_what_the_seed_says_and_what_was_changed() {
-    let site = Site::new();
+    let site = TestSite::new();
     site.write("a.txt", "old\n");
     let code = "import sys\nprint('out', sys.argv[1:])\nprint('err', file=sys.stderr)\nopen('a.txt','a').write('new\\n')\nopen('b.txt','w').write('b')";
     let mut arguments = python(code);
@@ -75,7 +75,7 @@ fn the_reply_has_what_the_seed_says_and_what_was_changed() {
 
 #[test]
 fn a_run_is_undone_and_brought_back_like_any_change() {
-    let site = Site::new();
+    let site = TestSite::new();
     for path in ["a", "d/one", "d/two"] {
         site.write(path, path);
     }
@@ -93,7 +93,7 @@ fn a_run_is_undone_and_brought_back_like_any_change() {
 
 #[test]
 fn a_program_that_fails_is_a_success_with_its_code_and_a_signal_is_128_and_its_number() {
-    let site = Site::new();
+    let site = TestSite::new();
     let value = run(&site, &bash("echo kept > f; exit 7")).value();
     assert_eq!((&value["exitCode"], &value["committed"]), (&json!(7), &json!("all")));
     let value = run(&site, &bash("kill -SEGV $$")).value();
@@ -102,8 +102,8 @@ fn a_program_that_fails_is_a_success_with_its_code_and_a_signal_is_128_and_its_n
 }
 
 #[test]
-fn what_is_cut_short_is_an_error_with_what_was_printed_and_changes_nothing() {
-    let site = Site::new();
+fn an_aborted_run_reports_its_output_and_changes_nothing() {
+    let site = TestSite::new();
     let settings = "[limits]\nmax_run_memory_bytes = 67108864\nmax_run_cpu_duration = 1\n";
     std::fs::write(site.root().join("config.toml"), settings).unwrap();
     let config = site.root().join("config.toml");
@@ -137,7 +137,7 @@ fn what_is_cut_short_is_an_error_with_what_was_printed_and_changes_nothing() {
 
 #[test]
 fn the_mode_only_tightens() {
-    let site = Site::new();
+    let site = TestSite::new();
     let mut arguments = bash("echo x > f");
     arguments["mode"] = json!("discard");
     let value = run(&site, &arguments).value();
@@ -154,8 +154,8 @@ fn the_mode_only_tightens() {
 }
 
 #[test]
-fn what_other_programs_act_on_is_never_kept_unasked() {
-    let site = Site::new();
+fn protected_files_are_never_kept_without_approval() {
+    let site = TestSite::new();
     site.write(".git/config", "[core]\n");
     for planted in [
         "mkdir -p .git/hooks; echo x > .git/hooks/pre-commit",
@@ -178,7 +178,7 @@ fn what_other_programs_act_on_is_never_kept_unasked() {
 
 #[test]
 fn rules_are_about_what_programs_do_too() {
-    let site = Site::new();
+    let site = TestSite::new();
     let config = site.root().join("config.toml");
     let options = ["--config", config.to_str().unwrap()];
     std::fs::write(&config, "[[rules]]\ndecision = \"deny\"\neffect = \"delete\"\npath = \"src/**\"\n").unwrap();
@@ -193,7 +193,7 @@ fn rules_are_about_what_programs_do_too() {
 
 #[test]
 fn a_rule_about_one_file_holds_when_its_directory_goes() {
-    let site = Site::new();
+    let site = TestSite::new();
     let config = site.root().join("config.toml");
     std::fs::write(&config, "[[rules]]\ndecision = \"ask\"\neffect = \"delete\"\npath = \"d/x\"\n").unwrap();
     site.write("d/x", "x");
@@ -207,8 +207,8 @@ fn a_rule_about_one_file_holds_when_its_directory_goes() {
 }
 
 #[test]
-fn what_a_rule_keeps_from_being_read_no_program_reads() {
-    let site = Site::new();
+fn programs_cannot_read_denied_files() {
+    let site = TestSite::new();
     let config = site.root().join("config.toml");
     let options = ["--config", config.to_str().unwrap(), "--mount", &format!("data={}:rw", site.outside.display())];
     for path in ["private/x", "private/deep/y", "asked.txt", "open.txt", "unlisted/z"] {
@@ -227,8 +227,8 @@ fn what_a_rule_keeps_from_being_read_no_program_reads() {
 }
 
 #[test]
-fn what_a_commit_could_trip_on_is_refused_and_said() {
-    let site = Site::new();
+fn uncommittable_entries_are_refused_with_a_reason() {
+    let site = TestSite::new();
     site.write("a", "a");
     refused(&site, &[], &bash("mkfifo pipe"), "`pipe`");
     refused(&site, &[], &bash("ln -s /etc/passwd out"), "`out`");
@@ -242,8 +242,8 @@ fn what_a_commit_could_trip_on_is_refused_and_said() {
 }
 
 #[test]
-fn a_directory_that_was_made_anew_hides_no_delete() {
-    let site = Site::new();
+fn a_recreated_directory_hides_no_delete() {
+    let site = TestSite::new();
     for path in ["d/one", "d/two", "d/deep/three"] {
         site.write(path, path);
     }
@@ -255,7 +255,7 @@ fn a_directory_that_was_made_anew_hides_no_delete() {
 
 #[test]
 fn a_program_finds_secrets_empty_and_nothing_of_ours() {
-    let site = Site::new();
+    let site = TestSite::new();
     site.write(".env", "KEY=1\n");
     site.write("deep/id_rsa", "PRIVATE\n");
     site.call("write_file", &json!({"path": "f", "content": "x"})).value();
@@ -267,7 +267,7 @@ fn a_program_finds_secrets_empty_and_nothing_of_ours() {
 
 #[test]
 fn arguments_that_cannot_be_meant_are_refused_before_anything_runs() {
-    let site = Site::new();
+    let site = TestSite::new();
     let with = |key: &str, value: Value| {
         let mut arguments = bash("true");
         arguments[key] = value;
@@ -293,7 +293,7 @@ fn arguments_that_cannot_be_meant_are_refused_before_anything_runs() {
 
 #[test]
 fn a_host_is_judged_by_the_one_name_that_it_has_however_it_is_spelled() {
-    let site = Site::new();
+    let site = TestSite::new();
     let rule = |decision: &str, host: &str| format!("[[rules]]\ndecision = \"{decision}\"\nhost = \"{host}\"\n");
     let config = rule("deny", "93.184.216.34") + &rule("deny", "[2001:4860::8888]") + &rule("allow", "*");
     std::fs::create_dir_all(site.config.join("ringfence")).unwrap();
@@ -307,7 +307,7 @@ fn a_host_is_judged_by_the_one_name_that_it_has_however_it_is_spelled() {
 
 #[test]
 fn hosts_are_shown_before_anything_that_a_caller_makes_long() {
-    let site = Site::new();
+    let site = TestSite::new();
     let many: Vec<String> = (0..99).map(|number| format!("h{number}.{}.org", "a".repeat(20))).collect();
     for others in [&[] as &[String], &many] {
         let hosts: Vec<&str> = others.iter().map(String::as_str).chain(["evil.example.org"]).collect();
@@ -315,7 +315,7 @@ fn hosts_are_shown_before_anything_that_a_caller_makes_long() {
         arguments["args"] = json!(["x".repeat(3000)]);
         arguments["env"] = json!({"A": "y".repeat(3000)});
         arguments["network"] = json!(hosts);
-        let mut seat = Seat::new(&site, &["call", "run_code", &arguments.to_string()]);
+        let mut seat = TestTerminal::new(&site, &["call", "run_code", &arguments.to_string()]);
         seat.until(&format!("run bash code of 1 line(s), which may reach {}:443", hosts[0]));
         seat.until(ASKED);
         let waiting: Value = serde_json::from_str(&site.run(&["approvals", "list", "--json"]).out).unwrap();
@@ -337,7 +337,7 @@ fn hosts_are_shown_before_anything_that_a_caller_makes_long() {
 
 #[test]
 fn a_program_gets_its_variables_and_finds_the_modules_beside_it() {
-    let site = Site::new();
+    let site = TestSite::new();
     site.write("helper.py", "def word(): return 'helped'\n");
     let mut arguments = python(
         "import helper, os\nprint(helper.word(), os.environ['GREETING'], os.environ.get('RINGFENCE_STATE_DIR'))",
@@ -348,8 +348,8 @@ fn a_program_gets_its_variables_and_finds_the_modules_beside_it() {
 }
 
 #[test]
-fn what_a_wall_refused_is_explained_and_odd_output_is_kept() {
-    let site = Site::new();
+fn isolation_denials_are_explained_and_odd_output_is_kept() {
+    let site = TestSite::new();
     let value = run(&site, &bash("echo x > /usr/evil")).value();
     assert_eq!(value["denied"]["writable"], json!(["/workspace", "/tmp"]), "{value}");
     let value = run(&site, &bash(r"printf 'a\xffb\0c'")).value();
@@ -358,7 +358,7 @@ fn what_a_wall_refused_is_explained_and_odd_output_is_kept() {
 
 #[test]
 fn other_mounts_are_beside_the_workspace_to_be_read() {
-    let site = Site::new();
+    let site = TestSite::new();
     let mount = format!("data={}:rw", site.outside.display());
     let code = "cat /mnt/data/secret; echo x > /mnt/data/new";
     let value = run_with(&site, &["--mount", &mount], &bash(code)).value();
@@ -367,58 +367,58 @@ fn other_mounts_are_beside_the_workspace_to_be_read() {
 }
 
 /// Does something as soon as the program prints.
-struct OnOutput<F>(F, Mutex<String>);
+struct OutputListener<F>(F, Mutex<String>);
 
-impl<F> std::fmt::Debug for OnOutput<F> {
+impl<F> std::fmt::Debug for OutputListener<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("OnOutput")
     }
 }
 
-impl<F: Fn() + Send + Sync> Listener for OnOutput<F> {
-    fn hear(&self, progress: &Progress<'_>) {
+impl<F: Fn() + Send + Sync> ProgressListener for OutputListener<F> {
+    fn on_progress(&self, progress: &ProgressUpdate<'_>) {
         self.1.lock().unwrap().push_str(progress.text);
         (self.0)();
     }
 }
 
-fn wired(site: &Site) -> Wired {
-    wired_with(site, Fallback::None)
+fn test_app(site: &TestSite) -> App {
+    build_app_with(site, JailFallback::None)
 }
 
-fn wired_with(site: &Site, fallback: Fallback) -> Wired {
+fn build_app_with(site: &TestSite, fallback: JailFallback) -> App {
     let environment = site.environment();
     let workspace = Some(site.workspace.to_str().unwrap().to_owned());
-    let flags = Flags { workspace, preset: Some(Preset::Edits), ..Flags::default() };
+    let flags = CliFlags { workspace, preset: Some(Preset::Edits), ..CliFlags::default() };
     let mut settings = load(&flags, &environment).unwrap();
     settings.run_code.fallback = fallback;
-    wire(settings, &environment, Box::new(nobody())).unwrap()
+    build_app(settings, &environment, Box::new(deny_all())).unwrap()
 }
 
 /// Runs code, and does something when it prints.
-fn run_heard(
-    wired: &Wired,
+fn run_with_listener(
+    wired: &App,
     arguments: &Value,
     cancel: &CancellationToken,
     act: impl Fn() + Send + Sync + 'static,
-) -> (Reply, String) {
-    let listener = Arc::new(OnOutput(act, Mutex::default()));
-    let heard: Arc<dyn Listener> = listener.clone();
+) -> (ToolReply, String) {
+    let listener = Arc::new(OutputListener(act, Mutex::default()));
+    let heard: Arc<dyn ProgressListener> = listener.clone();
     let call = ToolCall { id: "1".to_owned(), name: "run_code".to_owned(), arguments: arguments.to_string() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let reply = runtime.block_on(wired.host.call_heard(&wired.session, call, cancel, Some(heard))).unwrap();
+    let reply = runtime.block_on(wired.host.call_with_progress(&wired.session, call, cancel, Some(heard))).unwrap();
     let printed = listener.1.lock().unwrap().clone();
     (reply, printed)
 }
 
 #[test]
 fn output_is_heard_as_it_comes_and_a_cancel_ends_the_program() {
-    let site = Site::new();
-    let wired = wired(&site);
+    let site = TestSite::new();
+    let wired = test_app(&site);
     let cancel = CancellationToken::new();
     let stop = cancel.clone();
     let code = "print('begun', flush=True)\nopen('f','w').write('x')\nimport time\ntime.sleep(60)";
-    let (reply, printed) = run_heard(&wired, &python(code), &cancel, move || stop.cancel());
+    let (reply, printed) = run_with_listener(&wired, &python(code), &cancel, move || stop.cancel());
     let reply: Value = serde_json::from_str(&reply.text).unwrap();
     assert_eq!(reply["error"]["code"], "CANCELLED", "{reply}");
     assert_eq!((&reply["error"]["details"]["stdout"], printed.as_str()), (&json!("begun\n"), "begun\n"));
@@ -429,10 +429,10 @@ fn output_is_heard_as_it_comes_and_a_cancel_ends_the_program() {
 fn by_the_systems_bwrap_the_workspace_is_read_only_and_the_reply_says_so() {
     const PLAIN: u32 = 60_603;
     let bwrap = ringfence_sandbox::probe(std::path::Path::new(PROGRAM));
-    if let Some(missing) = bwrap.iter().find(|standing| standing.wall == Wall::Bwrap && !standing.stands) {
+    if let Some(missing) = bwrap.iter().find(|standing| standing.wall == Isolation::Bwrap && !standing.stands) {
         return println!("skipped: {}", missing.note);
     }
-    let site = Site::new();
+    let site = TestSite::new();
     site.write("a.txt", "old\n");
     site.write(".env", "SECRET=1");
     if rustix::process::geteuid().is_root() {
@@ -444,9 +444,9 @@ fn by_the_systems_bwrap_the_workspace_is_read_only_and_the_reply_says_so() {
             chown(path, Some(PLAIN), Some(PLAIN)).unwrap();
         }
     }
-    let wired = wired_with(&site, Fallback::Forced);
+    let wired = build_app_with(&site, JailFallback::Forced);
     let code = bash("cat a.txt .env; id -u; echo new > b.txt");
-    let (reply, printed) = run_heard(&wired, &code, &CancellationToken::new(), || {});
+    let (reply, printed) = run_with_listener(&wired, &code, &CancellationToken::new(), || {});
     let reply: Value = serde_json::from_str(&reply.text).unwrap();
     let value = &reply["value"];
     assert_eq!((&value["stdout"], printed.contains("old")), (&json!("old\n1000\n"), true), "{reply}");
@@ -459,18 +459,18 @@ fn by_the_systems_bwrap_the_workspace_is_read_only_and_the_reply_says_so() {
 }
 
 #[test]
-fn what_somebody_else_changed_meanwhile_is_a_conflict_and_stays_theirs() {
-    let site = Site::new();
+fn concurrent_edits_are_conflicts_and_stay() {
+    let site = TestSite::new();
     for path in ["a", "b", "d/e"] {
         site.write(path, "old");
     }
     // A name that was not there is remembered as such by the layer, so the sign is in a file that is.
     site.write("sign", "");
-    let wired = wired(&site);
+    let wired = test_app(&site);
     let root = site.workspace.clone();
     let code = "import time\nfor p in ('a','b','d/e'): open(p,'w').write('program')\nprint('begun', flush=True)\n\
                 while not open('sign').read(): time.sleep(0.01)";
-    let (reply, _) = run_heard(&wired, &python(code), &CancellationToken::new(), move || {
+    let (reply, _) = run_with_listener(&wired, &python(code), &CancellationToken::new(), move || {
         std::fs::write(root.join("b"), "person").unwrap();
         std::fs::write(root.join("sign"), "go").unwrap();
     });
@@ -488,7 +488,7 @@ fn started_by_root_or_by_anybody_the_files_are_the_workspaces_owners() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let site = Site::new();
+    let site = TestSite::new();
     // Started by root, on a workspace of somebody else.
     for made in [&site.workspace, &site.home, &site.current, &site.config] {
         chown(made, Some(PLAIN), Some(PLAIN)).unwrap();
@@ -511,18 +511,18 @@ fn started_by_root_or_by_anybody_the_files_are_the_workspaces_owners() {
     let mut command = site.program(program);
     command.env("RINGFENCE_STATE_DIR", &state).uid(PLAIN).gid(PLAIN).arg("--workspace").arg(&site.workspace);
     command.args(["--preset", "edits", "call", "run_code", &bash("id -u; echo z > h; rm f").to_string()]);
-    let value = said(command.output().unwrap()).value();
+    let value = cli_output(command.output().unwrap()).value();
     assert_eq!((&value["stdout"], &value["committed"]), (&json!("1000\n"), &json!("all")), "{value}");
     assert_eq!((owner("h"), site.workspace.join("f").exists()), (PLAIN, false));
 }
 
 #[test]
 fn doctor_names_every_wall_and_says_whether_programs_can_be_run() {
-    let site = Site::new();
+    let site = TestSite::new();
     let said = site.run(&["doctor"]);
     assert!(said.out.contains("user namespace") && said.out.contains("programs can"), "{said:?}");
     let said = site.run(&["doctor", "--json"]);
     let all: Value = serde_json::from_str(&said.out).unwrap();
-    assert_eq!(all["walls"].as_array().unwrap().len(), Wall::ALL.len());
+    assert_eq!(all["walls"].as_array().unwrap().len(), Isolation::ALL.len());
     assert_eq!(all["clients"], json!([]));
 }

@@ -5,11 +5,11 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::run_code::{bash, run_with};
-use crate::site::Site;
+use crate::site::TestSite;
 
 /// Runs git on the host, as the person would.
 #[track_caller]
-fn git(site: &Site, arguments: &[&str]) -> String {
+fn git(site: &TestSite, arguments: &[&str]) -> String {
     let mut command = Command::new("git");
     command.current_dir(&site.workspace).args(arguments).env_clear().env("PATH", std::env::var("PATH").unwrap());
     command.env("HOME", &site.home).env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_OPTIONAL_LOCKS", "0");
@@ -22,8 +22,8 @@ fn git(site: &Site, arguments: &[&str]) -> String {
 }
 
 /// A repository with a branch `other` that differs from `main` in ordinary files, and one `risky` that has another workflow.
-fn repository() -> Site {
-    let site = Site::in_memory();
+fn repository() -> TestSite {
+    let site = TestSite::in_memory();
     site.write("README.md", "one\ntwo\nthree\n");
     site.write("src/lib.rs", "pub fn one() {}\n");
     site.write(".github/workflows/ci.yml", "on: push\n");
@@ -47,7 +47,7 @@ fn repository() -> Site {
 }
 
 /// What a person sees of a repository.
-fn seen(site: &Site) -> (String, String, String) {
+fn seen(site: &TestSite) -> (String, String, String) {
     git(site, &["fsck", "--strict"]);
     (
         git(site, &["status", "--porcelain", "-b"]),
@@ -56,7 +56,7 @@ fn seen(site: &Site) -> (String, String, String) {
     )
 }
 
-fn edits(site: &Site, code: &str) -> Value {
+fn edits(site: &TestSite, code: &str) -> Value {
     run_with(site, &["--preset", "edits"], &bash(&format!("set -e\n{code}"))).reply()
 }
 
@@ -82,7 +82,7 @@ fn check_refused(code: &str, named: &str) {
 }
 
 #[track_caller]
-fn check_refused_in(site: &Site, code: &str, named: &str) {
+fn check_refused_in(site: &TestSite, code: &str, named: &str) {
     let (before, tree) = (seen(site), site.tree());
     let reply = edits(site, code);
     assert_eq!(reply["error"]["code"], "APPROVAL_DENIED", "{code}: {reply}");
@@ -139,7 +139,7 @@ fn looking_at_a_repository_changes_nothing_and_drops_nothing() {
 }
 
 #[test]
-fn what_leads_to_a_protected_path_is_asked_about_wherever_it_leads_from() {
+fn references_to_protected_paths_require_approval() {
     for (code, named) in [
         // A branch, also one that is not checked out, and the worktree lacks it.
         ("git switch -q risky", ".git/HEAD"),
@@ -258,7 +258,7 @@ fn settings_are_protected_where_a_link_of_their_directory_leads() {
 }
 
 /// A repository that tracks a secret, a file that a link of a secret's name leads to, and a directory of secrets.
-fn repository_with_secrets() -> Site {
+fn repository_with_secrets() -> TestSite {
     let site = repository();
     site.write(".env", "KEY=1\n");
     site.write("settings.txt", "KEY=2\n");
@@ -396,7 +396,7 @@ fn an_object_that_is_not_what_its_name_says_makes_nothing_data() {
 }
 
 #[test]
-fn what_git_left_half_done_is_refused_whole_and_the_worktree_is_as_before() {
+fn an_incomplete_git_operation_is_refused_whole() {
     for (code, named) in [
         ("echo mine > README.md; git commit -qam mine; git rebase conflicting || true", ".git/rebase-merge"),
         ("echo mine > README.md; git commit -qam mine; git merge conflicting || true; git config a.b c", ".git/config"),
@@ -412,7 +412,7 @@ fn what_git_left_half_done_is_refused_whole_and_the_worktree_is_as_before() {
 }
 
 #[test]
-fn what_a_program_edits_is_kept_where_only_the_repository_is_refused() {
+fn edits_are_kept_when_only_the_repository_is_refused() {
     let site = repository();
     let reply = edits(&site, "echo more >> README.md; echo new > new.rs; git add -A; git config a.b c");
     let details = &reply["error"]["details"];

@@ -8,23 +8,23 @@ use std::sync::{Arc, Mutex};
 
 use proptest::prelude::{Strategy as _, any, prop};
 use proptest::test_runner::{Config, TestRunner};
-use ringfence::config::{Flags, load};
-use ringfence::wire::wire_heard;
-use ringfence_agent::{Fate, Ledger, Tap};
+use ringfence::app::build_app_with_tap;
+use ringfence::config::{CliFlags, load};
+use ringfence_agent::{FileOutcome, Ledger, LedgerSink};
 use ringfence_kernel::{
-    Answered, Approval, ApprovalRequest, Approver, Assurance, AuditLost, AuditSink, Moment, Preset, Principal, Record,
-    ToolCall, Word,
+    Approval, ApprovalDecision, ApprovalRequest, Approver, ApproverReply, Assurance, AuditEvent, AuditSink,
+    AuditSinkError, CallRecord, Preset, Principal, ToolCall,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::approval_table::{Somebody, answer};
+use crate::approval_table::{AnswerListApprover, answer};
 use crate::run_code::{bash, run_with};
-use crate::site::Site;
+use crate::site::TestSite;
 
 /// How a program's changes came out: `committed`, and the paths that were kept and not kept.
 #[derive(Debug, PartialEq, Eq)]
-struct Settled {
+struct CommitResult {
     committed: String,
     kept: Vec<String>,
     not_kept: Vec<String>,
@@ -35,7 +35,7 @@ fn paths(list: &Value) -> Vec<String> {
     list.as_array().map(|list| list.iter().map(path).collect()).unwrap_or_default()
 }
 
-impl Settled {
+impl CommitResult {
     fn of(reply: &Value) -> Self {
         let (from, kept) = match reply["ok"] == true {
             true => (&reply["value"], "changes"),
@@ -46,8 +46,8 @@ impl Settled {
     }
 }
 
-fn site() -> Site {
-    let site = Site::in_memory();
+fn site() -> TestSite {
+    let site = TestSite::in_memory();
     for path in ["a.md", "b.md", "d/one", "d/two", ".github/workflows/ci.yml"] {
         site.write(path, format!("what is in {path}\n"));
     }
@@ -60,9 +60,9 @@ fn check(preset: &str, code: &str, committed: &str, kept: &[&str], not_kept: &[&
     let site = site();
     let said = run_with(&site, &["--preset", preset], &bash(code));
     let reply = said.reply();
-    let settled = Settled::of(&reply);
+    let settled = CommitResult::of(&reply);
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    let expected = Settled { committed: committed.to_owned(), kept: words(kept), not_kept: words(not_kept) };
+    let expected = CommitResult { committed: committed.to_owned(), kept: words(kept), not_kept: words(not_kept) };
     assert_eq!(settled, expected, "{preset}: {code}: {reply}");
     assert_eq!(said.code, Some(i32::from(!not_kept.is_empty())), "{reply}");
     if let Some(first) = not_kept.first() {
@@ -124,7 +124,7 @@ fn nothing_is_kept_without_the_directory_that_it_is_in_and_no_directory_that_is_
 }
 
 #[test]
-fn what_cannot_be_committed_is_left_out_and_takes_nothing_along() {
+fn uncommittable_changes_are_left_out_alone() {
     check("edits", "mkfifo pipe; echo x > a.md", "some", &["a.md"], &["pipe"]);
     check("edits", "ln -s /etc/passwd out; echo x > a.md", "some", &["a.md"], &["out"]);
     check("edits", "ln -s out2 out1; ln -s ../outside out2; ln -s a.md in", "some", &["in"], &["out1", "out2"]);
@@ -135,7 +135,7 @@ fn what_cannot_be_committed_is_left_out_and_takes_nothing_along() {
     std::os::unix::fs::symlink("/etc", site.workspace.join("way")).unwrap();
     let code = "rm way; mkdir way; echo x > way/passwd; ln -s way/passwd innocent";
     let reply = run_with(&site, &["--preset", "ask"], &bash(code)).reply();
-    assert_eq!(Settled::of(&reply).committed, "none", "{reply}");
+    assert_eq!(CommitResult::of(&reply).committed, "none", "{reply}");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_repository_is_not_completed_by_what_is_kept_of_a_change() {
     site.write("bare/objects/x", "x");
     // With its `HEAD` gone it would be none; but that is asked about.
     let reply = run_with(&site, &["--preset", "ask"], &bash("rm bare/HEAD; mkdir bare/refs")).reply();
-    assert_eq!(Settled::of(&reply).not_kept, ["bare/HEAD", "bare/refs"], "{reply}");
+    assert_eq!(CommitResult::of(&reply).not_kept, ["bare/HEAD", "bare/refs"], "{reply}");
 }
 
 #[test]
@@ -154,12 +154,12 @@ fn a_review_is_all_or_nothing() {
     let mut arguments = bash("echo x > new.md; mkfifo pipe");
     arguments["mode"] = json!("review");
     let reply = run_with(&site, &["--preset", "edits"], &arguments).reply();
-    let settled = Settled::of(&reply);
+    let settled = CommitResult::of(&reply);
     assert_eq!((settled.committed.as_str(), settled.kept.len(), settled.not_kept.len()), ("none", 0, 2), "{reply}");
 }
 
 #[test]
-fn what_is_kept_is_one_change_and_undone_as_one() {
+fn kept_changes_are_one_change_and_undone_as_one() {
     let site = site();
     let before = site.tree();
     let reply = run_with(&site, &["--preset", "ask"], &bash("echo x > n1; echo x > n2; echo x > a.md")).reply();
@@ -171,30 +171,30 @@ fn what_is_kept_is_one_change_and_undone_as_one() {
 
 /// Somebody who changes a file while they are asked, and then says yes.
 #[derive(Debug)]
-struct Meddler(std::path::PathBuf);
+struct MeddlingApprover(std::path::PathBuf);
 
-impl Approver for Meddler {
-    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = Word> + Send + 'a>> {
+impl Approver for MeddlingApprover {
+    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
         std::fs::write(&self.0, "theirs\n").unwrap();
         let approval = Approval { assurance: Assurance::Person, by: Some(Principal::person("somebody")) };
-        Box::pin(std::future::ready(Word::Now(Answered { response: answer(true), approval })))
+        Box::pin(std::future::ready(ApproverReply::Decided(ApprovalDecision { response: answer(true), approval })))
     }
 }
 
 #[test]
-fn what_changes_while_a_person_is_asked_is_withheld_and_the_rest_is_kept() {
+fn files_changed_during_approval_are_withheld() {
     let site = site();
     let environment = site.environment();
     let workspace = Some(site.workspace.to_str().unwrap().to_owned());
-    let settings = load(&Flags { workspace, ..Flags::default() }, &environment).unwrap();
-    let (meddler, ears) = (Meddler(site.workspace.join("a.md")), Ears::default());
-    let wired = wire_heard(settings, &environment, Box::new(meddler), Box::new(ears.clone())).unwrap();
+    let settings = load(&CliFlags { workspace, ..CliFlags::default() }, &environment).unwrap();
+    let (meddler, ears) = (MeddlingApprover(site.workspace.join("a.md")), LedgerRecorder::default());
+    let wired = build_app_with_tap(settings, &environment, Box::new(meddler), Box::new(ears.clone())).unwrap();
     let code = bash("echo x > a.md; echo x > b.md; echo x > new.md");
     let call = ToolCall { id: "1".to_owned(), name: "run_code".to_owned(), arguments: code.to_string() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let reply = runtime.block_on(wired.host.call(&wired.session, call, &CancellationToken::new())).unwrap();
     let reply: Value = serde_json::from_str(&reply.text).unwrap();
-    let settled = Settled::of(&reply);
+    let settled = CommitResult::of(&reply);
     assert_eq!(reply["error"]["code"], "CONFLICT", "{reply}");
     assert_eq!((settled.committed.as_str(), settled.kept), ("some", vec!["b.md".to_owned(), "new.md".to_owned()]));
     assert_eq!([site.read("a.md"), site.read("b.md")], ["theirs\n", "x\n"]);
@@ -205,48 +205,47 @@ fn what_changes_while_a_person_is_asked_is_withheld_and_the_rest_is_kept() {
 
 /// A ledger, and every record that it was made of.
 #[derive(Clone, Debug, Default)]
-struct Ears {
-    tap: Tap,
+struct LedgerRecorder {
+    tap: LedgerSink,
     not_kept: Arc<Mutex<BTreeSet<String>>>,
     made: Arc<Mutex<BTreeSet<String>>>,
 }
 
-impl AuditSink for Ears {
-    fn record(&self, record: &Record<'_>) -> Result<(), AuditLost> {
-        let paths = record.touches.iter().filter(|touch| touch.verb.changes());
-        let paths: Vec<String> = paths.map(|touch| touch.place.shown.clone()).collect();
-        match record.moment {
-            Moment::NotKept { .. } => self.not_kept.lock().unwrap().extend(paths),
-            Moment::End { .. } => self.made.lock().unwrap().extend(paths),
+impl AuditSink for LedgerRecorder {
+    fn record(&self, record: &CallRecord<'_>) -> Result<(), AuditSinkError> {
+        let paths = record.accesses.iter().filter(|touch| touch.action.changes_files());
+        let paths: Vec<String> = paths.map(|touch| touch.resource.display_path.clone()).collect();
+        match record.event {
+            AuditEvent::ChangesDiscarded { .. } => self.not_kept.lock().unwrap().extend(paths),
+            AuditEvent::End { .. } => self.made.lock().unwrap().extend(paths),
             _ => {}
         }
         self.tap.record(record)
     }
 }
 
-type Tree = Vec<(String, Option<Vec<u8>>)>;
+type GroupTree = Vec<(String, Option<Vec<u8>>)>;
 
 /// The paths that are not what they were.
-fn changed(before: &Tree, after: &Tree) -> BTreeSet<String> {
+fn changed(before: &GroupTree, after: &GroupTree) -> BTreeSet<String> {
     let [old, new] = [before, after].map(|tree| tree.iter().collect::<BTreeSet<_>>());
     old.symmetric_difference(&new).map(|(path, _)| path.clone()).collect()
 }
 
 /// What the ledger says is changed is what is changed, path by path; what is in a directory that went is meant by it.
 #[track_caller]
-fn check_ledger(ledger: &Ledger, before: &Tree, after: &Tree, code: &str) {
+fn check_ledger(ledger: &Ledger, before: &GroupTree, after: &GroupTree, code: &str) {
     let changed = changed(before, after);
     for path in &changed {
-        let named = ledger
-            .files
-            .iter()
-            .any(|file| file.path == *path || file.fate == Fate::Deleted && Path::new(path).starts_with(&file.path));
+        let named = ledger.files.iter().any(|file| {
+            file.path == *path || file.outcome == FileOutcome::Deleted && Path::new(path).starts_with(&file.path)
+        });
         assert!(named, "`{path}` changed, and is not in {:?} after {code}", ledger.files);
     }
     for file in &ledger.files {
         assert!(changed.contains(&file.path), "{file:?} did not happen: {code}");
         let is_there = after.iter().any(|(path, _)| *path == file.path);
-        assert_eq!(is_there, file.fate != Fate::Deleted, "{file:?}: {code}");
+        assert_eq!(is_there, file.outcome != FileOutcome::Deleted, "{file:?}: {code}");
     }
 }
 
@@ -278,13 +277,13 @@ fn the_ledger_is_what_the_tree_and_the_records_say() {
             1 => "review",
             _ => "auto",
         });
-        let (site, ears) = (site(), Ears::default());
+        let (site, ears) = (site(), LedgerRecorder::default());
         let environment = site.environment();
         let workspace = Some(site.workspace.to_str().unwrap().to_owned());
-        let flags = Flags { workspace, preset: Some(Preset::ALL[preset]), ..Flags::default() };
+        let flags = CliFlags { workspace, preset: Some(Preset::ALL[preset]), ..CliFlags::default() };
         let settings = load(&flags, &environment).unwrap();
-        let somebody = Somebody::saying([answer(approves)]);
-        let wired = wire_heard(settings, &environment, Box::new(somebody), Box::new(ears.clone())).unwrap();
+        let somebody = AnswerListApprover::answering([answer(approves)]);
+        let wired = build_app_with_tap(settings, &environment, Box::new(somebody), Box::new(ears.clone())).unwrap();
         let before = site.tree();
         let call = ToolCall { id: "1".to_owned(), name: "run_code".to_owned(), arguments: arguments.to_string() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -293,7 +292,7 @@ fn the_ledger_is_what_the_tree_and_the_records_say() {
             (serde_json::from_str::<Value>(&reply.text).unwrap(), site.tree(), ears.tap.ledger());
         let said = format!("{arguments} {:?} {approves}: {reply}", Preset::ALL[preset]);
         check_ledger(&ledger, &before, &after, &said);
-        let settled = Settled::of(&reply);
+        let settled = CommitResult::of(&reply);
         let [not_kept, made] = [&ears.not_kept, &ears.made].map(|paths| paths.lock().unwrap().clone());
         assert!(settled.not_kept.iter().all(|path| not_kept.contains(path)), "{not_kept:?} {said}");
         assert!(changed(&before, &after).is_empty() || !made.is_empty(), "{said}");

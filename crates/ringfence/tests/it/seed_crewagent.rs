@@ -3,16 +3,16 @@
 
 use std::os::unix::fs::symlink;
 
-use ringfence::approve::nobody;
-use ringfence::config::{Flags, Mounted, load};
-use ringfence::wire::wire;
-use ringfence_fs::Rights;
+use ringfence::app::build_app;
+use ringfence::approval::deny_all;
+use ringfence::config::{CliFlags, MountSetting, load};
+use ringfence_fs::MountAccess;
 use ringfence_kernel::{Dialect, ToolCall};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use crate::runs::Run;
+use crate::workflow_runs::TestRun;
 
 const WORKFLOW: &str = "---\n# where the run is\nschemaVersion: \"1.1\"\nworkflowType: 'notes'   # of this package\n\
                         currentNodeId: a\nstepsCompleted:\n  - start\nvariables: {mode: fast}\nextra: kept\n---\n\n# Body\n---\n";
@@ -33,26 +33,26 @@ fn patch(update: Value) -> Value {
 }
 
 /// A run whose state is `WORKFLOW`, bound to no graph.
-fn raw_run() -> Run {
-    let run = Run::new();
+fn raw_run() -> TestRun {
+    let run = TestRun::new();
     run.fields("fs.write", &json!({"path": "@state/workflow.md", "content": WORKFLOW}));
     run
 }
 
 /// A run that goes along `GRAPH`.
-fn bound_run() -> Run {
-    let run = Run::along(GRAPH);
+fn bound_run() -> TestRun {
+    let run = TestRun::with_graph(GRAPH);
     run.fields("fs.write", &json!({"path": "@state/workflow.md", "content": WORKFLOW}));
     run
 }
 
-fn state(run: &Run) -> String {
+fn state(run: &TestRun) -> String {
     run.fields("fs.read", &json!({"path": "@state/workflow.md"}))["content"].as_str().unwrap().to_owned()
 }
 
 #[test]
 fn ac1_project_and_state_are_written_and_pkg_is_only_read() {
-    let run = Run::new();
+    let run = TestRun::new();
     for path in ["@project/a.md", "@state/a.md"] {
         run.fields("fs.write", &json!({"path": path, "content": "x"}));
         assert_eq!(run.fields("fs.read", &json!({"path": path}))["content"], "x");
@@ -64,7 +64,7 @@ fn ac1_project_and_state_are_written_and_pkg_is_only_read() {
 
 #[test]
 fn ac1_all_paths_start_with_a_valid_mount_alias() {
-    let run = Run::new();
+    let run = TestRun::new();
     let paths =
         ["a.md", "", ".", "/a.md", "project/a.md", "@", "@/a.md", "@@project/a", "@other/a", "@project@pkg/a", "\0"];
     for path in paths {
@@ -78,7 +78,7 @@ fn ac1_all_paths_start_with_a_valid_mount_alias() {
 
 #[test]
 fn ac1_a_traversal_that_escapes_a_mount_is_rejected() {
-    let run = Run::new();
+    let run = TestRun::new();
     for path in ["@project/..", "@project/../ws/f", "@pkg/../../etc/passwd", "@state/../x", "@project/a/../../../x"] {
         assert_eq!(run.call("fs.read", &json!({"path": path})).error(), "E_SANDBOX_VIOLATION", "{path}");
     }
@@ -86,7 +86,7 @@ fn ac1_a_traversal_that_escapes_a_mount_is_rejected() {
 
 #[test]
 fn ac1_a_link_is_resolved_before_it_is_judged() {
-    let run = Run::new();
+    let run = TestRun::new();
     symlink(&run.site.outside, run.site.workspace.join("out")).unwrap();
     symlink("real.md", run.site.workspace.join("in.md")).unwrap();
     run.site.write("real.md", "inside");
@@ -96,7 +96,7 @@ fn ac1_a_link_is_resolved_before_it_is_judged() {
 
 #[test]
 fn ac1_writes_to_pkg_are_rejected_by_every_tool_that_writes() {
-    let run = Run::new();
+    let run = TestRun::new();
     let write = json!({"path": "@pkg/step.md", "content": "x"});
     assert_eq!(run.call("fs.write", &write).error(), "E_SANDBOX_VIOLATION");
     let mut update = patch(json!({"currentNodeId": {"set": "x"}}));
@@ -107,7 +107,7 @@ fn ac1_writes_to_pkg_are_rejected_by_every_tool_that_writes() {
 
 #[test]
 fn ac2_list_gives_the_contents_of_a_directory() {
-    let run = Run::new();
+    let run = TestRun::new();
     run.site.write("d/b.md", "");
     run.site.write("d/a/x.md", "");
     let listed = run.fields("fs.list", &json!({"path": "@project/d"}));
@@ -116,7 +116,7 @@ fn ac2_list_gives_the_contents_of_a_directory() {
 
 #[test]
 fn ac2_read_takes_a_window_and_returns_the_hash_of_the_whole_file() {
-    let run = Run::new();
+    let run = TestRun::new();
     run.site.write("f.md", "one\ntwo\nthree\n");
     let read = run.fields("fs.read", &json!({"path": "@project/f.md", "startLine": 2, "endLine": 2}));
     assert_eq!(read["content"], "two\n");
@@ -125,24 +125,24 @@ fn ac2_read_takes_a_window_and_returns_the_hash_of_the_whole_file() {
 
 #[test]
 fn ac2_write_is_atomic_and_returns_the_new_hash() {
-    let run = Run::new();
+    let run = TestRun::new();
     run.site.write("f.md", "old");
     let before = inode(&run);
     let written = run.fields("fs.write", &json!({"path": "@project/f.md", "content": "new"}));
     assert_eq!(written, json!({"ok": true, "path": "@project/f.md", "bytesWritten": 3, "sha256After": sha256("new")}));
     // A new file took the name: nobody ever saw a part of it.
     assert_ne!(inode(&run), before);
-    assert_eq!(run.site.leftovers(), [""; 0]);
+    assert_eq!(run.site.temp_files(), [""; 0]);
 }
 
-fn inode(run: &Run) -> u64 {
+fn inode(run: &TestRun) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata(run.site.workspace.join("f.md")).unwrap().ino()
 }
 
 #[test]
 fn ac2_search_gives_structured_matches_with_lines_around_them() {
-    let run = Run::new();
+    let run = TestRun::new();
     run.site.write("f.md", "a\nb needle\nc\n");
     let found = run.fields("fs.search", &json!({"path": "@project", "pattern": "needle"}));
     let one =
@@ -191,7 +191,7 @@ fn ac3_every_reply_is_ok_with_data_or_an_error() {
 
 #[test]
 fn ac4_enoent_is_a_file_that_is_not_there() {
-    let run = Run::new();
+    let run = TestRun::new();
     for (tool, arguments) in [
         ("fs.read", json!({"path": "@project/none"})),
         ("fs.list", json!({"path": "@project/none"})),
@@ -206,13 +206,13 @@ fn ac4_enoent_is_a_file_that_is_not_there() {
 
 #[test]
 fn ac4_e_sandbox_violation_is_a_path_outside_of_the_mounts() {
-    let run = Run::new();
+    let run = TestRun::new();
     assert_eq!(run.call("fs.read", &json!({"path": "/etc/passwd"})).error(), "E_SANDBOX_VIOLATION");
 }
 
 #[test]
 fn ac4_e_read_limit_is_a_window_that_is_too_large() {
-    let run = Run::new();
+    let run = TestRun::new();
     run.site.write("f", "line\n".repeat(20_000));
     let window = json!({"path": "@project/f", "startLine": 1, "endLine": 20_000});
     assert_eq!(run.call("fs.read", &window).error(), "E_READ_LIMIT");
@@ -220,7 +220,7 @@ fn ac4_e_read_limit_is_a_window_that_is_too_large() {
 
 #[test]
 fn ac4_e_write_limit_is_content_that_is_too_large() {
-    let run = Run::new();
+    let run = TestRun::new();
     let write = json!({"path": "@project/f", "content": "x".repeat(100_001)});
     assert_eq!(run.call("fs.write", &write).error(), "E_WRITE_LIMIT");
     assert!(!run.site.workspace.join("f").exists());
@@ -286,7 +286,7 @@ fn ac4_e_precondition_failed_is_another_hash() {
 
 #[test]
 fn ac4_e_internal_is_what_nothing_else_fits() {
-    let run = Run::new();
+    let run = TestRun::new();
     let reply = run.call("fs.read", &json!({"path": "@project"}));
     assert_eq!(reply.error(), "E_INTERNAL");
     assert!(!reply.out.contains(run.site.root().to_str().unwrap()), "{reply:?}");
@@ -294,7 +294,7 @@ fn ac4_e_internal_is_what_nothing_else_fits() {
 
 #[test]
 fn ac5_a_large_file_is_read_in_part_with_a_hint() {
-    let run = Run::new();
+    let run = TestRun::new();
     run.site.write("f", "x".repeat(60_000));
     let read = run.fields("fs.read", &json!({"path": "@project/f"}));
     assert_eq!((&read["truncated"], read["contentPreview"].as_str().unwrap().len()), (&json!(true), 50_000));
@@ -303,7 +303,7 @@ fn ac5_a_large_file_is_read_in_part_with_a_hint() {
 
 #[test]
 fn ac5_the_limits_of_the_agent_hold() {
-    let run = Run::new();
+    let run = TestRun::new();
     run.site.write("f", "x".repeat(2000));
     let config = "[policy.fs]\n[agents.small.tools.fs]\nmaxReadBytes = 1000\nmaxWriteBytes = 500\n";
     let with = |tool: &str, arguments: Value| run.call_as("small", config, tool, &arguments);
@@ -352,7 +352,7 @@ fn ac6_writes_of_the_workflow_are_parsed_then_matched_with_the_schema_then_with_
 
 #[test]
 fn plan_traversal_is_rejected() {
-    let run = Run::new();
+    let run = TestRun::new();
     assert_eq!(run.call("fs.read", &json!({"path": "@project/../evil.txt"})).error(), "E_SANDBOX_VIOLATION");
     let write = json!({"path": "@project/../evil.txt", "content": "x"});
     assert_eq!(run.call("fs.write", &write).error(), "E_SANDBOX_VIOLATION");
@@ -361,7 +361,7 @@ fn plan_traversal_is_rejected() {
 
 #[test]
 fn plan_a_link_under_project_that_points_outside_is_rejected() {
-    let run = Run::new();
+    let run = TestRun::new();
     symlink(run.site.outside.join("secret"), run.site.workspace.join("link")).unwrap();
     symlink("../outside/secret", run.site.workspace.join("relative")).unwrap();
     for name in ["link", "relative"] {
@@ -374,7 +374,7 @@ fn plan_a_link_under_project_that_points_outside_is_rejected() {
 
 #[test]
 fn plan_a_write_to_pkg_is_rejected() {
-    let run = Run::new();
+    let run = TestRun::new();
     let write = json!({"path": "@pkg/new.md", "content": "x"});
     assert_eq!(run.call("fs.write", &write).error(), "E_SANDBOX_VIOLATION");
     assert!(!run.site.root().join("pkg/new.md").exists());
@@ -382,7 +382,7 @@ fn plan_a_write_to_pkg_is_rejected() {
 
 #[test]
 fn plan_read_windows_truncates_and_hashes() {
-    let run = Run::new();
+    let run = TestRun::new();
     let text = "line\n".repeat(12_000);
     run.site.write("f", &text);
     let whole = run.fields("fs.read", &json!({"path": "@project/f"}));
@@ -394,7 +394,7 @@ fn plan_read_windows_truncates_and_hashes() {
 
 #[test]
 fn plan_list_truncates_and_skips_hidden_entries_and_links() {
-    let run = Run::new();
+    let run = TestRun::new();
     for number in 0..201 {
         run.site.write(&format!("many/{number:03}"), "");
     }
@@ -408,7 +408,7 @@ fn plan_list_truncates_and_skips_hidden_entries_and_links() {
 
 #[test]
 fn plan_search_has_matches_with_context_and_truncates() {
-    let run = Run::new();
+    let run = TestRun::new();
     run.site.write("f", "x\nneedle\ny\n".repeat(60));
     run.site.write(".git/f", "needle");
     run.site.write("node_modules/f", "needle");
@@ -423,7 +423,7 @@ fn plan_search_has_matches_with_context_and_truncates() {
 
 #[test]
 fn plan_write_is_atomic_limited_and_conditional() {
-    let run = Run::new();
+    let run = TestRun::new();
     run.site.write("f", "old");
     let write = |content: &str, hash: &str| json!({"path": "@project/f", "content": content, "ifMatchSha256": hash});
     assert_eq!(run.call("fs.write", &write("new", &sha256("other"))).error(), "E_PRECONDITION_FAILED");
@@ -456,19 +456,19 @@ fn plan_the_tool_calls_of_a_model_become_tool_messages_and_lines_in_the_log() {
         {"id": "call_3", "type": "function", "function": {"name": "fs-fly", "arguments": "{}"}},
         {"id": "call_4", "type": "function", "function": {"name": "fs-read", "arguments": "{\"path\": "}},
     ]});
-    let flags = Flags {
+    let flags = CliFlags {
         workspace: Some(run.site.workspace.display().to_string()),
         dialect: Some(Dialect::Crewagent),
-        mounts: vec![Mounted {
+        mounts: vec![MountSetting {
             alias: "pkg".to_owned(),
             path: run.site.root().join("pkg").display().to_string(),
-            rights: Rights::ReadOnly,
+            rights: MountAccess::ReadOnly,
         }],
         run: Some(run.id.clone()),
-        ..Flags::default()
+        ..CliFlags::default()
     };
     let environment = run.site.environment();
-    let wired = wire(load(&flags, &environment).unwrap(), &environment, Box::new(nobody())).unwrap();
+    let wired = build_app(load(&flags, &environment).unwrap(), &environment, Box::new(deny_all())).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let messages: Vec<Value> = message["tool_calls"]
         .as_array()

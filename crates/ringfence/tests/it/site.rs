@@ -16,7 +16,7 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
 
 /// A machine of its own, as far as the program can see.
 #[derive(Debug)]
-pub(crate) struct Site {
+pub(crate) struct TestSite {
     directory: tempfile::TempDir,
     pub(crate) home: PathBuf,
     /// `$XDG_CONFIG_HOME`.
@@ -32,7 +32,7 @@ pub(crate) struct Site {
 
 /// What the program said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct CliOutput {
     /// `None` when a signal ended it.
     pub(crate) code: Option<i32>,
     pub(crate) signal: Option<i32>,
@@ -40,17 +40,17 @@ pub(crate) struct Said {
     pub(crate) err: String,
 }
 
-impl Site {
+impl TestSite {
     pub(crate) fn new() -> Self {
-        Self::at(tempfile::tempdir().unwrap())
+        Self::in_directory(tempfile::tempdir().unwrap())
     }
 
     /// The same on a file system in memory, where there is one: for hundreds of sites that need no disk.
     pub(crate) fn in_memory() -> Self {
-        Self::at(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
+        Self::in_directory(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
     }
 
-    fn at(directory: tempfile::TempDir) -> Self {
+    fn in_directory(directory: tempfile::TempDir) -> Self {
         let root = std::fs::canonicalize(directory.path()).unwrap();
         let site = Self {
             home: root.join("home"),
@@ -80,7 +80,7 @@ impl Site {
             current: self.current.clone(),
             state: Some(self.state.clone()),
             no_color: false,
-            ..Environment::apart(self.root(), PROGRAM)
+            ..Environment::isolated(self.root(), PROGRAM)
         }
     }
 
@@ -108,31 +108,31 @@ impl Site {
     }
 
     /// The program without any argument.
-    pub(crate) fn bare(&self) -> Command {
+    pub(crate) fn program_without_arguments(&self) -> Command {
         self.program(PROGRAM)
     }
 
     /// The program on the workspace.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = self.bare();
+        let mut command = self.program_without_arguments();
         command.args(arguments).arg("--workspace").arg(&self.workspace);
         command
     }
 
-    pub(crate) fn run(&self, arguments: &[&str]) -> Said {
-        said(self.command(arguments).output().unwrap())
+    pub(crate) fn run(&self, arguments: &[&str]) -> CliOutput {
+        cli_output(self.command(arguments).output().unwrap())
     }
 
     /// A call in the standard dialect that may change what is in the workspace.
-    pub(crate) fn call(&self, tool: &str, arguments: &Value) -> Said {
+    pub(crate) fn call(&self, tool: &str, arguments: &Value) -> CliOutput {
         self.call_with(&[], tool, arguments)
     }
 
     /// The same with further options.
-    pub(crate) fn call_with(&self, options: &[&str], tool: &str, arguments: &Value) -> Said {
+    pub(crate) fn call_with(&self, options: &[&str], tool: &str, arguments: &Value) -> CliOutput {
         let mut command = self.command(&["--preset", "edits"]);
         command.args(options).args(["call", tool, "-"]);
-        fed(command, arguments.to_string().as_bytes())
+        run_with_input(command, arguments.to_string().as_bytes())
     }
 
     pub(crate) fn write(&self, path: &str, content: impl AsRef<[u8]>) {
@@ -169,13 +169,13 @@ impl Site {
     }
 
     /// Temporary files of ours that are still in the workspace.
-    pub(crate) fn leftovers(&self) -> Vec<String> {
+    pub(crate) fn temp_files(&self) -> Vec<String> {
         let names = self.tree().into_iter().map(|(name, _)| name);
         names.filter(|name| name.contains(".ringfence-tmp-")).collect()
     }
 }
 
-impl Said {
+impl CliOutput {
     /// The reply as JSON, in the standard dialect.
     #[track_caller]
     pub(crate) fn reply(&self) -> Value {
@@ -202,15 +202,15 @@ impl Said {
 }
 
 /// Runs a command with these bytes as its standard input.
-pub(crate) fn fed(mut command: Command, input: &[u8]) -> Said {
+pub(crate) fn run_with_input(mut command: Command, input: &[u8]) -> CliOutput {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // Who does not read all of it has its reasons, and tells them in its reply.
     let _ = child.stdin.take().unwrap().write_all(input);
-    said(child.wait_with_output().unwrap())
+    cli_output(child.wait_with_output().unwrap())
 }
 
-pub(crate) fn said(output: Output) -> Said {
-    Said {
+pub(crate) fn cli_output(output: Output) -> CliOutput {
+    CliOutput {
         code: output.status.code(),
         signal: output.status.signal(),
         out: String::from_utf8(output.stdout).unwrap(),

@@ -15,7 +15,7 @@ use ringfence::store::STORE_FILE;
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
-use crate::site::{Said, Site};
+use crate::site::{CliOutput, TestSite};
 
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/state/v0.1.0");
 
@@ -34,8 +34,8 @@ const CHANGES: [(&str, &str); 10] = [
 ];
 
 /// A site with the state of the landed version in it.
-fn upgraded_site() -> Site {
-    let site = Site::new();
+fn upgraded_site() -> TestSite {
+    let site = TestSite::new();
     let fixture = Path::new(FIXTURE);
     copy_private(&fixture.join("config.toml"), &site.config.join("ringfence/config.toml"));
     copy_tree(&fixture.join("workspace"), &site.workspace);
@@ -67,7 +67,7 @@ fn identity(directory: &Path, before_birth: char) -> String {
 }
 
 /// Gives the transcripts to the workspace of this site. Which hash its path has is seen in a state that it writes now.
-fn adopt_transcripts(site: &Site) {
+fn adopt_transcripts(site: &TestSite) {
     let other = site.root().join("other-state");
     std::fs::write(site.current.join("script.jsonl"), "{\"text\": \"Hello.\"}\n").unwrap();
     let mut greeting = site.command(&["agent", "--script", "script.jsonl", "-p", "hello"]);
@@ -104,12 +104,12 @@ fn copy_private(from: &Path, to: &Path) {
 }
 
 #[track_caller]
-fn ok(said: &Said) -> &str {
+fn ok(said: &CliOutput) -> &str {
     assert_eq!(said.code, Some(0), "{said:?}");
     &said.out
 }
 
-fn changes(site: &Site) -> Vec<Value> {
+fn changes(site: &TestSite) -> Vec<Value> {
     let listed: Value = serde_json::from_str(ok(&site.run(&["log", "--json"]))).unwrap();
     listed["changes"].as_array().unwrap().iter().rev().cloned().collect()
 }

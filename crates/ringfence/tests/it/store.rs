@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 
 use ringfence::store::{STORE_FILE, SqliteStore};
-use ringfence_kernel::{ApprovalRequest, Put, Store as _, SuspendLifetime};
+use ringfence_kernel::{AnswerStatus, ApprovalRequest, ApprovalStore as _, SuspendLifetime};
 
 use crate::store_suite::{answer, at, check, request};
 
@@ -14,7 +14,7 @@ fn state() -> tempfile::TempDir {
 }
 
 #[track_caller]
-fn lost(state: &Path) -> String {
+fn store_error(state: &Path) -> String {
     let store = SqliteStore::new(state);
     let error = store.open_request(&request("a", 0)).unwrap_err();
     let cause = std::error::Error::source(&error).unwrap().to_string();
@@ -31,21 +31,21 @@ fn the_store_on_disk_keeps_what_every_store_promises() {
 }
 
 #[test]
-fn what_was_kept_is_there_after_a_restart() {
+fn records_survive_a_restart() {
     let state = state();
     let before = SqliteStore::new(state.path());
     before.open_request(&request("a", 0)).unwrap();
     before.open_request(&request("b", 0)).unwrap();
-    ["a", "b"].into_iter().for_each(|id| before.leave(id, SuspendLifetime::Persistent).unwrap());
+    ["a", "b"].into_iter().for_each(|id| before.detach(id, SuspendLifetime::Persistent).unwrap());
     before.answer("b", &answer("x"), at(1)).unwrap();
-    assert!(before.use_once("n", at(10), at(0)).unwrap());
-    let key = before.key().unwrap();
+    assert!(before.consume_nonce("n", at(10), at(0)).unwrap());
+    let key = before.sealing_key().unwrap();
     drop(before);
     let after = SqliteStore::new(state.path());
     assert_eq!(after.pending(at(1)).unwrap(), [ApprovalRequest { suspended: true, ..request("a", 0) }]);
     assert_eq!(after.answer_of("b").unwrap(), Some(answer("x")));
-    assert!(!after.use_once("n", at(10), at(1)).unwrap());
-    assert_eq!(after.key().unwrap(), key);
+    assert!(!after.consume_nonce("n", at(10), at(1)).unwrap());
+    assert_eq!(after.sealing_key().unwrap(), key);
 }
 
 #[test]
@@ -54,14 +54,14 @@ fn a_request_goes_with_who_waits_for_it_unless_it_was_left() {
     let (one, two) = (SqliteStore::new(state.path()), SqliteStore::new(state.path()));
     one.open_request(&request("waits", 0)).unwrap();
     one.open_request(&request("left", 0)).unwrap();
-    one.leave("left", SuspendLifetime::Persistent).unwrap();
+    one.detach("left", SuspendLifetime::Persistent).unwrap();
     one.open_request(&request("left here", 0)).unwrap();
-    one.leave("left here", SuspendLifetime::Process).unwrap();
+    one.detach("left here", SuspendLifetime::Process).unwrap();
     two.open_request(&request("other", 0)).unwrap();
     let pending = || two.pending(at(1)).unwrap().into_iter().map(|request| request.id).collect::<Vec<_>>();
     assert_eq!(pending(), ["waits", "left", "left here", "other"]);
     drop(one);
-    assert_eq!(two.answer("waits", &answer("x"), at(1)).unwrap(), Put::Unknown);
+    assert_eq!(two.answer("waits", &answer("x"), at(1)).unwrap(), AnswerStatus::UnknownRequest);
     assert_eq!(pending(), ["left", "other"]);
     assert_eq!(SqliteStore::new(state.path()).pending(at(1)).unwrap().len(), 2);
 }
@@ -69,7 +69,7 @@ fn a_request_goes_with_who_waits_for_it_unless_it_was_left() {
 #[test]
 fn a_file_of_the_version_before_is_brought_up() {
     let state = state();
-    SqliteStore::new(state.path()).key().unwrap();
+    SqliteStore::new(state.path()).sealing_key().unwrap();
     let connection = rusqlite::Connection::open(state.path().join(STORE_FILE)).unwrap();
     // As it was before requests had owners.
     let back = "DROP TABLE idempotency_keys; ALTER TABLE requests DROP COLUMN draft; ALTER TABLE requests DROP COLUMN draft_id;
@@ -83,8 +83,8 @@ fn a_file_of_the_version_before_is_brought_up() {
     drop(connection);
     let store = SqliteStore::new(state.path());
     assert_eq!(store.pending(at(1)).unwrap(), [request("old", 0)]);
-    store.count_no("s", "p", at(0)).unwrap();
-    assert_eq!(store.noes().unwrap()[0].count, 1);
+    store.record_denial("s", "p", at(0)).unwrap();
+    assert_eq!(store.denial_streaks().unwrap()[0].count, 1);
 }
 
 /// The store of version 0.1.0, as `tests/state/v0.1.0` has it.
@@ -122,11 +122,11 @@ fn a_store_of_the_former_name_is_moved_and_earlier_versions_refuse_what_is_left(
 #[test]
 fn a_new_store_leaves_earlier_versions_nothing_to_start_over_with() {
     let state = state();
-    SqliteStore::new(state.path()).key().unwrap();
+    SqliteStore::new(state.path()).sealing_key().unwrap();
     assert_eq!(schema_version(&state.path().join("approvals.db")), 1_000_000);
     // A damaged store that was moved away is replaced by an empty one.
     std::fs::remove_file(state.path().join(STORE_FILE)).unwrap();
-    SqliteStore::new(state.path()).key().unwrap();
+    SqliteStore::new(state.path()).sealing_key().unwrap();
     assert_eq!(schema_version(&state.path().join(STORE_FILE)), 7);
 }
 
@@ -137,12 +137,17 @@ fn a_store_of_the_former_name_stays_while_an_earlier_version_has_it_open() {
     let earlier = rusqlite::Connection::open(&former).unwrap();
     earlier.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())).unwrap();
     earlier.execute("INSERT INTO keys (name, key) VALUES ('later', x'00')", []).unwrap();
-    assert!(lost(state.path()).contains("stop ringfence processes of an earlier version"), "{}", lost(state.path()));
+    assert!(
+        store_error(state.path()).contains("stop ringfence processes of an earlier version"),
+        "{}",
+        store_error(state.path())
+    );
     assert!(!state.path().join(STORE_FILE).exists());
     drop(earlier);
-    SqliteStore::new(state.path()).key().unwrap();
+    SqliteStore::new(state.path()).sealing_key().unwrap();
     let connection = rusqlite::Connection::open(state.path().join(STORE_FILE)).unwrap();
-    let keys: i64 = connection.query_row("SELECT count(*) FROM keys WHERE name = 'later'", [], |row| row.get(0)).unwrap();
+    let keys: i64 =
+        connection.query_row("SELECT count(*) FROM keys WHERE name = 'later'", [], |row| row.get(0)).unwrap();
     assert_eq!(keys, 1);
 }
 
@@ -166,12 +171,12 @@ fn one_file_of_a_directory_is_trusted_at_a_time() {
 }
 
 #[test]
-fn there_is_no_file_until_something_is_kept_and_then_it_is_ours_alone() {
+fn the_file_is_created_on_first_write_and_private() {
     let state = state();
     let store = SqliteStore::new(&state.path().join("deep/state"));
     assert!(store.pending(at(0)).unwrap().is_empty() && store.grants(at(0)).unwrap().is_empty());
-    assert_eq!(store.answer("a", &answer("x"), at(0)).unwrap(), Put::Unknown);
-    store.close("a").unwrap();
+    assert_eq!(store.answer("a", &answer("x"), at(0)).unwrap(), AnswerStatus::UnknownRequest);
+    store.close_request("a").unwrap();
     assert!(!state.path().join("deep").exists());
     store.open_request(&request("a", 0)).unwrap();
     for entry in std::fs::read_dir(state.path().join("deep/state")).unwrap() {
@@ -181,7 +186,7 @@ fn there_is_no_file_until_something_is_kept_and_then_it_is_ours_alone() {
 }
 
 #[test]
-fn nothing_is_left_of_arguments_that_nobody_waits_for() {
+fn abandoned_arguments_are_deleted() {
     let state = state();
     let file = || std::fs::read(state.path().join(STORE_FILE)).unwrap();
     let has = |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
@@ -191,8 +196,8 @@ fn nothing_is_left_of_arguments_that_nobody_waits_for() {
     drop(store);
     assert!(has(&file(), "drop table requests"));
     let store = SqliteStore::new(state.path());
-    store.close("a").unwrap();
-    store.close("b").unwrap();
+    store.close_request("a").unwrap();
+    store.close_request("b").unwrap();
     drop(store);
     assert!(!has(&file(), "drop table requests"));
     assert!(!state.path().join(format!("{STORE_FILE}-wal")).exists());
@@ -205,14 +210,14 @@ fn a_damaged_file_is_an_error_that_says_what_to_do() {
     let said = "the store in the state directory, `state.db` or `approvals.db` of an earlier version, is damaged; move it \
                 away to go on: persistent grants are lost and asked about again";
     std::fs::write(&file, "this is no database, and long enough to be looked at ".repeat(100)).unwrap();
-    assert_eq!(lost(state.path()), said);
+    assert_eq!(store_error(state.path()), said);
     std::fs::remove_file(&file).unwrap();
     drop(SqliteStore::new(state.path()).open_request(&request("a", 0)));
     let connection = rusqlite::Connection::open(&file).unwrap();
     connection.execute("DROP TABLE requests", []).unwrap();
     connection.execute("UPDATE grants SET body = 'x'", []).unwrap();
     connection.execute("INSERT INTO grants (id, body, until) VALUES ('g', 'x', 9223372036854775807)", []).unwrap();
-    assert_eq!(lost(state.path()), said);
+    assert_eq!(store_error(state.path()), said);
 }
 
 #[test]
@@ -221,7 +226,7 @@ fn a_file_of_a_later_version_is_left_alone() {
     let connection = rusqlite::Connection::open(state.path().join(STORE_FILE)).unwrap();
     connection.pragma_update(None, "user_version", 77).unwrap();
     let said = "`state.db` in the state directory was made by a later ringfence: version 77, and this one knows 7";
-    assert_eq!(lost(state.path()), said);
+    assert_eq!(store_error(state.path()), said);
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)).unwrap();
     assert_eq!(tables, 0);
 }
@@ -247,8 +252,8 @@ fn processes_that_make_the_file_at_once_share_it() {
                     let store = SqliteStore::new(state);
                     start.wait();
                     store.open_request(&request(id, 0)).unwrap();
-                    store.leave(id, SuspendLifetime::Persistent).unwrap();
-                    store.key().unwrap()
+                    store.detach(id, SuspendLifetime::Persistent).unwrap();
+                    store.sealing_key().unwrap()
                 });
             }
         });
@@ -265,7 +270,7 @@ fn of_two_processes_that_answer_at_once_one_is_first() {
         let id = format!("r{round}");
         store.open_request(&request(&id, 0)).unwrap();
         let start = Barrier::new(2);
-        let puts: Vec<Put> = std::thread::scope(|scope| {
+        let puts: Vec<AnswerStatus> = std::thread::scope(|scope| {
             let put = |by: &'static str| {
                 let (state, start, id) = (state.path(), &start, &id);
                 scope.spawn(move || {
@@ -276,6 +281,6 @@ fn of_two_processes_that_answer_at_once_one_is_first() {
             };
             [put("x"), put("y")].map(|thread| thread.join().unwrap()).to_vec()
         });
-        assert!(puts.contains(&Put::First) && puts.contains(&Put::Already), "{puts:?}");
+        assert!(puts.contains(&AnswerStatus::Accepted) && puts.contains(&AnswerStatus::AlreadyAnswered), "{puts:?}");
     }
 }

@@ -8,28 +8,28 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ringfence::store::SqliteStore;
-use ringfence_kernel::Store as _;
+use ringfence_kernel::ApprovalStore as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::{Value, json};
 
-use crate::runs::Run;
-use crate::site::{PROGRAM, Said, Site, said};
+use crate::site::{CliOutput, PROGRAM, TestSite, cli_output};
+use crate::workflow_runs::TestRun;
 
 /// The last line of the dialog.
 pub(crate) const ASKED: &str = "[?] help";
 
 /// A terminal with the program on it. Its standard output is a pipe, as in a script.
-pub(crate) struct Seat {
+pub(crate) struct TestTerminal {
     pub(crate) master: File,
     slave: File,
     pub(crate) child: Child,
     /// What the screen was sent.
     seen: String,
     /// How far it was looked at.
-    looked: usize,
+    read_to: usize,
 }
 
 /// A terminal that nobody uses yet.
@@ -47,21 +47,21 @@ fn resize(terminal: &File, rows: u16, columns: u16) {
     tcsetwinsize(terminal, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
 }
 
-impl Seat {
-    pub(crate) fn new(site: &Site, arguments: &[&str]) -> Self {
-        Self::at(terminal(), site, arguments)
+impl TestTerminal {
+    pub(crate) fn new(site: &TestSite, arguments: &[&str]) -> Self {
+        Self::in_terminal(terminal(), site, arguments)
     }
 
     /// A call with the preset `ask`.
-    fn call(site: &Site, tool: &str, arguments: &Value) -> Self {
+    fn call(site: &TestSite, tool: &str, arguments: &Value) -> Self {
         Self::new(site, &["call", tool, &arguments.to_string()])
     }
 
-    fn at(terminal: (File, File), site: &Site, arguments: &[&str]) -> Self {
-        Self::started(terminal, Self::command(site, arguments))
+    fn in_terminal(terminal: (File, File), site: &TestSite, arguments: &[&str]) -> Self {
+        Self::start(terminal, Self::command(site, arguments))
     }
 
-    pub(crate) fn command(site: &Site, arguments: &[&str]) -> Command {
+    pub(crate) fn command(site: &TestSite, arguments: &[&str]) -> Command {
         // The program gets a session of its own, and the terminal on its standard input as the one of that session.
         let mut command = site.program_at_terminal("setsid");
         command.arg("--ctty").arg(PROGRAM).args(arguments).arg("--workspace").arg(&site.workspace);
@@ -69,17 +69,17 @@ impl Seat {
         command
     }
 
-    fn started((master, slave): (File, File), mut command: Command) -> Self {
+    fn start((master, slave): (File, File), mut command: Command) -> Self {
         let child =
             command.stdin(slave.try_clone().unwrap()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        Self { master, slave, child, seen: String::new(), looked: 0 }
+        Self { master, slave, child, seen: String::new(), read_to: 0 }
     }
 
     /// The program with everything that it prints on the terminal.
     pub(crate) fn all_on_screen((master, slave): (File, File), mut command: Command) -> Self {
         let end = || Stdio::from(slave.try_clone().unwrap());
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
-        Self { master, slave, child, seen: String::new(), looked: 0 }
+        Self { master, slave, child, seen: String::new(), read_to: 0 }
     }
 
     /// Reads the screen until this is on it, after what was waited for before.
@@ -87,11 +87,11 @@ impl Seat {
     pub(crate) fn until(&mut self, text: &str) {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
-            if let Some(at) = self.seen[self.looked..].find(text) {
-                self.looked += at + text.len();
+            if let Some(at) = self.seen[self.read_to..].find(text) {
+                self.read_to += at + text.len();
                 return;
             }
-            assert!(Instant::now() < deadline, "no `{text}` on the screen: {:?}", &self.seen[self.looked..]);
+            assert!(Instant::now() < deadline, "no `{text}` on the screen: {:?}", &self.seen[self.read_to..]);
             let mut fds = [PollFd::new(&self.master, PollFlags::IN)];
             poll(&mut fds, Some(&Timespec { tv_sec: 1, tv_nsec: 0 })).unwrap();
             if fds[0].revents().contains(PollFlags::IN) {
@@ -108,8 +108,8 @@ impl Seat {
 
     /// The end of the program. The terminal must be as it was.
     #[track_caller]
-    pub(crate) fn end(self) -> Said {
-        let said = said(self.child.wait_with_output().unwrap());
+    pub(crate) fn end(self) -> CliOutput {
+        let said = cli_output(self.child.wait_with_output().unwrap());
         let modes = tcgetattr(&self.slave).unwrap().local_modes;
         assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG), "{modes:?}");
         said
@@ -117,15 +117,15 @@ impl Seat {
 }
 
 /// Somebody at a terminal says yes to a request.
-pub(crate) fn say_yes(site: &Site, request: &str) {
-    let mut seat = Seat::new(site, &["approvals", "answer", request]);
+pub(crate) fn approve_at_terminal(site: &TestSite, request: &str) {
+    let mut seat = TestTerminal::new(site, &["approvals", "answer", request]);
     seat.until(ASKED);
     seat.press("y");
     assert_eq!(seat.end().code, Some(0));
 }
 
-fn site() -> Site {
-    let site = Site::new();
+fn site() -> TestSite {
+    let site = TestSite::new();
     site.write("notes.md", "old\n");
     site
 }
@@ -135,13 +135,13 @@ fn overwrite(path: &str) -> Value {
 }
 
 /// An editor that does this to the file it is given.
-fn editor(site: &Site, script: &str) {
+fn editor(site: &TestSite, script: &str) {
     let path = site.root().join("editor");
     std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-fn last_record(site: &Site, moment: &str) -> Value {
+fn last_record(site: &TestSite, moment: &str) -> Value {
     let shown = site.run(&["audit", "show", "--json"]).out;
     let mut records = shown.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     records.rfind(|record| record["moment"] == moment).unwrap()
@@ -150,7 +150,7 @@ fn last_record(site: &Site, moment: &str) -> Value {
 #[test]
 fn a_yes_runs_the_call_and_the_record_says_whose_it_was() {
     let site = site();
-    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
     seat.until("`command line` wants to call `write_file`");
     seat.until("this would overwrite `notes.md`");
     seat.until("preset ask");
@@ -169,7 +169,7 @@ fn a_yes_runs_the_call_and_the_record_says_whose_it_was() {
 #[test]
 fn a_no_is_told_with_its_reason() {
     let site = site();
-    let mut seat = Seat::call(&site, "delete_file", &json!({"path": "notes.md"}));
+    let mut seat = TestTerminal::call(&site, "delete_file", &json!({"path": "notes.md"}));
     seat.until(ASKED);
     seat.press("n");
     seat.until("no, because");
@@ -185,9 +185,9 @@ fn a_no_is_told_with_its_reason() {
 }
 
 #[test]
-fn a_key_that_means_nothing_is_no_answer() {
+fn an_unbound_key_does_not_answer() {
     let site = site();
-    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
     seat.until(ASKED);
     seat.press("yes\r");
     // The time goes on, so the dialog is still there.
@@ -203,12 +203,12 @@ fn a_key_that_means_nothing_is_no_answer() {
 }
 
 #[test]
-fn what_was_typed_before_the_dialog_is_no_answer() {
+fn typed_ahead_keys_do_not_answer() {
     let site = site();
     let (mut master, slave) = terminal();
     master.write_all(b"y").unwrap();
     let arguments = overwrite("notes.md").to_string();
-    let mut seat = Seat::at((master, slave), &site, &["call", "write_file", &arguments]);
+    let mut seat = TestTerminal::in_terminal((master, slave), &site, &["call", "write_file", &arguments]);
     seat.until(ASKED);
     seat.press("n");
     seat.until("no, because");
@@ -221,7 +221,7 @@ fn what_was_typed_before_the_dialog_is_no_answer() {
 fn arguments_are_edited_shown_and_asked_about_before_they_are_used() {
     let site = site();
     editor(&site, r#"test "$(stat -c %a "$1")" = 600 && sed -i 's/new/mine/' "$1""#);
-    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
     seat.until(ASKED);
     seat.press("e");
     // What they would do comes before what they are.
@@ -245,7 +245,7 @@ fn a_program_that_was_edited_runs_as_it_was_edited() {
     let config = site.root().join("user.toml");
     std::fs::write(&config, "[[rules]]\ndecision = \"ask\"\ntool = \"run_code\"\n").unwrap();
     let arguments = json!({"language": "bash", "code": "echo one"}).to_string();
-    let mut seat = Seat::new(&site, &["--config", config.to_str().unwrap(), "call", "run_code", &arguments]);
+    let mut seat = TestTerminal::new(&site, &["--config", config.to_str().unwrap(), "call", "run_code", &arguments]);
     seat.until(ASKED);
     seat.press("e");
     seat.until("call it with these arguments?");
@@ -255,9 +255,9 @@ fn a_program_that_was_edited_runs_as_it_was_edited() {
 }
 
 #[test]
-fn what_the_editor_leaves_must_be_arguments() {
+fn edited_text_must_be_valid_arguments() {
     let site = site();
-    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
     seat.until(ASKED);
     for (script, note) in [
         ("echo '{' > \"$1\"", "that is no JSON"),
@@ -281,7 +281,7 @@ fn edited_arguments_that_leave_the_workspace_are_refused() {
     let site = site();
     for outside in ["../outside/secret", "/etc/passwd"] {
         editor(&site, &format!(r#"sed -i 's|notes.md|{outside}|' "$1""#));
-        let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+        let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
         seat.until(ASKED);
         seat.press("e");
         seat.until("call it with these arguments?");
@@ -295,7 +295,7 @@ fn edited_arguments_that_leave_the_workspace_are_refused() {
 #[test]
 fn always_shows_its_rule_and_holds_until_it_is_revoked() {
     let site = site();
-    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
     seat.until(ASKED);
     seat.press("a");
     seat.until(r#"decision = "allow", tool = "write_file", effect = "overwrite""#);
@@ -322,23 +322,23 @@ fn always_shows_its_rule_and_holds_until_it_is_revoked() {
 #[test]
 fn a_grant_is_none_in_another_workspace() {
     let site = site();
-    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
     seat.until(ASKED);
     seat.press("a");
     seat.until("allow this for good?");
     seat.press("y");
     assert_eq!(seat.end().code, Some(0));
     std::fs::write(site.outside.join("notes.md"), "old\n").unwrap();
-    let mut command = site.bare();
+    let mut command = site.program_without_arguments();
     command.args(["call", "write_file", &overwrite("notes.md").to_string(), "--workspace"]).arg(&site.outside);
-    assert_eq!(said(command.output().unwrap()).error(), "APPROVAL_DENIED");
+    assert_eq!(cli_output(command.output().unwrap()).error(), "APPROVAL_DENIED");
 }
 
 #[test]
-fn a_secret_is_never_allowed_for_good() {
+fn a_secret_is_never_granted() {
     let site = site();
     site.write(".env", "KEY=1\n");
-    let mut seat = Seat::call(&site, "read_file", &json!({"path": ".env"}));
+    let mut seat = TestTerminal::call(&site, "read_file", &json!({"path": ".env"}));
     seat.until("only a person's own answer counts here");
     seat.until(ASKED);
     seat.press("a");
@@ -348,17 +348,17 @@ fn a_secret_is_never_allowed_for_good() {
     assert_eq!(site.run(&["policy", "grants"]).out, "");
 }
 
-fn answer_within(site: &Site, time: &str) {
+fn set_answer_timeout(site: &TestSite, time: &str) {
     std::fs::create_dir_all(site.config.join("ringfence")).unwrap();
     let config = format!("[limits]\nmax_approval_duration = \"{time}\"\n");
     std::fs::write(site.config.join("ringfence/config.toml"), config).unwrap();
 }
 
 #[test]
-fn nobody_answering_in_time_is_a_no() {
+fn an_unanswered_request_is_denied() {
     let site = site();
-    answer_within(&site, "1s");
-    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    set_answer_timeout(&site, "1s");
+    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
     seat.until(ASKED);
     seat.until("nobody answered in time");
     let said = seat.end();
@@ -370,7 +370,7 @@ fn nobody_answering_in_time_is_a_no() {
 fn a_window_that_gets_smaller_still_shows_what_can_be_pressed() {
     let site = site();
     let content = (1..100).map(|line| format!("line {line}\n")).collect::<String>();
-    let mut seat = Seat::call(&site, "write_file", &json!({"path": "notes.md", "content": content}));
+    let mut seat = TestTerminal::call(&site, "write_file", &json!({"path": "notes.md", "content": content}));
     seat.until(ASKED);
     resize(&seat.slave, 8, 30);
     seat.until("more lines; `v` shows");
@@ -378,7 +378,7 @@ fn a_window_that_gets_smaller_still_shows_what_can_be_pressed() {
     seat.press("v");
     seat.until("space goes");
     // The arguments come after the preview, some pages on.
-    let (before, mut pages) = (seat.looked, 0);
+    let (before, mut pages) = (seat.read_to, 0);
     while !seat.seen[before..].contains(r#""path": "notes.md""#) {
         seat.press(" ");
         seat.until("[space] on");
@@ -395,12 +395,12 @@ fn a_window_that_gets_smaller_still_shows_what_can_be_pressed() {
 }
 
 #[test]
-fn who_wants_no_colours_gets_none() {
+fn no_color_disables_colours() {
     for (no_color, coloured) in [("", true), ("1", false)] {
         let site = site();
-        let mut command = Seat::command(&site, &["call", "write_file", &overwrite("notes.md").to_string()]);
+        let mut command = TestTerminal::command(&site, &["call", "write_file", &overwrite("notes.md").to_string()]);
         command.env("NO_COLOR", no_color);
-        let mut seat = Seat::started(terminal(), command);
+        let mut seat = TestTerminal::start(terminal(), command);
         seat.until(ASKED);
         assert_eq!(seat.seen.contains("\x1b[32m") || seat.seen.contains("\x1b[1;33m"), coloured, "{:?}", seat.seen);
         assert!(seat.seen.contains("\x1b[1m"));
@@ -412,7 +412,7 @@ fn who_wants_no_colours_gets_none() {
 #[test]
 fn a_request_of_a_killed_process_is_not_shown() {
     let site = site();
-    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
     seat.until(ASKED);
     let id = site.run(&["approvals", "list"]).out.split_whitespace().next().unwrap().to_owned();
     seat.child.kill().unwrap();
@@ -432,7 +432,7 @@ fn a_person_trusts_a_workspace_until_its_file_changes() {
     site.write("ringfence.toml", rules);
     let write = |path: &str| site.run(&["call", "write_file", &overwrite(path).to_string()]);
     let trust = |word: &str| {
-        let mut seat = Seat::new(&site, &["policy", "trust"]);
+        let mut seat = TestTerminal::new(&site, &["policy", "trust"]);
         seat.until("ringfence.toml (SHA-256 ");
         seat.until(r#"decision = "allow", path = ["notes.md", ".env"]"#);
         seat.until("# ringfence.toml line 1");
@@ -467,19 +467,19 @@ fn a_person_resumes_a_session_that_was_refused_too_often() {
     let site = site();
     let store = SqliteStore::new(&site.state);
     for _ in 0..3 {
-        store.count_no("s-1", "the agent", std::time::SystemTime::now()).unwrap();
+        store.record_denial("s-1", "the agent", std::time::SystemTime::now()).unwrap();
     }
     assert_eq!(site.run(&["approvals", "list"]).out, "s-1  refused 3 times in a row  the agent\n");
     let said = site.run(&["approvals", "resume", "s-1"]);
     assert!(said.code == Some(2) && said.err.contains("needs a person at a terminal"), "{said:?}");
     let resume = |session: &str, word: &str| {
-        let mut seat = Seat::new(&site, &["approvals", "resume", session]);
+        let mut seat = TestTerminal::new(&site, &["approvals", "resume", session]);
         seat.until("let it ask again? [yes/no]");
         seat.press(&format!("{word}\r"));
         seat.end()
     };
     assert_eq!(resume("s-1", "no").code, Some(1));
-    assert_eq!(store.noes().unwrap().len(), 1);
+    assert_eq!(store.denial_streaks().unwrap().len(), 1);
     assert_eq!(resume("s-1", "yes").out, "resumed s-1\n");
     assert_eq!(site.run(&["approvals", "list"]).out, "");
     assert!(site.run(&["approvals", "resume", "s-1"]).err.contains("no session `s-1` is paused"));
@@ -487,10 +487,10 @@ fn a_person_resumes_a_session_that_was_refused_too_often() {
 
 #[test]
 fn names_cannot_draw_on_the_screen() {
-    let site = Site::new();
+    let site = TestSite::new();
     let name = "a\u{1b}[2J\u{202e}b\r\n[y] fake";
     site.write(name, "old\n");
-    let mut seat = Seat::call(&site, "write_file", &overwrite(name));
+    let mut seat = TestTerminal::call(&site, "write_file", &overwrite(name));
     seat.until(r"`a\x1b[2J\u{202e}b\x0d\x0a[y] fake`");
     seat.until(r#""path": "a\u001b[2J\u{202e}b\r\n[y] fake""#);
     seat.until(ASKED);
@@ -504,7 +504,7 @@ fn names_cannot_draw_on_the_screen() {
 #[test]
 fn a_target_that_was_swapped_between_preview_and_yes_is_a_conflict_and_stays() {
     let site = site();
-    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
     seat.until(ASKED);
     std::fs::remove_file(site.workspace.join("notes.md")).unwrap();
     site.write("notes.md", "somebody else's\n");
@@ -516,7 +516,7 @@ fn a_target_that_was_swapped_between_preview_and_yes_is_a_conflict_and_stays() {
 #[test]
 fn another_front_can_be_first() {
     let site = site();
-    let mut first = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    let mut first = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
     first.until(ASKED);
     let listed = site.run(&["approvals", "list"]).out;
     assert!(listed.contains("command line  write_file  this would overwrite `notes.md`"), "{listed}");
@@ -531,7 +531,7 @@ fn another_front_can_be_first() {
         assert_eq!(refused.code, Some(2));
         assert!(refused.err.contains("there is no terminal here"), "{}", refused.err);
     }
-    let mut second = Seat::new(&site, &["approvals", "answer", &id]);
+    let mut second = TestTerminal::new(&site, &["approvals", "answer", &id]);
     second.until("`command line` wants to call `write_file`");
     second.until(ASKED);
     second.press("y");
@@ -546,9 +546,9 @@ fn another_front_can_be_first() {
 #[test]
 fn an_editor_does_not_outlive_the_time_to_answer() {
     let site = site();
-    answer_within(&site, "3s");
+    set_answer_timeout(&site, "3s");
     editor(&site, &format!("echo $$ > {}/pid; echo editing; exec sleep 1000", site.current.display()));
-    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
     seat.until(ASKED);
     seat.press("e");
     seat.until("editing");
@@ -563,7 +563,7 @@ fn an_editor_does_not_outlive_the_time_to_answer() {
 fn a_signal_leaves_the_terminal_as_it_was() {
     for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
         let site = site();
-        let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+        let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
         seat.until(ASKED);
         kill_process(Pid::from_child(&seat.child), signal).unwrap();
         seat.until("no longer asked here");
@@ -575,7 +575,7 @@ fn a_signal_leaves_the_terminal_as_it_was() {
 #[test]
 fn a_cancel_leaves_the_terminal_as_it_was() {
     let site = site();
-    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
     seat.until(ASKED);
     seat.press("\x03");
     seat.until("no longer asked here");
@@ -584,11 +584,11 @@ fn a_cancel_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
-fn what_takes_long_says_so_on_one_line_that_goes() {
+fn a_long_call_shows_a_temporary_progress_line() {
     let site = site();
     let arguments = json!({"language": "bash", "code": "sleep 600"}).to_string();
-    let command = Seat::command(&site, &["call", "run_code", &arguments]);
-    let mut seat = Seat::all_on_screen(terminal(), command);
+    let command = TestTerminal::command(&site, &["call", "run_code", &arguments]);
+    let mut seat = TestTerminal::all_on_screen(terminal(), command);
     seat.until("\rrun_code: ");
     seat.until(" s, Ctrl-C ends it\rrun_code: ");
     seat.press("\x03");
@@ -602,7 +602,7 @@ fn a_dialog_is_kept_from_who_does_not_want_it() {
     let site = site();
     let arguments = overwrite("notes.md").to_string();
     for (how, why) in [("never", "approval requests are turned off"), ("policy", "only what a rule allows")] {
-        let seat = Seat::new(&site, &["--approve", how, "call", "write_file", &arguments]);
+        let seat = TestTerminal::new(&site, &["--approve", how, "call", "write_file", &arguments]);
         let said = seat.end();
         assert_eq!(said.error(), "APPROVAL_DENIED");
         assert!(said.out.contains(why), "{}", said.out);
@@ -610,14 +610,14 @@ fn a_dialog_is_kept_from_who_does_not_want_it() {
 }
 
 /// What the program says with this in the user's config, without a terminal.
-fn with_config(site: &Site, config: &str, arguments: &[&str]) -> Said {
+fn with_config(site: &TestSite, config: &str, arguments: &[&str]) -> CliOutput {
     let path = site.root().join("user.toml");
     std::fs::write(&path, config).unwrap();
     site.run(&[&["--config", path.to_str().unwrap()], arguments].concat())
 }
 
 #[test]
-fn always_needs_the_users_own_config_and_is_no_person() {
+fn approve_always_needs_user_config_and_is_not_a_person() {
     let site = site();
     site.write(".env", "KEY=1\n");
     let write = overwrite("notes.md").to_string();
@@ -647,15 +647,15 @@ fn a_program_answers_for_the_user_where_they_want_it_and_no_person_is_needed() {
     let site = site();
     site.write(".env", "KEY=1\n");
     let unattended = "[approval]\nunattended = true\n";
-    let id = |site: &Site| site.run(&["approvals", "list"]).out.split_whitespace().next().unwrap().to_owned();
-    let mut seat = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    let id = |site: &TestSite| site.run(&["approvals", "list"]).out.split_whitespace().next().unwrap().to_owned();
+    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
     seat.until(ASKED);
     let answer = ["approvals", "answer", &id(&site), "--no", "--reason", "not now"];
     assert_eq!(with_config(&site, unattended, &answer).code, Some(0));
     seat.until("answered elsewhere");
     let said = seat.end();
     assert!(said.error() == "APPROVAL_DENIED" && said.out.contains("not now"), "{}", said.out);
-    let mut seat = Seat::call(&site, "read_file", &json!({"path": ".env"}));
+    let mut seat = TestTerminal::call(&site, "read_file", &json!({"path": ".env"}));
     seat.until(ASKED);
     let refused = with_config(&site, unattended, &["approvals", "answer", &id(&site), "--yes"]);
     assert_eq!(refused.code, Some(2));
@@ -666,12 +666,12 @@ fn a_program_answers_for_the_user_where_they_want_it_and_no_person_is_needed() {
 }
 
 #[test]
-fn who_answers_second_is_told_so() {
+fn a_second_answer_is_rejected() {
     let site = site();
-    let mut first = Seat::call(&site, "write_file", &overwrite("notes.md"));
+    let mut first = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
     first.until(ASKED);
     let id = site.run(&["approvals", "list"]).out.split_whitespace().next().unwrap().to_owned();
-    let mut second = Seat::new(&site, &["approvals", "answer", &id]);
+    let mut second = TestTerminal::new(&site, &["approvals", "answer", &id]);
     second.until(ASKED);
     first.press("y");
     assert_eq!(first.end().code, Some(0));
@@ -688,7 +688,7 @@ fn who_answers_second_is_told_so() {
 fn a_guarded_file_that_is_damaged_takes_a_person_and_not_a_program() {
     let graph =
         r#"{"schemaVersion":"1.1","entryNodeId":"a","nodes":[{"id":"a","type":"end","file":"step.md"}],"edges":[]}"#;
-    let run = Run::along(graph);
+    let run = TestRun::with_graph(graph);
     let good = run.call("fs.read", &json!({"path": "@state/workflow.md"})).reply()["content"].clone();
     let kept = walk(&run.site.state).into_iter().find(|path| path.ends_with("state/workflow.md")).unwrap();
     std::fs::write(&kept, "no front matter at all\n").unwrap();
@@ -699,7 +699,7 @@ fn a_guarded_file_that_is_damaged_takes_a_person_and_not_a_program() {
     let call = ["call", "write_file", &write, "--mount", &mount, "--run", "first", "--config", config];
     assert_eq!(run.site.run(&[&call as &[&str], &["--approve", "always"]].concat()).code, Some(1));
     assert_eq!(std::fs::read_to_string(&kept).unwrap(), "no front matter at all\n");
-    let mut seat = Seat::new(&run.site, &call);
+    let mut seat = TestTerminal::new(&run.site, &call);
     seat.until(ASKED);
     seat.press("y");
     let said = seat.end();

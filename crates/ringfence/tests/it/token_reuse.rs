@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::api::{over, scripted};
-use crate::api_client::{Caller, Server};
-use crate::api_rules::{by_mcp, shake_hands};
+use crate::api::{scripted_model_config, wait_for_run};
+use crate::api_client::{ApiTestClient, TestApiServer};
+use crate::api_policy::{initialize_mcp, send_mcp};
 use crate::mcp_client::LAST_HANDSHAKE;
-use crate::site::Site;
+use crate::site::TestSite;
 
 const RULES: &str = "preset = \"edits\"\n\
                      [[rules]]\ndecision = \"allow\"\neffect = \"read\"\nsecret = true\n\
@@ -21,16 +21,16 @@ enum TokenEntry {
 }
 
 /// A site with a model and a file that may hold secrets, and its config.
-fn prepare_site() -> (Site, String) {
-    let site = Site::new();
+fn prepare_site() -> (TestSite, String) {
+    let site = TestSite::new();
     site.write(".env", "KEY=1\n");
-    let config = scripted(&site);
+    let config = scripted_model_config(&site);
     let model = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, format!("{RULES}{model}")).unwrap();
     (site, config)
 }
 
-fn make_token<'a>(server: &'a Server, site: &Site, entry: TokenEntry) -> Caller<'a> {
+fn make_token<'a>(server: &'a TestApiServer, site: &TestSite, entry: TokenEntry) -> ApiTestClient<'a> {
     let caller = server.agent(site, "agent");
     if let TokenEntry::Legacy = entry {
         let file = site.state.join("tokens.json");
@@ -43,7 +43,7 @@ fn make_token<'a>(server: &'a Server, site: &Site, entry: TokenEntry) -> Caller<
     caller
 }
 
-fn begin_keyed(caller: &Caller<'_>) -> (String, bool) {
+fn begin_keyed(caller: &ApiTestClient<'_>) -> (String, bool) {
     let token = format!("Bearer {}", caller.token);
     let headers = [("Authorization", token.as_str()), ("Idempotency-Key", "k")];
     let got = caller.server.send("POST", "/v1/sessions", &headers, Some("{}"));
@@ -60,7 +60,7 @@ struct Leftovers {
     first_event: u64,
 }
 
-fn leave_behind(caller: &Caller<'_>) -> Leftovers {
+fn leave_behind(caller: &ApiTestClient<'_>) -> Leftovers {
     let mut events = caller.events("/v1/events");
     let (session, _) = begin_keyed(caller);
     let first_event = events.next().1["id"].as_u64().unwrap();
@@ -68,12 +68,12 @@ fn leave_behind(caller: &Caller<'_>) -> Leftovers {
     let denied = caller.call(&session, "write_file", json!({"path": "old", "content": ""}));
     assert_eq!(denied["error"], "PERMISSION_DENIED", "{denied}");
     let run = caller.post("/v1/runs", &json!({"prompt": "write it"})).json()["id"].as_str().unwrap().to_owned();
-    over(caller, &run);
-    Leftovers { session, mcp_session: shake_hands(caller), run, first_event }
+    wait_for_run(caller, &run);
+    Leftovers { session, mcp_session: initialize_mcp(caller), run, first_event }
 }
 
 /// Nothing of it is there for this token.
-fn check_inherits_nothing(caller: &Caller<'_>, left: &Leftovers) {
+fn check_inherits_nothing(caller: &ApiTestClient<'_>, left: &Leftovers) {
     assert_eq!(caller.get("/v1/sessions")["sessions"], json!([]));
     assert_eq!(caller.get("/v1/runs")["runs"], json!([]));
     let call = json!({"name": "read_file", "arguments": {"path": ".env"}});
@@ -89,14 +89,14 @@ fn check_inherits_nothing(caller: &Caller<'_>, left: &Leftovers) {
     }
     let message = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"});
     let headers = [("Mcp-Session-Id", left.mcp_session.as_str()), ("MCP-Protocol-Version", LAST_HANDSHAKE)];
-    assert_eq!(by_mcp(caller, &headers, &message).status, 404);
+    assert_eq!(send_mcp(caller, &headers, &message).status, 404);
 }
 
 #[test]
 fn a_token_with_the_name_of_a_revoked_one_inherits_nothing() {
     for entry in [TokenEntry::Current, TokenEntry::Legacy] {
         let (site, config) = prepare_site();
-        let server = Server::start(&site, &["--config", &config]);
+        let server = TestApiServer::start(&site, &["--config", &config]);
         let old = make_token(&server, &site, entry);
         let left = leave_behind(&old);
         assert_eq!(site.run(&["token", "revoke", "agent"]).code, Some(0));
@@ -120,12 +120,12 @@ fn a_token_with_the_name_of_a_revoked_one_inherits_nothing() {
 fn a_token_keeps_what_it_owns_after_a_restart_and_a_new_one_of_its_name_does_not_get_it() {
     for entry in [TokenEntry::Current, TokenEntry::Legacy] {
         let (site, config) = prepare_site();
-        let server = Server::start(&site, &["--config", &config]);
+        let server = TestApiServer::start(&site, &["--config", &config]);
         let old = make_token(&server, &site, entry);
         let (left, token) = (leave_behind(&old), old.token.clone());
         drop(server);
-        let server = Server::start(&site, &["--config", &config]);
-        let old = Caller { server: &server, token };
+        let server = TestApiServer::start(&site, &["--config", &config]);
+        let old = ApiTestClient { server: &server, token };
         assert_eq!(begin_keyed(&old), (left.session.clone(), true), "{entry:?}");
         assert_eq!(old.get("/v1/sessions")["sessions"][0]["id"], left.session, "{entry:?}");
         assert_eq!(old.get("/v1/runs")["runs"][0]["id"], left.run, "{entry:?}");

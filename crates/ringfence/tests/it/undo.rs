@@ -2,23 +2,23 @@
 
 use serde_json::{Value, json};
 
-use crate::site::{Said, Site};
+use crate::site::{CliOutput, TestSite};
 
-fn log(site: &Site) -> Vec<Value> {
+fn log(site: &TestSite) -> Vec<Value> {
     let said = site.run(&["log", "--json"]);
     assert_eq!(said.code, Some(0), "{said:?}");
     serde_json::from_str::<Value>(&said.out).unwrap()["changes"].as_array().unwrap().clone()
 }
 
 #[track_caller]
-fn ok(said: &Said) -> &str {
+fn ok(said: &CliOutput) -> &str {
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "{said:?}");
     &said.out
 }
 
 #[test]
-fn a_person_lists_shows_takes_back_and_brings_back_what_other_processes_did() {
-    let site = Site::new();
+fn a_person_lists_shows_undoes_and_redoes_changes_of_other_processes() {
+    let site = TestSite::new();
     site.write("f.txt", "one\n");
     site.call("write_file", &json!({"path": "f.txt", "content": "two\n"})).value();
     site.call("delete_file", &json!({"path": "f.txt"})).value();
@@ -50,8 +50,8 @@ fn a_person_lists_shows_takes_back_and_brings_back_what_other_processes_did() {
 }
 
 #[test]
-fn what_was_changed_since_is_shown_and_a_person_can_insist() {
-    let site = Site::new();
+fn an_undo_conflict_is_shown_and_can_be_forced() {
+    let site = TestSite::new();
     site.write("f.txt", "one\n");
     site.call("write_file", &json!({"path": "f.txt", "content": "two\n"})).value();
     site.write("f.txt", "three\n");
@@ -66,8 +66,8 @@ fn what_was_changed_since_is_shown_and_a_person_can_insist() {
 }
 
 #[test]
-fn what_was_denied_to_agents_a_person_still_takes_back_but_not_where_nothing_may_change() {
-    let site = Site::new();
+fn a_person_undoes_what_agents_may_not_but_not_under_read_only() {
+    let site = TestSite::new();
     site.call("write_file", &json!({"path": "f.txt", "content": "x"})).value();
     site.write("ringfence.toml", "[tools]\ndeny = [\"undo\"]\n");
     assert_eq!(site.call("undo", &json!({})).code, Some(1));
@@ -79,7 +79,7 @@ fn what_was_denied_to_agents_a_person_still_takes_back_but_not_where_nothing_may
 
 #[test]
 fn a_keep_that_came_with_a_clone_is_refused_and_reads_go_on() {
-    let site = Site::new();
+    let site = TestSite::new();
     site.write("f.txt", "one\n");
     site.write(".ringfence/c-0-0", "forged");
     let said = site.call("write_file", &json!({"path": "f.txt", "content": "two\n"}));
@@ -90,8 +90,8 @@ fn a_keep_that_came_with_a_clone_is_refused_and_reads_go_on() {
 }
 
 #[test]
-fn whoever_looks_makes_no_workspace() {
-    let mut site = Site::new();
+fn reading_commands_create_no_workspace() {
+    let mut site = TestSite::new();
     let missing = site.root().join("missing");
     site.workspace.clone_from(&missing);
     for arguments in [&["log"][..], &["diff", "c-1"], &["undo"], &["undo", "--dry-run"], &["redo"]] {
@@ -104,7 +104,7 @@ fn whoever_looks_makes_no_workspace() {
 
 #[test]
 fn a_time_that_is_none_is_bad_usage() {
-    let site = Site::new();
+    let site = TestSite::new();
     let said = site.run(&["undo", "--since", "bogus"]);
     assert_eq!(said.code, Some(2), "{said:?}");
     assert!(said.err.contains("2026-01-31T12:00:00Z"), "{said:?}");
@@ -112,7 +112,7 @@ fn a_time_that_is_none_is_bad_usage() {
 
 #[test]
 fn the_log_names_the_session_of_every_change() {
-    let site = Site::new();
+    let site = TestSite::new();
     site.call("write_file", &json!({"path": "a", "content": "x"})).value();
     site.call("write_file", &json!({"path": "b", "content": "x"})).value();
     let sessions: Vec<String> =

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::site::{Said, Site, said};
+use crate::site::{CliOutput, TestSite, cli_output};
 
 /// A server that answers each request with this, until the test ends.
 pub(crate) fn serve(answer: impl Fn(&str) -> String + Send + 'static) -> SocketAddr {
@@ -30,24 +30,24 @@ pub(crate) fn page(kind: &str, body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }
 
-fn call(site: &Site, tool: &str, arguments: &Value) -> Said {
+fn call(site: &TestSite, tool: &str, arguments: &Value) -> CliOutput {
     let mut command = site.command(&["call", tool, &arguments.to_string()]);
-    said(command.output().unwrap())
+    cli_output(command.output().unwrap())
 }
 
-fn configure(site: &Site, text: &str) {
+fn configure(site: &TestSite, text: &str) {
     std::fs::create_dir_all(site.config.join("ringfence")).unwrap();
     std::fs::write(site.config.join("ringfence/config.toml"), text).unwrap();
 }
 
-fn code_of(said: &Said) -> Value {
+fn code_of(said: &CliOutput) -> Value {
     serde_json::from_str::<Value>(&said.out).unwrap()["error"]["code"].clone()
 }
 
 #[test]
 fn a_host_of_ones_own_is_fetched_where_the_config_allows_it() {
     let at = serve(|_| page("text/html", "<h1>Wiki</h1>"));
-    let site = Site::new();
+    let site = TestSite::new();
     let url = json!({"url": format!("http://{at}/"), "format": "markdown"});
     assert_eq!(code_of(&call(&site, "web_fetch", &url)), "NETWORK_ERROR");
     configure(&site, &format!("[web]\nallow_private = [\"{at}\"]\n"));
@@ -58,7 +58,7 @@ fn a_host_of_ones_own_is_fetched_where_the_config_allows_it() {
 
 #[test]
 fn a_workspace_allows_no_private_host_and_no_engine() {
-    let site = Site::new();
+    let site = TestSite::new();
     for text in [
         "[web]\nallow_private = [\"127.0.0.1:80\"]\n",
         "[web.search]\nengine = \"searxng\"\nurl = \"http://127.0.0.1/\"\n",
@@ -77,7 +77,7 @@ fn a_search_goes_to_the_engine_that_the_config_names() {
         }
         other => panic!("{other}"),
     });
-    let site = Site::new();
+    let site = TestSite::new();
     assert_eq!(code_of(&call(&site, "web_search", &json!({"query": "ring fence"}))), "UNAVAILABLE");
     configure(&site, &format!("[web.search]\nengine = \"searxng\"\nurl = \"http://{at}/\"\n"));
     let value = call(&site, "web_search", &json!({"query": "ring fence"})).value();
@@ -85,7 +85,7 @@ fn a_search_goes_to_the_engine_that_the_config_names() {
 }
 
 /// What a program in the jail reaches with these hosts granted.
-const REACHES: &str = r#"
+const FETCH_SCRIPT: &str = r#"
 import os, socket, sys, urllib.error, urllib.request
 def reach(url):
     try:
@@ -111,11 +111,11 @@ fn a_program_reaches_the_hosts_that_it_was_granted_and_nothing_else() {
     // Not the address that programs keep for themselves.
     let [granted, other] =
         ["granted", "other"].map(|name| serve_at("127.0.0.2", move |_| page("text/plain", name).into_bytes()));
-    let site = Site::new();
+    let site = TestSite::new();
     let config = format!("[web]\nallow_private = [\"{granted}\", \"{other}\"]\n");
     configure(&site, &config);
     let mut program = json!({
-        "language": "python", "code": REACHES, "args": [granted.to_string(), other.to_string()], "network": [granted.to_string()],
+        "language": "python", "code": FETCH_SCRIPT, "args": [granted.to_string(), other.to_string()], "network": [granted.to_string()],
     });
     assert_eq!(code_of(&call(&site, "run_code", &program)), "APPROVAL_DENIED");
     configure(&site, &format!("{config}[[rules]]\ndecision = \"allow\"\nhost = \"{granted}\"\n"));
@@ -138,7 +138,7 @@ fn a_program_reaches_the_hosts_that_it_was_granted_and_nothing_else() {
     assert_eq!(code_of(&call(&site, "run_code", &program)), "INVALID_ARGS");
 }
 
-const ASKS_ITS_LOOPBACK: &str = r#"
+const LOOPBACK_SCRIPT: &str = r#"
 import http.server, sys, threading, urllib.request
 at = sys.argv[1]
 for path in ("/a?b", "/other"):
@@ -153,9 +153,9 @@ print(urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/").status)
 #[test]
 fn a_server_of_this_machines_loopback_is_reached_where_its_owner_names_it() {
     let at = serve(|line| page("text/plain", line.split(' ').nth(1).unwrap_or_default()));
-    let site = Site::new();
+    let site = TestSite::new();
     let program = json!({
-        "language": "python", "code": ASKS_ITS_LOOPBACK, "args": [at.to_string()], "network": [at.to_string()],
+        "language": "python", "code": LOOPBACK_SCRIPT, "args": [at.to_string()], "network": [at.to_string()],
     });
     let rule = format!("[[rules]]\ndecision = \"allow\"\nhost = \"{at}\"\n");
     configure(&site, &rule);
@@ -168,12 +168,12 @@ fn a_server_of_this_machines_loopback_is_reached_where_its_owner_names_it() {
     let of_server = |line: &Value| line["moment"] == "reached" && line["touches"][0]["path"] == at.to_string();
     assert!(audit_of(&site).iter().any(of_server));
     // Without the grant it is as if it were not there.
-    let program = json!({"language": "python", "code": ASKS_ITS_LOOPBACK, "args": [at.to_string()]});
+    let program = json!({"language": "python", "code": LOOPBACK_SCRIPT, "args": [at.to_string()]});
     let value = call(&site, "run_code", &program).value();
     assert_eq!(value["stdout"], "nothing\nnothing\n200\n", "{value}");
 }
 
-const KNOCKS: &str = r#"
+const FLOOD_SCRIPT: &str = r#"
 import os, socket, sys, urllib.parse, urllib.request
 granted, other = sys.argv[1:]
 proxy = urllib.parse.urlparse(os.environ["HTTP_PROXY"])
@@ -189,11 +189,11 @@ for _ in range(3):
 fn a_program_that_knocks_without_end_does_not_fill_the_log() {
     let [granted, other] =
         ["granted", "other"].map(|name| serve_at("127.0.0.2", move |_| page("text/plain", name).into_bytes()));
-    let site = Site::new();
+    let site = TestSite::new();
     let rule = format!("[[rules]]\ndecision = \"allow\"\nhost = \"{granted}\"\n");
     configure(&site, &format!("[web]\nallow_private = [\"{granted}\", \"{other}\"]\n{rule}"));
     let program = json!({
-        "language": "python", "code": KNOCKS, "args": [granted.to_string(), other.to_string()], "network": [granted.to_string()],
+        "language": "python", "code": FLOOD_SCRIPT, "args": [granted.to_string(), other.to_string()], "network": [granted.to_string()],
     });
     let value = call(&site, "run_code", &program).value();
     assert_eq!(value["stdout"], "granted\ngranted\ngranted\n", "{value}");
@@ -208,7 +208,7 @@ fn a_program_that_knocks_without_end_does_not_fill_the_log() {
     assert_eq!(recorded[unlisted + 1]["moment"], "end");
 }
 
-const MAKES_A_WHEEL: &str = r#"
+const WHEEL_SCRIPT: &str = r#"
 import zipfile
 with zipfile.ZipFile("tiny-1.0-py3-none-any.whl", "w") as wheel:
     wheel.writestr("tiny.py", "")
@@ -236,8 +236,8 @@ fn index(wheel: Vec<u8>) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
 
 #[test]
 fn pip_downloads_from_the_index_that_it_was_granted_and_from_no_other() {
-    let site = Site::new();
-    let made = call(&site, "run_code", &json!({"language": "python", "code": MAKES_A_WHEEL})).value();
+    let site = TestSite::new();
+    let made = call(&site, "run_code", &json!({"language": "python", "code": WHEEL_SCRIPT})).value();
     assert_eq!(made["committed"], "all", "{made}");
     let wheel = std::fs::read(site.workspace.join("tiny-1.0-py3-none-any.whl")).unwrap();
     let [(granted, asked), (other, asked_elsewhere)] = [index(wheel.clone()), index(wheel.clone())];
@@ -266,7 +266,7 @@ fn pip_downloads_from_the_index_that_it_was_granted_and_from_no_other() {
 }
 
 /// Every line of the audit log.
-fn audit_of(site: &Site) -> Vec<Value> {
+fn audit_of(site: &TestSite) -> Vec<Value> {
     let mut lines = Vec::new();
     for entry in std::fs::read_dir(site.state.join("audit")).unwrap() {
         let text = std::fs::read(entry.unwrap().path()).unwrap_or_default();

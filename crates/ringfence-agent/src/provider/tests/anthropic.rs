@@ -16,20 +16,20 @@ fn stream(events: &[&str]) -> String {
 const START: &str = r#"{"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"tiny","content":[],"stop_reason":null,"usage":{"input_tokens":10,"cache_creation_input_tokens":3,"cache_read_input_tokens":4,"output_tokens":1}}}"#;
 const STOP: &str = r#"{"type":"message_stop"}"#;
 
-fn stopped(reason: &str) -> String {
+fn message_delta(reason: &str) -> String {
     format!(
         r#"{{"type":"message_delta","delta":{{"stop_reason":"{reason}","stop_sequence":null}},"usage":{{"output_tokens":20}}}}"#
     )
 }
 
 #[track_caller]
-fn reads(body: &str, expected: Expect) {
+fn assert_reads(body: &str, expected: Expect) {
     check(read_anthropic, body.as_bytes(), expected);
 }
 
 #[test]
 fn text_thinking_and_calls_come_in_pieces() {
-    reads(
+    assert_reads(
         &stream(&[
             START,
             r#"{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}"#,
@@ -46,7 +46,7 @@ fn text_thinking_and_calls_come_in_pieces() {
             r#"{"type":"content_block_delta","index":2,"delta":{"type":"input_json_delta","partial_json":"\".\"}"}}"#,
             r#"{"type":"content_block_stop","index":2}"#,
             r#"{"type":"content_block_start","index":3,"content_block":{"type":"tool_use","id":"toolu_1","name":"read_file","input":{}}}"#,
-            &stopped("tool_use"),
+            &message_delta("tool_use"),
             STOP,
         ]),
         expect![[r#"
@@ -62,7 +62,7 @@ fn text_thinking_and_calls_come_in_pieces() {
 
 #[test]
 fn a_message_may_come_whole() {
-    reads(
+    assert_reads(
         r#"{"id":"msg_1","type":"message","role":"assistant","model":"tiny-2","content":[{"type":"thinking","thinking":"hm","signature":"x"},{"type":"redacted_thinking","data":"x"},{"type":"text","text":"I look."},{"type":"tool_use","id":"a","name":"read_file","input":{"path":"a", "path":"b"}},{"type":"server_tool_use","id":"b"}],"stop_reason":"tool_use","usage":{"input_tokens":10,"output_tokens":20}}"#,
         expect![[r#"
             Calls
@@ -78,21 +78,21 @@ fn a_message_may_come_whole() {
 #[test]
 fn reasons_to_stop_are_told() {
     for reason in ["end_turn", "stop_sequence"] {
-        reads(
-            &stream(&[START, &stopped(reason), STOP]),
+        assert_reads(
+            &stream(&[START, &message_delta(reason), STOP]),
             expect![[r#"
             Stop
             usage 17 + 20 = 37, 0 4 3"#]],
         );
     }
-    reads(
-        &stream(&[START, &stopped("max_tokens"), STOP]),
+    assert_reads(
+        &stream(&[START, &message_delta("max_tokens"), STOP]),
         expect![[r#"
         Length
         usage 17 + 20 = 37, 0 4 3"#]],
     );
-    reads(
-        &stream(&[START, &stopped("pause_turn"), STOP]),
+    assert_reads(
+        &stream(&[START, &message_delta("pause_turn"), STOP]),
         expect![[r#"
         Other("pause_turn")
         usage 17 + 20 = 37, 0 4 3"#]],
@@ -101,8 +101,8 @@ fn reasons_to_stop_are_told() {
 
 #[test]
 fn refusals_are_told() {
-    reads(
-        &stream(&[START, &stopped("refusal"), STOP]),
+    assert_reads(
+        &stream(&[START, &message_delta("refusal"), STOP]),
         expect![[r#"
         Refusal
         usage 17 + 20 = 37, 0 4 3"#]],
@@ -123,7 +123,7 @@ fn calls_beyond_the_bound_are_counted() {
     };
     let mut events = vec![START.to_owned()];
     events.extend((0..200).flat_map(|index| [begin(index), piece(index)]));
-    events.extend([stopped("tool_use"), STOP.to_owned()]);
+    events.extend([message_delta("tool_use"), STOP.to_owned()]);
     let body = stream(&events.iter().map(String::as_str).collect::<Vec<_>>());
     let answer = read_anthropic(&[body.as_bytes()]).unwrap();
     assert_eq!((answer.calls.len(), answer.calls_dropped), (64, 136));
@@ -133,50 +133,50 @@ fn calls_beyond_the_bound_are_counted() {
 #[test]
 fn an_error_in_a_stream_is_an_error() {
     let error = |kind: &str| format!(r#"{{"type":"error","error":{{"type":"{kind}","message":"No."}}}}"#);
-    reads(
+    assert_reads(
         &stream(&[START, &error("overloaded_error")]),
         expect!["Busy { retry_after: None }: the server sent an error: No."],
     );
-    reads(&stream(&[&error("api_error")]), expect!["Server: the server sent an error: No."]);
-    reads(&error("rate_limit_error"), expect!["Busy { retry_after: None }: the server sent an error: No."]);
-    reads(
+    assert_reads(&stream(&[&error("api_error")]), expect!["Server: the server sent an error: No."]);
+    assert_reads(&error("rate_limit_error"), expect!["Busy { retry_after: None }: the server sent an error: No."]);
+    assert_reads(
         &error("authentication_error"),
         expect!["Denied: the server sent an error: No.; check the key of this provider and what it may use"],
     );
-    reads(
+    assert_reads(
         &error("not_found_error"),
         expect!["NoSuchModel: the server sent an error: No.; check the name of the model and the base URL"],
     );
-    reads(&error("invalid_request_error"), expect!["BadRequest: the server sent an error: No."]);
+    assert_reads(&error("invalid_request_error"), expect!["BadRequest: the server sent an error: No."]);
 }
 
 #[test]
 fn without_a_reason_nothing_counts() {
     let call = r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"read_file","input":{}}}"#;
-    reads(
+    assert_reads(
         &stream(&[START, call]),
         expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
     );
-    reads(
+    assert_reads(
         &stream(&[START, call, STOP]),
         expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
     );
-    reads(
+    assert_reads(
         &format!("{}data: {{\"type\":\"mess", stream(&[START])),
         expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
     );
-    reads(
+    assert_reads(
         &format!("{}data: junk\n\n", stream(&[START])),
         expect![
             "Cut: the answer broke off at an event that cannot be read (expected value at line 1 column 1): `junk`"
         ],
     );
-    reads(
+    assert_reads(
         r#"{"type":"message","content":[{"type":"text","text":"hi"}],"stop_reason":null}"#,
         expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
     );
-    reads(r#"{"type":"message","content":[{"type":"te"#, expect!["Cut: the answer is JSON that was cut"]);
-    reads(
+    assert_reads(r#"{"type":"message","content":[{"type":"te"#, expect!["Cut: the answer is JSON that was cut"]);
+    assert_reads(
         r#"{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}"#,
         expect![[
             r#"Garbled: answered with JSON that is no message: `{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}`; is this the address of a model?"#
@@ -186,12 +186,12 @@ fn without_a_reason_nothing_counts() {
 
 #[test]
 fn pieces_that_fit_nowhere_are_odd() {
-    reads(
+    assert_reads(
         &stream(&[
             r#"{"type":"content_block_delta","index":7,"delta":{"type":"input_json_delta","partial_json":"{}"}}"#,
             r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"hi"}}"#,
             r#"{"type":"brand_new_event","x":1}"#,
-            &stopped("end_turn"),
+            &message_delta("end_turn"),
             r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":" more"}}"#,
         ]),
         expect![[r#"

@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 
-use super::openai::{pieces, reads, stream};
+use super::openai::{assert_reads, pieces, stream};
 use super::read_openai;
 
 /// A stream of these entries of `tool_calls`, one a piece.
@@ -13,7 +13,7 @@ fn calls(entries: &[&str]) -> String {
 
 #[test]
 fn calls_come_in_pieces_or_whole() {
-    reads(
+    assert_reads(
         &calls(&[
             r#"{"index":0,"id":"a","type":"function","function":{"name":"read_file","arguments":""}}"#,
             r#"{"index":0,"function":{"arguments":"{\"path\":"}}"#,
@@ -25,7 +25,7 @@ fn calls_come_in_pieces_or_whole() {
             call a read_file {"path":"a.txt"}
             call b fs.list {}"#]],
     );
-    reads(
+    assert_reads(
         r#"{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"read_file","arguments":"{}"}},{"id":"b","type":"function","function":{"name":"fs-list","arguments":"{}"}}]},"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7}}"#,
         expect![[r#"
             Calls
@@ -44,7 +44,7 @@ fn arguments_stay_the_models_own_words() {
         assert_eq!(answer.calls[0].arguments, arguments.replace("\\\"", "\""));
     }
     // Two objects in two pieces: the first half is not the call.
-    reads(
+    assert_reads(
         &calls(&[
             r#"{"index":0,"id":"a","function":{"name":"read_file","arguments":"{\"path\":\"a\"}"}}"#,
             r#"{"index":0,"function":{"arguments":"{\"path\":\"b\"}"}}"#,
@@ -57,13 +57,13 @@ fn arguments_stay_the_models_own_words() {
 
 #[test]
 fn arguments_may_come_as_an_object() {
-    reads(
+    assert_reads(
         &calls(&[r#"{"index":0,"id":"a","function":{"name":"read_file","arguments":{"path":"a", "path":"b"}}}"#]),
         expect![[r#"
             Calls
             call a read_file {"path":"a", "path":"b"}"#]],
     );
-    reads(
+    assert_reads(
         &calls(&[r#"{"index":0,"id":"a","function":{"name":"read_file","arguments":null}}"#]),
         expect![[r#"
         Calls
@@ -77,7 +77,7 @@ fn a_name_that_is_not_offered_stays() {
         let body = calls(&[&format!(r#"{{"index":0,"id":"a","function":{{"name":"{name}","arguments":"{{}}"}}}}"#)]);
         assert_eq!(read_openai(&[body.as_bytes()]).unwrap().calls[0].name, name);
     }
-    reads(
+    assert_reads(
         &calls(&[r#"{"index":0,"id":"a","function":{"arguments":"{}"}}"#, r#"{"index":1,"id":"b"}"#]),
         expect![[r#"
         Calls
@@ -88,7 +88,7 @@ fn a_name_that_is_not_offered_stays() {
 
 #[test]
 fn ids_are_made_unique() {
-    reads(
+    assert_reads(
         &calls(&[
             r#"{"index":0,"function":{"name":"read_file","arguments":"{}"}}"#,
             r#"{"index":1,"id":"","function":{"name":"read_file","arguments":"{}"}}"#,
@@ -115,7 +115,7 @@ fn ids_are_made_unique() {
             odd: a call without an id was called call_6"#]],
     );
     let same = r#"{"id":"x","function":{"name":"read_file","arguments":"{}"}}"#;
-    reads(
+    assert_reads(
         &format!(r#"{{"choices":[{{"message":{{"tool_calls":[{same},{same}]}},"finish_reason":"tool_calls"}}]}}"#),
         expect![[r#"
             Calls
@@ -131,13 +131,13 @@ fn an_index_is_only_a_name() {
         format!(r#"{{{index}{id}"function":{{"name":"{name}","arguments":"{{}}"}}}}"#)
     };
     // None at all.
-    reads(
+    assert_reads(
         &calls(&[&call("", r#""id":"a","#, "read_file")]),
         expect![[r#"
         Calls
         call a read_file {}"#]],
     );
-    reads(
+    assert_reads(
         &calls(&[&call("", "", "read_file"), &call("", "", "fs-list"), &call("", "", "fs-list")]),
         expect![[r#"
         Calls
@@ -148,7 +148,7 @@ fn an_index_is_only_a_name() {
         odd: a call without an id was called call_2"#]],
     );
     // Pieces without index and id belong to the call before them.
-    reads(
+    assert_reads(
         &calls(&[
             r#"{"id":"a","function":{"name":"read_file","arguments":""}}"#,
             r#"{"function":{"arguments":"{\"path\":"}}"#,
@@ -159,13 +159,13 @@ fn an_index_is_only_a_name() {
             call a read_file {"path":"a"}"#]],
     );
     // From 1, and huge, and no number.
-    reads(
+    assert_reads(
         &calls(&[&call(r#""index":1,"#, r#""id":"a","#, "read_file"), r#"{"index":1,"function":{"arguments":""}}"#]),
         expect![[r#"
             Calls
             call a read_file {}"#]],
     );
-    reads(
+    assert_reads(
         &calls(&[
             &call(r#""index":18446744073709551615,"#, r#""id":"a","#, "read_file"),
             &call(r#""index":3000000,"#, r#""id":"b","#, "fs-list"),
@@ -175,7 +175,7 @@ fn an_index_is_only_a_name() {
             call a read_file {}
             call b fs.list {}"#]],
     );
-    reads(
+    assert_reads(
         &calls(&[
             &call(r#""index":-1,"#, r#""id":"a","#, "read_file"),
             &call(r#""index":"1","#, r#""id":"b","#, "fs-list"),
@@ -186,7 +186,7 @@ fn an_index_is_only_a_name() {
             call b fs.list {}"#]],
     );
     // One index, two calls.
-    reads(
+    assert_reads(
         &calls(&[
             &call(r#""index":0,"#, r#""id":"a","#, "read_file"),
             &call(r#""index":0,"#, r#""id":"b","#, "write_file"),
@@ -197,7 +197,7 @@ fn an_index_is_only_a_name() {
             call a read_file {}
             call b write_file {} "#]],
     );
-    reads(
+    assert_reads(
         &calls(&[&call(r#""index":0,"#, "", "read_file"), &call(r#""index":0,"#, "", "write_file")]),
         expect![[r#"
         Calls
@@ -207,7 +207,7 @@ fn an_index_is_only_a_name() {
         odd: a call without an id was called call_2"#]],
     );
     // A new id in every piece of one call.
-    reads(
+    assert_reads(
         &calls(&[
             r#"{"index":0,"id":"a","function":{"name":"read_file","arguments":"{\"path\":"}}"#,
             r#"{"index":0,"id":"b","function":{"arguments":"\"a\"}"}}"#,
@@ -221,7 +221,7 @@ fn an_index_is_only_a_name() {
 
 #[test]
 fn names_are_set_once_or_put_together() {
-    reads(
+    assert_reads(
         &calls(&[
             r#"{"index":0,"id":"a","function":{"name":"read_file","arguments":""}}"#,
             r#"{"index":0,"id":"a","function":{"name":"read_file","arguments":"{\"path\":"}}"#,
@@ -231,7 +231,7 @@ fn names_are_set_once_or_put_together() {
             Calls
             call a read_file {"path":"a"}"#]],
     );
-    reads(
+    assert_reads(
         &calls(&[
             r#"{"index":0,"id":"a","function":{"name":"read"}}"#,
             r#"{"index":0,"function":{"name":"_file"}}"#,
@@ -245,7 +245,7 @@ fn names_are_set_once_or_put_together() {
 
 #[test]
 fn pieces_of_several_calls_are_sorted() {
-    reads(
+    assert_reads(
         &calls(&[
             r#"{"index":0,"id":"a","function":{"name":"read_file","arguments":"{\"pa"}},{"index":1,"id":"b","function":{"name":"fs-list","arguments":"{\"path"}}"#,
             r#"{"index":1,"function":{"arguments":"\":\"y\"}"}}"#,
@@ -259,9 +259,9 @@ fn pieces_of_several_calls_are_sorted() {
 }
 
 #[test]
-fn what_is_told_again_is_ignored() {
+fn repeated_pieces_are_ignored() {
     let call = r#"{"index":0,"id":"a","function":{"name":"read_file","arguments":"{\"path\":\"a\"}"}}"#;
-    reads(
+    assert_reads(
         &calls(&[call, call]),
         expect![[r#"
         Calls
@@ -269,7 +269,7 @@ fn what_is_told_again_is_ignored() {
         odd: a call's arguments came twice"#]],
     );
     let without_id = r#"{"index":0,"function":{"name":"read_file","arguments":"{\"path\":\"a\"}"}}"#;
-    reads(
+    assert_reads(
         &calls(&[without_id, without_id]),
         expect![[r#"
         Calls
@@ -281,7 +281,7 @@ fn what_is_told_again_is_ignored() {
     let message =
         format!(r#"{{"choices":[{{"message":{{"content":"hi","tool_calls":[{call}]}},"finish_reason":"stop"}}]}}"#);
     let said = format!(r#"{{"choices":[{{"delta":{{"content":"hi","tool_calls":[{call}]}}}}]}}"#);
-    reads(
+    assert_reads(
         &stream(&[&said, &message]),
         expect![[r#"
         Calls
@@ -290,7 +290,7 @@ fn what_is_told_again_is_ignored() {
         odd: a whole message after its pieces was ignored
         odd: the model stopped and made calls"#]],
     );
-    reads(
+    assert_reads(
         &stream(&[&message]),
         expect![[r#"
         Calls
@@ -300,7 +300,7 @@ fn what_is_told_again_is_ignored() {
     );
     let late =
         format!(r#"{{"choices":[{{"delta":{{"content":"late","tool_calls":[{call}]}},"finish_reason":"length"}}]}}"#);
-    reads(
+    assert_reads(
         &stream(&[r#"{"choices":[{"delta":{"content":"done"},"finish_reason":"stop"}]}"#, &late]),
         expect![[r#"
         Stop
@@ -314,7 +314,7 @@ fn what_is_told_again_is_ignored() {
 fn no_calls_are_no_calls() {
     for none in ["null", "[]"] {
         let body = pieces(&[&format!(r#"{{"content":"hi","tool_calls":{none}}}"#)], "stop");
-        reads(
+        assert_reads(
             &body,
             expect![[r#"
             Stop
@@ -325,7 +325,7 @@ fn no_calls_are_no_calls() {
 
 #[test]
 fn text_and_calls_are_both_kept() {
-    reads(
+    assert_reads(
         &pieces(
             &[
                 r#"{"content":"I look.","tool_calls":[{"index":0,"id":"a","function":{"name":"read_file","arguments":"{}"}}]}"#,
@@ -342,14 +342,14 @@ fn text_and_calls_are_both_kept() {
 #[test]
 fn the_calls_are_trusted_and_not_the_reason() {
     let call = r#"{"tool_calls":[{"index":0,"id":"a","function":{"name":"read_file","arguments":"{}"}}]}"#;
-    reads(
+    assert_reads(
         &pieces(&[call], "stop"),
         expect![[r#"
         Calls
         call a read_file {}
         odd: the model stopped and made calls"#]],
     );
-    reads(
+    assert_reads(
         &pieces(&[r#"{"content":"hi"}"#], "tool_calls"),
         expect![[r#"
         Stop
@@ -380,7 +380,7 @@ fn calls_beyond_the_bound_are_counted() {
 #[test]
 fn the_old_function_call_is_a_call() {
     // It gives way to the new form, wherever that comes.
-    reads(
+    assert_reads(
         &pieces(
             &[
                 r#"{"function_call":{"name":"write_file","arguments":"{}"}}"#,
@@ -394,7 +394,7 @@ fn the_old_function_call_is_a_call() {
             call a read_file {}
             odd: `function_call` beside `tool_calls` was ignored"#]],
     );
-    reads(
+    assert_reads(
         &pieces(
             &[
                 r#"{"function_call":{"name":"read_file","arguments":"{\"path\":"}}"#,
@@ -407,7 +407,7 @@ fn the_old_function_call_is_a_call() {
             call call_1 read_file {"path":"a"}
             odd: a call without an id was called call_1"#]],
     );
-    reads(
+    assert_reads(
         r#"{"choices":[{"message":{"content":null,"function_call":{"name":"read_file","arguments":"{}"},"tool_calls":[{"id":"a","function":{"name":"fs-list","arguments":"{}"}}]},"finish_reason":"stop"}]}"#,
         expect![[r#"
             Calls

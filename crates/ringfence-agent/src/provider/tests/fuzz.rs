@@ -1,8 +1,8 @@
 //! Answers of any bytes: wherever they are cut, they are read as the same, and what did not finish is no answer.
 
-use ringfence_fuzz::Target;
+use ringfence_fuzz::FuzzTarget;
 
-use super::{Answer, Fault, read_anthropic, read_openai};
+use super::{ModelResponse, ProviderError, read_anthropic, read_openai};
 
 const TOKENS: &[&str] = &[
     "data: ",
@@ -31,10 +31,10 @@ const TOKENS: &[&str] = &[
     "null",
 ];
 
-type Read = fn(&[&[u8]]) -> Result<Answer, Fault>;
+type BodyReadFn = fn(&[&[u8]]) -> Result<ModelResponse, ProviderError>;
 
 /// What came of a body, the same in one piece, byte by byte and in two.
-fn check(read: Read, body: &[u8]) -> Result<(usize, usize, String), String> {
+fn check(read: BodyReadFn, body: &[u8]) -> Result<(usize, usize, String), String> {
     let whole = read(&[body]);
     let bytes: Vec<&[u8]> = body.chunks(1).collect();
     assert_eq!(read(&bytes), whole, "byte by byte");
@@ -47,14 +47,14 @@ fn check(read: Read, body: &[u8]) -> Result<(usize, usize, String), String> {
     match whole {
         Ok(answer) => {
             assert!(String::from_utf8_lossy(body).contains("_reason"), "an answer without an end: {answer:?}");
-            Ok((answer.calls.len(), answer.oddities.len(), format!("{:?}", answer.finish)))
+            Ok((answer.calls.len(), answer.warnings.len(), format!("{:?}", answer.finish)))
         }
-        Err(fault) => Err(format!("{:?} {}", fault.trouble, fault.text.chars().take(30).collect::<String>())),
+        Err(fault) => Err(format!("{:?} {}", fault.kind, fault.text.chars().take(30).collect::<String>())),
     }
 }
 
-fn target(name: &'static str) -> Target {
-    Target::new(name, env!("CARGO_MANIFEST_DIR")).tokens(TOKENS)
+fn target(name: &'static str) -> FuzzTarget {
+    FuzzTarget::new(name, env!("CARGO_MANIFEST_DIR")).tokens(TOKENS)
 }
 
 #[test]

@@ -13,7 +13,7 @@
 //! | missing index, index from 1, one index with two ids, huge index | `calls::an_index_is_only_a_name` |
 //! | a name in every piece, a name in pieces | `calls::names_are_set_once_or_put_together` |
 //! | interleaved pieces of several calls | `calls::pieces_of_several_calls_are_sorted` |
-//! | pieces after the end, pieces told again | `calls::what_is_told_again_is_ignored` |
+//! | pieces after the end, pieces told again | `calls::repeated_pieces_are_ignored` |
 //! | empty or null `tool_calls` | `calls::no_calls_are_no_calls` |
 //! | text and calls together | `calls::text_and_calls_are_both_kept` |
 //! | finish that does not fit the calls | `calls::the_calls_are_trusted_and_not_the_reason` |
@@ -24,18 +24,18 @@
 //! | refusal, content filter | `openai::refusals_are_told`, `anthropic::refusals_are_told` |
 //! | connection refused, no such host, TLS failure | `transport::a_server_that_is_not_there_is_unreachable`, `transport::a_server_without_tls_is_unreachable` |
 //! | 429 with Retry-After, 5xx, empty message, context length, 401, 403, 404 | `fault::tests`, `transport::an_error_names_the_place_and_no_key` |
-//! | a page, a wrong content type | `transport::a_page_is_no_answer` |
+//! | a page, a wrong content type | `transport::an_html_page_is_an_error` |
 //! | an error with status 200, an error in a stream | `openai::an_error_in_disguise_is_an_error`, `anthropic::an_error_in_a_stream_is_an_error` |
-//! | the server ignores `stream` | `transport::what_was_not_asked_for_is_understood` |
+//! | the server ignores `stream` | `transport::an_unrequested_body_format_is_accepted` |
 //! | empty body | `transport::an_empty_body_is_cut` |
 //! | cut in arguments, in a line, no `[DONE]` | `openai::without_a_finish_nothing_counts`, `openai::the_end_may_be_missing`, `transport::a_dropped_connection_is_cut` |
 //! | stall, slow prefill, pings | `transport::silence_has_an_end`, `transport::pings_are_life_and_no_progress`, `http::tests` |
 //! | CR LF, comments, several `data` lines, BOM, `event` lines, UTF-8 in two | `sse::tests`, `openai::lines_may_be_written_in_any_way` |
 //! | other choices | `openai::only_the_first_choice_counts` |
-//! | empty choices, unknown fields, missing fields | `openai::what_is_missing_is_missing` |
+//! | empty choices, unknown fields, missing fields | `openai::missing_fields_are_tolerated` |
 //! | unknown finish | `openai::an_unknown_finish_is_kept` |
 //! | usage missing, null, in the last piece, going down, negative | `openai::usage_is_what_the_server_says_if_it_can_be` |
-//! | data after `[DONE]` | `openai::what_follows_the_end_is_ignored` |
+//! | data after `[DONE]` | `openai::data_after_the_end_is_ignored` |
 //! | redirects, another model | `transport::a_redirect_to_elsewhere_is_not_followed`, `openai::the_model_that_served_is_told` |
 //! | gzip bomb | `transport::packed_contents_are_refused`, `transport::an_endless_answer_is_given_up` |
 //! | optional fields that a server refuses, reasoning that it wants back | `next_request` |
@@ -44,12 +44,12 @@
 
 mod anthropic;
 mod calls;
+mod canned_server;
 mod fuzz;
 mod next_request;
 mod openai;
 mod property;
 mod seed;
-mod server;
 mod transport;
 
 use std::fmt::Write as _;
@@ -58,20 +58,20 @@ use std::time::Duration;
 use expect_test::Expect;
 use serde_json::json;
 
-use super::anthropic::Reading;
-use super::fault::Fault;
-use super::intake::{Intake, Wire};
-use super::openai::Completion;
-use super::{Kind, Provider, Secret, Timeouts, open};
-use crate::message::{Message, ReasoningState, RequestedCall};
-use crate::model::{Answer, Ask, Model, ModelError, Offered, Part, Trouble};
+use super::anthropic::AnthropicParser;
+use super::body_reader::{BodyReader, ResponseParser};
+use super::error::ProviderError;
+use super::openai::OpenAiParser;
+use super::{ModelProvider, ProviderProtocol, ProviderTimeouts, SecretString, open};
+use crate::message::{ReasoningState, RequestedCall, TranscriptMessage};
+use crate::model::{LanguageModel, ModelError, ModelErrorKind, ModelRequest, ModelResponse, ResponsePart, ToolSpec};
 
 pub(super) const KEY: &str = "sk-very-secret-0123456789";
 
 /// The tools of every test.
-fn tools() -> Vec<Offered> {
+fn tools() -> Vec<ToolSpec> {
     let schema = json!({"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]});
-    let tool = |name: &str| Offered {
+    let tool = |name: &str| ToolSpec {
         name: name.to_owned(),
         description: format!("Does {name}."),
         parameters: schema.clone(),
@@ -80,21 +80,21 @@ fn tools() -> Vec<Offered> {
 }
 
 /// A history in which a tool was used.
-fn history() -> Vec<Message> {
+fn history() -> Vec<TranscriptMessage> {
     let call = |id: &str, name: &str, arguments: &str| RequestedCall {
         id: id.to_owned(),
         name: name.to_owned(),
         arguments: arguments.to_owned(),
     };
-    let result = |id: &str, name: &str, text: &str, is_error: bool| Message::Tool {
+    let result = |id: &str, name: &str, text: &str, is_error: bool| TranscriptMessage::Tool {
         call_id: id.to_owned(),
         name: name.to_owned(),
         text: text.to_owned(),
         is_error,
     };
     vec![
-        Message::User { text: "What is in a.txt?".to_owned() },
-        Message::Assistant {
+        TranscriptMessage::User { text: "What is in a.txt?".to_owned() },
+        TranscriptMessage::Assistant {
             text: String::new(),
             calls: vec![call("old_1", "fs.list", r#"{"path":"."}"#), call("functions.x:1", "no such", "{broken")],
             reasoning: ReasoningState::default(),
@@ -104,34 +104,34 @@ fn history() -> Vec<Message> {
     ]
 }
 
-fn question<'a>(messages: &'a [Message], tools: &'a [Offered]) -> Ask<'a> {
-    Ask { system: "Be brief.", messages, tools, temperature: Some(0.5), max_tokens: Some(100) }
+fn model_request<'a>(messages: &'a [TranscriptMessage], tools: &'a [ToolSpec]) -> ModelRequest<'a> {
+    ModelRequest { system: "Be brief.", messages, tools, temperature: Some(0.5), max_tokens: Some(100) }
 }
 
 /// A provider that gives up soon.
-fn provider(kind: Kind, base_url: &str) -> Provider {
+fn provider(kind: ProviderProtocol, base_url: &str) -> ModelProvider {
     let soon = Duration::from_secs(5);
-    Provider {
+    ModelProvider {
         kind,
         base_url: base_url.to_owned(),
         model: "tiny".to_owned(),
-        key: Some(Secret::new(KEY)),
+        key: Some(SecretString::new(KEY)),
         headers: Vec::new(),
-        timeouts: Timeouts { connect: soon, first_byte: soon, idle: soon, answer: None },
+        timeouts: ProviderTimeouts { connect: soon, first_byte: soon, idle: soon, answer: None },
         stream: true,
     }
 }
 
 /// Asks a model, and checks that the parts are the answer.
-async fn ask(model: &dyn Model) -> Result<Answer, ModelError> {
+async fn ask(model: &dyn LanguageModel) -> Result<ModelResponse, ModelError> {
     let (messages, tools) = (history(), tools());
     let (mut text, mut reasoning) = (String::new(), String::new());
-    let mut hear = |part: Part<'_>| match part {
-        Part::Text(piece) => text.push_str(piece),
-        Part::Reasoning(piece) => reasoning.push_str(piece),
-        Part::Call(_) => {}
+    let mut hear = |part: ResponsePart<'_>| match part {
+        ResponsePart::Text(piece) => text.push_str(piece),
+        ResponsePart::Reasoning(piece) => reasoning.push_str(piece),
+        ResponsePart::Call(_) => {}
     };
-    let answer = model.answer(question(&messages, &tools), &mut hear).await;
+    let answer = model.respond(model_request(&messages, &tools), &mut hear).await;
     if let Ok(answer) = &answer {
         assert_eq!((&text, &reasoning), (&answer.text, &answer.reasoning), "the parts are the whole");
     }
@@ -142,26 +142,26 @@ async fn ask(model: &dyn Model) -> Result<Answer, ModelError> {
 }
 
 /// Reads a body that comes in these pieces.
-fn read<W: Wire>(wire: W, pieces: &[&[u8]]) -> Result<Answer, Fault> {
-    let mut intake = Intake::new(wire);
-    let ignore = &mut |_: Part<'_>| {};
+fn read<W: ResponseParser>(wire: W, pieces: &[&[u8]]) -> Result<ModelResponse, ProviderError> {
+    let mut intake = BodyReader::new(wire);
+    let ignore = &mut |_: ResponsePart<'_>| {};
     for piece in pieces {
         intake.push(piece, ignore)?;
     }
     intake.end(None, ignore)
 }
 
-fn read_openai(pieces: &[&[u8]]) -> Result<Answer, Fault> {
-    read(Completion::of("tiny", &question(&history(), &tools())), pieces)
+fn read_openai(pieces: &[&[u8]]) -> Result<ModelResponse, ProviderError> {
+    read(OpenAiParser::new("tiny", &model_request(&history(), &tools())), pieces)
 }
 
-fn read_anthropic(pieces: &[&[u8]]) -> Result<Answer, Fault> {
-    read(Reading::of("tiny", &question(&history(), &tools())), pieces)
+fn read_anthropic(pieces: &[&[u8]]) -> Result<ModelResponse, ProviderError> {
+    read(AnthropicParser::new("tiny", &model_request(&history(), &tools())), pieces)
 }
 
 /// What a body is read as, wherever it is cut.
 #[track_caller]
-fn check(read: fn(&[&[u8]]) -> Result<Answer, Fault>, body: &[u8], expected: Expect) {
+fn check(read: fn(&[&[u8]]) -> Result<ModelResponse, ProviderError>, body: &[u8], expected: Expect) {
     let whole = read(&[body]);
     expected.assert_eq(&outcome(&whole));
     // Long bodies are made of equal parts, and cut in the first and the last.
@@ -175,14 +175,14 @@ fn check(read: fn(&[&[u8]]) -> Result<Answer, Fault>, body: &[u8], expected: Exp
 }
 
 /// An outcome in a few lines: only what was said.
-fn outcome(answer: &Result<Answer, Fault>) -> String {
+fn outcome(answer: &Result<ModelResponse, ProviderError>) -> String {
     match answer {
-        Ok(answer) => told(answer),
-        Err(fault) => format!("{:?}: {}", fault.trouble, fault.text),
+        Ok(answer) => describe_answer(answer),
+        Err(fault) => format!("{:?}: {}", fault.kind, fault.text),
     }
 }
 
-fn told(answer: &Answer) -> String {
+fn describe_answer(answer: &ModelResponse) -> String {
     let mut told = format!("{:?}", answer.finish);
     for (what, text) in
         [("text", Some(&answer.text)), ("reasoning", Some(&answer.reasoning)), ("refusal", answer.refusal.as_ref())]
@@ -204,13 +204,13 @@ fn told(answer: &Answer) -> String {
     if let Some(model) = &answer.served_by {
         let _ = write!(told, "\nserved by {model}");
     }
-    for oddity in &answer.oddities {
+    for oddity in &answer.warnings {
         let _ = write!(told, "\nodd: {oddity}");
     }
     told
 }
 
 #[track_caller]
-fn trouble(answer: Result<Answer, ModelError>) -> Trouble {
-    answer.unwrap_err().trouble
+fn error_kind(answer: Result<ModelResponse, ModelError>) -> ModelErrorKind {
+    answer.unwrap_err().kind
 }

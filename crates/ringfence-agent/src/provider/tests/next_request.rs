@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::server::{Reply, Server, Then, reply};
-use super::{Kind, Timeouts, ask, open, provider, question, read_anthropic, read_openai, tools};
-use crate::message::Message;
-use crate::model::{Answer, Trouble};
+use super::canned_server::{AfterReply, CannedReply, CannedServer, reply};
+use super::{
+    ProviderProtocol, ProviderTimeouts, ask, model_request, open, provider, read_anthropic, read_openai, tools,
+};
+use crate::message::TranscriptMessage;
+use crate::model::{ModelErrorKind, ModelResponse};
 
 const JSON: &str = "application/json";
 const HELLO: &[u8] = br#"{"choices":[{"message":{"content":"hello"},"finish_reason":"stop"}]}"#;
@@ -15,22 +17,25 @@ const HELLO_ANTHROPIC: &[u8] =
     br#"{"type":"message","content":[{"type":"text","text":"hello"}],"stop_reason":"end_turn"}"#;
 
 /// The body that a history with this answer is sent as, after its calls got their results. It goes through a transcript.
-async fn sent_after(kind: Kind, hello: &[u8], answer: Answer) -> Value {
-    let server = Server::saying("200 OK", JSON, hello).await;
+async fn next_request_body(kind: ProviderProtocol, hello: &[u8], answer: ModelResponse) -> Value {
+    let server = CannedServer::with_body("200 OK", JSON, hello).await;
     let model = open(provider(kind, &server.url)).unwrap();
-    let Answer { text, calls, reasoning_state: reasoning, .. } = answer;
-    let results = calls.clone().into_iter().map(|call| Message::Tool {
+    let ModelResponse { text, calls, reasoning_state: reasoning, .. } = answer;
+    let results = calls.clone().into_iter().map(|call| TranscriptMessage::Tool {
         call_id: call.id,
         name: call.name,
         text: "done".to_owned(),
         is_error: false,
     });
-    let mut messages = vec![Message::User { text: "go".to_owned() }, Message::Assistant { text, calls, reasoning }];
+    let mut messages = vec![
+        TranscriptMessage::User { text: "go".to_owned() },
+        TranscriptMessage::Assistant { text, calls, reasoning },
+    ];
     messages.extend(results);
     let kept = serde_json::to_string(&messages).unwrap();
-    let messages: Vec<Message> = serde_json::from_str(&kept).unwrap();
-    model.answer(question(&messages, &tools()), &mut |_| {}).await.unwrap();
-    server.asked()["messages"].clone()
+    let messages: Vec<TranscriptMessage> = serde_json::from_str(&kept).unwrap();
+    model.respond(model_request(&messages, &tools()), &mut |_| {}).await.unwrap();
+    server.last_body()["messages"].clone()
 }
 
 fn events(chunks: &[Value]) -> Vec<u8> {
@@ -44,7 +49,7 @@ fn delta(delta: Value) -> Value {
 }
 
 #[tokio::test]
-async fn what_a_server_thought_goes_back_with_the_calls_that_it_made() {
+async fn reasoning_is_sent_back_with_its_calls() {
     let call = json!({"index": 0, "id": "c1", "function": {"name": "read_file", "arguments": "{\"path\":\"a\"}"},
                       "extra_content": {"google": {"thought_signature": "c2ln"}}});
     let body = events(&[
@@ -57,20 +62,20 @@ async fn what_a_server_thought_goes_back_with_the_calls_that_it_made() {
     ]);
     let answer = read_openai(&[&body]).unwrap();
     assert_eq!(answer.reasoning, "I should look");
-    let sent = sent_after(Kind::OpenAi, HELLO, answer.clone()).await;
+    let sent = next_request_body(ProviderProtocol::OpenAi, HELLO, answer.clone()).await;
     let said = sent.as_array().unwrap().iter().find(|message| message["role"] == "assistant").unwrap();
     assert_eq!(said["reasoning_content"], "I should look");
     assert_eq!(said["reasoning_details"], json!([{"type": "reasoning.encrypted", "data": "x"}]));
     assert_eq!(said["tool_calls"][0]["extra_content"]["google"]["thought_signature"], "c2ln");
     // Another kind of provider gets nothing of it.
-    let sent = sent_after(Kind::Anthropic, HELLO_ANTHROPIC, answer).await.to_string();
+    let sent = next_request_body(ProviderProtocol::Anthropic, HELLO_ANTHROPIC, answer).await.to_string();
     assert!(!sent.contains("look") && !sent.contains("c2ln"), "{sent}");
 }
 
 #[tokio::test]
 async fn an_answer_without_calls_takes_no_thoughts_along() {
     let body = br#"{"choices":[{"message":{"content":"hello","reasoning_content":"hm"},"finish_reason":"stop"}]}"#;
-    let sent = sent_after(Kind::OpenAi, HELLO, read_openai(&[body]).unwrap()).await.to_string();
+    let sent = next_request_body(ProviderProtocol::OpenAi, HELLO, read_openai(&[body]).unwrap()).await.to_string();
     assert!(!sent.contains("hm"), "{sent}");
 }
 
@@ -100,7 +105,12 @@ async fn signed_blocks_go_back_in_front_of_the_calls_and_unsigned_ones_do_not() 
     .map(|event| format!("data: {event}\n\n"))
     .collect();
     for body in [whole, streamed] {
-        let sent = sent_after(Kind::Anthropic, HELLO_ANTHROPIC, read_anthropic(&[body.as_bytes()]).unwrap()).await;
+        let sent = next_request_body(
+            ProviderProtocol::Anthropic,
+            HELLO_ANTHROPIC,
+            read_anthropic(&[body.as_bytes()]).unwrap(),
+        )
+        .await;
         let kinds: Vec<&str> =
             sent[1]["content"].as_array().unwrap().iter().map(|block| block["type"].as_str().unwrap()).collect();
         assert_eq!(kinds, ["thinking", "redacted_thinking", "text", "tool_use"], "{sent}");
@@ -108,8 +118,8 @@ async fn signed_blocks_go_back_in_front_of_the_calls_and_unsigned_ones_do_not() 
     }
 }
 
-fn refused(body: &str) -> Reply {
-    reply("400 Bad Request", JSON, body.as_bytes(), Then::Close)
+fn bad_request(body: &str) -> CannedReply {
+    reply("400 Bad Request", JSON, body.as_bytes(), AfterReply::Close)
 }
 
 #[tokio::test]
@@ -128,16 +138,16 @@ async fn a_field_that_a_server_does_not_take_is_left_out_and_it_is_asked_again()
         ),
         ("unknown field `stream_options`", "stream_options", None),
     ] {
-        let again = || reply("200 OK", JSON, HELLO, Then::Close);
-        let server = Server::start(vec![refused(refusal), again(), again()]).await;
-        let model = open(provider(Kind::OpenAi, &server.url)).unwrap();
+        let again = || reply("200 OK", JSON, HELLO, AfterReply::Close);
+        let server = CannedServer::start(vec![bad_request(refusal), again(), again()]).await;
+        let model = open(provider(ProviderProtocol::OpenAi, &server.url)).unwrap();
         let answer = ask(&*model).await.unwrap();
         assert_eq!(answer.text, "hello");
-        assert!(answer.oddities.iter().any(|odd| odd.contains(&format!("`{gone}`"))), "{:?}", answer.oddities);
+        assert!(answer.warnings.iter().any(|odd| odd.contains(&format!("`{gone}`"))), "{:?}", answer.warnings);
         // It is not tried again with the next answer.
         ask(&*model).await.unwrap();
         assert_eq!(server.requests().len(), 3, "{refusal}");
-        let asked = server.asked();
+        let asked = server.last_body();
         assert!(asked.get(gone).is_none(), "{asked}");
         assert_eq!(instead.map(|name| asked[name].clone()), instead.map(|_| json!(100)), "{asked}");
         for other in ["temperature", "stream_options", "tools"].iter().filter(|name| **name != gone) {
@@ -148,29 +158,31 @@ async fn a_field_that_a_server_does_not_take_is_left_out_and_it_is_asked_again()
 
 #[tokio::test]
 async fn a_refusal_of_something_else_is_told_at_once_and_one_that_stays_is_told_too() {
-    let server = Server::start(vec![refused(r#"{"error":{"message":"tools[0].parameters is not a schema"}}"#)]).await;
-    let error = ask(&*open(provider(Kind::OpenAi, &server.url)).unwrap()).await.unwrap_err();
-    assert_eq!((error.trouble, server.requests().len()), (Trouble::BadRequest, 1));
-    let stubborn = || refused(r#"{"error":{"message":"temperature is wrong","param":"temperature"}}"#);
-    let server = Server::start(vec![stubborn(), stubborn()]).await;
-    let error = ask(&*open(provider(Kind::OpenAi, &server.url)).unwrap()).await.unwrap_err();
-    assert_eq!((error.trouble, server.requests().len()), (Trouble::BadRequest, 2));
+    let server =
+        CannedServer::start(vec![bad_request(r#"{"error":{"message":"tools[0].parameters is not a schema"}}"#)]).await;
+    let error = ask(&*open(provider(ProviderProtocol::OpenAi, &server.url)).unwrap()).await.unwrap_err();
+    assert_eq!((error.kind, server.requests().len()), (ModelErrorKind::BadRequest, 1));
+    let stubborn = || bad_request(r#"{"error":{"message":"temperature is wrong","param":"temperature"}}"#);
+    let server = CannedServer::start(vec![stubborn(), stubborn()]).await;
+    let error = ask(&*open(provider(ProviderProtocol::OpenAi, &server.url)).unwrap()).await.unwrap_err();
+    assert_eq!((error.kind, server.requests().len()), (ModelErrorKind::BadRequest, 2));
 }
 
 #[tokio::test]
 async fn a_signature_of_another_server_is_left_out() {
-    let server = Server::start(vec![
-        refused(r#"{"type":"error","error":{"type":"invalid_request_error","message":"messages.1.content.0: Invalid `signature` in `thinking` block"}}"#),
-        reply("200 OK", JSON, HELLO_ANTHROPIC, Then::Close),
+    let server = CannedServer::start(vec![
+        bad_request(r#"{"type":"error","error":{"type":"invalid_request_error","message":"messages.1.content.0: Invalid `signature` in `thinking` block"}}"#),
+        reply("200 OK", JSON, HELLO_ANTHROPIC, AfterReply::Close),
     ])
     .await;
-    let model = open(provider(Kind::Anthropic, &server.url)).unwrap();
+    let model = open(provider(ProviderProtocol::Anthropic, &server.url)).unwrap();
     let whole = json!({"content": [{"type": "thinking", "thinking": "t", "signature": "s"}, {"type": "tool_use", "id": "t1", "name": "read_file", "input": {}}], "stop_reason": "tool_use"});
-    let Answer { text, calls, reasoning_state: reasoning, .. } =
+    let ModelResponse { text, calls, reasoning_state: reasoning, .. } =
         read_anthropic(&[whole.to_string().as_bytes()]).unwrap();
-    let messages = [Message::User { text: "go".to_owned() }, Message::Assistant { text, calls, reasoning }];
-    assert_eq!(model.answer(question(&messages, &tools()), &mut |_| {}).await.unwrap().text, "hello");
-    assert!(!server.asked().to_string().contains("thinking"), "{}", server.asked());
+    let messages =
+        [TranscriptMessage::User { text: "go".to_owned() }, TranscriptMessage::Assistant { text, calls, reasoning }];
+    assert_eq!(model.respond(model_request(&messages, &tools()), &mut |_| {}).await.unwrap().text, "hello");
+    assert!(!server.last_body().to_string().contains("thinking"), "{}", server.last_body());
 }
 
 #[test]
@@ -195,10 +207,10 @@ fn halves_of_characters_cost_neither_the_answer_nor_the_arguments() {
 #[tokio::test]
 async fn an_answer_may_not_take_longer_than_it_may() {
     let body = b"data: {\"choices\":[{\"delta\":{\"content\":\"h\"}}]}\n\n";
-    let server = Server::start(vec![reply("200 OK", "text/event-stream", body, Then::Ping)]).await;
-    let mut provider = provider(Kind::OpenAi, &server.url);
-    provider.timeouts = Timeouts { answer: Some(Duration::from_millis(50)), ..provider.timeouts };
+    let server = CannedServer::start(vec![reply("200 OK", "text/event-stream", body, AfterReply::Ping)]).await;
+    let mut provider = provider(ProviderProtocol::OpenAi, &server.url);
+    provider.timeouts = ProviderTimeouts { answer: Some(Duration::from_millis(50)), ..provider.timeouts };
     let error = ask(&*open(provider).unwrap()).await.unwrap_err();
-    assert_eq!(error.trouble, Trouble::Stalled);
+    assert_eq!(error.kind, ModelErrorKind::Stalled);
     assert!(error.message.contains("the answer took longer than 0.1 s, which `answer_timeout` sets"), "{error}");
 }

@@ -19,25 +19,25 @@ pub(super) fn pieces(deltas: &[&str], finish: &str) -> String {
 }
 
 #[track_caller]
-pub(super) fn reads(body: &str, expected: Expect) {
+pub(super) fn assert_reads(body: &str, expected: Expect) {
     check(read_openai, body.as_bytes(), expected);
 }
 
 #[test]
 fn text_comes_in_pieces_or_whole() {
-    reads(
+    assert_reads(
         &pieces(&[r#"{"role":"assistant","content":"Hel"}"#, r#"{"content":"lo 👍"}"#], "stop"),
         expect![[r#"
         Stop
         text "Hello 👍""#]],
     );
-    reads(
+    assert_reads(
         r#"{"choices":[{"message":{"role":"assistant","content":"Hello"},"finish_reason":"stop"}]}"#,
         expect![[r#"
         Stop
         text "Hello""#]],
     );
-    reads(
+    assert_reads(
         &pieces(
             &[
                 r#"{"content":[{"type":"text","text":"a"},{"type":"image"},{"type":"thinking","thinking":[{"type":"text","text":"hm"}]}]}"#,
@@ -54,7 +54,7 @@ fn text_comes_in_pieces_or_whole() {
 
 #[test]
 fn a_cut_by_length_is_said() {
-    reads(
+    assert_reads(
         &pieces(
             &[r#"{"tool_calls":[{"index":0,"id":"a","function":{"name":"read_file","arguments":"{\"pa"}}]}"#],
             "length",
@@ -67,13 +67,13 @@ fn a_cut_by_length_is_said() {
 
 #[test]
 fn an_empty_answer_is_one() {
-    reads(&pieces(&[], "stop"), expect!["Stop"]);
-    reads(r#"{"choices":[{"message":{"content":null},"finish_reason":"stop"}]}"#, expect!["Stop"]);
+    assert_reads(&pieces(&[], "stop"), expect!["Stop"]);
+    assert_reads(r#"{"choices":[{"message":{"content":null},"finish_reason":"stop"}]}"#, expect!["Stop"]);
 }
 
 #[test]
 fn reasoning_is_kept_apart() {
-    reads(
+    assert_reads(
         &pieces(
             &[r#"{"reasoning_content":"hm, ","reasoning":"hm, "}"#, r#"{"reasoning":"well","content":""}"#],
             "stop",
@@ -86,19 +86,19 @@ fn reasoning_is_kept_apart() {
 
 #[test]
 fn refusals_are_told() {
-    reads(
+    assert_reads(
         &pieces(&[r#"{"refusal":"I can"}"#, r#"{"refusal":"not"}"#], "stop"),
         expect![[r#"
         Refusal
         refusal "I cannot""#]],
     );
-    reads(
+    assert_reads(
         &pieces(&[r#"{"content":"no"}"#], "refusal"),
         expect![[r#"
         Refusal
         text "no""#]],
     );
-    reads(
+    assert_reads(
         &pieces(&[r#"{"content":"no"}"#], "content_filter"),
         expect![[r#"
         Filter
@@ -108,72 +108,84 @@ fn refusals_are_told() {
 
 #[test]
 fn an_error_in_disguise_is_an_error() {
-    reads(
+    assert_reads(
         r#"{"error":{"message":"model crashed","type":"server_error"}}"#,
         expect!["Server: the server sent an error: model crashed"],
     );
-    reads(
+    assert_reads(
         r#"{"error":{"message":"Rate limited","code":429}}"#,
         expect!["Busy { retry_after: None }: the server sent an error: Rate limited"],
     );
-    reads(
+    assert_reads(
         r#"{"object":"error","message":"This model's maximum context length is 8 tokens"}"#,
         expect![
             "TooLong: the server sent an error: This model's maximum context length is 8 tokens; the conversation is longer than the model takes"
         ],
     );
-    reads(r#"{"detail":"Not authenticated"}"#, expect!["Server: the server sent an error: Not authenticated"]);
-    reads(
+    assert_reads(r#"{"detail":"Not authenticated"}"#, expect!["Server: the server sent an error: Not authenticated"]);
+    assert_reads(
         &stream(&[r#"{"choices":[{"delta":{"content":"a"}}]}"#, r#"{"error":{"message":"overloaded","code":"502"}}"#]),
         expect!["Server: the server sent an error: overloaded"],
     );
-    reads("event: error\ndata: {\"message\":\"it broke\"}\n\n", expect!["Server: the server sent an error: it broke"]);
-    reads("event: error\ndata: it broke\n\n", expect!["Server: the server sent an error: it broke"]);
-    reads(
+    assert_reads(
+        "event: error\ndata: {\"message\":\"it broke\"}\n\n",
+        expect!["Server: the server sent an error: it broke"],
+    );
+    assert_reads("event: error\ndata: it broke\n\n", expect!["Server: the server sent an error: it broke"]);
+    assert_reads(
         &stream(&[
             r#"{"choices":[{"delta":{"content":""},"finish_reason":"error","error":{"code":502,"message":"gone"}}]}"#,
         ]),
         expect!["Server: the server sent an error: gone"],
     );
-    reads(&pieces(&[r#"{"content":"half"}"#], "error"), expect!["Server: the server failed while the model answered"]);
+    assert_reads(
+        &pieces(&[r#"{"content":"half"}"#], "error"),
+        expect!["Server: the server failed while the model answered"],
+    );
 }
 
 #[test]
 fn without_a_finish_nothing_counts() {
     let call = r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"read_file","arguments":"{}"}}]}}]}"#;
-    reads(&stream(&[call]), expect!["Cut: the answer ended before the model had finished, and nothing of it counts"]);
-    reads(
+    assert_reads(
+        &stream(&[call]),
+        expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
+    );
+    assert_reads(
         &format!("data: {call}\n\n"),
         expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
     );
-    reads(
+    assert_reads(
         &format!("data: {call}\n\ndata: {{\"choices\":[{{\"finish_rea"),
         expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
     );
-    reads(": ping\n\n", expect!["Cut: the answer ended before the model had finished, and nothing of it counts"]);
-    reads(
+    assert_reads(
+        ": ping\n\n",
+        expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
+    );
+    assert_reads(
         &stream(&[call, r#"{"choices":[{"delta""#]),
         expect![[
             r#"Cut: the answer broke off at an event that cannot be read (EOF while parsing an object at line 1 column 20): `{"choices":[{"delta"`"#
         ]],
     );
-    reads(
+    assert_reads(
         r#"{"choices":[{"message":{"content":"whole"}}]}"#,
         expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
     );
-    reads(r#"{"choices":[{"message":{"content":"who"#, expect!["Cut: the answer is JSON that was cut"]);
-    reads(
+    assert_reads(r#"{"choices":[{"message":{"content":"who"#, expect!["Cut: the answer is JSON that was cut"]);
+    assert_reads(
         r#"{"choices":[]}"#,
         expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
     );
-    reads("", expect!["Cut: answered with an empty body"]);
-    reads(" \n\n", expect!["Cut: answered with an empty body"]);
+    assert_reads("", expect!["Cut: answered with an empty body"]);
+    assert_reads(" \n\n", expect!["Cut: answered with an empty body"]);
 }
 
 #[test]
 fn the_end_may_be_missing() {
     let body = pieces(&[r#"{"content":"hi"}"#], "stop");
-    reads(
+    assert_reads(
         body.strip_suffix("data: [DONE]\n\n").unwrap(),
         expect![[r#"
         Stop
@@ -182,9 +194,9 @@ fn the_end_may_be_missing() {
 }
 
 #[test]
-fn what_follows_the_end_is_ignored() {
+fn data_after_the_end_is_ignored() {
     let body = pieces(&[r#"{"content":"hi"}"#], "stop");
-    reads(
+    assert_reads(
         &format!("{body}data: {{\"choices\":[{{\"delta\":{{\"content\":\"more\"}}}}]}}\n\ndata: junk\n\n"),
         expect![[r#"
             Stop
@@ -220,7 +232,7 @@ fn lines_may_be_written_in_any_way() {
 
 #[test]
 fn only_the_first_choice_counts() {
-    reads(
+    assert_reads(
         &stream(&[
             r#"{"choices":[{"index":1,"delta":{"content":"other"}}]}"#,
             r#"{"choices":[{"index":1,"delta":{"content":"other"}},{"index":0,"delta":{"content":"mine"}}]}"#,
@@ -231,7 +243,7 @@ fn only_the_first_choice_counts() {
             Stop
             text "mine""#]],
     );
-    reads(
+    assert_reads(
         r#"{"choices":[{"message":{"content":"mine"},"finish_reason":"stop"},{"message":{"content":"other"},"finish_reason":"length"}]}"#,
         expect![[r#"
             Stop
@@ -240,8 +252,8 @@ fn only_the_first_choice_counts() {
 }
 
 #[test]
-fn what_is_missing_is_missing() {
-    reads(
+fn missing_fields_are_tolerated() {
+    assert_reads(
         &stream(&[
             r#"{"choices":[],"prompt_filter_results":[{"x":1}]}"#,
             r#"{"choices":null}"#,
@@ -258,7 +270,7 @@ fn what_is_missing_is_missing() {
 
 #[test]
 fn an_unknown_finish_is_kept() {
-    reads(
+    assert_reads(
         &pieces(&[r#"{"content":"hi"}"#], "eos_token\\u001b"),
         expect![[r#"
         Other("eos_token\\u{1b}")
@@ -274,7 +286,7 @@ fn usage_is_what_the_server_says_if_it_can_be() {
         chunks.extend(usages.iter().map(|usage| format!(r#"{{"choices":[],"usage":{usage}}}"#)));
         stream(&chunks.iter().map(String::as_str).collect::<Vec<_>>())
     };
-    reads(
+    assert_reads(
         &usage(&[
             r#"{"prompt_tokens":10,"completion_tokens":5,"total_tokens":15,"prompt_tokens_details":{"cached_tokens":4},"completion_tokens_details":{"reasoning_tokens":3}}"#,
         ]),
@@ -283,7 +295,7 @@ fn usage_is_what_the_server_says_if_it_can_be() {
             text "hi"
             usage 10 + 5 = 15, 3 4 0"#]],
     );
-    reads(
+    assert_reads(
         &usage(&[r#"{"prompt_tokens":10,"completion_tokens":5}"#, r#"{"prompt_tokens":10,"completion_tokens":2}"#]),
         expect![[r#"
             Stop
@@ -291,27 +303,27 @@ fn usage_is_what_the_server_says_if_it_can_be() {
             usage 10 + 5 = 15, 0 0 0
             odd: the usage went down"#]],
     );
-    reads(
+    assert_reads(
         &usage(&[r#"{"prompt_tokens":-10,"completion_tokens":5.9,"total_tokens":1e300}"#]),
         expect![[r#"
         Stop
         text "hi"
         usage 0 + 5 = 18446744073709551615, 0 0 0"#]],
     );
-    reads(
+    assert_reads(
         &usage(&[r#"{"prompt_tokens":18446744073709551615,"completion_tokens":18446744073709551615}"#]),
         expect![[r#"
         Stop
         text "hi"
         usage 18446744073709551615 + 18446744073709551615 = 18446744073709551615, 0 0 0"#]],
     );
-    reads(
+    assert_reads(
         &usage(&[r#"{"prompt_tokens":"many"}"#, "[]", "7", "{}"]),
         expect![[r#"
         Stop
         text "hi""#]],
     );
-    reads(
+    assert_reads(
         &stream(&[
             r#"{"choices":[{"delta":{"content":"hi","usage":{"input_tokens":1,"output_tokens":2}},"finish_reason":"stop"}]}"#,
         ]),
@@ -320,7 +332,7 @@ fn usage_is_what_the_server_says_if_it_can_be() {
             text "hi"
             usage 1 + 2 = 3, 0 0 0"#]],
     );
-    reads(
+    assert_reads(
         &stream(&[
             r#"{"choices":[{"delta":{"content":"hi"},"finish_reason":"stop","usage":{"prompt_tokens":1,"completion_tokens":2}}]}"#,
         ]),
@@ -333,7 +345,7 @@ fn usage_is_what_the_server_says_if_it_can_be() {
 
 #[test]
 fn the_model_that_served_is_told() {
-    reads(
+    assert_reads(
         r#"{"model":"tiny-2026\u202e","choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}"#,
         expect![[r#"
             Stop
@@ -343,37 +355,40 @@ fn the_model_that_served_is_told() {
 }
 
 #[test]
-fn what_is_no_completion_is_none() {
-    reads(
+fn other_bodies_are_rejected() {
+    assert_reads(
         "<!DOCTYPE html><title>Log in\u{1b}[2J</title>",
         expect![[
             r#"Garbled: answered with a page: `<!DOCTYPE html><title>Log in\u{1b}[2J</title>`; is this the address of a model?"#
         ]],
     );
-    reads(
+    assert_reads(
         "internal error",
         expect![
             "Garbled: answered with something that is no answer: `internal error`; is this the address of a model?"
         ],
     );
-    reads("OK", expect!["Garbled: answered with something that is no answer: `OK`; is this the address of a model?"]);
-    reads(
+    assert_reads(
+        "OK",
+        expect!["Garbled: answered with something that is no answer: `OK`; is this the address of a model?"],
+    );
+    assert_reads(
         "[1,2]",
         expect!["Garbled: answered with JSON that is no completion: `[1,2]`; is this the address of a model?"],
     );
-    reads(
+    assert_reads(
         r#"{"hello":"world"}"#,
         expect![[
             r#"Garbled: answered with JSON that is no completion: `{"hello":"world"}`; is this the address of a model?"#
         ]],
     );
-    reads(
+    assert_reads(
         r#"{"choices":"none"}"#,
         expect![[
             r#"Garbled: answered with JSON that is no completion: `{"choices":"none"}`; is this the address of a model?"#
         ]],
     );
-    reads(
+    assert_reads(
         "{\"choices\":[]}\n{\"choices\":[]}",
         expect![[
             r#"Garbled: answered with JSON that is no completion: `{"choices":[]}\u{a}{"choices":[]}`; is this the address of a model?"#

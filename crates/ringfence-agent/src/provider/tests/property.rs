@@ -53,7 +53,7 @@ fn cut(body: &[u8], at: usize) -> [&[u8]; 2] {
 
 proptest! {
     #[test]
-    fn what_did_not_finish_is_no_answer(body in unfinished(), at in 0..400_usize) {
+    fn an_unfinished_stream_gives_no_answer(body in unfinished(), at in 0..400_usize) {
         for read in [read_openai, read_anthropic] {
             let answer = read(&[&body]);
             prop_assert!(answer.is_err(), "{answer:?}");

@@ -4,10 +4,10 @@
 use expect_test::expect;
 use serde_json::{Value, json};
 
-use super::server::{Server, Then, reply};
-use super::{KEY, Kind, ask, open, provider, question, told};
-use crate::message::Message;
-use crate::model::Trouble;
+use super::canned_server::{AfterReply, CannedServer, reply};
+use super::{KEY, ProviderProtocol, ask, describe_answer, model_request, open, provider};
+use crate::message::TranscriptMessage;
+use crate::model::ModelErrorKind;
 
 const JSON: &str = "application/json";
 const OPENAI: &str = r#"{"model":"tiny","choices":[{"message":{"content":"I look.","tool_calls":[{"id":"n1","type":"function","function":{"name":"fs-list","arguments":"{\"path\": broken"}}]},"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":15,"completion_tokens_details":{"reasoning_tokens":2},"prompt_tokens_details":{"cached_tokens":4}}}"#;
@@ -31,30 +31,30 @@ const ANTHROPIC_STREAM: &str = concat!(
 );
 
 /// A model, asked once, and what its server was asked.
-async fn asked(kind: Kind, stream: bool) -> (String, Value, String) {
+async fn ask_once(kind: ProviderProtocol, stream: bool) -> (String, Value, String) {
     let (content, body) = match (&kind, stream) {
-        (Kind::OpenAi, true) => ("text/event-stream", OPENAI_STREAM),
-        (Kind::OpenAi, false) => (JSON, OPENAI),
+        (ProviderProtocol::OpenAi, true) => ("text/event-stream", OPENAI_STREAM),
+        (ProviderProtocol::OpenAi, false) => (JSON, OPENAI),
         (_, true) => ("text/event-stream", ANTHROPIC_STREAM),
         (_, false) => (JSON, ANTHROPIC),
     };
-    let server = Server::saying("200 OK", content, body.as_bytes()).await;
+    let server = CannedServer::with_body("200 OK", content, body.as_bytes()).await;
     let mut provider = provider(kind, &format!("{}/v1", server.url));
     provider.stream = stream;
     let answer = ask(&*open(provider).unwrap()).await.unwrap();
-    (told(&answer), server.asked(), server.requests()[0].clone())
+    (describe_answer(&answer), server.last_body(), server.requests()[0].clone())
 }
 
 #[tokio::test]
 async fn seed_tools_are_attached_to_the_question() {
     for stream in [true, false] {
-        let (_, body, _) = asked(Kind::OpenAi, stream).await;
+        let (_, body, _) = ask_once(ProviderProtocol::OpenAi, stream).await;
         let names: Vec<&Value> =
             body["tools"].as_array().unwrap().iter().map(|tool| &tool["function"]["name"]).collect();
         assert_eq!(names, ["read_file", "write_file", "fs-list"]);
         assert_eq!(body["tools"][0]["function"]["parameters"]["required"], json!(["path"]));
         assert_eq!((&body["temperature"], &body["max_tokens"]), (&json!(0.5), &json!(100)));
-        let (_, body, _) = asked(Kind::Anthropic, stream).await;
+        let (_, body, _) = ask_once(ProviderProtocol::Anthropic, stream).await;
         assert_eq!(body["tools"][2]["name"], "fs-list");
         assert_eq!(body["tools"][0]["input_schema"]["required"], json!(["path"]));
     }
@@ -62,7 +62,7 @@ async fn seed_tools_are_attached_to_the_question() {
 
 #[tokio::test]
 async fn seed_history_has_the_messages_of_every_step() {
-    let (_, body, head) = asked(Kind::OpenAi, true).await;
+    let (_, body, head) = ask_once(ProviderProtocol::OpenAi, true).await;
     expect![[r#"
         [
           {
@@ -109,7 +109,7 @@ async fn seed_history_has_the_messages_of_every_step() {
     .assert_eq(&serde_json::to_string_pretty(&body["messages"]).unwrap());
     assert!(head.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"));
     assert!(head.contains(&format!("authorization: Bearer {KEY}\r\n")));
-    let (_, body, head) = asked(Kind::Anthropic, true).await;
+    let (_, body, head) = ask_once(ProviderProtocol::Anthropic, true).await;
     expect![[r#"
         [
           {
@@ -176,26 +176,26 @@ async fn seed_usage_is_extracted_and_calls_are_not_repaired() {
             text "I look."
             call n1 fs.list {"path": broken
             usage 10 + 5 = 15, 2 4 0"#]]
-        .assert_eq(&asked(Kind::OpenAi, stream).await.0);
+        .assert_eq(&ask_once(ProviderProtocol::OpenAi, stream).await.0);
         expect![[r#"
             Calls
             text "I look."
             call n1 fs.list {"path":"."}
             usage 10 + 5 = 15, 0 4 0"#]]
-        .assert_eq(&asked(Kind::Anthropic, stream).await.0);
+        .assert_eq(&ask_once(ProviderProtocol::Anthropic, stream).await.0);
     }
 }
 
 #[tokio::test]
 async fn seed_the_step_that_ends_a_run_offers_no_tools() {
-    for kind in [Kind::OpenAi, Kind::Anthropic] {
-        let body = if kind == Kind::OpenAi { OPENAI } else { ANTHROPIC };
-        let server = Server::saying("200 OK", JSON, body.as_bytes()).await;
+    for kind in [ProviderProtocol::OpenAi, ProviderProtocol::Anthropic] {
+        let body = if kind == ProviderProtocol::OpenAi { OPENAI } else { ANTHROPIC };
+        let server = CannedServer::with_body("200 OK", JSON, body.as_bytes()).await;
         let model = open(provider(kind, &server.url)).unwrap();
-        let messages = [Message::User { text: "Sum up.".to_owned() }];
-        let mut ignore = |_: crate::model::Part<'_>| {};
-        let answer = model.answer(question(&messages, &[]), &mut ignore).await.unwrap();
-        assert_eq!(server.asked().get("tools"), None);
+        let messages = [TranscriptMessage::User { text: "Sum up.".to_owned() }];
+        let mut ignore = |_: crate::model::ResponsePart<'_>| {};
+        let answer = model.respond(model_request(&messages, &[]), &mut ignore).await.unwrap();
+        assert_eq!(server.last_body().get("tools"), None);
         // A call that was made up is told as the model wrote it, for the loop to refuse.
         assert_eq!(answer.calls[0].name, "fs-list");
     }
@@ -207,8 +207,8 @@ async fn seed_existing_prompts_work_without_tools() {
         (true, "data: {\"choices\":[{\"delta\":{\"content\":\"hi\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"),
         (false, r#"{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}"#),
     ] {
-        let server = Server::saying("200 OK", JSON, body.as_bytes()).await;
-        let mut provider = provider(Kind::OpenAi, &server.url);
+        let server = CannedServer::with_body("200 OK", JSON, body.as_bytes()).await;
+        let mut provider = provider(ProviderProtocol::OpenAi, &server.url);
         provider.stream = stream;
         assert_eq!(ask(&*open(provider).unwrap()).await.unwrap().text, "hi");
     }
@@ -217,33 +217,33 @@ async fn seed_existing_prompts_work_without_tools() {
 #[tokio::test]
 async fn seed_health_says_whether_the_model_is_there() {
     let list = br#"{"object":"list","data":[{"id":"tiny:latest"},{"id":"big"}]}"#;
-    let cases: [(&str, &[u8], Option<Trouble>); 7] = [
+    let cases: [(&str, &[u8], Option<ModelErrorKind>); 7] = [
         ("200 OK", list, None),
-        ("200 OK", br#"{"data":[{"id":"big"}]}"#, Some(Trouble::NoSuchModel)),
+        ("200 OK", br#"{"data":[{"id":"big"}]}"#, Some(ModelErrorKind::NoSuchModel)),
         ("200 OK", br#"{"data":[{"id":"some.gguf","owned_by":"llamacpp"}]}"#, None),
-        ("200 OK", b"<html>", Some(Trouble::Garbled)),
-        ("401 No", b"", Some(Trouble::Denied)),
-        ("404 No", b"", Some(Trouble::NoSuchModel)),
-        ("503 Wait", b"", Some(Trouble::Busy { retry_after: None })),
+        ("200 OK", b"<html>", Some(ModelErrorKind::Garbled)),
+        ("401 No", b"", Some(ModelErrorKind::Denied)),
+        ("404 No", b"", Some(ModelErrorKind::NoSuchModel)),
+        ("503 Wait", b"", Some(ModelErrorKind::Busy { retry_after: None })),
     ];
     for (status, body, expected) in cases {
-        let server = Server::saying(status, JSON, body).await;
-        let model = open(provider(Kind::OpenAi, &format!("{}/v1", server.url))).unwrap();
-        assert_eq!(model.health().await.err().map(|error| error.trouble), expected, "{status}");
+        let server = CannedServer::with_body(status, JSON, body).await;
+        let model = open(provider(ProviderProtocol::OpenAi, &format!("{}/v1", server.url))).unwrap();
+        assert_eq!(model.health().await.err().map(|error| error.kind), expected, "{status}");
         assert!(server.requests()[0].starts_with("GET /v1/models HTTP/1.1\r\n"));
     }
-    let server = Server::start(vec![
-        reply("200 OK", JSON, br#"{"type":"model","id":"tiny"}"#, Then::Close),
+    let server = CannedServer::start(vec![
+        reply("200 OK", JSON, br#"{"type":"model","id":"tiny"}"#, AfterReply::Close),
         reply(
             "404 No",
             JSON,
             br#"{"type":"error","error":{"type":"not_found_error","message":"model: tiny"}}"#,
-            Then::Close,
+            AfterReply::Close,
         ),
     ])
     .await;
-    let model = open(provider(Kind::Anthropic, &server.url)).unwrap();
+    let model = open(provider(ProviderProtocol::Anthropic, &server.url)).unwrap();
     assert_eq!(model.health().await, Ok(()));
-    assert_eq!(model.health().await.unwrap_err().trouble, Trouble::NoSuchModel);
+    assert_eq!(model.health().await.unwrap_err().kind, ModelErrorKind::NoSuchModel);
     assert!(server.requests()[0].starts_with("GET /v1/models/tiny HTTP/1.1\r\n"));
 }

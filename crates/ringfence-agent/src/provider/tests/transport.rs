@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use expect_test::{Expect, expect};
 
-use super::server::{Reply, Server, Then, reply};
-use super::{KEY, Kind, Secret, Timeouts, ask, history, open, provider, question, tools, trouble};
-use crate::model::{Model, ModelError, Trouble};
+use super::canned_server::{AfterReply, CannedReply, CannedServer, reply};
+use super::{
+    KEY, ProviderProtocol, ProviderTimeouts, SecretString, ask, error_kind, history, model_request, open, provider,
+    tools,
+};
+use crate::model::{LanguageModel, ModelError, ModelErrorKind};
 
 const HELLO: &[u8] =
     b"data: {\"choices\":[{\"delta\":{\"content\":\"hello\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
@@ -14,24 +17,24 @@ const WHOLE: &[u8] = br#"{"choices":[{"message":{"content":"hello"},"finish_reas
 const EVENTS: &str = "text/event-stream";
 const JSON: &str = "application/json";
 
-fn openai(server: &Server) -> Box<dyn Model> {
-    open(provider(Kind::OpenAi, &format!("{}/v1/", server.url))).unwrap()
+fn openai(server: &CannedServer) -> Box<dyn LanguageModel> {
+    open(provider(ProviderProtocol::OpenAi, &format!("{}/v1/", server.url))).unwrap()
 }
 
 /// The error, with the server's address left out.
-fn plain(server: &Server, error: &ModelError) -> String {
-    format!("{:?}: {}", error.trouble, error.message.replace(&server.url, "http://server"))
+fn error_text(server: &CannedServer, error: &ModelError) -> String {
+    format!("{:?}: {}", error.kind, error.message.replace(&server.url, "http://server"))
 }
 
-async fn fails(status: &str, kind: &str, body: &[u8], expected: Expect) {
-    let server = Server::saying(status, kind, body).await;
+async fn assert_fails(status: &str, kind: &str, body: &[u8], expected: Expect) {
+    let server = CannedServer::with_body(status, kind, body).await;
     let error = ask(&*openai(&server)).await.unwrap_err();
-    expected.assert_eq(&plain(&server, &error));
+    expected.assert_eq(&error_text(&server, &error));
 }
 
 #[tokio::test]
 async fn an_error_names_the_place_and_no_key() {
-    fails(
+    assert_fails(
         "500 Oops",
         JSON,
         b"",
@@ -40,18 +43,18 @@ async fn an_error_names_the_place_and_no_key() {
         ],
     )
     .await;
-    fails(
+    assert_fails(
         "401 No",
         JSON,
         format!(r#"{{"error":{{"message":"Incorrect API key provided: {KEY}."}}}}"#).as_bytes(),
         expect!["Denied: POST http://server/v1/chat/completions: status 401 (Unauthorized): Incorrect API key provided: [key].; check the key of this provider and what it may use"],
     )
     .await;
-    fails("404 Not Found", JSON, br#"{"error":{"message":"model `tiny` not found"}}"#, expect!["NoSuchModel: POST http://server/v1/chat/completions: status 404 (Not Found): model `tiny` not found; check the name of the model and the base URL"]).await;
-    fails("429 Slow", JSON, br#"{"error":{"message":"slow down"}}"#, expect!["Busy { retry_after: None }: POST http://server/v1/chat/completions: status 429 (Too Many Requests): slow down"]).await;
-    fails("503 Wait", JSON, br#"{"error":{"message":"Loading model"}}"#, expect!["Busy { retry_after: Some(5s) }: POST http://server/v1/chat/completions: status 503 (Service Unavailable): Loading model"]).await;
-    fails("400 Bad", JSON, br#"{"error":{"message":"context","code":"context_length_exceeded"}}"#, expect!["TooLong: POST http://server/v1/chat/completions: status 400 (Bad Request): context; the conversation is longer than the model takes"]).await;
-    fails(
+    assert_fails("404 Not Found", JSON, br#"{"error":{"message":"model `tiny` not found"}}"#, expect!["NoSuchModel: POST http://server/v1/chat/completions: status 404 (Not Found): model `tiny` not found; check the name of the model and the base URL"]).await;
+    assert_fails("429 Slow", JSON, br#"{"error":{"message":"slow down"}}"#, expect!["Busy { retry_after: None }: POST http://server/v1/chat/completions: status 429 (Too Many Requests): slow down"]).await;
+    assert_fails("503 Wait", JSON, br#"{"error":{"message":"Loading model"}}"#, expect!["Busy { retry_after: Some(5s) }: POST http://server/v1/chat/completions: status 503 (Service Unavailable): Loading model"]).await;
+    assert_fails("400 Bad", JSON, br#"{"error":{"message":"context","code":"context_length_exceeded"}}"#, expect!["TooLong: POST http://server/v1/chat/completions: status 400 (Bad Request): context; the conversation is longer than the model takes"]).await;
+    assert_fails(
         "204 No Content",
         JSON,
         b"",
@@ -62,37 +65,48 @@ async fn an_error_names_the_place_and_no_key() {
 
 #[tokio::test]
 async fn a_query_of_the_base_is_sent_and_not_shown() {
-    let server = Server::saying("500 Oops", JSON, b"").await;
-    let model = open(provider(Kind::OpenAi, &format!("{}/v1?api-version=7&code=hidden", server.url))).unwrap();
+    let server = CannedServer::with_body("500 Oops", JSON, b"").await;
+    let model =
+        open(provider(ProviderProtocol::OpenAi, &format!("{}/v1?api-version=7&code=hidden", server.url))).unwrap();
     let error = ask(&*model).await.unwrap_err();
     assert!(!error.message.contains("hidden"), "{error}");
     assert!(server.requests()[0].starts_with("POST /v1/chat/completions?api-version=7&code=hidden HTTP/1.1\r\n"));
 }
 
 #[tokio::test]
-async fn a_page_is_no_answer() {
-    fails("200 OK", "text/html", b"<html>Please log in</html>", expect!["Garbled: POST http://server/v1/chat/completions: answered with a page: `<html>Please log in</html>`; is this the address of a model?"]).await;
-    fails("200 OK", EVENTS, b"<html>Please log in</html>", expect!["Garbled: POST http://server/v1/chat/completions: answered with a page: `<html>Please log in</html>`; is this the address of a model?"]).await;
-    fails("200 OK", "text/plain", b"OK", expect!["Garbled: POST http://server/v1/chat/completions: answered with something that is no answer: `OK`; is this the address of a model?"]).await;
+async fn an_html_page_is_an_error() {
+    assert_fails("200 OK", "text/html", b"<html>Please log in</html>", expect!["Garbled: POST http://server/v1/chat/completions: answered with a page: `<html>Please log in</html>`; is this the address of a model?"]).await;
+    assert_fails("200 OK", EVENTS, b"<html>Please log in</html>", expect!["Garbled: POST http://server/v1/chat/completions: answered with a page: `<html>Please log in</html>`; is this the address of a model?"]).await;
+    assert_fails("200 OK", "text/plain", b"OK", expect!["Garbled: POST http://server/v1/chat/completions: answered with something that is no answer: `OK`; is this the address of a model?"]).await;
 }
 
 #[tokio::test]
 async fn an_empty_body_is_cut() {
-    fails("200 OK", EVENTS, b"", expect!["Cut: POST http://server/v1/chat/completions: answered with an empty body"])
-        .await;
-    fails("200 OK", JSON, b"", expect!["Cut: POST http://server/v1/chat/completions: answered with an empty body"])
-        .await;
+    assert_fails(
+        "200 OK",
+        EVENTS,
+        b"",
+        expect!["Cut: POST http://server/v1/chat/completions: answered with an empty body"],
+    )
+    .await;
+    assert_fails(
+        "200 OK",
+        JSON,
+        b"",
+        expect!["Cut: POST http://server/v1/chat/completions: answered with an empty body"],
+    )
+    .await;
 }
 
 #[tokio::test]
-async fn what_was_not_asked_for_is_understood() {
+async fn an_unrequested_body_format_is_accepted() {
     for stream in [true, false] {
         for (kind, body) in [(EVENTS, HELLO), (JSON, WHOLE), ("text/plain", HELLO), (EVENTS, WHOLE), ("", WHOLE)] {
-            let server = Server::saying("200 OK", kind, body).await;
-            let mut provider = provider(Kind::OpenAi, &server.url);
+            let server = CannedServer::with_body("200 OK", kind, body).await;
+            let mut provider = provider(ProviderProtocol::OpenAi, &server.url);
             provider.stream = stream;
             assert_eq!(ask(&*open(provider).unwrap()).await.unwrap().text, "hello");
-            assert_eq!(server.asked()["stream"], stream);
+            assert_eq!(server.last_body()["stream"], stream);
         }
     }
 }
@@ -100,29 +114,29 @@ async fn what_was_not_asked_for_is_understood() {
 #[tokio::test]
 async fn a_server_that_is_not_there_is_unreachable() {
     let gone = {
-        let server = Server::start(vec![]).await;
+        let server = CannedServer::start(vec![]).await;
         server.url.clone()
     };
     // The listener goes with its task.
     tokio::task::yield_now().await;
-    let error = ask(&*open(provider(Kind::OpenAi, &gone)).unwrap()).await.unwrap_err();
-    assert_eq!(error.trouble, Trouble::Unreachable);
+    let error = ask(&*open(provider(ProviderProtocol::OpenAi, &gone)).unwrap()).await.unwrap_err();
+    assert_eq!(error.kind, ModelErrorKind::Unreachable);
     assert!(error.message.contains("is the server running?"), "{error}");
     // A name that is too long to be asked for: no server is needed to say that it is none.
-    let nowhere = open(provider(Kind::OpenAi, &format!("http://{}/v1", "a".repeat(70)))).unwrap();
-    assert_eq!(trouble(ask(&*nowhere).await), Trouble::Unreachable);
+    let nowhere = open(provider(ProviderProtocol::OpenAi, &format!("http://{}/v1", "a".repeat(70)))).unwrap();
+    assert_eq!(error_kind(ask(&*nowhere).await), ModelErrorKind::Unreachable);
 }
 
 #[tokio::test]
 async fn a_server_without_tls_is_unreachable() {
-    let server = Server::saying("200 OK", JSON, WHOLE).await;
+    let server = CannedServer::with_body("200 OK", JSON, WHOLE).await;
     let url = server.url.replace("http://", "https://");
     // A machine without certificates says so at once.
-    let error = match open(provider(Kind::OpenAi, &url)) {
+    let error = match open(provider(ProviderProtocol::OpenAi, &url)) {
         Ok(model) => ask(&*model).await.unwrap_err(),
         Err(error) => error,
     };
-    assert_eq!(error.trouble, Trouble::Unreachable, "{error}");
+    assert_eq!(error.kind, ModelErrorKind::Unreachable, "{error}");
     assert!(error.message.contains("TLS") || error.message.contains("certificates"), "{error}");
 }
 
@@ -132,18 +146,23 @@ async fn a_dropped_connection_is_cut() {
     let chunked = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{call}\r\n", call.len());
     let short = format!("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n{call}");
     for bytes in [chunked, short, String::new(), "HTTP/1.1 200 OK\r\nContent-Ty".to_owned()] {
-        let server = Server::start(vec![Reply { bytes: bytes.clone().into_bytes(), then: Then::Close }]).await;
-        assert_eq!(trouble(ask(&*openai(&server)).await), Trouble::Cut, "{bytes}");
+        let server =
+            CannedServer::start(vec![CannedReply { bytes: bytes.clone().into_bytes(), after: AfterReply::Close }])
+                .await;
+        assert_eq!(error_kind(ask(&*openai(&server)).await), ModelErrorKind::Cut, "{bytes}");
     }
-    let server = Server::start(vec![Reply { bytes: b"SSH-2.0-OpenSSH\r\n\r\n".to_vec(), then: Then::Close }]).await;
-    assert_eq!(trouble(ask(&*openai(&server)).await), Trouble::Garbled);
+    let server =
+        CannedServer::start(vec![CannedReply { bytes: b"SSH-2.0-OpenSSH\r\n\r\n".to_vec(), after: AfterReply::Close }])
+            .await;
+    assert_eq!(error_kind(ask(&*openai(&server)).await), ModelErrorKind::Garbled);
 }
 
 #[tokio::test]
 async fn a_whole_answer_survives_a_dropped_connection() {
     for body in [HELLO, WHOLE] {
         let head = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n";
-        let server = Server::start(vec![Reply { bytes: [head, body].concat(), then: Then::Close }]).await;
+        let server =
+            CannedServer::start(vec![CannedReply { bytes: [head, body].concat(), after: AfterReply::Close }]).await;
         assert_eq!(ask(&*openai(&server)).await.unwrap().text, "hello");
     }
 }
@@ -154,55 +173,59 @@ async fn silence_has_an_end() {
     let begun = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
     let half = format!("{begun}data: {{\"choices\":[{{\"delta\":{{\"content\":\"hel");
     for bytes in ["", begun, &half] {
-        let server = Server::start(vec![Reply { bytes: bytes.as_bytes().to_vec(), then: Then::Hold }]).await;
-        let mut provider = provider(Kind::OpenAi, &server.url);
-        provider.timeouts = Timeouts { first_byte: soon, idle: soon, ..provider.timeouts };
-        assert_eq!(trouble(ask(&*open(provider).unwrap()).await), Trouble::Stalled, "{bytes}");
+        let server =
+            CannedServer::start(vec![CannedReply { bytes: bytes.as_bytes().to_vec(), after: AfterReply::Hold }]).await;
+        let mut provider = provider(ProviderProtocol::OpenAi, &server.url);
+        provider.timeouts = ProviderTimeouts { first_byte: soon, idle: soon, ..provider.timeouts };
+        assert_eq!(error_kind(ask(&*open(provider).unwrap()).await), ModelErrorKind::Stalled, "{bytes}");
     }
     // Who waits long for the first byte does not wait as long for the second.
-    let server = Server::start(vec![Reply { bytes: half.into_bytes(), then: Then::Hold }]).await;
-    let mut provider = provider(Kind::OpenAi, &server.url);
-    provider.timeouts = Timeouts { first_byte: Duration::from_secs(600), idle: soon, ..provider.timeouts };
-    assert_eq!(trouble(ask(&*open(provider).unwrap()).await), Trouble::Stalled);
+    let server = CannedServer::start(vec![CannedReply { bytes: half.into_bytes(), after: AfterReply::Hold }]).await;
+    let mut provider = provider(ProviderProtocol::OpenAi, &server.url);
+    provider.timeouts = ProviderTimeouts { first_byte: Duration::from_secs(600), idle: soon, ..provider.timeouts };
+    assert_eq!(error_kind(ask(&*open(provider).unwrap()).await), ModelErrorKind::Stalled);
 }
 
 #[tokio::test]
 async fn pings_are_life_and_no_progress() {
     let bytes = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n".to_vec();
-    let server = Server::start(vec![Reply { bytes, then: Then::Ping }]).await;
-    let mut provider = provider(Kind::OpenAi, &server.url);
-    provider.timeouts =
-        Timeouts { first_byte: Duration::from_millis(200), idle: Duration::from_millis(150), ..provider.timeouts };
+    let server = CannedServer::start(vec![CannedReply { bytes, after: AfterReply::Ping }]).await;
+    let mut provider = provider(ProviderProtocol::OpenAi, &server.url);
+    provider.timeouts = ProviderTimeouts {
+        first_byte: Duration::from_millis(200),
+        idle: Duration::from_millis(150),
+        ..provider.timeouts
+    };
     let error = ask(&*open(provider).unwrap()).await.unwrap_err();
-    assert_eq!(error.trouble, Trouble::Stalled);
+    assert_eq!(error.kind, ModelErrorKind::Stalled);
     assert!(error.message.contains("for 0.2 s"), "{error}");
 }
 
 #[tokio::test]
 async fn a_whole_answer_is_not_held_back_by_a_server_that_stays() {
-    let server = Server::start(vec![reply("200 OK", EVENTS, HELLO, Then::Hold)]).await;
+    let server = CannedServer::start(vec![reply("200 OK", EVENTS, HELLO, AfterReply::Hold)]).await;
     assert_eq!(ask(&*openai(&server)).await.unwrap().text, "hello");
 }
 
 #[tokio::test]
 async fn a_redirect_within_the_origin_is_followed() {
-    let to = |place: &str, status: &str| Reply {
+    let to = |place: &str, status: &str| CannedReply {
         bytes: format!("HTTP/1.1 {status}\r\nLocation: {place}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             .into_bytes(),
-        then: Then::Close,
+        after: AfterReply::Close,
     };
-    let hello = || reply("200 OK", EVENTS, HELLO, Then::Close);
-    let server = Server::start(vec![to("/v2/chat?x=1", "307 There"), hello()]).await;
+    let hello = || reply("200 OK", EVENTS, HELLO, AfterReply::Close);
+    let server = CannedServer::start(vec![to("/v2/chat?x=1", "307 There"), hello()]).await;
     assert_eq!(ask(&*openai(&server)).await.unwrap().text, "hello");
     assert!(server.requests()[1].starts_with("POST /v2/chat?x=1 HTTP/1.1\r\n"));
     let rounds = (0..4).map(|_| to("/v1/chat/completions", "308 There")).collect();
-    let server = Server::start(rounds).await;
-    assert_eq!(trouble(ask(&*openai(&server)).await), Trouble::NoSuchModel);
+    let server = CannedServer::start(rounds).await;
+    assert_eq!(error_kind(ask(&*openai(&server)).await), ModelErrorKind::NoSuchModel);
 }
 
 #[tokio::test]
 async fn a_redirect_to_elsewhere_is_not_followed() {
-    let other = Server::saying("200 OK", EVENTS, HELLO).await;
+    let other = CannedServer::with_body("200 OK", EVENTS, HELLO).await;
     for (place, status) in [
         (format!("{}/v1?token=hidden", other.url), "307 There"),
         ("https://127.0.0.1/v1".to_owned(), "308 There"),
@@ -211,9 +234,9 @@ async fn a_redirect_to_elsewhere_is_not_followed() {
         (String::new(), "301 Moved"),
     ] {
         let bytes = format!("HTTP/1.1 {status}\r\nLocation: {place}\r\nContent-Length: 0\r\n\r\n").into_bytes();
-        let server = Server::start(vec![Reply { bytes, then: Then::Close }]).await;
+        let server = CannedServer::start(vec![CannedReply { bytes, after: AfterReply::Close }]).await;
         let error = ask(&*openai(&server)).await.unwrap_err();
-        assert_eq!(error.trouble, Trouble::NoSuchModel, "{error}");
+        assert_eq!(error.kind, ModelErrorKind::NoSuchModel, "{error}");
         assert!(!error.message.contains("hidden"), "{error}");
     }
     assert!(other.requests().is_empty());
@@ -222,9 +245,9 @@ async fn a_redirect_to_elsewhere_is_not_followed() {
 #[tokio::test]
 async fn packed_contents_are_refused() {
     let bytes = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n\x1f\x8b\x08".to_vec();
-    let server = Server::start(vec![Reply { bytes, then: Then::Close }]).await;
+    let server = CannedServer::start(vec![CannedReply { bytes, after: AfterReply::Close }]).await;
     let error = ask(&*openai(&server)).await.unwrap_err();
-    expect!["Garbled: POST http://server/v1/chat/completions: answered with `gzip` contents, though plain ones were asked for"].assert_eq(&plain(&server, &error));
+    expect!["Garbled: POST http://server/v1/chat/completions: answered with `gzip` contents, though plain ones were asked for"].assert_eq(&error_text(&server, &error));
     assert!(server.requests()[0].contains("accept-encoding: identity\r\n"));
 }
 
@@ -233,8 +256,8 @@ async fn an_endless_answer_is_given_up() {
     let text = format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{}\"}}}}]}}\n\n", "x".repeat(10_000));
     for part in [&text, ": x", "{ "] {
         let body = part.repeat(17 * 1024 * 1024 / part.len());
-        let server = Server::saying("200 OK", EVENTS, body.as_bytes()).await;
-        assert_eq!(trouble(ask(&*openai(&server)).await), Trouble::Garbled);
+        let server = CannedServer::with_body("200 OK", EVENTS, body.as_bytes()).await;
+        assert_eq!(error_kind(ask(&*openai(&server)).await), ModelErrorKind::Garbled);
     }
 }
 
@@ -242,25 +265,26 @@ async fn an_endless_answer_is_given_up() {
 async fn a_dropped_answer_closes_the_connection() {
     let begun = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {\"choices\":[{\"delta\":{\"content\":\"hel\"}}]}\n\n";
     for bytes in ["", begun] {
-        let mut server = Server::start(vec![Reply { bytes: bytes.as_bytes().to_vec(), then: Then::Hold }]).await;
+        let mut server =
+            CannedServer::start(vec![CannedReply { bytes: bytes.as_bytes().to_vec(), after: AfterReply::Hold }]).await;
         let model = openai(&server);
         let (messages, tools) = (history(), tools());
-        let mut ignore = |_: crate::model::Part<'_>| {};
-        let answer = model.answer(question(&messages, &tools), &mut ignore);
+        let mut ignore = |_: crate::model::ResponsePart<'_>| {};
+        let answer = model.respond(model_request(&messages, &tools), &mut ignore);
         let cancelled = tokio::time::timeout(Duration::from_millis(50), answer).await;
         assert!(cancelled.is_err());
-        tokio::time::timeout(Duration::from_secs(5), server.left.recv()).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(5), server.disconnected.recv()).await.unwrap().unwrap();
     }
 }
 
 #[tokio::test]
 async fn a_connection_is_kept_and_a_dead_one_replaced() {
-    let server = Server::start(vec![
-        reply("200 OK", JSON, WHOLE, Then::Next),
-        reply("200 OK", EVENTS, HELLO, Then::Next),
+    let server = CannedServer::start(vec![
+        reply("200 OK", JSON, WHOLE, AfterReply::Next),
+        reply("200 OK", EVENTS, HELLO, AfterReply::Next),
         // It says good-bye without a word, as servers do to what was idle.
-        Reply { bytes: Vec::new(), then: Then::Close },
-        reply("200 OK", JSON, WHOLE, Then::Close),
+        CannedReply { bytes: Vec::new(), after: AfterReply::Close },
+        reply("200 OK", JSON, WHOLE, AfterReply::Close),
     ])
     .await;
     let model = openai(&server);
@@ -271,14 +295,14 @@ async fn a_connection_is_kept_and_a_dead_one_replaced() {
 }
 
 #[tokio::test]
-async fn what_is_no_address_is_told_before_anything_is_sent() {
+async fn an_invalid_base_url_is_reported_before_sending() {
     for url in ["", "localhost:8080", "ftp://host/v1", "http://", "http://me:secretword@host/v1", "/v1", "http://a b"] {
-        let error = open(provider(Kind::OpenAi, url)).unwrap_err();
-        assert_eq!(error.trouble, Trouble::BadRequest, "{url}");
+        let error = open(provider(ProviderProtocol::OpenAi, url)).unwrap_err();
+        assert_eq!(error.kind, ModelErrorKind::BadRequest, "{url}");
         assert!(!error.message.contains("secretword"), "{error}");
     }
-    let mut wrong = provider(Kind::OpenAi, "http://localhost/v1");
-    wrong.key = Some(Secret::new("sk-with\nnewline"));
+    let mut wrong = provider(ProviderProtocol::OpenAi, "http://localhost/v1");
+    wrong.key = Some(SecretString::new("sk-with\nnewline"));
     let error = open(wrong).unwrap_err();
     assert!(!error.message.contains("newline") && error.message.contains("authorization"), "{error}");
 }
@@ -286,9 +310,9 @@ async fn what_is_no_address_is_told_before_anything_is_sent() {
 #[tokio::test]
 async fn headers_that_a_person_adds_are_sent_and_not_told() {
     let body = br#"{"error":{"message":"unknown tenant t-123456"}}"#;
-    let server = Server::saying("403 No", JSON, body).await;
-    let mut provider = provider(Kind::OpenAi, &server.url);
-    provider.headers = vec![("X-Tenant".to_owned(), Secret::new("t-123456"))];
+    let server = CannedServer::with_body("403 No", JSON, body).await;
+    let mut provider = provider(ProviderProtocol::OpenAi, &server.url);
+    provider.headers = vec![("X-Tenant".to_owned(), SecretString::new("t-123456"))];
     let error = ask(&*open(provider).unwrap()).await.unwrap_err();
     assert!(error.message.contains("unknown tenant [key]"), "{error}");
     assert!(server.requests()[0].contains("x-tenant: t-123456\r\n"));
@@ -301,7 +325,7 @@ async fn a_key_that_was_cut_is_not_told_either() {
         for (status, body) in
             [("200 OK", page.clone()), ("500 Oops", page.clone()), ("400 No", format!(r#"{{"error":"{page}"}}"#))]
         {
-            let server = Server::saying(status, JSON, body.as_bytes()).await;
+            let server = CannedServer::with_body(status, JSON, body.as_bytes()).await;
             let error = ask(&*openai(&server)).await.unwrap_err();
             assert!(!error.message.contains(&KEY[..8]), "{error}");
         }
@@ -310,7 +334,7 @@ async fn a_key_that_was_cut_is_not_told_either() {
 
 #[test]
 fn a_key_of_any_form_is_hidden() {
-    let hidden = |key: &str, text: &str| Secret::new(key).hidden_in(text.to_owned());
+    let hidden = |key: &str, text: &str| SecretString::new(key).redact_from(text.to_owned());
     assert_eq!(hidden("sk-0123456789", "a sk-0123456789, sk-01234567 and sk-0123"), "a [key], [key] and sk-0123");
     assert_eq!(hidden("[key]", "a [key] b"), "a [key] b");
     assert_eq!(hidden("schlüssel-ä", "schlüssel-ö schlüssel-ä"), "[key]ö [key]");
@@ -321,7 +345,7 @@ fn a_key_of_any_form_is_hidden() {
 
 #[tokio::test]
 async fn debug_text_has_no_key() {
-    for kind in [Kind::OpenAi, Kind::Anthropic] {
+    for kind in [ProviderProtocol::OpenAi, ProviderProtocol::Anthropic] {
         let text = format!("{:?}", open(provider(kind, "http://localhost/v1")).unwrap());
         assert!(text.contains("tiny") && !text.contains(KEY), "{text}");
     }

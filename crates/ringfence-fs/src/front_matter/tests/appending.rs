@@ -518,7 +518,7 @@ fn decisions_are_always_appended() {
 }
 
 #[test]
-fn what_is_there_already_is_not_touched() {
+fn items_already_present_are_not_touched() {
     let lists = "stepsCompleted: [ a,'b' ]\nartifacts:\n- \"c\"\nvariables: {n: 0x10, t: yes, e: }";
     let block = format!("{lists}\ncurrentNodeId: 'd' # c\nupdatedAt: 2024-01-02");
     for asked in [

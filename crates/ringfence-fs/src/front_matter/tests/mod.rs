@@ -3,19 +3,19 @@
 mod appending;
 mod random;
 mod reading;
-mod scribe;
 mod setting;
+mod yaml_writer;
 
 use expect_test::Expect;
 use serde_json::{Value, json};
 
-use super::{FrontMatterError, Update, apply};
+use super::{FrontMatterError, FrontMatterUpdate, apply};
 
 /// An update as the tool would get it.
-fn update(json: &Value) -> Update {
+fn update(json: &Value) -> FrontMatterUpdate {
     let texts = |key: &str| json.get(key).map_or_else(Vec::new, |list| serde_json::from_value(list.clone()).unwrap());
     let text = |key: &str| json.get(key).map(|text| text.as_str().unwrap().to_owned());
-    Update {
+    FrontMatterUpdate {
         steps_completed_append: texts("stepsCompleted"),
         artifacts_append: texts("artifacts"),
         variables_set: json.get("variables").map_or_else(Default::default, |set| set.as_object().unwrap().clone()),

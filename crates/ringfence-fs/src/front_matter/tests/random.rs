@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Map, Value, json};
 
-use super::super::{FrontMatter, Update, apply};
-use super::scribe::Scribe;
+use super::super::{FrontMatter, FrontMatterUpdate, apply};
 use super::update;
+use super::yaml_writer::YamlWriter;
 
 /// What front matter is made of.
 #[rustfmt::skip]
@@ -83,7 +83,7 @@ fn front_matter() -> BoxedStrategy<Map<String, Value>> {
     ])
 }
 
-fn asked() -> BoxedStrategy<Map<String, Value>> {
+fn any_update() -> BoxedStrategy<Map<String, Value>> {
     some_of(vec![
         ("stepsCompleted", list().boxed()),
         ("artifacts", list().boxed()),
@@ -122,12 +122,12 @@ fn expected(mut json: Map<String, Value>, asked: &Map<String, Value>) -> Map<Str
     json
 }
 
-fn without_log(update: &Update) -> Update {
-    Update { decision_log_append: Vec::new(), ..update.clone() }
+fn without_log(update: &FrontMatterUpdate) -> FrontMatterUpdate {
+    FrontMatterUpdate { decision_log_append: Vec::new(), ..update.clone() }
 }
 
 /// Whatever the text: an update works or is refused, keeps the body, and says what it should.
-fn check_any(text: &str, update: &Update) {
+fn check_any(text: &str, update: &FrontMatterUpdate) {
     let Ok(front) = FrontMatter::read(text) else { return };
     let Ok(updated) = apply(text, update) else { return };
     assert_eq!(FrontMatter::read(&updated).unwrap().body(), front.body());
@@ -138,13 +138,13 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_was_written_is_read_and_updated_and_nothing_else_changes(
+    fn any_front_matter_is_read_and_updated_and_nothing_else_changes(
         json in front_matter(),
-        asked in asked(),
+        asked in any_update(),
         choices in vec(any::<u8>(), 0..200),
         body in ".{0,20}(\n---\n)?",
     ) {
-        let mut scribe = Scribe::new(choices);
+        let mut scribe = YamlWriter::new(choices);
         let pieces = scribe.write(&json);
         let text = format!("---\n{}---\n{body}", pieces.concat());
         let front = FrontMatter::read(&text).unwrap();
@@ -168,8 +168,8 @@ proptest! {
     }
 
     #[test]
-    fn line_ends_make_no_difference(json in front_matter(), asked in asked(), choices in vec(any::<u8>(), 0..200)) {
-        let text = format!("---\n{}---\nbody\n", Scribe::new(choices).write(&json).concat());
+    fn line_ends_make_no_difference(json in front_matter(), asked in any_update(), choices in vec(any::<u8>(), 0..200)) {
+        let text = format!("---\n{}---\nbody\n", YamlWriter::new(choices).write(&json).concat());
         let update = update(&Value::Object(asked));
         let with_returns = apply(&text.replace('\n', "\r\n"), &update).unwrap();
         prop_assert_eq!(with_returns, apply(&text, &update).unwrap().replace('\n', "\r\n"));
@@ -178,11 +178,11 @@ proptest! {
     #[test]
     fn any_damage_is_survived(
         json in front_matter(),
-        asked in asked(),
+        asked in any_update(),
         choices in vec(any::<u8>(), 0..200),
         damage in vec((any::<Index>(), select(MARKS), 0..3u8), 1..6),
     ) {
-        let mut bytes = Scribe::new(choices).write(&json).concat().into_bytes();
+        let mut bytes = YamlWriter::new(choices).write(&json).concat().into_bytes();
         for (at, byte, how) in damage {
             let at = at.index(bytes.len() + 1);
             match how {
@@ -198,13 +198,13 @@ proptest! {
     #[test]
     fn any_words_and_marks_are_survived(
         words in vec(select(WORDS), 0..24),
-        asked in asked(),
+        asked in any_update(),
     ) {
         check_any(&format!("---\n{}\n---\nbody", words.concat()), &update(&Value::Object(asked)));
     }
 
     #[test]
-    fn any_text_is_survived(text in any::<String>(), asked in asked()) {
+    fn any_text_is_survived(text in any::<String>(), asked in any_update()) {
         let update = update(&Value::Object(asked));
         check_any(&text, &update);
         check_any(&format!("---\n{text}\n---\n{text}"), &update);

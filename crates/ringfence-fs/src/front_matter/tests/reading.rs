@@ -42,7 +42,7 @@ fn the_first_line_opens_and_the_next_mark_closes() {
 }
 
 #[test]
-fn without_the_marks_there_is_no_front_matter() {
+fn a_file_without_marks_has_no_front_matter() {
     check("", expect!["there is no front matter: the first line must be exactly `---`"]);
     check("---", expect!["there is no front matter: the first line must be exactly `---`"]);
     check("body\n", expect!["there is no front matter: the first line must be exactly `---`"]);
@@ -245,7 +245,7 @@ fn characters_that_nobody_sees_are_refused() {
 }
 
 #[test]
-fn what_does_not_parse_is_refused_by_its_line_and_not_by_its_contents() {
+fn a_parse_error_names_the_line_and_not_its_contents() {
     check_block("a: 1\nb: [secret", expect!["line 3: unclosed bracket '['"]);
     check_block(
         "a: 1\nb: secret: x",
@@ -273,7 +273,7 @@ fn what_does_not_parse_is_refused_by_its_line_and_not_by_its_contents() {
 }
 
 #[test]
-fn what_would_cost_too_much_is_refused() {
+fn front_matter_past_a_limit_is_refused() {
     let nested = |depth: usize| format!("a: {}x{}", "[".repeat(depth), "]".repeat(depth));
     let deep_map = |depth: usize| (0..depth).map(|level| format!("{}a:\n", " ".repeat(level))).collect::<String>();
     let items = |count: usize| format!("a:\n{}", "- x\n".repeat(count));
@@ -332,7 +332,7 @@ fn what_would_cost_too_much_is_refused() {
 }
 
 #[test]
-fn what_is_within_the_limits_is_read() {
+fn front_matter_within_the_limits_is_read() {
     let nested = format!("---\na: {}x{}\n---\n", "[".repeat(62), "]".repeat(62));
     let items = format!("---\na:\n{}---\n", "- x\n".repeat(9_990));
     let text = format!("---\na: {}\n---\n", "x".repeat(65_532));

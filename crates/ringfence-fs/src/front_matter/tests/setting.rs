@@ -116,7 +116,7 @@ fn a_scalar_is_replaced_in_place() {
 }
 
 #[test]
-fn what_is_not_asked_for_keeps_its_bytes() {
+fn keys_outside_the_update_keep_their_bytes() {
     let lines = [
         "n: [18446744073709551616, 1e999, .inf, 0o17, 017, 0x1F, 1_000, 1.50]",
         "d: 2024-01-02   # c",
@@ -437,7 +437,7 @@ fn nothing_in_a_value_closes_the_block_or_adds_a_key() {
 }
 
 #[test]
-fn what_cannot_take_the_update_is_named() {
+fn a_key_that_cannot_be_updated_is_named() {
     check(
         "x: &x [a]\nstepsCompleted: *x",
         steps(),

@@ -9,7 +9,7 @@ use ringfence_kernel::ErrorKind::{
 use serde_json::json;
 
 use super::{case, check};
-use crate::world::{Setup, World};
+use crate::fixture::{FsFixture, FsFixtureConfig};
 
 const MIB: usize = 1 << 20;
 
@@ -17,7 +17,7 @@ const MIB: usize = 1 << 20;
 const SHA: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
 #[test]
-fn content_that_is_no_string_is_refused() {
+fn non_string_content_is_refused() {
     check(|| {
         let mut standard = case("standard").file("f", "old");
         let mut miniclaw = case("miniclaw").miniclaw().file("f", "old");
@@ -40,7 +40,7 @@ fn content_that_is_no_string_is_refused() {
         }
         standard = standard
             .fails("write_file", json!({"path": "f", "content": "x", "encoding": "utf-16"}), InvalidArgs)
-            .works("write_file", json!({"path": "f", "content": "AP8=", "encoding": "base64"}), |world, _| {
+            .succeeds("write_file", json!({"path": "f", "content": "AP8=", "encoding": "base64"}), |world, _| {
                 assert_eq!(std::fs::read(world.root.join("f")).unwrap(), b"\0\xff");
             });
         vec![standard, miniclaw]
@@ -51,7 +51,7 @@ fn content_that_is_no_string_is_refused() {
 fn directories_are_made_where_asked_and_not_left_behind_by_a_change_that_fails() {
     check(|| {
         vec![
-            case("asked").works(
+            case("asked").succeeds(
                 "write_file",
                 json!({"path": "a/b/c/f", "content": "x", "createDirs": true}),
                 |world, _| {
@@ -67,8 +67,8 @@ fn directories_are_made_where_asked_and_not_left_behind_by_a_change_that_fails()
                 .fails("move_file", json!({"from": "other.txt", "to": "a/f"}), NotFound),
             case("miniclaw always makes them")
                 .miniclaw()
-                .says("write_file", json!({"path": "a/b/f", "content": "x"}), "ok: wrote 1 bytes to a/b/f")
-                .says(
+                .replies("write_file", json!({"path": "a/b/f", "content": "x"}), "ok: wrote 1 bytes to a/b/f")
+                .replies(
                     "append_file",
                     json!({"path": "c/d/f", "content": "x"}),
                     "ok: appended 1 bytes to c/d/f (size=1)",
@@ -138,11 +138,11 @@ fn nothing_grows_past_its_limit() {
             case("a file that is appended to again and again")
                 .set(|setup| setup.limits.appended_file_bytes = 10)
                 .file("f", "12345")
-                .works("append_file", json!({"path": "f", "content": "67890"}), |_, value| {
+                .succeeds("append_file", json!({"path": "f", "content": "67890"}), |_, value| {
                     assert_eq!(value["size"], 10)
                 })
                 .fails("append_file", json!({"path": "f", "content": "x"}), WriteLimit)
-                .works("append_file", json!({"path": "f", "content": ""}), |_, value| assert_eq!(value["size"], 10)),
+                .succeeds("append_file", json!({"path": "f", "content": ""}), |_, value| assert_eq!(value["size"], 10)),
             case("an edit that blows up")
                 .file("f", "x".repeat(100_000))
                 .fails_on(
@@ -176,13 +176,13 @@ fn an_append_adds_exactly_what_it_is_given() {
         vec![
             case("no newline is made up")
                 .file("f", "no newline")
-                .works("append_file", json!({"path": "f", "content": "x"}), |world, _| {
+                .succeeds("append_file", json!({"path": "f", "content": "x"}), |world, _| {
                     assert_eq!(world.read("f"), "no newlinex");
                 })
-                .works("append_file", json!({"path": "f", "content": "\r\n\u{feff}"}), |world, value| {
+                .succeeds("append_file", json!({"path": "f", "content": "\r\n\u{feff}"}), |world, value| {
                     assert_eq!((world.read("f").as_str(), &value["size"]), ("no newlinex\r\n\u{feff}", &json!(16)));
                 }),
-            case("also after bytes that are no text").given(|world| world.write("f", b"\xff\0")).works(
+            case("also after bytes that are no text").given(|world| world.write("f", b"\xff\0")).succeeds(
                 "append_file",
                 json!({"path": "f", "content": "x"}),
                 |world, _| {
@@ -207,7 +207,7 @@ fn an_edit_matches_exactly_and_says_why_it_did_not() {
                 .fails("edit_file", json!({"path": "f", "oldText": "a"}), InvalidArgs)
                 .fails("edit_file", json!({"path": "f"}), InvalidArgs)
                 .fails("edit_file", json!({"path": "f", "oldText": "a", "newText": "b", "edits": []}), InvalidArgs),
-            case("nor in miniclaw").miniclaw().file("f", "abc").complains(
+            case("nor in miniclaw").miniclaw().file("f", "abc").fails_with_text(
                 "edit_file",
                 json!({"path": "f", "old_text": "", "new_text": "x"}),
                 InvalidArgs,
@@ -228,21 +228,21 @@ fn an_edit_matches_exactly_and_says_why_it_did_not() {
             case("line ends are not guessed")
                 .file("f", "one\r\ntwo\r\n")
                 .fails_saying("edit_file", edit("one\ntwo", "x"), EditNotFound, &["CRLF"])
-                .works("edit_file", edit("one\r\ntwo", "1\r\n2"), |world, _| assert_eq!(world.read("f"), "1\r\n2\r\n")),
+                .succeeds("edit_file", edit("one\r\ntwo", "1\r\n2"), |world, _| assert_eq!(world.read("f"), "1\r\n2\r\n")),
             case("letters with accents are not guessed")
                 .file("f", "cafe\u{301}\n")
                 .fails_saying("edit_file", edit("caf\u{e9}", "x"), EditNotFound, &["accents"]),
             case("more than one match is not guessed")
                 .file("f", "x\ny\nx\n")
                 .fails_saying("edit_file", edit("x", "z"), AmbiguousEdit, &["2 matches", "1, 3"])
-                .works("edit_file", json!({"path": "f", "oldText": "x", "newText": "z", "replaceAll": true}), |world, value| {
+                .succeeds("edit_file", json!({"path": "f", "oldText": "x", "newText": "z", "replaceAll": true}), |world, value| {
                     assert_eq!((world.read("f").as_str(), &value["replaced"]), ("z\ny\nz\n", &json!(2)));
                 }),
             case("nor in miniclaw")
                 .miniclaw()
                 .file("f", "x\ny\nx\n")
                 .fails("edit_file", json!({"path": "f", "old_text": "x", "new_text": "z"}), AmbiguousEdit)
-                .says(
+                .replies(
                     "edit_file",
                     json!({"path": "f", "old_text": "x", "new_text": "z", "replace_all": true}),
                     "ok: replaced 2 match(es) in f",
@@ -250,10 +250,10 @@ fn an_edit_matches_exactly_and_says_why_it_did_not() {
             case("matches that overlap are two")
                 .file("f", "aaa")
                 .fails("edit_file", edit("aa", "b"), AmbiguousEdit)
-                .works("edit_file", json!({"path": "f", "oldText": "aa", "newText": "b", "replaceAll": true}), |world, _| {
+                .succeeds("edit_file", json!({"path": "f", "oldText": "aa", "newText": "b", "replaceAll": true}), |world, _| {
                     assert_eq!(world.read("f"), "ba");
                 }),
-            case("and one in miniclaw, which counts them apart").miniclaw().file("f", "aaa").says(
+            case("and one in miniclaw, which counts them apart").miniclaw().file("f", "aaa").replies(
                 "edit_file",
                 json!({"path": "f", "old_text": "aa", "new_text": "b"}),
                 "ok: replaced 1 match(es) in f",
@@ -265,7 +265,7 @@ fn an_edit_matches_exactly_and_says_why_it_did_not() {
                     json!({"path": "f", "edits": [{"oldText": "one", "newText": "1"}, {"oldText": "three", "newText": "3"}]}),
                     EditNotFound,
                 )
-                .works(
+                .succeeds(
                     "edit_file",
                     json!({"path": "f", "edits": [{"oldText": "one", "newText": "1"}, {"oldText": "1 two", "newText": "3"}]}),
                     |world, _| assert_eq!(world.read("f"), "3"),
@@ -309,12 +309,12 @@ fn a_change_of_something_else_than_was_read_is_a_conflict() {
                 .fails("write_file", json!({"path": "new", "content": "x", "ifMatchSha256": other}), Conflict),
             case("in either letter case")
                 .file("f", "abc")
-                .works(
+                .succeeds(
                     "edit_file",
                     json!({"path": "f", "oldText": "a", "newText": "a", "ifMatchSha256": SHA}),
                     |_, _| (),
                 )
-                .works(
+                .succeeds(
                     "write_file",
                     json!({"path": "f", "content": "x", "ifMatchSha256": SHA.to_uppercase()}),
                     |world, _| {
@@ -326,9 +326,9 @@ fn a_change_of_something_else_than_was_read_is_a_conflict() {
 }
 
 #[test]
-fn of_many_who_change_the_same_version_exactly_one_succeeds() {
-    for backend in [ringfence_fs::Backend::Best, ringfence_fs::Backend::CapStd] {
-        let world = Arc::new(World::with(Setup::default().on(backend)));
+fn one_of_many_changes_to_the_same_version_succeeds() {
+    for backend in [ringfence_fs::ResolverBackend::Best, ringfence_fs::ResolverBackend::CapStd] {
+        let world = Arc::new(FsFixture::with(FsFixtureConfig::default().on(backend)));
         for round in 0..5 {
             world.write("f", "abc");
             let together = Arc::new(std::sync::Barrier::new(6));

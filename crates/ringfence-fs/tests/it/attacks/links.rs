@@ -8,24 +8,24 @@ use ringfence_kernel::ErrorKind::{
 };
 use serde_json::json;
 
-use super::every::Use;
-use super::{Case, case, check};
-use crate::world::World;
+use super::operations::PathUse;
+use super::{FsAttackCase, case, check};
+use crate::fixture::FsFixture;
 
 /// A workspace with `other.txt` and some directories.
-fn plain(name: impl Into<String>) -> Case {
+fn plain(name: impl Into<String>) -> FsAttackCase {
     case(name).file("other.txt", "other").file("d/e/f", "deep").file("d/f", "shallow")
 }
 
 /// What happens at a link as the last name that leads to no file. It is removed, moved and described itself.
-fn at_link(to_read: ErrorKind, to_list: ErrorKind, to_write: ErrorKind) -> impl Fn(Use) -> Option<ErrorKind> {
+fn at_link(to_read: ErrorKind, to_list: ErrorKind, to_write: ErrorKind) -> impl Fn(PathUse) -> Option<ErrorKind> {
     move |usage| match usage {
-        Use::Read => Some(to_read),
-        Use::List => Some(to_list),
-        Use::Write | Use::Edit => Some(to_write),
-        Use::MoveTo { overwrite: true } => Some(WrongType),
-        Use::MoveTo { overwrite: false } | Use::MakeDirectory => Some(AlreadyExists),
-        Use::Describe | Use::Delete | Use::MoveAway => None,
+        PathUse::Read => Some(to_read),
+        PathUse::List => Some(to_list),
+        PathUse::Write | PathUse::Edit => Some(to_write),
+        PathUse::MoveTo { overwrite: true } => Some(WrongType),
+        PathUse::MoveTo { overwrite: false } | PathUse::MakeDirectory => Some(AlreadyExists),
+        PathUse::Describe | PathUse::Delete | PathUse::MoveAway => None,
     }
 }
 
@@ -53,30 +53,34 @@ fn a_link_that_leads_out_is_not_followed() {
         let mut cases = Vec::new();
         for (name, target) in OUT {
             let judge = at_link(OutsideWorkspace, OutsideWorkspace, OutsideWorkspace);
-            cases.push(plain(name).link("l", target).every("l", &judge));
-            cases.push(plain(format!("{name}, in miniclaw")).miniclaw().link("l", target).every("l", &judge));
+            cases.push(plain(name).link("l", target).refuses_every_operation("l", &judge));
+            cases.push(
+                plain(format!("{name}, in miniclaw")).miniclaw().link("l", target).refuses_every_operation("l", &judge),
+            );
             for below in ["l/secret", "l/new", "l/a/b"] {
                 let name = format!("{name}, with {below}");
-                cases.push(plain(&name).link("l", target).every(below, |_| Some(OutsideWorkspace)));
+                cases.push(plain(&name).link("l", target).refuses_every_operation(below, |_| Some(OutsideWorkspace)));
                 let name = format!("{name}, in miniclaw");
-                cases.push(plain(name).miniclaw().link("l", target).every(below, |_| Some(OutsideWorkspace)));
+                cases.push(
+                    plain(name).miniclaw().link("l", target).refuses_every_operation(below, |_| Some(OutsideWorkspace)),
+                );
             }
             cases.push(
                 plain(format!("{name}, through another link"))
                     .link("l", target)
                     .given(|world| symlink("../l", world.root.join("d/l")).unwrap())
-                    .every("d/l", &judge),
+                    .refuses_every_operation("d/l", &judge),
             );
             cases.push(
                 plain(format!("{name}, itself"))
                     .link("l", target)
-                    .works("get_file_info", json!({"path": "l"}), |_, value| {
+                    .succeeds("get_file_info", json!({"path": "l"}), |_, value| {
                         assert_eq!((&value["type"], &value["sha256"]), (&json!("symlink"), &json!(null)));
                     })
-                    .works("move_file", json!({"from": "l", "to": "d/m"}), |world, _| {
+                    .succeeds("move_file", json!({"from": "l", "to": "d/m"}), |world, _| {
                         assert!(world.root.join("d/m").is_symlink());
                     })
-                    .works("delete_file", json!({"path": "d/m", "recursive": true}), |world, value| {
+                    .succeeds("delete_file", json!({"path": "d/m", "recursive": true}), |world, value| {
                         assert!(!world.root.join("d/m").is_symlink());
                         assert_eq!(value["count"], 1);
                     }),
@@ -104,44 +108,44 @@ fn a_link_inside_is_read_and_written_through() {
         vec![
             plain("to a file")
                 .link("l", "d/f")
-                .works("read_file", json!({"path": "l"}), |_, value| assert_eq!(value["content"], "shallow"))
-                .every("l", |usage| match usage {
-                    Use::Read | Use::Write | Use::Edit => None,
+                .succeeds("read_file", json!({"path": "l"}), |_, value| assert_eq!(value["content"], "shallow"))
+                .refuses_every_operation("l", |usage| match usage {
+                    PathUse::Read | PathUse::Write | PathUse::Edit => None,
                     other => at_link(NotFound, WrongType, WrongType)(other),
                 })
-                .works("copy_file", json!({"from": "l", "to": "copy"}), |world, _| {
+                .succeeds("copy_file", json!({"from": "l", "to": "copy"}), |world, _| {
                     assert!(!world.root.join("copy").is_symlink());
                     assert_eq!(world.read("copy"), "shallow");
                 })
-                .works("delete_file", json!({"path": "l"}), |world, _| assert_eq!(world.read("d/f"), "shallow")),
+                .succeeds("delete_file", json!({"path": "l"}), |world, _| assert_eq!(world.read("d/f"), "shallow")),
             plain("to a directory, as a parent")
                 .link("l", "d/e")
-                .works("read_file", json!({"path": "l/f"}), |_, value| assert_eq!(value["content"], "deep"))
-                .works("write_file", json!({"path": "l/f", "content": "new"}), |world, _| {
+                .succeeds("read_file", json!({"path": "l/f"}), |_, value| assert_eq!(value["content"], "deep"))
+                .succeeds("write_file", json!({"path": "l/f", "content": "new"}), |world, _| {
                     assert_eq!(world.read("d/e/f"), "new");
                 })
-                .works("write_file", json!({"path": "l/a/b", "content": "new", "createDirs": true}), |world, _| {
+                .succeeds("write_file", json!({"path": "l/a/b", "content": "new", "createDirs": true}), |world, _| {
                     assert_eq!(world.read("d/e/a/b"), "new");
                 })
-                .works("list_directory", json!({"path": "l"}), |_, value| {
+                .succeeds("list_directory", json!({"path": "l"}), |_, value| {
                     assert_eq!(value["entries"].as_array().unwrap().len(), 2);
                 })
                 .fails("delete_file", json!({"path": "l/", "recursive": true}), WrongType)
-                .works("delete_file", json!({"path": "l", "recursive": true}), |world, value| {
+                .succeeds("delete_file", json!({"path": "l", "recursive": true}), |world, value| {
                     assert_eq!((value["count"].as_u64(), world.read("d/e/f").as_str()), (Some(1), "new"));
                 }),
             plain("in miniclaw")
                 .miniclaw()
                 .link("l", "d/f")
-                .says("read_file", json!({"path": "l"}), "ok: read 7 bytes from l\nshallow")
-                .says(
+                .replies("read_file", json!({"path": "l"}), "ok: read 7 bytes from l\nshallow")
+                .replies(
                     "list_dir",
                     json!({}),
                     "ok: listed 3 entries in .\n- d\tdir\t0\n- l\tfile\t3\n- other.txt\tfile\t5",
                 )
-                .says("write_file", json!({"path": "l", "content": "x"}), "ok: wrote 1 bytes to l")
-                .says("append_file", json!({"path": "l", "content": "y"}), "ok: appended 1 bytes to l (size=2)")
-                .says(
+                .replies("write_file", json!({"path": "l", "content": "x"}), "ok: wrote 1 bytes to l")
+                .replies("append_file", json!({"path": "l", "content": "y"}), "ok: appended 1 bytes to l (size=2)")
+                .replies(
                     "edit_file",
                     json!({"path": "l", "old_text": "xy", "new_text": "z"}),
                     "ok: replaced 1 match(es) in l",
@@ -155,9 +159,9 @@ fn a_link_inside_is_read_and_written_through() {
 }
 
 #[test]
-fn what_is_written_through_a_link_is_a_change_of_the_file() {
+fn a_write_through_a_link_changes_the_target_file() {
     check(|| {
-        let stays = |world: &World, content: &str| {
+        let stays = |world: &FsFixture, content: &str| {
             assert!(world.root.join("d/l").is_symlink());
             assert_eq!(world.read("other.txt"), content);
         };
@@ -169,23 +173,23 @@ fn what_is_written_through_a_link_is_a_change_of_the_file() {
         let create = "--- /dev/null\n+++ b/d/l\n@@ -0,0 +1 @@\n+new\n";
         vec![
             linked("written")
-                .works("write_file", json!({"path": "d/l", "content": "new"}), move |world, value| {
+                .succeeds("write_file", json!({"path": "d/l", "content": "new"}), move |world, value| {
                     stays(world, "new");
                     assert_eq!((&value["path"], &value["created"]), (&json!("d/l"), &json!(false)));
                 })
-                .works("undo", json!({}), move |world, value| {
+                .succeeds("undo", json!({}), move |world, value| {
                     stays(world, "other");
                     assert!(value.to_string().contains("other.txt"), "{value}");
                 }),
             linked("appended to")
-                .works("append_file", json!({"path": "d/l", "content": "!"}), move |world, _| stays(world, "other!"))
-                .works("undo", json!({}), move |world, _| stays(world, "other")),
-            linked("edited").works(
+                .succeeds("append_file", json!({"path": "d/l", "content": "!"}), move |world, _| stays(world, "other!"))
+                .succeeds("undo", json!({}), move |world, _| stays(world, "other")),
+            linked("edited").succeeds(
                 "edit_file",
                 json!({"path": "d/l", "oldText": "other", "newText": "new"}),
                 move |world, _| stays(world, "new"),
             ),
-            linked("patched").works(
+            linked("patched").succeeds(
                 "apply_patch",
                 json!({"path": "d/l", "patch": "@@\n-other\n+new\n"}),
                 move |world, _| {
@@ -193,8 +197,8 @@ fn what_is_written_through_a_link_is_a_change_of_the_file() {
                 },
             ),
             linked("patched with another")
-                .works("apply_patch", json!({"patch": both}), move |world, _| stays(world, "new\n")),
-            linked("copied to").works(
+                .succeeds("apply_patch", json!({"patch": both}), move |world, _| stays(world, "new\n")),
+            linked("copied to").succeeds(
                 "copy_file",
                 json!({"from": "d/f", "to": "d/l", "overwrite": true}),
                 move |world, _| stays(world, "shallow"),
@@ -242,11 +246,14 @@ fn a_link_to_nothing_is_said_to_be_one_and_nothing_comes_of_it() {
         let judge = at_link(NotFound, NotFound, WrongType);
         vec![
             plain("read").link("l", "nothing").fails_saying("read_file", json!({"path": "l"}), NotFound, words),
-            plain("each use").link("l", "nothing").every("l", &judge),
-            plain("each use, in miniclaw").miniclaw().link("l", "nothing").every("l", &judge),
-            plain("below a directory that is not there").link("l", "a/b/c").every("l", &judge),
-            plain("as a parent").link("l", "nothing").every("l/x", |_| Some(NotFound)),
-            plain("as a parent, in miniclaw").miniclaw().link("l", "nothing").every("l/x/y", |_| Some(NotFound)),
+            plain("each use").link("l", "nothing").refuses_every_operation("l", &judge),
+            plain("each use, in miniclaw").miniclaw().link("l", "nothing").refuses_every_operation("l", &judge),
+            plain("below a directory that is not there").link("l", "a/b/c").refuses_every_operation("l", &judge),
+            plain("as a parent").link("l", "nothing").refuses_every_operation("l/x", |_| Some(NotFound)),
+            plain("as a parent, in miniclaw")
+                .miniclaw()
+                .link("l", "nothing")
+                .refuses_every_operation("l/x/y", |_| Some(NotFound)),
         ]
     });
 }
@@ -254,7 +261,7 @@ fn a_link_to_nothing_is_said_to_be_one_and_nothing_comes_of_it() {
 #[test]
 fn a_walk_does_not_follow_links() {
     check(|| {
-        let there = |case: Case| {
+        let there = |case: FsAttackCase| {
             case.link("out", "../outside")
                 .link("absolute", "{HOST}/outside")
                 .link("self", ".")
@@ -266,7 +273,7 @@ fn a_walk_does_not_follow_links() {
         let entries = 4 + 6 + 1 + 1;
         vec![
             there(plain("list"))
-                .works(
+                .succeeds(
                     "list_directory",
                     json!({"path": ".", "recursive": true, "includeHidden": true}),
                     move |_, value| {
@@ -276,18 +283,18 @@ fn a_walk_does_not_follow_links() {
                         assert_eq!(links, 7);
                     },
                 )
-                .works("find_files", json!({"path": ".", "glob": "**"}), move |_, value| {
+                .succeeds("find_files", json!({"path": ".", "glob": "**"}), move |_, value| {
                     assert_eq!(value["scanned"], entries);
                 })
-                .works("find_files", json!({"path": ".", "glob": "secret"}), |_, value| {
+                .succeeds("find_files", json!({"path": ".", "glob": "secret"}), |_, value| {
                     assert_eq!(value["paths"], json!([]));
                 }),
             there(plain("delete"))
-                .works("delete_file", json!({"path": "d", "recursive": true}), |_, value| {
+                .succeeds("delete_file", json!({"path": "d", "recursive": true}), |_, value| {
                     assert_eq!(value["count"], 6);
                 })
                 .then(|world| assert_eq!(world.read("other.txt"), "other")),
-            there(plain("move")).works("move_file", json!({"from": "d", "to": "g"}), |world, _| {
+            there(plain("move")).succeeds("move_file", json!({"from": "d", "to": "g"}), |world, _| {
                 assert!(world.root.join("g/e/up").is_symlink());
             }),
         ]
@@ -298,8 +305,11 @@ fn a_walk_does_not_follow_links() {
 fn links_that_go_round_or_on_for_ever_are_refused() {
     check(|| {
         vec![
-            plain("round").link("l", "m").link("m", "l").every("l", at_link(InvalidPath, InvalidPath, WrongType)),
-            plain("round, as a parent").link("l", "l").every("l/x", |_| Some(InvalidPath)),
+            plain("round")
+                .link("l", "m")
+                .link("m", "l")
+                .refuses_every_operation("l", at_link(InvalidPath, InvalidPath, WrongType)),
+            plain("round, as a parent").link("l", "l").refuses_every_operation("l/x", |_| Some(InvalidPath)),
             plain("a chain of fifty")
                 .given(|world| {
                     for at in 0..50 {
@@ -308,39 +318,39 @@ fn links_that_go_round_or_on_for_ever_are_refused() {
                     }
                 })
                 .fails("read_file", json!({"path": "l0"}), InvalidPath)
-                .works("read_file", json!({"path": "l45"}), |_, value| assert_eq!(value["content"], "other")),
+                .succeeds("read_file", json!({"path": "l45"}), |_, value| assert_eq!(value["content"], "other")),
             plain("a target of the greatest length")
                 .given(|world| symlink("d/".repeat(2047), world.root.join("l")).unwrap())
                 .refused("read_file", json!({"path": "l"}), &[NotFound, InvalidPath])
                 .refused("read_file", json!({"path": "l/x"}), &[NotFound, InvalidPath])
                 .fails("write_file", json!({"path": "l", "content": "x"}), WrongType)
-                .works("get_file_info", json!({"path": "l"}), |_, value| assert_eq!(value["size"], 4094)),
+                .succeeds("get_file_info", json!({"path": "l"}), |_, value| assert_eq!(value["size"], 4094)),
             plain("a target with a name that is too long")
                 .given(|world| symlink("n".repeat(300), world.root.join("l")).unwrap())
                 .fails("read_file", json!({"path": "l"}), InvalidPath),
             plain("a target with a newline is shown with an escape")
                 .given(|world| symlink("a\nb", world.root.join("l")).unwrap())
-                .works("get_file_info", json!({"path": "l"}), |_, value| assert_eq!(value["target"], "a\\x0ab"))
+                .succeeds("get_file_info", json!({"path": "l"}), |_, value| assert_eq!(value["target"], "a\\x0ab"))
                 .fails("read_file", json!({"path": "l"}), NotFound),
         ]
     });
 }
 
 #[test]
-fn a_link_to_what_is_no_file_is_no_file() {
+fn a_link_to_a_non_file_is_not_a_file() {
     check(|| {
         vec![
             plain("to a pipe")
-                .given(|world| super::special::make_fifo(&world.root.join("pipe")))
+                .given(|world| super::special_files::make_fifo(&world.root.join("pipe")))
                 .link("l", "pipe")
-                .every("l", at_link(WrongType, WrongType, WrongType)),
+                .refuses_every_operation("l", at_link(WrongType, WrongType, WrongType)),
             plain("to a socket")
-                .given(|world| super::special::make_socket(&world.root.join("socket")))
+                .given(|world| super::special_files::make_socket(&world.root.join("socket")))
                 .link("l", "socket")
-                .every("l", at_link(WrongType, WrongType, WrongType)),
-            plain("to a directory")
-                .link("l", "d")
-                .every("l", |usage| at_link(WrongType, NotFound, WrongType)(usage).filter(|_| usage != Use::List)),
+                .refuses_every_operation("l", at_link(WrongType, WrongType, WrongType)),
+            plain("to a directory").link("l", "d").refuses_every_operation("l", |usage| {
+                at_link(WrongType, NotFound, WrongType)(usage).filter(|_| usage != PathUse::List)
+            }),
         ]
     });
 }
@@ -376,7 +386,7 @@ fn directories_are_not_made_through_a_link_that_leads_nowhere_or_out() {
 }
 
 /// A file with one name inside and one outside.
-fn shared(name: &str) -> Case {
+fn shared(name: &str) -> FsAttackCase {
     plain(name).given(|world| {
         std::fs::write(world.outside.join("shared"), "shared\n").unwrap();
         std::fs::hard_link(world.outside.join("shared"), world.root.join("f")).unwrap();
@@ -388,34 +398,34 @@ fn a_file_with_a_name_outside_is_replaced_and_never_changed() {
     check(|| {
         vec![
             shared("a read says that there are other names")
-                .works("read_file", json!({"path": "f"}), |_, value| assert_eq!(value["links"], 2))
-                .works("get_file_info", json!({"path": "f"}), |_, value| assert_eq!(value["links"], 2)),
-            shared("a write breaks the link").works(
+                .succeeds("read_file", json!({"path": "f"}), |_, value| assert_eq!(value["links"], 2))
+                .succeeds("get_file_info", json!({"path": "f"}), |_, value| assert_eq!(value["links"], 2)),
+            shared("a write breaks the link").succeeds(
                 "write_file",
                 json!({"path": "f", "content": "x"}),
                 |world, value| {
                     assert_eq!((world.read("f").as_str(), &value["linksBroken"]), ("x", &json!(1)));
                 },
             ),
-            shared("an append breaks the link").works(
+            shared("an append breaks the link").succeeds(
                 "append_file",
                 json!({"path": "f", "content": "x"}),
                 |world, value| {
                     assert_eq!((world.read("f").as_str(), &value["linksBroken"]), ("shared\nx", &json!(1)));
                 },
             ),
-            shared("an edit breaks the link").works(
+            shared("an edit breaks the link").succeeds(
                 "edit_file",
                 json!({"path": "f", "oldText": "shared", "newText": "x"}),
                 |world, value| assert_eq!((world.read("f").as_str(), &value["linksBroken"]), ("x\n", &json!(1))),
             ),
-            shared("a copy onto it breaks the link").works(
+            shared("a copy onto it breaks the link").succeeds(
                 "copy_file",
                 json!({"from": "other.txt", "to": "f", "overwrite": true}),
                 |world, _| assert_eq!(world.read("f"), "other"),
             ),
-            shared("a delete takes the name").works("delete_file", json!({"path": "f"}), |_, _| ()),
-            shared("in miniclaw too").miniclaw().says(
+            shared("a delete takes the name").succeeds("delete_file", json!({"path": "f"}), |_, _| ()),
+            shared("in miniclaw too").miniclaw().replies(
                 "append_file",
                 json!({"path": "f", "content": "x"}),
                 "ok: appended 1 bytes to f (size=8)",
@@ -433,7 +443,7 @@ fn two_names_of_one_file_are_told_apart() {
             })
         };
         vec![
-            twice("a move of one onto the other leaves one name").works(
+            twice("a move of one onto the other leaves one name").succeeds(
                 "move_file",
                 json!({"from": "other.txt", "to": "second", "overwrite": true}),
                 |world, _| {

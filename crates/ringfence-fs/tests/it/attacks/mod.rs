@@ -7,87 +7,87 @@
 //! Not here: races.
 
 mod content;
+mod directory_dump;
 mod edit;
-mod elsewhere;
-mod every;
-pub(crate) mod faults;
 mod links;
-mod mounted;
 mod mounts;
 mod move_delete;
+mod operations;
 mod patch;
 mod permissions;
 mod protocol;
-mod special;
+mod real_mounts;
+mod special_files;
 mod spelling;
-mod tree;
+mod subprocess;
+pub(crate) mod syscall_faults;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use ringfence_fs::{Backend, NameRule, Rights};
+use ringfence_fs::{MountAccess, NameRule, ResolverBackend};
 use ringfence_kernel::{Dialect, ErrorKind};
 use serde_json::Value;
 
-use crate::attacks::elsewhere::here;
-use crate::attacks::tree::{Times, Tree};
-use crate::world::{Answer, Setup, World};
+use crate::attacks::directory_dump::{DirectoryDump, TimeComparison};
+use crate::attacks::subprocess::is_child;
+use crate::fixture::{FixtureReply, FsFixture, FsFixtureConfig};
 
 /// A sentence, and the calls that show that it holds.
-pub(crate) struct Case {
+pub(crate) struct FsAttackCase {
     name: String,
-    setup: Setup,
-    given: Vec<Act>,
-    steps: Vec<Step>,
+    setup: FsFixtureConfig,
+    given: Vec<FixtureAction>,
+    steps: Vec<AttackStep>,
 }
 
 /// Something that is done to a world.
-type Act = Box<dyn Fn(&World)>;
+type FixtureAction = Box<dyn Fn(&FsFixture)>;
 
 /// A look at a world and at what a call returned.
-type Look = Box<dyn Fn(&World, &Value)>;
+type ResultCheck = Box<dyn Fn(&FsFixture, &Value)>;
 
-enum Step {
-    Call(Call),
+enum AttackStep {
+    Call(AttackCall),
     /// Looks at the world, or changes it from outside.
-    Then(Act),
+    Then(FixtureAction),
 }
 
-struct Call {
+struct AttackCall {
     tool: &'static str,
-    arguments: Arguments,
-    expected: Expected,
+    arguments: AttackArguments,
+    expected: AttackExpectation,
 }
 
 /// `{ROOT}` and `{HOST}` in arguments stand for where the workspace is, and what is around it.
-enum Arguments {
+enum AttackArguments {
     Text(String),
     /// Large ones are made when they are needed.
     Made(Box<dyn Fn() -> String>),
 }
 
-enum Expected {
+enum AttackExpectation {
     /// One of these kinds, and every one of these words in the reply.
     Error(Vec<ErrorKind>, Vec<String>),
     /// The whole text of the reply, error or not.
     Text(Option<ErrorKind>, String),
     /// Success; the value is looked at, in the standard dialect.
-    Value(Look),
+    Value(ResultCheck),
 }
 
 /// Begins a case. It goes on with what is there, and then the calls.
-pub(crate) fn case(name: impl Into<String>) -> Case {
-    Case { name: name.into(), setup: Setup::default(), given: Vec::new(), steps: Vec::new() }
+pub(crate) fn case(name: impl Into<String>) -> FsAttackCase {
+    FsAttackCase { name: name.into(), setup: FsFixtureConfig::default(), given: Vec::new(), steps: Vec::new() }
 }
 
-impl Case {
+impl FsAttackCase {
     pub(crate) fn miniclaw(self) -> Self {
-        self.speaking(Dialect::Miniclaw)
+        self.with_dialect(Dialect::Miniclaw)
     }
 
-    pub(crate) fn speaking(mut self, dialect: Dialect) -> Self {
-        let Setup { options, mounts, .. } = self.setup;
-        self.setup = Setup { options, mounts, ..Setup::of(dialect) };
+    pub(crate) fn with_dialect(mut self, dialect: Dialect) -> Self {
+        let FsFixtureConfig { options, mounts, .. } = self.setup;
+        self.setup = FsFixtureConfig { options, mounts, ..FsFixtureConfig::of(dialect) };
         self
     }
 
@@ -96,18 +96,18 @@ impl Case {
         self
     }
 
-    pub(crate) fn mounted(mut self, mounts: &[(&'static str, Rights)]) -> Self {
+    pub(crate) fn mounted(mut self, mounts: &[(&'static str, MountAccess)]) -> Self {
         self.setup.mounts.extend_from_slice(mounts);
         self
     }
 
-    pub(crate) fn set(mut self, change: impl FnOnce(&mut Setup)) -> Self {
+    pub(crate) fn set(mut self, change: impl FnOnce(&mut FsFixtureConfig)) -> Self {
         change(&mut self.setup);
         self
     }
 
     /// Puts something there before the first call.
-    pub(crate) fn given(mut self, make: impl Fn(&World) + 'static) -> Self {
+    pub(crate) fn given(mut self, make: impl Fn(&FsFixture) + 'static) -> Self {
         self.given.push(Box::new(make));
         self
     }
@@ -124,7 +124,7 @@ impl Case {
     /// A link in the workspace; `{ROOT}` and `{HOST}` in its target are where they are.
     pub(crate) fn link(self, path: &'static str, target: &'static str) -> Self {
         self.given(move |world| {
-            std::os::unix::fs::symlink(placed(target, world), world.root.join(path)).unwrap();
+            std::os::unix::fs::symlink(expand_placeholders(target, world), world.root.join(path)).unwrap();
         })
     }
 
@@ -140,12 +140,16 @@ impl Case {
         words: &[&str],
     ) -> Self {
         let words = words.iter().map(|word| (*word).to_owned()).collect();
-        self.call(tool, Arguments::Text(arguments.to_string()), Expected::Error(vec![kind], words))
+        self.call(tool, AttackArguments::Text(arguments.to_string()), AttackExpectation::Error(vec![kind], words))
     }
 
     /// Refused, by whichever of these names the backend has for it.
     pub(crate) fn refused(self, tool: &'static str, arguments: impl ToString, kinds: &[ErrorKind]) -> Self {
-        self.call(tool, Arguments::Text(arguments.to_string()), Expected::Error(kinds.to_vec(), Vec::new()))
+        self.call(
+            tool,
+            AttackArguments::Text(arguments.to_string()),
+            AttackExpectation::Error(kinds.to_vec(), Vec::new()),
+        )
     }
 
     /// The same for arguments that are too large to keep.
@@ -157,51 +161,51 @@ impl Case {
         words: &[&str],
     ) -> Self {
         let words = words.iter().map(|word| (*word).to_owned()).collect();
-        let made = Arguments::Made(Box::new(move || make().to_string()));
-        self.call(tool, made, Expected::Error(vec![kind], words))
+        let made = AttackArguments::Made(Box::new(move || make().to_string()));
+        self.call(tool, made, AttackExpectation::Error(vec![kind], words))
     }
 
     /// The whole reply of a call that succeeds.
-    pub(crate) fn says(self, tool: &'static str, arguments: impl ToString, text: impl Into<String>) -> Self {
-        self.call(tool, Arguments::Text(arguments.to_string()), Expected::Text(None, text.into()))
+    pub(crate) fn replies(self, tool: &'static str, arguments: impl ToString, text: impl Into<String>) -> Self {
+        self.call(tool, AttackArguments::Text(arguments.to_string()), AttackExpectation::Text(None, text.into()))
     }
 
     /// The whole reply of a call that fails.
-    pub(crate) fn complains(
+    pub(crate) fn fails_with_text(
         self,
         tool: &'static str,
         arguments: impl ToString,
         kind: ErrorKind,
         text: impl Into<String>,
     ) -> Self {
-        self.call(tool, Arguments::Text(arguments.to_string()), Expected::Text(Some(kind), text.into()))
+        self.call(tool, AttackArguments::Text(arguments.to_string()), AttackExpectation::Text(Some(kind), text.into()))
     }
 
-    pub(crate) fn works(
+    pub(crate) fn succeeds(
         self,
         tool: &'static str,
         arguments: impl ToString,
-        look: impl Fn(&World, &Value) + 'static,
+        look: impl Fn(&FsFixture, &Value) + 'static,
     ) -> Self {
-        self.call(tool, Arguments::Text(arguments.to_string()), Expected::Value(Box::new(look)))
+        self.call(tool, AttackArguments::Text(arguments.to_string()), AttackExpectation::Value(Box::new(look)))
     }
 
-    pub(crate) fn then(mut self, look: impl Fn(&World) + 'static) -> Self {
-        self.steps.push(Step::Then(Box::new(look)));
+    pub(crate) fn then(mut self, look: impl Fn(&FsFixture) + 'static) -> Self {
+        self.steps.push(AttackStep::Then(Box::new(look)));
         self
     }
 
-    fn call(mut self, tool: &'static str, arguments: Arguments, expected: Expected) -> Self {
-        self.steps.push(Step::Call(Call { tool, arguments, expected }));
+    fn call(mut self, tool: &'static str, arguments: AttackArguments, expected: AttackExpectation) -> Self {
+        self.steps.push(AttackStep::Call(AttackCall { tool, arguments, expected }));
         self
     }
 }
 
 /// Who resolves paths while a table is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum AttackBackend {
     /// The kernel, by `openat2`.
-    Kernel,
+    Openat2,
     /// `cap-std`, because it was asked for.
     CapStd,
     /// `cap-std`, because a sandbox around us, or an old kernel, has neither `openat2` nor `statx`.
@@ -210,17 +214,20 @@ enum Way {
 
 /// Checks a table on every backend. It is made anew for each, on a thread of its own.
 #[track_caller]
-pub(crate) fn check(table: fn() -> Vec<Case>) {
-    let failed: Vec<String> = [Way::Kernel, Way::CapStd, Way::Blocked]
+pub(crate) fn check(table: fn() -> Vec<FsAttackCase>) {
+    let failed: Vec<String> = [AttackBackend::Openat2, AttackBackend::CapStd, AttackBackend::Blocked]
         .into_iter()
         .flat_map(|way| std::thread::spawn(move || check_on(way, table())).join().unwrap())
         .collect();
     assert!(failed.is_empty(), "{} do not hold:\n{}", failed.len(), failed.join("\n"));
 }
 
-fn check_on(way: Way, cases: Vec<Case>) -> Vec<String> {
-    if way == Way::Blocked {
-        faults::fail_with(&[faults::Fault::openat2(faults::ENOSYS), faults::Fault::statx(faults::ENOSYS)]);
+fn check_on(way: AttackBackend, cases: Vec<FsAttackCase>) -> Vec<String> {
+    if way == AttackBackend::Blocked {
+        syscall_faults::fail_with(&[
+            syscall_faults::SyscallFault::openat2(syscall_faults::ENOSYS),
+            syscall_faults::SyscallFault::statx(syscall_faults::ENOSYS),
+        ]);
     }
     assert!(!cases.is_empty());
     let mut failed = Vec::new();
@@ -234,44 +241,45 @@ fn check_on(way: Way, cases: Vec<Case>) -> Vec<String> {
     failed
 }
 
-fn check_one(way: Way, case: &Case) {
-    let backend = if way == Way::CapStd { Backend::CapStd } else { Backend::Best };
-    let world = World::at(place_for(way), case.setup.clone().on(backend));
-    assert_eq!(world.backend, if way == Way::Kernel { "openat2" } else { "cap-std" });
+fn check_one(way: AttackBackend, case: &FsAttackCase) {
+    let backend = if way == AttackBackend::CapStd { ResolverBackend::CapStd } else { ResolverBackend::Best };
+    let world = FsFixture::at(temp_dir_for(way), case.setup.clone().on(backend));
+    assert_eq!(world.backend, if way == AttackBackend::Openat2 { "openat2" } else { "cap-std" });
     prepare(&world, case);
     run(&world, case);
 }
 
 /// The kernel's way is tried on the disk, the others in memory where there is such a place: two file systems for one,
 /// and a table that writes a lot does not wait for the disk three times.
-fn place_for(way: Way) -> tempfile::TempDir {
-    let in_memory = if way == Way::Kernel || here() { None } else { tempfile::tempdir_in("/dev/shm").ok() };
+fn temp_dir_for(way: AttackBackend) -> tempfile::TempDir {
+    let in_memory =
+        if way == AttackBackend::Openat2 || is_child() { None } else { tempfile::tempdir_in("/dev/shm").ok() };
     in_memory.unwrap_or_else(|| tempfile::tempdir().unwrap())
 }
 
 /// Puts there what a case needs.
-fn prepare(world: &World, case: &Case) {
+fn prepare(world: &FsFixture, case: &FsAttackCase) {
     for make in &case.given {
         make(world);
     }
 }
 
 /// Makes the calls of a case, and looks after each.
-fn run(world: &World, case: &Case) {
+fn run(world: &FsFixture, case: &FsAttackCase) {
     for step in &case.steps {
         match step {
-            Step::Then(look) => look(world),
-            Step::Call(call) => check_call(world, case, call),
+            AttackStep::Then(look) => look(world),
+            AttackStep::Call(call) => check_call(world, case, call),
         }
     }
 }
 
-fn check_call(world: &World, case: &Case, call: &Call) {
+fn check_call(world: &FsFixture, case: &FsAttackCase, call: &AttackCall) {
     let arguments = match &call.arguments {
-        Arguments::Text(text) => placed(text, world),
-        Arguments::Made(make) => make(),
+        AttackArguments::Text(text) => expand_placeholders(text, world),
+        AttackArguments::Made(make) => make(),
     };
-    let (inside, outside) = (inside(world), Tree::of(&world.outside, Times::Seen));
+    let (inside, outside) = (inside(world), DirectoryDump::of(&world.outside, TimeComparison::Compared));
     let begun = Instant::now();
     let answer = world.call_text(call.tool, &arguments);
     let took = begun.elapsed();
@@ -279,7 +287,11 @@ fn check_call(world: &World, case: &Case, call: &Call) {
     let shown: String = arguments.chars().take(200).collect();
     let what = format!("{} {shown}: {}", call.tool, answer.text.chars().take(600).collect::<String>());
     assert!(took < Duration::from_secs(20), "{what}: took {took:?}");
-    assert_eq!(Tree::of(&world.outside, Times::Seen), outside, "{what}: something outside was touched");
+    assert_eq!(
+        DirectoryDump::of(&world.outside, TimeComparison::Compared),
+        outside,
+        "{what}: something outside was touched"
+    );
     assert!(!answer.text.contains("SECRET"), "{what}: gives away what is outside");
     assert!(!answer.text.contains(world.host_path().to_str().unwrap()), "{what}: gives away the host path");
     let now = self::inside(world);
@@ -290,15 +302,15 @@ fn check_call(world: &World, case: &Case, call: &Call) {
         check_name(world, kind, &answer, &what);
     }
     match &call.expected {
-        Expected::Error(kinds, words) => {
+        AttackExpectation::Error(kinds, words) => {
             let kind = answer.error.unwrap_or_else(|| panic!("{what}: succeeded, and {kinds:?} was expected"));
             assert!(kinds.contains(&kind), "{what}: {kind:?}, and {kinds:?} was expected");
             for word in words {
                 assert!(answer.text.contains(word.as_str()), "{what}: does not say {word:?}");
             }
         }
-        Expected::Text(kind, text) => assert_eq!((&answer.error, &answer.text), (kind, text), "{what}"),
-        Expected::Value(look) => {
+        AttackExpectation::Text(kind, text) => assert_eq!((&answer.error, &answer.text), (kind, text), "{what}"),
+        AttackExpectation::Value(look) => {
             assert_eq!(answer.error, None, "{what}: {} failed", case.name);
             let reply: Value = serde_json::from_str(&answer.text).unwrap_or(Value::Null);
             look(world, &reply["value"]);
@@ -307,17 +319,17 @@ fn check_call(world: &World, case: &Case, call: &Call) {
 }
 
 /// Everything around the workspace but what is outside, and our own state.
-fn inside(world: &World) -> Tree {
-    Tree::but(world.host_path(), &["outside", "state"], Times::Ignored)
+fn inside(world: &FsFixture) -> DirectoryDump {
+    DirectoryDump::excluding(world.host_path(), &["outside", "state"], TimeComparison::Ignored)
 }
 
-fn placed(text: &str, world: &World) -> String {
+fn expand_placeholders(text: &str, world: &FsFixture) -> String {
     let host = world.host_path().to_str().unwrap();
     text.replace("{ROOT}", &format!("{host}/ws")).replace("{HOST}", host)
 }
 
 /// The name that each dialect has for a kind of error, as CONTRACTS.md says.
-fn check_name(world: &World, kind: ErrorKind, answer: &Answer, what: &str) {
+fn check_name(world: &FsFixture, kind: ErrorKind, answer: &FixtureReply, what: &str) {
     let (standard, miniclaw, crewagent) = match kind {
         ErrorKind::InvalidArgs => ("INVALID_ARGS", "invalid", "E_INVALID_ARGS"),
         ErrorKind::InvalidPath => ("INVALID_PATH", "invalid_path: ", "E_SANDBOX_VIOLATION"),

@@ -1,32 +1,32 @@
 //! Mounts by alias: each is a world of its own.
 
-use ringfence_fs::{Fence, FenceError, MountSpec, Options, Rights};
+use ringfence_fs::{Fence, FenceError, FenceOptions, MountAccess, MountSpec};
 use ringfence_kernel::ErrorKind::{
     AlreadyExists, InvalidArgs, InvalidPath, NotFound, OutsideWorkspace, PermissionDenied, ReadOnly, WrongType,
 };
 use serde_json::json;
 
-use super::every::Use;
-use super::{Case, case, check};
-use crate::world::World;
+use super::operations::PathUse;
+use super::{FsAttackCase, case, check};
+use crate::fixture::FsFixture;
 
-const MOUNTS: [(&str, Rights); 3] =
-    [("project", Rights::ReadWrite), ("pkg", Rights::ReadOnly), ("state", Rights::ReadWrite)];
+const MOUNTS: [(&str, MountAccess); 3] =
+    [("project", MountAccess::ReadWrite), ("pkg", MountAccess::ReadOnly), ("state", MountAccess::ReadWrite)];
 
 /// A workspace with three mounts, and a file `f` in each.
-fn mounted(name: impl Into<String>) -> Case {
+fn mounted(name: impl Into<String>) -> FsAttackCase {
     case(name).mounted(&MOUNTS).file("other.txt", "other").given(|world| {
         for alias in ["project", "pkg", "state"] {
-            put(world, alias, "f", alias);
+            write_mounted(world, alias, "f", alias);
         }
     })
 }
 
-fn put(world: &World, alias: &str, path: &str, content: &str) {
+fn write_mounted(world: &FsFixture, alias: &str, path: &str, content: &str) {
     std::fs::write(world.host_path().join(format!("mount-{alias}")).join(path), content).unwrap();
 }
 
-fn of(world: &World, alias: &str, path: &str) -> String {
+fn read_mounted(world: &FsFixture, alias: &str, path: &str) -> String {
     std::fs::read_to_string(world.host_path().join(format!("mount-{alias}")).join(path)).unwrap()
 }
 
@@ -67,12 +67,20 @@ fn no_spelling_leads_from_one_mount_to_another() {
         ];
         let mut cases = Vec::new();
         for path in outside {
-            cases.push(mounted(format!("{path} is outside")).every(path, |_| Some(OutsideWorkspace)));
-            cases.push(mounted(format!("{path} in miniclaw")).miniclaw().every(path, |_| Some(OutsideWorkspace)));
+            cases.push(mounted(format!("{path} is outside")).refuses_every_operation(path, |_| Some(OutsideWorkspace)));
+            cases.push(
+                mounted(format!("{path} in miniclaw"))
+                    .miniclaw()
+                    .refuses_every_operation(path, |_| Some(OutsideWorkspace)),
+            );
         }
         for path in unknown {
-            cases.push(mounted(format!("{path:?} is no mount")).every(path, |_| Some(InvalidPath)));
-            cases.push(mounted(format!("{path:?} in miniclaw")).miniclaw().every(path, |_| Some(InvalidPath)));
+            cases.push(mounted(format!("{path:?} is no mount")).refuses_every_operation(path, |_| Some(InvalidPath)));
+            cases.push(
+                mounted(format!("{path:?} in miniclaw"))
+                    .miniclaw()
+                    .refuses_every_operation(path, |_| Some(InvalidPath)),
+            );
         }
         cases
     });
@@ -86,21 +94,24 @@ fn the_root_of_a_mount_can_be_listed_and_nothing_else() {
             cases.push(
                 mounted(format!("{path} is a root"))
                     .given(|world| std::fs::create_dir(world.host_path().join("mount-project/d")).unwrap())
-                    .every(path, |usage| match usage {
-                        Use::List | Use::Describe => None,
-                        Use::Read => Some(WrongType),
+                    .refuses_every_operation(path, |usage| match usage {
+                        PathUse::List | PathUse::Describe => None,
+                        PathUse::Read => Some(WrongType),
                         _ => Some(PermissionDenied),
                     })
-                    .works("list_directory", json!({"path": path}), |_, value| {
+                    .succeeds("list_directory", json!({"path": path}), |_, value| {
                         assert_eq!(value["entries"].as_array().unwrap().len(), 2);
                     }),
             );
         }
-        cases.push(mounted("and one that is read-only stays so").every("@pkg", |usage| match usage {
-            Use::List | Use::Describe => None,
-            Use::Read => Some(WrongType),
-            _ => Some(ReadOnly),
-        }));
+        cases.push(mounted("and one that is read-only stays so").refuses_every_operation(
+            "@pkg",
+            |usage| match usage {
+                PathUse::List | PathUse::Describe => None,
+                PathUse::Read => Some(WrongType),
+                _ => Some(ReadOnly),
+            },
+        ));
         cases
     });
 }
@@ -108,17 +119,24 @@ fn the_root_of_a_mount_can_be_listed_and_nothing_else() {
 #[test]
 fn a_read_only_mount_is_read_and_never_changed() {
     check(|| {
-        let reads = |usage| matches!(usage, Use::Read | Use::List | Use::Describe);
+        let reads = |usage| matches!(usage, PathUse::Read | PathUse::List | PathUse::Describe);
         vec![
             mounted("nothing is changed where a file is")
-                .every("@pkg/f", move |usage| (!reads(usage)).then_some(ReadOnly))
-                .works("read_file", json!({"path": "@pkg/f"}), |_, value| assert_eq!(value["content"], "pkg"))
-                .works("copy_file", json!({"from": "@pkg/f", "to": "@project/g"}), |world, value| {
-                    assert_eq!((of(world, "project", "g").as_str(), &value["path"]), ("pkg", &json!("@project/g")));
+                .refuses_every_operation("@pkg/f", move |usage| (!reads(usage)).then_some(ReadOnly))
+                .succeeds("read_file", json!({"path": "@pkg/f"}), |_, value| assert_eq!(value["content"], "pkg"))
+                .succeeds("copy_file", json!({"from": "@pkg/f", "to": "@project/g"}), |world, value| {
+                    assert_eq!(
+                        (read_mounted(world, "project", "g").as_str(), &value["path"]),
+                        ("pkg", &json!("@project/g"))
+                    );
                 }),
-            mounted("nor where none is").every("@pkg/new", move |usage| (!reads(usage)).then_some(ReadOnly)),
-            mounted("nor below what is missing").every("@pkg/a/b", move |usage| (!reads(usage)).then_some(ReadOnly)),
-            mounted("nor in miniclaw").miniclaw().every("@pkg/f", move |usage| (!reads(usage)).then_some(ReadOnly)),
+            mounted("nor where none is")
+                .refuses_every_operation("@pkg/new", move |usage| (!reads(usage)).then_some(ReadOnly)),
+            mounted("nor below what is missing")
+                .refuses_every_operation("@pkg/a/b", move |usage| (!reads(usage)).then_some(ReadOnly)),
+            mounted("nor in miniclaw")
+                .miniclaw()
+                .refuses_every_operation("@pkg/f", move |usage| (!reads(usage)).then_some(ReadOnly)),
             mounted("a move needs the right to delete and the right to write")
                 .fails("move_file", json!({"from": "@project/f", "to": "@pkg/g"}), ReadOnly)
                 .fails("move_file", json!({"from": "@pkg/f", "to": "@project/g"}), ReadOnly)
@@ -136,8 +154,8 @@ fn a_move_between_mounts_is_refused_whole() {
                 .fails("move_file", json!({"from": "@project/f", "to": "@state/g"}), InvalidArgs)
                 .fails("move_file", json!({"from": "@project/f", "to": "@state/f", "overwrite": true}), InvalidArgs)
                 .fails("move_file", json!({"from": "other.txt", "to": "@state/g"}), InvalidArgs)
-                .works("copy_file", json!({"from": "@project/f", "to": "@state/g"}), |world, _| {
-                    assert_eq!(of(world, "state", "g"), "project");
+                .succeeds("copy_file", json!({"from": "@project/f", "to": "@state/g"}), |world, _| {
+                    assert_eq!(read_mounted(world, "state", "g"), "project");
                 })
                 .fails("copy_file", json!({"from": "@project/f", "to": "@state/f"}), AlreadyExists),
         ]
@@ -150,19 +168,25 @@ fn an_alias_stands_only_at_the_beginning_and_there_it_always_wins() {
         vec![
             mounted("further on it is a name")
                 .file("x/@pkg/f", "plain")
-                .works("read_file", json!({"path": "x/@pkg/f"}), |_, value| assert_eq!(value["content"], "plain"))
-                .works("write_file", json!({"path": "x/@pkg/f", "content": "new"}), |world, _| {
-                    assert_eq!((world.read("x/@pkg/f").as_str(), of(world, "pkg", "f").as_str()), ("new", "pkg"));
+                .succeeds("read_file", json!({"path": "x/@pkg/f"}), |_, value| assert_eq!(value["content"], "plain"))
+                .succeeds("write_file", json!({"path": "x/@pkg/f", "content": "new"}), |world, _| {
+                    assert_eq!(
+                        (world.read("x/@pkg/f").as_str(), read_mounted(world, "pkg", "f").as_str()),
+                        ("new", "pkg")
+                    );
                 }),
             mounted("a directory of that name does not shadow it")
                 .file("@pkg/f", "plain")
-                .works("read_file", json!({"path": "@pkg/f"}), |_, value| assert_eq!(value["content"], "pkg"))
-                .works("read_file", json!({"path": "./@pkg/f"}), |_, value| assert_eq!(value["content"], "plain"))
+                .succeeds("read_file", json!({"path": "@pkg/f"}), |_, value| assert_eq!(value["content"], "pkg"))
+                .succeeds("read_file", json!({"path": "./@pkg/f"}), |_, value| assert_eq!(value["content"], "plain"))
                 .fails("write_file", json!({"path": "@pkg/f", "content": "new"}), ReadOnly)
-                .works("write_file", json!({"path": "./@pkg/f", "content": "new"}), |world, _| {
-                    assert_eq!((world.read("@pkg/f").as_str(), of(world, "pkg", "f").as_str()), ("new", "pkg"));
+                .succeeds("write_file", json!({"path": "./@pkg/f", "content": "new"}), |world, _| {
+                    assert_eq!(
+                        (world.read("@pkg/f").as_str(), read_mounted(world, "pkg", "f").as_str()),
+                        ("new", "pkg")
+                    );
                 }),
-            mounted("the workspace has a name too").works(
+            mounted("the workspace has a name too").succeeds(
                 "read_file",
                 json!({"path": "@workspace/other.txt"}),
                 |_, value| {
@@ -183,15 +207,15 @@ fn a_link_from_one_mount_into_another_is_not_followed() {
             })
         };
         let judge = |usage| match usage {
-            Use::Read | Use::List | Use::Write | Use::Edit => Some(OutsideWorkspace),
+            PathUse::Read | PathUse::List | PathUse::Write | PathUse::Edit => Some(OutsideWorkspace),
             _ => None,
         };
         vec![
-            link("l", "../mount-state/f").every("@project/l", judge),
-            link("l", "{HOST}/mount-state/f").every("@project/l", judge),
-            link("l", "../mount-project/f").every("@project/l", judge),
-            link("d", "../mount-state").every("@project/d/f", |_| Some(OutsideWorkspace)),
-            link("d", "../mount-state").every("@project/d/new", |_| Some(OutsideWorkspace)),
+            link("l", "../mount-state/f").refuses_every_operation("@project/l", judge),
+            link("l", "{HOST}/mount-state/f").refuses_every_operation("@project/l", judge),
+            link("l", "../mount-project/f").refuses_every_operation("@project/l", judge),
+            link("d", "../mount-state").refuses_every_operation("@project/d/f", |_| Some(OutsideWorkspace)),
+            link("d", "../mount-state").refuses_every_operation("@project/d/new", |_| Some(OutsideWorkspace)),
         ]
     });
 }
@@ -203,7 +227,7 @@ fn mounts_that_overlap_are_refused_at_the_start() {
         std::fs::create_dir_all(place.path().join(path)).unwrap();
         place.path().join(path)
     };
-    let mount = |alias: &str, path| MountSpec { alias: alias.to_owned(), path, rights: Rights::ReadWrite };
+    let mount = |alias: &str, path| MountSpec { alias: alias.to_owned(), path, rights: MountAccess::ReadWrite };
     let (outer, inner) = (at("w"), at("w/.state"));
     std::os::unix::fs::symlink(&inner, place.path().join("alias")).unwrap();
     for (one, other) in [
@@ -214,11 +238,11 @@ fn mounts_that_overlap_are_refused_at_the_start() {
         (outer.clone(), outer.join("../w/./.state")),
         (outer.join("../w"), inner.clone()),
     ] {
-        let made = Fence::new(mount("w", one), vec![mount("s", other)], &at("own"), Options::default());
+        let made = Fence::new(mount("w", one), vec![mount("s", other)], &at("own"), FenceOptions::default());
         assert!(matches!(made, Err(FenceError::Overlap(..))), "{made:?}");
     }
     for alias in ["", "a/b", "..", "@x", "a b", "é", "a\0"] {
-        let made = Fence::new(mount("w", at("w")), vec![mount(alias, at("o"))], &at("own"), Options::default());
+        let made = Fence::new(mount("w", at("w")), vec![mount(alias, at("o"))], &at("own"), FenceOptions::default());
         assert!(matches!(made, Err(FenceError::Alias(_))), "{alias:?}: {made:?}");
     }
 }
@@ -226,12 +250,12 @@ fn mounts_that_overlap_are_refused_at_the_start() {
 #[test]
 fn a_root_that_was_renamed_or_replaced_says_so_and_the_newcomer_is_never_touched() {
     check(|| {
-        let moved = |world: &World| std::fs::rename(&world.root, world.host_path().join("renamed")).unwrap();
-        let back = |world: &World| {
+        let moved = |world: &FsFixture| std::fs::rename(&world.root, world.host_path().join("renamed")).unwrap();
+        let back = |world: &FsFixture| {
             let _ = std::fs::remove_dir_all(&world.root).or_else(|_| std::fs::remove_file(&world.root));
             std::fs::rename(world.host_path().join("renamed"), &world.root).unwrap();
         };
-        let calls = |case: Case| {
+        let calls = |case: FsAttackCase| {
             case.fails_saying("read_file", json!({"path": "f"}), NotFound, &["moved or replaced"])
                 .fails("read_file", json!({"path": "secret"}), NotFound)
                 .fails("list_directory", json!({"path": "."}), NotFound)
@@ -240,7 +264,7 @@ fn a_root_that_was_renamed_or_replaced_says_so_and_the_newcomer_is_never_touched
                 .fails("move_file", json!({"from": "f", "to": "g"}), NotFound)
                 .fails("delete_file", json!({"path": "f"}), NotFound)
                 .then(back)
-                .works("read_file", json!({"path": "f"}), |_, value| assert_eq!(value["content"], "x"))
+                .succeeds("read_file", json!({"path": "f"}), |_, value| assert_eq!(value["content"], "x"))
         };
         vec![
             calls(case("renamed").file("f", "x").given(moved)),
@@ -252,7 +276,7 @@ fn a_root_that_was_renamed_or_replaced_says_so_and_the_newcomer_is_never_touched
                 std::os::unix::fs::symlink("outside", &world.root).unwrap();
             })),
             case("a mount that was replaced, beside one that was not")
-                .mounted(&[("pkg", Rights::ReadOnly)])
+                .mounted(&[("pkg", MountAccess::ReadOnly)])
                 .file("f", "x")
                 .given(|world| {
                     let mount = world.host_path().join("mount-pkg");
@@ -261,7 +285,7 @@ fn a_root_that_was_renamed_or_replaced_says_so_and_the_newcomer_is_never_touched
                     std::fs::write(mount.join("f"), "of the newcomer").unwrap();
                 })
                 .fails_saying("read_file", json!({"path": "@pkg/f"}), NotFound, &["the mount `@pkg`"])
-                .works("read_file", json!({"path": "f"}), |_, value| assert_eq!(value["content"], "x")),
+                .succeeds("read_file", json!({"path": "f"}), |_, value| assert_eq!(value["content"], "x")),
         ]
     });
 }

@@ -1,16 +1,16 @@
 //! Moving, deleting, listing and finding.
 
-use ringfence_fs::Backend;
+use ringfence_fs::ResolverBackend;
 use ringfence_kernel::ErrorKind::{
     AlreadyExists, ApprovalDenied, InvalidArgs, InvalidPath, NotFound, OutsideWorkspace, PermissionDenied, ReadLimit,
     WrongType,
 };
 use serde_json::{Value, json};
 
-use super::{Case, case, check};
-use crate::world::{Setup, World};
+use super::{FsAttackCase, case, check};
+use crate::fixture::{FsFixture, FsFixtureConfig};
 
-fn plain(name: &str) -> Case {
+fn plain(name: &str) -> FsAttackCase {
     case(name).file("f", "f").file("g", "g").file("d/e/h", "h").directory("empty").directory("d2/empty")
 }
 
@@ -38,15 +38,15 @@ fn nothing_is_moved_over_what_is_there_unless_a_file_is_to_be_overwritten_by_a_f
                 .fails("move_file", over("d", "f"), WrongType)
                 .fails("move_file", over("d", "empty"), WrongType)
                 .fails("copy_file", over("f", "empty"), WrongType)
-                .works("move_file", over("f", "g"), |world, value| {
+                .succeeds("move_file", over("f", "g"), |world, value| {
                     assert_eq!((world.read("g").as_str(), &value["overwritten"]), ("f", &json!(true)));
                     assert!(!world.root.join("f").exists());
                 }),
             plain("onto nothing")
-                .works("move_file", to("d", "new"), |world, _| assert_eq!(world.read("new/e/h"), "h"))
-                .works("move_file", to("new/", "newer/"), |world, _| assert_eq!(world.read("newer/e/h"), "h"))
-                .works("move_file", to("newer/e/h", "d2/h"), |world, _| assert_eq!(world.read("d2/h"), "h"))
-                .works("move_file", to("f", "F"), |world, _| assert_eq!(world.read("F"), "f"))
+                .succeeds("move_file", to("d", "new"), |world, _| assert_eq!(world.read("new/e/h"), "h"))
+                .succeeds("move_file", to("new/", "newer/"), |world, _| assert_eq!(world.read("newer/e/h"), "h"))
+                .succeeds("move_file", to("newer/e/h", "d2/h"), |world, _| assert_eq!(world.read("d2/h"), "h"))
+                .succeeds("move_file", to("f", "F"), |world, _| assert_eq!(world.read("F"), "f"))
                 .fails("move_file", to("f", "x"), NotFound)
                 .fails("move_file", to("g", "nothing/x"), NotFound)
                 .fails("copy_file", to("nothing", "x"), NotFound)
@@ -104,18 +104,20 @@ fn a_delete_takes_what_was_named_and_nothing_else() {
                 .fails("delete_file", json!({"path": "d"}), WrongType)
                 .fails("delete_file", json!({"path": "d/"}), WrongType)
                 .fails("delete_file", json!({"path": "d", "recursive": false}), WrongType)
-                .works("delete_file", json!({"path": "empty"}), |_, value| assert_eq!(value["count"], 1))
-                .works("delete_file", json!({"path": "d", "recursive": true}), |world, value| {
+                .succeeds("delete_file", json!({"path": "empty"}), |_, value| assert_eq!(value["count"], 1))
+                .succeeds("delete_file", json!({"path": "d", "recursive": true}), |world, value| {
                     assert_eq!(value["deleted"], json!(["d", "d/e", "d/e/h"]));
                     assert!(!world.root.join("d").exists());
                 })
-                .works("delete_file", json!({"path": "f", "recursive": true}), |_, value| assert_eq!(value["count"], 1))
+                .succeeds("delete_file", json!({"path": "f", "recursive": true}), |_, value| {
+                    assert_eq!(value["count"], 1)
+                })
                 .fails("delete_file", json!({"path": "f"}), NotFound),
             plain("links in a directory go, and what they lead to stays")
                 .link("d/out", "../../outside")
                 .link("d/secret", "../../outside/secret")
                 .link("d/in", "../d2")
-                .works("delete_file", json!({"path": "d", "recursive": true}), |world, value| {
+                .succeeds("delete_file", json!({"path": "d", "recursive": true}), |world, value| {
                     assert_eq!(value["count"], 6);
                     assert!(world.root.join("d2/empty").is_dir());
                 }),
@@ -141,7 +143,7 @@ fn a_delete_takes_what_was_named_and_nothing_else() {
                     json!({"path": "d/1/2/3/4/5/6/.github/workflows", "recursive": true}),
                     ApprovalDenied,
                 ),
-            case("a long list of names is cut and counted").given(|world| many(world, 1500)).works(
+            case("a long list of names is cut and counted").given(|world| many(world, 1500)).succeeds(
                 "delete_file",
                 json!({"path": "many", "recursive": true}),
                 |_, value| {
@@ -152,7 +154,7 @@ fn a_delete_takes_what_was_named_and_nothing_else() {
     });
 }
 
-fn many(world: &World, count: usize) {
+fn many(world: &FsFixture, count: usize) {
     std::fs::create_dir(world.root.join("many")).unwrap();
     for at in 0..count {
         std::fs::write(world.root.join(format!("many/{at:05}")), "").unwrap();
@@ -165,18 +167,18 @@ fn a_list_is_sorted_by_bytes_and_cut_where_it_is_too_long() {
         vec![
             case("a large directory")
                 .given(|world| many(world, 1500))
-                .works("list_directory", json!({"path": "many"}), |_, value| {
+                .succeeds("list_directory", json!({"path": "many"}), |_, value| {
                     let names = names(value);
                     assert_eq!((names.len(), &value["truncated"], &value["total"]), (1000, &json!(true), &json!(1500)));
                     assert_eq!((names[0].as_str(), names[999].as_str()), ("00000", "00999"));
                 })
-                .works("list_directory", json!({"path": ".", "recursive": true}), |_, value| {
+                .succeeds("list_directory", json!({"path": ".", "recursive": true}), |_, value| {
                     assert_eq!((names(value).len(), &value["total"]), (1000, &json!(1501)));
                 })
-                .works("find_files", json!({"path": ".", "glob": "*"}), |_, value| {
+                .succeeds("find_files", json!({"path": ".", "glob": "*"}), |_, value| {
                     assert_eq!((value["paths"].as_array().unwrap().len(), &value["truncated"]), (1000, &json!(true)));
                 })
-                .works("find_files", json!({"path": ".", "glob": "*", "maxResults": 3}), |_, value| {
+                .succeeds("find_files", json!({"path": ".", "glob": "*", "maxResults": 3}), |_, value| {
                     assert_eq!(value["paths"], json!(["many/", "many/00000", "many/00001"]));
                 }),
             case("more than a call may visit")
@@ -201,22 +203,26 @@ fn a_list_is_sorted_by_bytes_and_cut_where_it_is_too_long() {
                 .file(".h", "")
                 .file("é", "")
                 .file("z", "")
-                .works("list_directory", json!({"path": ".", "includeHidden": true}), |_, value| {
+                .succeeds("list_directory", json!({"path": ".", "includeHidden": true}), |_, value| {
                     assert_eq!(names(value), [".h", "B", "a", "b", "z", "é"]);
                 })
-                .works("list_directory", json!({"path": "."}), |_, value| {
+                .succeeds("list_directory", json!({"path": "."}), |_, value| {
                     assert_eq!(names(value), ["B", "a", "b", "z", "é"]);
                 })
-                .works("list_directory", json!({"path": ".", "recursive": true}), |_, value| {
+                .succeeds("list_directory", json!({"path": ".", "recursive": true}), |_, value| {
                     assert_eq!(names(value), ["B", "a", "b", "z", "é"]);
                 }),
             case("temporary files of ours are not seen")
                 .file(".ringfence-tmp-0", "x")
                 .file("d/.ringfence-tmp-1", "x")
-                .works("list_directory", json!({"path": ".", "recursive": true, "includeHidden": true}), |_, value| {
-                    assert_eq!(names(value), ["d"]);
-                })
-                .works("find_files", json!({"path": ".", "glob": "**"}), |_, value| {
+                .succeeds(
+                    "list_directory",
+                    json!({"path": ".", "recursive": true, "includeHidden": true}),
+                    |_, value| {
+                        assert_eq!(names(value), ["d"]);
+                    },
+                )
+                .succeeds("find_files", json!({"path": ".", "glob": "**"}), |_, value| {
                     assert_eq!(value["paths"], json!(["d/"]));
                 }),
             case("nothing there").fails("list_directory", json!({"path": "d"}), NotFound).fails(
@@ -244,15 +250,15 @@ fn a_pattern_matches_names_below_and_nothing_else() {
             .fails("find_files", json!({"path": ".", "glob": "*", "maxResults": -1}), InvalidArgs);
         let mut none = plain("of no harm").link("out", "../outside").file(&"a".repeat(200).leak()[..], "");
         for pattern in ["secret", "**/secret", "out/*", "out/**", "\\.\\./*", "[.][.]/**", "*a".repeat(300).as_str()] {
-            none = none.works("find_files", glob(pattern), |_, value| assert_eq!(value["paths"], json!([])));
+            none = none.succeeds("find_files", glob(pattern), |_, value| assert_eq!(value["paths"], json!([])));
         }
         vec![
             bad,
             none,
             plain("found")
-                .works("find_files", glob("**/h"), |_, value| assert_eq!(value["paths"], json!(["d/e/h"])))
-                .works("find_files", glob("*/e"), |_, value| assert_eq!(value["paths"], json!(["d/e/"])))
-                .works("find_files", json!({"path": "d", "glob": "*"}), |_, value| {
+                .succeeds("find_files", glob("**/h"), |_, value| assert_eq!(value["paths"], json!(["d/e/h"])))
+                .succeeds("find_files", glob("*/e"), |_, value| assert_eq!(value["paths"], json!(["d/e/"])))
+                .succeeds("find_files", json!({"path": "d", "glob": "*"}), |_, value| {
                     assert_eq!(value["paths"], json!(["e/", "e/h"]));
                 }),
         ]
@@ -262,8 +268,8 @@ fn a_pattern_matches_names_below_and_nothing_else() {
 #[test]
 fn a_link_is_not_moved_to_where_it_leads_out() {
     let to = |from: &str, to: &str| json!({"from": from, "to": to});
-    for backend in [Backend::Best, Backend::CapStd] {
-        let world = World::with(Setup::default().on(backend));
+    for backend in [ResolverBackend::Best, ResolverBackend::CapStd] {
+        let world = FsFixture::with(FsFixtureConfig::default().on(backend));
         world.write("a/b/f", "f");
         world.write("f", "f");
         let link = |target: &str, path: &str| std::os::unix::fs::symlink(target, world.root.join(path)).unwrap();
@@ -284,7 +290,7 @@ fn a_link_is_not_moved_to_where_it_leads_out() {
         }
         world.value("move_file", &to("a", "c"));
         // An undo moves what came into the directory meanwhile, too.
-        let world = World::with(Setup::default().on(backend));
+        let world = FsFixture::with(FsFixtureConfig::default().on(backend));
         world.write("d/f", "f");
         world.write("x/y/f", "f");
         let change = world.value("move_file", &to("d", "x/y/d"))["change"].clone();

@@ -1,6 +1,6 @@
 //! Patches, front matter, and the guard of the workflow.
 
-use ringfence_fs::Rights::{ReadOnly, ReadWrite};
+use ringfence_fs::MountAccess::{ReadOnly, ReadWrite};
 use ringfence_kernel::Dialect;
 use ringfence_kernel::ErrorKind::{
     self, AlreadyExists, AmbiguousEdit, Conflict, EditNotFound, Frontmatter, InvalidArgs, InvalidPath, NotFound,
@@ -8,8 +8,8 @@ use ringfence_kernel::ErrorKind::{
 };
 use serde_json::{Value, json};
 
-use super::{Case, case, check};
-use crate::world::World;
+use super::{FsAttackCase, case, check};
+use crate::fixture::FsFixture;
 
 const STATE: &str =
     "---\nschemaVersion: \"1.1\"\nworkflowType: w\ncurrentNodeId: a\nstepsCompleted: [one]\n---\nbody\n";
@@ -19,7 +19,7 @@ const GRAPH: &str = r#"{"schemaVersion": "1.1", "entryNodeId": "a", "nodes": [{"
     "edges": [{"from": "a", "to": "b", "label": "on"}, {"from": "b", "to": "c", "label": "on"}]}"#;
 
 /// A world with a package and a state, where the state has these contents.
-fn with_state(name: &str, state: impl Into<Vec<u8>>) -> Case {
+fn with_state(name: &str, state: impl Into<Vec<u8>>) -> FsAttackCase {
     let state = state.into();
     case(name)
         .mounted(&[("pkg", ReadOnly), ("state", ReadWrite)])
@@ -27,20 +27,20 @@ fn with_state(name: &str, state: impl Into<Vec<u8>>) -> Case {
 }
 
 /// The same, bound to the graph.
-fn bound(name: &str) -> Case {
+fn with_graph(name: &str) -> FsAttackCase {
     let case = with_state(name, STATE).set(|setup| setup.graph = Some("@pkg/workflow.graph.json"));
     case.given(|world| put(world, "pkg/workflow.graph.json", GRAPH.as_bytes()))
 }
 
-fn put(world: &World, path: &str, content: &[u8]) {
+fn put(world: &FsFixture, path: &str, content: &[u8]) {
     std::fs::write(world.host_path().join(format!("mount-{path}")), content).unwrap();
 }
 
-fn state(world: &World) -> String {
+fn state(world: &FsFixture) -> String {
     std::fs::read_to_string(world.host_path().join("mount-state/workflow.md")).unwrap()
 }
 
-fn unchanged(world: &World) {
+fn check_state_unchanged(world: &FsFixture) {
     assert_eq!(state(world), STATE);
 }
 
@@ -67,7 +67,7 @@ fn one_line(path: &str) -> Value {
 }
 
 #[test]
-fn what_is_no_front_matter_is_refused_by_every_tool_that_writes_it() {
+fn invalid_front_matter_is_refused_by_every_writing_tool() {
     check(|| {
         let bombs: Vec<(&str, String)> = vec![
             ("none at all", "body\n".to_owned()),
@@ -77,7 +77,7 @@ fn what_is_no_front_matter_is_refused_by_every_tool_that_writes_it() {
             ("no end", "---\na: 1\n".to_owned()),
             ("keys given twice", STATE.replace("---\nbody", "workflowType: x\n---\nbody")),
             ("keys that become the same", STATE.replace("---\nbody", "1: x\n\"1\": y\n---\nbody")),
-            ("a bomb of aliases", STATE.replace("---\nbody", &format!("{}---\nbody", laughs()))),
+            ("a bomb of aliases", STATE.replace("---\nbody", &format!("{}---\nbody", billion_laughs()))),
             ("an anchor in itself", STATE.replace("---\nbody", "x: &a [*a]\n---\nbody")),
             ("an alias of nothing", STATE.replace("---\nbody", "x: *nothing\n---\nbody")),
             ("a depth of thousands", STATE.replace("---\nbody", &format!("x: {}\n---\nbody", "[".repeat(20_000)))),
@@ -112,14 +112,14 @@ fn what_is_no_front_matter_is_refused_by_every_tool_that_writes_it() {
                     .fails("write_file", write, Frontmatter)
                     .fails("copy_file", copy, Frontmatter)
                     .fails("edit_file", edit, Frontmatter)
-                    .then(unchanged),
+                    .then(check_state_unchanged),
             );
         }
         cases
     });
 }
 
-fn laughs() -> String {
+fn billion_laughs() -> String {
     let mut text = "l0: &l0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..9 {
         let above = vec![format!("*l{}", level - 1); 9].join(", ");
@@ -129,7 +129,7 @@ fn laughs() -> String {
 }
 
 #[test]
-fn what_an_update_says_cannot_break_out_of_its_place() {
+fn an_update_value_cannot_escape_its_key() {
     check(|| {
         let values = [
             "a\n---\nadmin: true",
@@ -150,7 +150,7 @@ fn what_an_update_says_cannot_break_out_of_its_place() {
         for value in values {
             let call = update(json!({"variables": {"set": {"v": value, value: 1}}, "artifacts": {"append": [value]},
             "decisionLog": {"append": [{"from": value, "to": "b", "label": value}]}}));
-            cases.push(with_state(&format!("the value {value:?}"), STATE).works("apply_patch", call, |world, _| {
+            cases.push(with_state(&format!("the value {value:?}"), STATE).succeeds("apply_patch", call, |world, _| {
                 let text = state(world);
                 assert!(text.starts_with("---\nschemaVersion: \"1.1\"\nworkflowType: w\ncurrentNodeId: a\n"), "{text}");
                 assert!(text.ends_with("\n---\nbody\n"), "{text}");
@@ -188,8 +188,8 @@ fn a_front_matter_is_updated_only_in_the_state_and_only_as_it_was_seen() {
                 .fails("apply_patch", of("@state"), PermissionDenied)
                 .fails("apply_patch", of("@state/none.md"), NotFound)
                 .fails("apply_patch", of("@state/logs/execution.jsonl"), PermissionDenied)
-                .then(unchanged),
-            with_state("another hash", STATE).fails("apply_patch", stale, Conflict).then(unchanged),
+                .then(check_state_unchanged),
+            with_state("another hash", STATE).fails("apply_patch", stale, Conflict).then(check_state_unchanged),
             with_state("a state that is damaged", "---\na: [\n---\n").fails("apply_patch", goes_to("b"), Frontmatter),
             with_state("no update at all", STATE)
                 .fails(
@@ -214,11 +214,11 @@ fn a_front_matter_is_updated_only_in_the_state_and_only_as_it_was_seen() {
                     InvalidArgs,
                 )
                 .fails("apply_patch", json!({"patch": {"operation": "updateFrontmatter", "update": {}}}), InvalidArgs)
-                .then(unchanged),
+                .then(check_state_unchanged),
             with_state("too much", STATE)
                 .set(|setup| setup.limits.edit_bytes = 200)
                 .fails("apply_patch", update(json!({"variables": {"set": {"v": "x".repeat(200)}}})), WriteLimit)
-                .then(unchanged),
+                .then(check_state_unchanged),
             with_state("a link in the place of the state", STATE)
                 .given(|world| {
                     let state = world.host_path().join("mount-state");
@@ -241,11 +241,11 @@ fn no_tool_gets_the_workflow_past_its_graph() {
         let from_a_to_c =
             "--- @state/workflow.md\n+++ @state/workflow.md\n@@ -4 +4 @@\n-currentNodeId: a\n+currentNodeId: c\n";
         vec![
-            bound("by a write")
+            with_graph("by a write")
                 .fails("write_file", write(&skipped), Transition)
                 .fails("write_file", write(&undone), Schema)
-                .then(unchanged),
-            bound("by an edit")
+                .then(check_state_unchanged),
+            with_graph("by an edit")
                 .fails_saying(
                     "edit_file",
                     edit("currentNodeId: a", "currentNodeId: c"),
@@ -254,26 +254,26 @@ fn no_tool_gets_the_workflow_past_its_graph() {
                 )
                 .fails("edit_file", edit("[one]", "[]"), Schema)
                 .fails("edit_file", edit("---\nbody", "body"), Frontmatter)
-                .then(unchanged),
-            bound("by a patch")
+                .then(check_state_unchanged),
+            with_graph("by a patch")
                 .fails("apply_patch", goes_to("c"), Transition)
                 .fails("apply_patch", goes_to("x"), Transition)
-                .then(unchanged),
-            bound("by a diff").fails("apply_patch", diff(from_a_to_c), Transition).then(unchanged),
-            bound("by an undo")
-                .works("apply_patch", goes_to("b"), |_, _| {})
+                .then(check_state_unchanged),
+            with_graph("by a diff").fails("apply_patch", diff(from_a_to_c), Transition).then(check_state_unchanged),
+            with_graph("by an undo")
+                .succeeds("apply_patch", goes_to("b"), |_, _| {})
                 .fails("undo", json!({}), Transition)
                 .then(|world| assert!(!state(world).contains("currentNodeId: a")))
-                .works("append_file", json!({"path": "@state/workflow.md", "content": "more\n"}), |_, _| {})
-                .works("undo", json!({}), |world, _| assert!(state(world).ends_with("body\n"))),
-            bound("by an append").works(
+                .succeeds("append_file", json!({"path": "@state/workflow.md", "content": "more\n"}), |_, _| {})
+                .succeeds("undo", json!({}), |world, _| assert!(state(world).ends_with("body\n"))),
+            with_graph("by an append").succeeds(
                 "append_file",
                 json!({"path": "@state/workflow.md", "content": "more\n"}),
                 |world, _| {
                     assert_eq!(state(world), format!("{STATE}more\n"));
                 },
             ),
-            bound("by an append to what has no end yet")
+            with_graph("by an append to what has no end yet")
                 .given(|world| {
                     put(
                         world,
@@ -282,26 +282,26 @@ fn no_tool_gets_the_workflow_past_its_graph() {
                     )
                 })
                 .fails("append_file", json!({"path": "@state/workflow.md", "content": "---\n"}), Frontmatter),
-            bound("by a copy")
+            with_graph("by a copy")
                 .file("f.md", skipped.clone())
                 .fails("copy_file", onto("f.md"), Transition)
-                .then(unchanged),
-            bound("by a move")
+                .then(check_state_unchanged),
+            with_graph("by a move")
                 .given(move |world| put(world, "state/f.md", skipped.as_bytes()))
                 .fails("move_file", onto("@state/f.md"), Transition)
-                .then(unchanged),
-            bound("by deleting it")
+                .then(check_state_unchanged),
+            with_graph("by deleting it")
                 .fails_saying("delete_file", json!({"path": "@state/workflow.md"}), PermissionDenied, &["not removed"])
                 .fails(
                     "apply_patch",
                     diff(format!("--- @state/workflow.md\n+++ /dev/null\n@@ -1,7 +0,0 @@\n{}", removed(STATE))),
                     PermissionDenied,
                 )
-                .then(unchanged),
-            bound("by moving it away")
+                .then(check_state_unchanged),
+            with_graph("by moving it away")
                 .fails("move_file", json!({"from": "@state/workflow.md", "to": "@state/old.md"}), PermissionDenied)
-                .then(unchanged),
-            bound("by a directory or a link in its place")
+                .then(check_state_unchanged),
+            with_graph("by a directory or a link in its place")
                 .given(|world| {
                     std::fs::remove_file(world.host_path().join("mount-state/workflow.md")).unwrap();
                     std::fs::create_dir(world.host_path().join("mount-state/d")).unwrap();
@@ -316,7 +316,7 @@ fn no_tool_gets_the_workflow_past_its_graph() {
                 )
                 .fails("move_file", json!({"from": "@state/d", "to": "@state/workflow.md"}), PermissionDenied)
                 .fails("move_file", json!({"from": "@state/link", "to": "@state/workflow.md"}), PermissionDenied),
-            bound("by a name that is almost the same")
+            with_graph("by a name that is almost the same")
                 .fails("write_file", json!({"path": "@state/Workflow.MD", "content": ""}), PermissionDenied)
                 .fails(
                     "write_file",
@@ -328,12 +328,12 @@ fn no_tool_gets_the_workflow_past_its_graph() {
                     json!({"path": "@state/Logs/x", "content": "", "createDirs": true}),
                     PermissionDenied,
                 )
-                .then(unchanged),
-            bound("by another way to its name")
+                .then(check_state_unchanged),
+            with_graph("by another way to its name")
                 .given(|world| std::os::unix::fs::symlink(".", world.host_path().join("mount-state/here")).unwrap())
                 .fails("write_file", json!({"path": "@state/here/workflow.md", "content": "x"}), Frontmatter)
                 .fails("write_file", json!({"path": "@state/./workflow.md", "content": "x"}), Frontmatter)
-                .then(unchanged),
+                .then(check_state_unchanged),
         ]
     });
 }
@@ -346,27 +346,28 @@ fn removed(text: &str) -> String {
 fn a_workflow_begins_at_its_entry_goes_along_its_edges_and_needs_its_graph() {
     check(|| {
         let write = |content: &str| json!({"path": "@state/workflow.md", "content": content});
-        let gone = |world: &World| std::fs::remove_file(world.host_path().join("mount-state/workflow.md")).unwrap();
-        let graph =
-            |text: &'static str| bound(text).given(move |world| put(world, "pkg/workflow.graph.json", text.as_bytes()));
-        let ok = |world: &World, _: &Value| assert!(state(world).starts_with("---\n"));
+        let gone = |world: &FsFixture| std::fs::remove_file(world.host_path().join("mount-state/workflow.md")).unwrap();
+        let graph = |text: &'static str| {
+            with_graph(text).given(move |world| put(world, "pkg/workflow.graph.json", text.as_bytes()))
+        };
+        let ok = |world: &FsFixture, _: &Value| assert!(state(world).starts_with("---\n"));
         let spaced = STATE.replace("currentNodeId: a", "currentNodeId: ' '");
         vec![
-        bound("it begins at the entry")
+        with_graph("it begins at the entry")
             .given(gone)
             .fails("write_file", write(&STATE.replace("currentNodeId: a", "currentNodeId: b")), Transition)
-            .works("write_file", write(STATE), ok),
-        bound("nothing is the entry too").given(gone).works("write_file", write(&spaced), ok).works("apply_patch", goes_to("b"), ok),
-        bound("names of any length").fails_saying("apply_patch", goes_to(&"x\n".repeat(10_000)), Transition, &["…"]),
-        bound("staying is fine").works("write_file", write(&STATE.replace("body", "other")), ok),
-        bound("on and on").works("apply_patch", goes_to(" b "), ok).works("apply_patch", goes_to("c"), ok)
+            .succeeds("write_file", write(STATE), ok),
+        with_graph("nothing is the entry too").given(gone).succeeds("write_file", write(&spaced), ok).succeeds("apply_patch", goes_to("b"), ok),
+        with_graph("names of any length").fails_saying("apply_patch", goes_to(&"x\n".repeat(10_000)), Transition, &["…"]),
+        with_graph("staying is fine").succeeds("write_file", write(&STATE.replace("body", "other")), ok),
+        with_graph("on and on").succeeds("apply_patch", goes_to(" b "), ok).succeeds("apply_patch", goes_to("c"), ok)
             .fails("apply_patch", goes_to("a"), Transition),
-        bound("no graph, no change")
+        with_graph("no graph, no change")
             .given(|world| std::fs::remove_file(world.host_path().join("mount-pkg/workflow.graph.json")).unwrap())
             .fails_saying("apply_patch", goes_to("b"), Schema, &["@pkg/workflow.graph.json", "does not exist"])
-            .then(unchanged),
-        graph("{").fails("apply_patch", goes_to("b"), Schema).then(unchanged),
-        graph("[]").fails("apply_patch", goes_to("b"), Schema).then(unchanged),
+            .then(check_state_unchanged),
+        graph("{").fails("apply_patch", goes_to("b"), Schema).then(check_state_unchanged),
+        graph("[]").fails("apply_patch", goes_to("b"), Schema).then(check_state_unchanged),
         graph(r#"{"schemaVersion": "1", "entryNodeId": "z", "nodes": [{"id": "a", "type": "step", "file": ""}], "edges": []}"#)
             .fails_saying("apply_patch", goes_to("b"), Schema, &["no node `z`"]),
         graph(r#"{"schemaVersion": "1", "entryNodeId": "a", "nodes": [{"id": "a", "type": "cloud", "file": ""}], "edges": []}"#)
@@ -375,13 +376,13 @@ fn a_workflow_begins_at_its_entry_goes_along_its_edges_and_needs_its_graph() {
             .fails_saying("apply_patch", goes_to("b"), Schema, &["two nodes"]),
         graph(r#"{"schemaVersion": "1", "entryNodeId": "a", "nodes": [{"id": "a", "type": "step", "file": ""}], "edges": [{"from": "a", "to": "b", "label": ""}]}"#)
             .fails_saying("apply_patch", goes_to("b"), Schema, &["no node `b`"]),
-        bound("what is damaged is replaced by a person only")
+        with_graph("what is damaged is replaced by a person only")
             .given(|world| put(world, "state/workflow.md", b"---\na: [\n---\n"))
             .fails_saying("write_file", write(STATE), Frontmatter, &["only a person"]),
-        with_state("without a graph, the shape is all", STATE).works("apply_patch", goes_to("anywhere"), ok)
-            .works("write_file", write(&STATE.replace("[one]", "[]")), ok)
+        with_state("without a graph, the shape is all", STATE).succeeds("apply_patch", goes_to("anywhere"), ok)
+            .succeeds("write_file", write(&STATE.replace("[one]", "[]")), ok)
             .fails("write_file", write("---\na: 1\n---\n"), Schema),
-        with_state("without a graph, what is damaged is replaced", "---\na: [\n---\n").works("write_file", write(STATE), ok),
+        with_state("without a graph, what is damaged is replaced", "---\na: [\n---\n").succeeds("write_file", write(STATE), ok),
     ]
     });
 }
@@ -392,8 +393,8 @@ fn the_guard_holds_in_every_dialect() {
         let skipped = STATE.replace("currentNodeId: a", "currentNodeId: c");
         let write = json!({"path": "@state/workflow.md", "content": skipped});
         vec![
-            bound("miniclaw")
-                .speaking(Dialect::Miniclaw)
+            with_graph("miniclaw")
+                .with_dialect(Dialect::Miniclaw)
                 .set(|setup| setup.graph = Some("@pkg/workflow.graph.json"))
                 .fails("write_file", write.clone(), Transition)
                 .fails(
@@ -401,13 +402,13 @@ fn the_guard_holds_in_every_dialect() {
                     json!({"path": "@state/workflow.md", "old_text": "[one]", "new_text": "[]"}),
                     Schema,
                 )
-                .then(unchanged),
-            bound("crewagent")
-                .speaking(Dialect::Crewagent)
+                .then(check_state_unchanged),
+            with_graph("crewagent")
+                .with_dialect(Dialect::Crewagent)
                 .set(|setup| setup.graph = Some("@pkg/workflow.graph.json"))
                 .fails("fs.write", write, Transition)
                 .fails("fs.apply_patch", goes_to("c"), Transition)
-                .then(unchanged),
+                .then(check_state_unchanged),
         ]
     });
 }
@@ -434,13 +435,13 @@ fn a_diff_names_paths_and_they_are_judged_as_paths() {
                 .file("f", "old\n")
                 .file("g", "old\n")
                 .fails("apply_patch", json!({"path": "g", "patch": one_line("f")["patch"]}), InvalidArgs)
-                .works("apply_patch", json!({"path": "./f", "patch": one_line("f")["patch"]}), |world, _| {
+                .succeeds("apply_patch", json!({"path": "./f", "patch": one_line("f")["patch"]}), |world, _| {
                     assert_eq!(world.read("f"), "new\n")
                 }),
             case("no path at all")
                 .file("f", "old\n")
                 .fails("apply_patch", diff("@@ -1 +1 @@\n-old\n+new\n"), InvalidArgs)
-                .works("apply_patch", json!({"path": "f", "patch": "@@ -1 +1 @@\n-old\n+new\n"}), |world, _| {
+                .succeeds("apply_patch", json!({"path": "f", "patch": "@@ -1 +1 @@\n-old\n+new\n"}), |world, _| {
                     assert_eq!(world.read("f"), "new\n")
                 }),
             case("two ways to one file")
@@ -481,13 +482,13 @@ fn a_diff_over_several_files_is_applied_to_all_or_to_none() {
             )
         };
         let prepared = |name: &str| case(name).file("f", "old\n").file("g", "old\n").file("gone", "old\n");
-        let untouched = |world: &World| {
+        let untouched = |world: &FsFixture| {
             assert_eq!([world.read("f"), world.read("g"), world.read("gone")], ["old\n"; 3]);
             assert!(!world.root.join("deep").exists());
         };
         let second = "--- a/g\n+++ b/g\n@@ -1 +1 @@\n-old\n+new\n";
         vec![
-            prepared("all").works("apply_patch", diff(three(second)), |world, value| {
+            prepared("all").succeeds("apply_patch", diff(three(second)), |world, value| {
                 assert_eq!([world.read("f"), world.read("g"), world.read("deep/er/new")], ["new\n"; 3]);
                 assert!(!world.root.join("gone").exists());
                 let actions: Vec<&Value> =
@@ -519,7 +520,7 @@ fn a_diff_over_several_files_is_applied_to_all_or_to_none() {
                 .set(|setup| setup.limits.edit_bytes = 3)
                 .fails("apply_patch", diff(three(second)), WriteLimit)
                 .then(untouched),
-            case("one that is deleted alone").file("f", "old\n").works(
+            case("one that is deleted alone").file("f", "old\n").succeeds(
                 "apply_patch",
                 diff("--- a/f\n+++ /dev/null\n@@ -1 +0,0 @@\n-old\n"),
                 |world, _| assert!(!world.root.join("f").exists()),
@@ -537,23 +538,23 @@ fn a_hunk_goes_where_it_says_or_to_the_only_other_place_and_the_reply_says_so() 
     check(|| {
         let hunk = "--- f\n+++ f\n@@ -1,2 +1,2 @@\n a\n-b\n+B\n";
         vec![
-        case("where it says").file("f", "a\nb\nc\n").works("apply_patch", diff(hunk), |world, value| {
+        case("where it says").file("f", "a\nb\nc\n").succeeds("apply_patch", diff(hunk), |world, value| {
             assert_eq!(world.read("f"), "a\nB\nc\n");
             assert_eq!(value["files"][0]["hunks"], json!([{"hunk": 1, "line": 1, "offset": 0, "added": 1, "removed": 1}]));
         }),
-        case("elsewhere").file("f", "x\ny\na\nb\nc\n").works("apply_patch", diff(hunk), |world, value| {
+        case("elsewhere").file("f", "x\ny\na\nb\nc\n").succeeds("apply_patch", diff(hunk), |world, value| {
             assert_eq!(world.read("f"), "x\ny\na\nB\nc\n");
             assert_eq!(value["files"][0]["hunks"][0]["offset"], 2);
         }),
         case("in several places").file("f", "x\na\nb\na\nb\n").fails("apply_patch", diff(hunk), AmbiguousEdit),
         case("nowhere").file("f", "a\nc\n").fails_saying("apply_patch", diff(hunk), EditNotFound, &["hunk 1"]),
-        case("with other line ends").file("f", "a\r\nb\r\n").works("apply_patch", diff(hunk), |world, _| assert_eq!(world.read("f"), "a\r\nB\r\n")),
+        case("with other line ends").file("f", "a\r\nb\r\n").succeeds("apply_patch", diff(hunk), |world, _| assert_eq!(world.read("f"), "a\r\nB\r\n")),
         case("with both line ends").file("f", "a\r\nb\n").fails_saying("apply_patch", diff(hunk), EditNotFound, &["line end"]),
         case("twice").file("f", "a\n")
-            .works("apply_patch", json!({"path": "f", "patch": "@@ -1 +1,2 @@\n a\n+b\n"}), |world, _| assert_eq!(world.read("f"), "a\nb\n"))
+            .succeeds("apply_patch", json!({"path": "f", "patch": "@@ -1 +1,2 @@\n a\n+b\n"}), |world, _| assert_eq!(world.read("f"), "a\nb\n"))
             .fails_saying("apply_patch", json!({"path": "f", "patch": "@@ -1 +1,2 @@\n a\n+b\n"}), EditNotFound, &["already"]),
         case("without numbers, in a fence").file("f", "x\na\nb\n")
-            .works("apply_patch", diff("```diff\n--- a/f\n+++ b/f\n@@ ... @@\n a\n-b\n+B\n```\n"), |world, value| {
+            .succeeds("apply_patch", diff("```diff\n--- a/f\n+++ b/f\n@@ ... @@\n a\n-b\n+B\n```\n"), |world, value| {
                 assert_eq!((world.read("f").as_str(), &value["files"][0]["hunks"][0]["offset"]), ("x\na\nB\n", &Value::Null));
             }),
         case("no diff").fails("apply_patch", diff("hello"), InvalidArgs).fails("apply_patch", diff(""), InvalidArgs)

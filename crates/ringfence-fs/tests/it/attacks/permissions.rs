@@ -8,21 +8,21 @@ use ringfence_kernel::ErrorKind::{NotFound, PermissionDenied, Unavailable, Write
 use rustix::fs::{CWD, Mode, OFlags, XattrFlags, fgetxattr, fsetxattr, openat};
 use serde_json::json;
 
-use super::elsewhere::{Elsewhere, NOBODY, here, is_root, left_out, system};
-use super::every::Use;
-use super::{Case, Way, case, check, place_for};
-use crate::world::{Setup, World};
+use super::operations::PathUse;
+use super::subprocess::{NOBODY, TestSubprocess, is_child, is_root, skip_test, system};
+use super::{AttackBackend, FsAttackCase, case, check, temp_dir_for};
+use crate::fixture::{FsFixture, FsFixtureConfig};
 
-fn chmod(world: &World, path: &str, mode: u32) {
+fn chmod(world: &FsFixture, path: &str, mode: u32) {
     std::fs::set_permissions(world.root.join(path), std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-fn mode(world: &World, path: &str) -> u32 {
+fn mode(world: &FsFixture, path: &str) -> u32 {
     world.root.join(path).metadata().unwrap().mode() & 0o7777
 }
 
 /// A file of some mode, beside `other.txt`.
-fn file_of(mode: u32, name: &str) -> Case {
+fn file_of(mode: u32, name: &str) -> FsAttackCase {
     case(format!("a file of mode {mode:04o} {name}"))
         .file("other.txt", "other")
         .file("f", "old other")
@@ -30,7 +30,7 @@ fn file_of(mode: u32, name: &str) -> Case {
 }
 
 /// A directory of some mode with a file in it. It is opened up again at the end, to be cleared away.
-fn directory_of(mode: u32, name: &str, calls: impl FnOnce(Case) -> Case) -> Case {
+fn directory_of(mode: u32, name: &str, calls: impl FnOnce(FsAttackCase) -> FsAttackCase) -> FsAttackCase {
     let before = case(format!("a directory of mode {mode:04o} {name}"))
         .file("other.txt", "other")
         .file("d/f", "old other")
@@ -39,32 +39,32 @@ fn directory_of(mode: u32, name: &str, calls: impl FnOnce(Case) -> Case) -> Case
     calls(before).then(|world| chmod(world, "d", 0o755))
 }
 
-fn modes() -> Vec<Case> {
-    let changes = |usage| matches!(usage, Use::Write | Use::Edit | Use::MoveTo { overwrite: true });
-    let reads = |usage| usage == Use::Read;
+fn mode_cases() -> Vec<FsAttackCase> {
+    let changes = |usage| matches!(usage, PathUse::Write | PathUse::Edit | PathUse::MoveTo { overwrite: true });
+    let reads = |usage| usage == PathUse::Read;
     let denied = |yes: bool| yes.then_some(PermissionDenied);
     vec![
         file_of(0o000, "is neither read nor written")
-            .every("f", move |usage| denied(reads(usage) || changes(usage)))
-            .works("get_file_info", json!({"path": "f"}), |_, value| {
+            .refuses_every_operation("f", move |usage| denied(reads(usage) || changes(usage)))
+            .succeeds("get_file_info", json!({"path": "f"}), |_, value| {
                 assert_eq!((&value["mode"], &value["sha256"]), (&json!("0000"), &json!(null)));
             }),
-        file_of(0o000, "in miniclaw").miniclaw().every("f", move |usage| denied(reads(usage) || changes(usage))),
+        file_of(0o000, "in miniclaw")
+            .miniclaw()
+            .refuses_every_operation("f", move |usage| denied(reads(usage) || changes(usage))),
         file_of(0o000, "is moved and deleted: that is the directory's to allow")
-            .works("move_file", json!({"from": "f", "to": "g"}), |_, _| ())
-            .works("delete_file", json!({"path": "g"}), |_, _| ()),
-        file_of(0o444, "is read and not replaced").every("f", move |usage| denied(changes(usage))).works(
-            "read_file",
-            json!({"path": "f"}),
-            |_, value| assert_eq!(value["content"], "old other"),
-        ),
-        file_of(0o444, "in miniclaw").miniclaw().every("f", move |usage| denied(changes(usage))),
+            .succeeds("move_file", json!({"from": "f", "to": "g"}), |_, _| ())
+            .succeeds("delete_file", json!({"path": "g"}), |_, _| ()),
+        file_of(0o444, "is read and not replaced")
+            .refuses_every_operation("f", move |usage| denied(changes(usage)))
+            .succeeds("read_file", json!({"path": "f"}), |_, value| assert_eq!(value["content"], "old other")),
+        file_of(0o444, "in miniclaw").miniclaw().refuses_every_operation("f", move |usage| denied(changes(usage))),
         file_of(0o222, "is written and not read")
-            .every("f", move |usage| denied(reads(usage) || usage == Use::Edit))
-            .works("write_file", json!({"path": "f", "content": "new"}), |world, _| {
+            .refuses_every_operation("f", move |usage| denied(reads(usage) || usage == PathUse::Edit))
+            .succeeds("write_file", json!({"path": "f", "content": "new"}), |world, _| {
                 assert_eq!(mode(world, "f"), 0o222);
             })
-            .works("append_file", json!({"path": "f", "content": "er"}), |world, value| {
+            .succeeds("append_file", json!({"path": "f", "content": "er"}), |world, value| {
                 assert_eq!((mode(world, "f"), &value["size"]), (0o222, &json!(5)));
             }),
         directory_of(0o555, "gets no new names and loses none", |case| {
@@ -83,8 +83,8 @@ fn modes() -> Vec<Case> {
                 .fails("create_directory", json!({"path": "d/new"}), PermissionDenied)
                 .fails("create_directory", json!({"path": "d/a/b"}), PermissionDenied)
                 .fails("delete_file", json!({"path": "d", "recursive": true}), PermissionDenied)
-                .works("read_file", json!({"path": "d/f"}), |_, value| assert_eq!(value["content"], "old other"))
-                .works("append_file", json!({"path": "d/f", "content": "!"}), |world, _| {
+                .succeeds("read_file", json!({"path": "d/f"}), |_, value| assert_eq!(value["content"], "old other"))
+                .succeeds("append_file", json!({"path": "d/f", "content": "!"}), |world, _| {
                     assert_eq!(world.read("d/f"), "old other!");
                 })
         }),
@@ -99,7 +99,7 @@ fn modes() -> Vec<Case> {
             case.fails("list_directory", json!({"path": "d"}), PermissionDenied)
                 .fails("list_directory", json!({"path": "d", "recursive": true}), PermissionDenied)
                 .fails("find_files", json!({"path": "d", "glob": "*"}), PermissionDenied)
-                .works("read_file", json!({"path": "d/f"}), |_, value| assert_eq!(value["content"], "old other"))
+                .succeeds("read_file", json!({"path": "d/f"}), |_, value| assert_eq!(value["content"], "old other"))
         }),
         directory_of(0o000, "is not listed and nothing comes into it", |case| {
             case.fails("list_directory", json!({"path": "d"}), PermissionDenied)
@@ -109,11 +109,11 @@ fn modes() -> Vec<Case> {
                 .fails("delete_file", json!({"path": "d", "recursive": true}), PermissionDenied)
         }),
         directory_of(0o000, "is passed over in a walk", |case| {
-            case.works("list_directory", json!({"path": ".", "recursive": true}), |_, value| {
+            case.succeeds("list_directory", json!({"path": ".", "recursive": true}), |_, value| {
                 let names: Vec<_> = value["entries"].as_array().unwrap().iter().map(|entry| &entry["name"]).collect();
                 assert_eq!((names, &value["unreadable"]), (vec![&json!("d"), &json!("other.txt")], &json!(1)));
             })
-            .works("find_files", json!({"path": ".", "glob": "**"}), |_, value| {
+            .succeeds("find_files", json!({"path": ".", "glob": "**"}), |_, value| {
                 assert_eq!(value["paths"], json!(["d/", "other.txt"]));
             })
         }),
@@ -133,28 +133,28 @@ fn modes() -> Vec<Case> {
     ]
 }
 
-fn kept() -> Vec<Case> {
+fn metadata_cases() -> Vec<FsAttackCase> {
     let mut cases = Vec::new();
     for (before, after) in
         [(0o4755, 0o755), (0o2755, 0o755), (0o6777, 0o777), (0o1644, 0o644), (0o640, 0o640), (0o600, 0o600)]
     {
-        let kept = move |world: &World| assert_eq!(mode(world, "f"), after, "{before:o}");
-        cases.push(file_of(before, "loses what is more than permissions when it is written").works(
+        let kept = move |world: &FsFixture| assert_eq!(mode(world, "f"), after, "{before:o}");
+        cases.push(file_of(before, "loses what is more than permissions when it is written").succeeds(
             "write_file",
             json!({"path": "f", "content": "new"}),
             move |world, _| kept(world),
         ));
-        cases.push(file_of(before, "and when it is appended to").works(
+        cases.push(file_of(before, "and when it is appended to").succeeds(
             "append_file",
             json!({"path": "f", "content": "new"}),
             move |world, _| kept(world),
         ));
-        cases.push(file_of(before, "and when it is edited").works(
+        cases.push(file_of(before, "and when it is edited").succeeds(
             "edit_file",
             json!({"path": "f", "oldText": "old", "newText": "x"}),
             move |world, _| kept(world),
         ));
-        cases.push(file_of(before, "and when it is copied").works(
+        cases.push(file_of(before, "and when it is copied").succeeds(
             "copy_file",
             json!({"from": "f", "to": "g"}),
             move |world, _| {
@@ -169,10 +169,10 @@ fn kept() -> Vec<Case> {
             .given(|world| {
                 let file = openat(CWD, world.root.join("f"), OFlags::RDWR, Mode::empty()).unwrap();
                 if fsetxattr(&file, "user.note", b"kept", XattrFlags::empty()).is_err() {
-                    left_out("this file system has no attributes of users");
+                    skip_test("this file system has no attributes of users");
                 }
             })
-            .works("write_file", json!({"path": "f", "content": "y"}), |world, _| {
+            .succeeds("write_file", json!({"path": "f", "content": "y"}), |world, _| {
                 let file = openat(CWD, world.root.join("f"), OFlags::RDWR, Mode::empty()).unwrap();
                 if fsetxattr(&file, "user.other", b"", XattrFlags::empty()).is_ok() {
                     let mut value = [0; 16];
@@ -185,18 +185,18 @@ fn kept() -> Vec<Case> {
 }
 
 #[test]
-fn mode_bits_hold_for_whoever_asks() {
-    check(modes);
-    if is_root() && !here() {
-        Elsewhere::new().run_as(NOBODY, "attacks::permissions::mode_bits_hold_for_whoever_asks");
+fn mode_bits_hold_for_root_and_users() {
+    check(mode_cases);
+    if is_root() && !is_child() {
+        TestSubprocess::new().run_as(NOBODY, "attacks::permissions::mode_bits_hold_for_root_and_users");
     }
 }
 
 #[test]
 fn a_change_keeps_a_files_mode_and_drops_what_lets_it_run_as_another() {
-    check(kept);
-    if is_root() && !here() {
-        Elsewhere::new()
+    check(metadata_cases);
+    if is_root() && !is_child() {
+        TestSubprocess::new()
             .run_as(NOBODY, "attacks::permissions::a_change_keeps_a_files_mode_and_drops_what_lets_it_run_as_another");
     }
 }
@@ -204,7 +204,7 @@ fn a_change_keeps_a_files_mode_and_drops_what_lets_it_run_as_another() {
 #[test]
 fn a_file_of_another_owner_keeps_its_owner() {
     if !is_root() {
-        return left_out("only root can give a file away");
+        return skip_test("only root can give a file away");
     }
     check(|| {
         let given = |name: &str| {
@@ -212,15 +212,15 @@ fn a_file_of_another_owner_keeps_its_owner() {
                 std::os::unix::fs::chown(world.root.join("f"), Some(1234), Some(2345)).unwrap();
             })
         };
-        let kept = |world: &World| {
+        let kept = |world: &FsFixture| {
             let found = world.root.join("f").metadata().unwrap();
             assert_eq!((found.uid(), found.gid()), (1234, 2345));
         };
         vec![
-            given("written").works("write_file", json!({"path": "f", "content": "x"}), move |world, _| kept(world)),
+            given("written").succeeds("write_file", json!({"path": "f", "content": "x"}), move |world, _| kept(world)),
             given("appended to")
-                .works("append_file", json!({"path": "f", "content": "x"}), move |world, _| kept(world)),
-            given("edited").works(
+                .succeeds("append_file", json!({"path": "f", "content": "x"}), move |world, _| kept(world)),
+            given("edited").succeeds(
                 "edit_file",
                 json!({"path": "f", "oldText": "old", "newText": "x"}),
                 move |world, _| {
@@ -233,7 +233,7 @@ fn a_file_of_another_owner_keeps_its_owner() {
 
 /// Nothing of a workspace is changed, and what is there can be read.
 #[track_caller]
-fn check_stopped(world: &World, change: &str) {
+fn check_stopped(world: &FsFixture, change: &str) {
     for (tool, arguments) in [
         ("write_file", json!({"path": "f", "content": "x"})),
         ("write_file", json!({"path": "new", "content": "x"})),
@@ -251,7 +251,7 @@ fn check_stopped(world: &World, change: &str) {
 
 #[test]
 fn a_keep_that_others_may_enter_stops_every_change() {
-    let world = World::new();
+    let world = FsFixture::new();
     world.write("f", "one");
     let change = world.value("write_file", &json!({"path": "f", "content": "two"}))["change"].clone();
     let change = change.as_str().unwrap();
@@ -268,29 +268,29 @@ fn a_keep_that_others_may_enter_stops_every_change() {
     }
     world.value("undo", &json!({"change": change}));
     assert_eq!(world.read("f"), "one");
-    if is_root() && !here() {
-        Elsewhere::new().run_as(NOBODY, "attacks::permissions::a_keep_that_others_may_enter_stops_every_change");
+    if is_root() && !is_child() {
+        TestSubprocess::new().run_as(NOBODY, "attacks::permissions::a_keep_that_others_may_enter_stops_every_change");
     }
 }
 
 #[test]
 fn a_keep_of_another_owner_is_not_ours() {
     let name = "workspace-with-a-keep-of-root";
-    if !here() {
+    if !is_child() {
         if !is_root() {
-            return left_out("only root can make a directory that is root's");
+            return skip_test("only root can make a directory that is root's");
         }
-        let elsewhere = Elsewhere::new();
+        let elsewhere = TestSubprocess::new();
         let workspace = elsewhere.temporary().join(name);
         std::fs::create_dir_all(workspace.join(".ringfence")).unwrap();
         std::fs::set_permissions(workspace.join(".ringfence"), std::fs::Permissions::from_mode(0o700)).unwrap();
         std::os::unix::fs::chown(&workspace, Some(NOBODY), Some(NOBODY)).unwrap();
         return elsewhere.run_as(NOBODY, "attacks::permissions::a_keep_of_another_owner_is_not_ours");
     }
-    let world = World::new();
+    let world = FsFixture::new();
     std::fs::remove_dir(&world.root).unwrap();
     std::fs::rename(std::env::temp_dir().join(name), &world.root).unwrap();
-    let world = world.reopened(Setup::default());
+    let world = world.reopened(FsFixtureConfig::default());
     world.write("f", "two");
     check_stopped(&world, "c-1");
 }
@@ -300,11 +300,11 @@ const OF_ROOT: &str = "RINGFENCE_OF_ROOT";
 
 #[test]
 fn a_file_whose_owner_cannot_be_kept_is_not_replaced() {
-    if !here() {
+    if !is_child() {
         if !is_root() {
-            return left_out("only root can make a file that is root's");
+            return skip_test("only root can make a file that is root's");
         }
-        let elsewhere = Elsewhere::new();
+        let elsewhere = TestSubprocess::new();
         for at in 0..6 {
             let path = elsewhere.temporary().join(format!("{OF_ROOT}-{at}"));
             std::fs::write(&path, "old other").unwrap();
@@ -327,7 +327,7 @@ fn a_file_whose_owner_cannot_be_kept_is_not_replaced() {
                 .fails("write_file", json!({"path": "f", "content": "x"}), PermissionDenied)
                 .fails("edit_file", json!({"path": "f", "oldText": "old", "newText": "x"}), PermissionDenied)
                 .fails("copy_file", json!({"from": "other.txt", "to": "f", "overwrite": true}), PermissionDenied)
-                .works("append_file", json!({"path": "f", "content": "!"}), |world, _| {
+                .succeeds("append_file", json!({"path": "f", "content": "!"}), |world, _| {
                     assert_eq!(world.root.join("f").metadata().unwrap().uid(), 0);
                     assert_eq!(world.read("f"), "old other!");
                 }),
@@ -338,16 +338,16 @@ fn a_file_whose_owner_cannot_be_kept_is_not_replaced() {
 #[test]
 fn a_file_that_can_only_grow_is_appended_to_and_not_replaced() {
     let can_mark = |way| {
-        let place = place_for(way);
+        let place = temp_dir_for(way);
         let path = place.path().join("f");
         std::fs::write(&path, "").unwrap();
         system("chattr", &["+a"], &path) && system("chattr", &["-a"], &path)
     };
-    if !is_root() || !can_mark(Way::Kernel) || !can_mark(Way::CapStd) {
-        return left_out("append-only files need root, chattr and a file system that has them");
+    if !is_root() || !can_mark(AttackBackend::Openat2) || !can_mark(AttackBackend::CapStd) {
+        return skip_test("append-only files need root, chattr and a file system that has them");
     }
     check(|| {
-        let flagged = |flag: &'static str, calls: fn(Case) -> Case| {
+        let flagged = |flag: &'static str, calls: fn(FsAttackCase) -> FsAttackCase| {
             let there =
                 case(format!("chattr {flag}")).file("other.txt", "other").file("f", "old other").given(move |world| {
                     assert!(system("chattr", &[flag], &world.root.join("f")));
@@ -358,7 +358,7 @@ fn a_file_that_can_only_grow_is_appended_to_and_not_replaced() {
         };
         vec![
             flagged("+a", |case| {
-                case.works("append_file", json!({"path": "f", "content": "!"}), |world, _| {
+                case.succeeds("append_file", json!({"path": "f", "content": "!"}), |world, _| {
                     assert_eq!(world.read("f"), "old other!");
                 })
                 .fails("write_file", json!({"path": "f", "content": "x"}), PermissionDenied)
@@ -381,9 +381,9 @@ fn a_file_that_can_only_grow_is_appended_to_and_not_replaced() {
 
 #[test]
 fn new_files_and_directories_are_as_open_whatever_the_umask() {
-    if !here() {
+    if !is_child() {
         for mask in ["000", "022", "027", "077"] {
-            Elsewhere::new().run_after(
+            TestSubprocess::new().run_after(
                 &format!("umask {mask}"),
                 "attacks::permissions::new_files_and_directories_are_as_open_whatever_the_umask",
             );
@@ -391,26 +391,32 @@ fn new_files_and_directories_are_as_open_whatever_the_umask() {
         return;
     }
     check(|| {
-        let look = |world: &World, paths: [&str; 2]| {
+        let look = |world: &FsFixture, paths: [&str; 2]| {
             assert_eq!((mode(world, paths[0]), mode(world, paths[1])), (0o755, 0o644));
         };
         let patch = "--- /dev/null\n+++ b/p/q/f\n@@ -0,0 +1 @@\n+x\n--- /dev/null\n+++ b/p/g\n@@ -0,0 +1 @@\n+x\n";
         vec![
             case("in the standard dialect")
-                .works("write_file", json!({"path": "a/b/f", "content": "x", "createDirs": true}), move |world, _| {
-                    look(world, ["a/b", "a/b/f"]);
+                .succeeds(
+                    "write_file",
+                    json!({"path": "a/b/f", "content": "x", "createDirs": true}),
+                    move |world, _| {
+                        look(world, ["a/b", "a/b/f"]);
+                    },
+                )
+                .succeeds("append_file", json!({"path": "a/g", "content": "x"}), move |world, _| {
+                    look(world, ["a", "a/g"])
                 })
-                .works("append_file", json!({"path": "a/g", "content": "x"}), move |world, _| look(world, ["a", "a/g"]))
-                .works("copy_file", json!({"from": "a/g", "to": "a/h"}), move |world, _| look(world, ["a", "a/h"]))
-                .works("create_directory", json!({"path": "c/d"}), move |world, _| look(world, ["c/d", "a/h"]))
-                .works("apply_patch", json!({"patch": patch}), move |world, _| {
+                .succeeds("copy_file", json!({"from": "a/g", "to": "a/h"}), move |world, _| look(world, ["a", "a/h"]))
+                .succeeds("create_directory", json!({"path": "c/d"}), move |world, _| look(world, ["c/d", "a/h"]))
+                .succeeds("apply_patch", json!({"patch": patch}), move |world, _| {
                     look(world, ["p", "p/g"]);
                     look(world, ["p/q", "p/q/f"]);
                 })
                 .then(move |world| look(world, ["c", "a/h"])),
             case("in miniclaw")
                 .miniclaw()
-                .says("append_file", json!({"path": "a/f", "content": "x"}), "ok: appended 1 bytes to a/f (size=1)")
+                .replies("append_file", json!({"path": "a/f", "content": "x"}), "ok: appended 1 bytes to a/f (size=1)")
                 .then(move |world| look(world, ["a", "a/f"])),
         ]
     });
@@ -418,9 +424,9 @@ fn new_files_and_directories_are_as_open_whatever_the_umask() {
 
 #[test]
 fn a_file_past_the_limit_of_the_process_is_too_large() {
-    if !here() {
+    if !is_child() {
         // Half a kilobyte a block: 64 KiB. The signal is ignored, as the program does.
-        return Elsewhere::new().run_after(
+        return TestSubprocess::new().run_after(
             "trap '' XFSZ; ulimit -f 128",
             "attacks::permissions::a_file_past_the_limit_of_the_process_is_too_large",
         );
@@ -434,7 +440,7 @@ fn a_file_past_the_limit_of_the_process_is_too_large() {
                 .fails("write_file", json!({"path": "a/g", "content": large, "createDirs": true}), WriteLimit)
                 .fails("append_file", json!({"path": "f", "content": large}), WriteLimit)
                 .fails("append_file", json!({"path": "g", "content": large}), WriteLimit)
-                .works("write_file", json!({"path": "f", "content": "new"}), |world, _| {
+                .succeeds("write_file", json!({"path": "f", "content": "new"}), |world, _| {
                     assert_eq!(world.read("f"), "new");
                 }),
         ]

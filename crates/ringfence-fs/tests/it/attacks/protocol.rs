@@ -8,10 +8,10 @@ use ringfence_kernel::{Dialect, ToolCall};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::elsewhere::{Elsewhere, here};
-use super::every::{Operation, operations};
+use super::operations::{PathOperation, operations};
+use super::subprocess::{TestSubprocess, is_child};
 use super::{case, check, inside};
-use crate::world::{Setup, World};
+use crate::fixture::{FsFixture, FsFixtureConfig};
 
 const MINICLAW: &str = "read_file, write_file, append_file, list_dir, edit_file";
 
@@ -27,7 +27,7 @@ fn a_tool_that_is_not_offered_is_not_found() {
         let mut miniclaw = case("miniclaw").miniclaw().file("f", "x");
         for name in ["list_directory", "delete_file", "move_file", "copy_file", "get_file_info", "Read_File", "exec"] {
             let text = format!("tool not found: {name}. Available tools: {MINICLAW}");
-            miniclaw = miniclaw.complains(name, json!({"path": "f"}), UnknownTool, text);
+            miniclaw = miniclaw.fails_with_text(name, json!({"path": "f"}), UnknownTool, text);
         }
         vec![standard, miniclaw]
     });
@@ -40,7 +40,7 @@ fn arguments_are_an_object_of_known_fields_or_refused() {
         for dialect in Dialect::ALL {
             let plain = || {
                 let case = case(format!("{} arguments", dialect.name())).file("f", "other").file("other.txt", "other");
-                case.speaking(dialect)
+                case.with_dialect(dialect)
             };
             let mut case = plain();
             for operation in operations(dialect, "f") {
@@ -75,10 +75,15 @@ fn arguments_are_an_object_of_known_fields_or_refused() {
         cases.push(
             case("miniclaw says what is wrong with them")
                 .miniclaw()
-                .complains("read_file", "{}", InvalidArgs, "invalid parameters: missing field `path`")
-                .complains("read_file", "[]", InvalidArgs, "invalid parameters: the arguments must be a JSON object")
-                .says("list_dir", "", "ok: listed 0 entries in .")
-                .says("list_dir", "{}", "ok: listed 0 entries in ."),
+                .fails_with_text("read_file", "{}", InvalidArgs, "invalid parameters: missing field `path`")
+                .fails_with_text(
+                    "read_file",
+                    "[]",
+                    InvalidArgs,
+                    "invalid parameters: the arguments must be a JSON object",
+                )
+                .replies("list_dir", "", "ok: listed 0 entries in .")
+                .replies("list_dir", "{}", "ok: listed 0 entries in ."),
         );
         cases
     });
@@ -90,12 +95,12 @@ fn a_call_that_is_cancelled_before_it_begins_changes_nothing() {
     let cancelled = CancellationToken::new();
     cancelled.cancel();
     for dialect in Dialect::ALL {
-        let world = World::with(Setup::of(dialect));
+        let world = FsFixture::with(FsFixtureConfig::of(dialect));
         world.write("f", "other");
         world.write("other.txt", "other");
         let before = inside(&world);
         for path in ["f", "new"] {
-            for Operation { tool, arguments, .. } in operations(dialect, path) {
+            for PathOperation { tool, arguments, .. } in operations(dialect, path) {
                 let call = ToolCall { id: "1".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
                 let reply = runtime.block_on(world.host.call(&world.session, call, &cancelled)).unwrap();
                 assert_eq!(reply.error, Some(Cancelled), "{tool} {arguments}: {}", reply.text);
@@ -109,7 +114,7 @@ fn a_call_that_is_cancelled_before_it_begins_changes_nothing() {
 fn a_call_that_has_no_time_says_so_and_changes_nothing() {
     check(|| {
         // A tree that takes longer to look at than the clock of the runtime takes to tick.
-        let tree = |world: &World| {
+        let tree = |world: &FsFixture| {
             for at in 0..400 {
                 std::fs::create_dir_all(world.root.join(format!("d/{at}/e/f/g/h"))).unwrap();
             }
@@ -127,7 +132,7 @@ fn a_call_that_has_no_time_says_so_and_changes_nothing() {
 
 #[test]
 fn a_program_that_is_started_inherits_no_descriptor_of_ours() {
-    let world = World::new();
+    let world = FsFixture::new();
     world.write("d/f", "x");
     for _ in 0..3 {
         world.value("read_file", &json!({"path": "d/f"}));
@@ -141,8 +146,8 @@ fn a_program_that_is_started_inherits_no_descriptor_of_ours() {
 
 #[test]
 fn a_change_of_the_current_directory_moves_nothing() {
-    if !here() {
-        return Elsewhere::new()
+    if !is_child() {
+        return TestSubprocess::new()
             .run_after("true", "attacks::protocol::a_change_of_the_current_directory_moves_nothing");
     }
     check(|| {
@@ -152,12 +157,14 @@ fn a_change_of_the_current_directory_moves_nothing() {
                 .file("d/f", "deep")
                 .given(|world| std::fs::write(world.outside.join("f"), "elsewhere").unwrap())
                 .given(|world| std::env::set_current_dir(&world.outside).unwrap())
-                .works("read_file", json!({"path": "f"}), |_, value| assert_eq!(value["content"], "inside"))
-                .works("write_file", json!({"path": "f", "content": "new"}), |world, _| {
+                .succeeds("read_file", json!({"path": "f"}), |_, value| assert_eq!(value["content"], "inside"))
+                .succeeds("write_file", json!({"path": "f", "content": "new"}), |world, _| {
                     assert_eq!(world.read("f"), "new");
                 })
-                .works("move_file", json!({"from": "f", "to": "d/g"}), |world, _| assert_eq!(world.read("d/g"), "new"))
-                .works("delete_file", json!({"path": "d", "recursive": true}), |world, _| {
+                .succeeds("move_file", json!({"from": "f", "to": "d/g"}), |world, _| {
+                    assert_eq!(world.read("d/g"), "new")
+                })
+                .succeeds("delete_file", json!({"path": "d", "recursive": true}), |world, _| {
                     assert!(!world.root.join("d").exists());
                 })
                 .then(|_| std::env::set_current_dir("/").unwrap()),
@@ -167,12 +174,12 @@ fn a_change_of_the_current_directory_moves_nothing() {
 
 #[test]
 fn a_host_that_is_out_of_descriptors_says_so_and_goes_on() {
-    if !here() {
-        return Elsewhere::new()
+    if !is_child() {
+        return TestSubprocess::new()
             .run_after("ulimit -n 200", "attacks::protocol::a_host_that_is_out_of_descriptors_says_so_and_goes_on");
     }
-    for backend in [ringfence_fs::Backend::Best, ringfence_fs::Backend::CapStd] {
-        let world = World::with(Setup::default().on(backend));
+    for backend in [ringfence_fs::ResolverBackend::Best, ringfence_fs::ResolverBackend::CapStd] {
+        let world = FsFixture::with(FsFixtureConfig::default().on(backend));
         world.write("f", "old");
         world.write("d/f", "old");
         let calls = [

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use ringfence_fs::Backend;
+use ringfence_fs::ResolverBackend;
 use ringfence_kernel::Dialect;
 use ringfence_kernel::ErrorKind::{
     AlreadyExists, ApprovalDenied, InvalidArgs, InvalidPath, NotFound, OutsideWorkspace, PermissionDenied, WrongType,
@@ -11,10 +11,10 @@ use ringfence_kernel::ErrorKind::{
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use serde_json::json;
 
-use super::elsewhere::{Elsewhere, here};
-use super::every::{Use, operations};
-use super::{Case, case, check};
-use crate::world::{Setup, World};
+use super::operations::{PathUse, operations};
+use super::subprocess::{TestSubprocess, is_child};
+use super::{FsAttackCase, case, check};
+use crate::fixture::{FsFixture, FsFixtureConfig};
 
 #[test]
 fn no_spelling_of_a_path_leads_out() {
@@ -57,7 +57,7 @@ const OUTSIDE: [&str; 29] = [
 ];
 
 #[test]
-fn what_the_host_has_of_its_own_is_no_file_of_the_workspace() {
+fn host_files_are_outside_the_workspace() {
     check(|| {
         refused(
             OutsideWorkspace,
@@ -67,7 +67,7 @@ fn what_the_host_has_of_its_own_is_no_file_of_the_workspace() {
 }
 
 #[test]
-fn what_is_no_path_is_refused_before_anything_is_opened() {
+fn an_invalid_path_is_refused_before_any_open() {
     check(|| {
         let mut spellings: Vec<String> = [
             "other.txt\0",
@@ -112,9 +112,9 @@ fn what_is_no_path_is_refused_before_anything_is_opened() {
             case("the empty path means the workspace to `list_dir`, and nothing to other tools")
                 .miniclaw()
                 .file("other.txt", "other")
-                .says("list_dir", json!({"path": ""}), "ok: listed 1 entries in .\n- other.txt\tfile\t5")
-                .complains("read_file", json!({"path": ""}), InvalidPath, "invalid_path: path must not be empty")
-                .complains(
+                .replies("list_dir", json!({"path": ""}), "ok: listed 1 entries in .\n- other.txt\tfile\t5")
+                .fails_with_text("read_file", json!({"path": ""}), InvalidPath, "invalid_path: path must not be empty")
+                .fails_with_text(
                     "write_file",
                     json!({"path": "", "content": ""}),
                     InvalidPath,
@@ -145,15 +145,17 @@ fn a_path_of_many_megabytes_is_refused_by_its_length() {
 }
 
 /// Every operation of both dialects on each of these is refused in the same way.
-fn refused(kind: ringfence_kernel::ErrorKind, spellings: &[&str]) -> Vec<Case> {
+fn refused(kind: ringfence_kernel::ErrorKind, spellings: &[&str]) -> Vec<FsAttackCase> {
     let mut cases = Vec::new();
     for spelling in spellings {
         let name = format!("{:?} is {kind:?}", &spelling[..spelling.len().min(60)]);
         let plain = case(name).file("other.txt", "other").directory("d");
-        cases.push(plain.every(spelling, |_| Some(kind)));
+        cases.push(plain.refuses_every_operation(spelling, |_| Some(kind)));
         let name = format!("{:?} is {kind:?} in miniclaw", &spelling[..spelling.len().min(60)]);
         let plain = case(name).miniclaw().file("other.txt", "other").directory("d");
-        cases.push(plain.every(spelling, |usage| (usage != Use::List || !spelling.is_empty()).then_some(kind)));
+        cases.push(plain.refuses_every_operation(spelling, |usage| {
+            (usage != PathUse::List || !spelling.is_empty()).then_some(kind)
+        }));
     }
     cases
 }
@@ -165,24 +167,24 @@ fn the_root_can_be_listed_and_nothing_else() {
         for root in [".", "./", "./.", "d/..", "d/../", "d/./..", "d/e/../..", "{ROOT}", "{ROOT}/", "{ROOT}/d/.."] {
             let there = || case(format!("{root} is the root")).file("other.txt", "other").directory("d/e");
             let judge = |usage| match usage {
-                Use::List | Use::Describe => None,
-                Use::Read => Some(WrongType),
+                PathUse::List | PathUse::Describe => None,
+                PathUse::Read => Some(WrongType),
                 _ => Some(PermissionDenied),
             };
             cases.push(
                 there()
-                    .every(root, judge)
-                    .works("list_directory", json!({"path": root}), |_, value| {
+                    .refuses_every_operation(root, judge)
+                    .succeeds("list_directory", json!({"path": root}), |_, value| {
                         assert_eq!(value["entries"].as_array().unwrap().len(), 2);
                     })
-                    .works("find_files", json!({"path": root, "glob": "*.txt"}), |_, value| {
+                    .succeeds("find_files", json!({"path": root, "glob": "*.txt"}), |_, value| {
                         assert_eq!(value["paths"], json!(["other.txt"]));
                     })
-                    .works("get_file_info", json!({"path": root}), |_, value| {
+                    .succeeds("get_file_info", json!({"path": root}), |_, value| {
                         assert_eq!((&value["type"], &value["size"]), (&json!("directory"), &json!(0)));
                     }),
             );
-            cases.push(there().miniclaw().every(root, judge));
+            cases.push(there().miniclaw().refuses_every_operation(root, judge));
         }
         cases
     });
@@ -195,11 +197,13 @@ fn dotdot_goes_where_the_kernel_says_and_not_where_the_text_does() {
             case("`..` that stays inside is resolved")
                 .file("a/x", "of a")
                 .file("b", "of the root")
-                .works("read_file", json!({"path": "a/../b"}), |_, value| assert_eq!(value["content"], "of the root"))
-                .works("write_file", json!({"path": "a/../b", "content": "new"}), |world, value| {
+                .succeeds("read_file", json!({"path": "a/../b"}), |_, value| {
+                    assert_eq!(value["content"], "of the root")
+                })
+                .succeeds("write_file", json!({"path": "a/../b", "content": "new"}), |world, value| {
                     assert_eq!((world.read("b").as_str(), &value["path"]), ("new", &json!("a/../b")));
                 })
-                .works("move_file", json!({"from": "a/../b", "to": "a/../a/c"}), |world, _| {
+                .succeeds("move_file", json!({"from": "a/../b", "to": "a/../a/c"}), |world, _| {
                     assert_eq!(world.read("a/c"), "new");
                 }),
             case("`..` behind a link is the parent of where the link leads")
@@ -207,54 +211,59 @@ fn dotdot_goes_where_the_kernel_says_and_not_where_the_text_does() {
                 .file("a/x", "of a")
                 .file("x", "of the root")
                 .link("l", "a/b")
-                .works("read_file", json!({"path": "l/../x"}), |_, value| assert_eq!(value["content"], "of a"))
-                .works("write_file", json!({"path": "l/../x", "content": "new"}), |world, _| {
+                .succeeds("read_file", json!({"path": "l/../x"}), |_, value| assert_eq!(value["content"], "of a"))
+                .succeeds("write_file", json!({"path": "l/../x", "content": "new"}), |world, _| {
                     assert_eq!((world.read("a/x"), world.read("x")), ("new".to_owned(), "of the root".to_owned()));
                 })
-                .works("append_file", json!({"path": "l/../x", "content": "er"}), |world, _| {
+                .succeeds("append_file", json!({"path": "l/../x", "content": "er"}), |world, _| {
                     assert_eq!(world.read("a/x"), "newer");
                 })
-                .works("create_directory", json!({"path": "l/../d"}), |world, _| {
+                .succeeds("create_directory", json!({"path": "l/../d"}), |world, _| {
                     assert!(world.root.join("a/d").is_dir());
                 })
-                .works("copy_file", json!({"from": "l/../x", "to": "l/../y"}), |world, _| {
+                .succeeds("copy_file", json!({"from": "l/../x", "to": "l/../y"}), |world, _| {
                     assert_eq!(world.read("a/y"), "newer");
                 })
-                .works("move_file", json!({"from": "l/../y", "to": "l/../z"}), |world, _| {
+                .succeeds("move_file", json!({"from": "l/../y", "to": "l/../z"}), |world, _| {
                     assert_eq!(world.read("a/z"), "newer");
                 })
-                .works("delete_file", json!({"path": "l/../x"}), |world, _| {
+                .succeeds("delete_file", json!({"path": "l/../x"}), |world, _| {
                     assert!(!world.root.join("a/x").exists() && world.root.join("x").exists());
                 }),
             case("`..` behind what does not exist does not exist")
                 .file("other.txt", "other")
-                .every("nonexist/../other.txt", |_| Some(NotFound)),
+                .refuses_every_operation("nonexist/../other.txt", |_| Some(NotFound)),
             case("nor in miniclaw")
                 .miniclaw()
                 .file("other.txt", "other")
-                .every("nonexist/../other.txt", |_| Some(NotFound)),
+                .refuses_every_operation("nonexist/../other.txt", |_| Some(NotFound)),
             case("`..` behind a file is behind no directory")
                 .file("other.txt", "other")
                 .file("f", "f")
-                .every("f/../other.txt", |_| Some(WrongType))
-                .every("f/..", |_| Some(WrongType)),
+                .refuses_every_operation("f/../other.txt", |_| Some(WrongType))
+                .refuses_every_operation("f/..", |_| Some(WrongType)),
         ]
     });
 }
 
 #[test]
-fn a_file_with_a_slash_behind_it_is_no_directory() {
+fn a_trailing_slash_does_not_make_a_file_a_directory() {
     check(|| {
         let mut cases = Vec::new();
         for path in ["f/", "f//", "f/.", "f/./", "./f/"] {
             // A directory is made where none is; what is there already is there already.
-            let judge = |usage| Some(if usage == Use::MakeDirectory { AlreadyExists } else { WrongType });
+            let judge = |usage| Some(if usage == PathUse::MakeDirectory { AlreadyExists } else { WrongType });
             // Without leave to overwrite, that something is there comes first or that it is of the wrong type: either is no.
-            let judge = move |usage| judge(usage).filter(|_| usage != Use::MoveTo { overwrite: false });
+            let judge = move |usage| judge(usage).filter(|_| usage != PathUse::MoveTo { overwrite: false });
             cases.push(
-                case(format!("`{path}` is no directory")).file("f", "f").file("other.txt", "other").every(path, judge),
+                case(format!("`{path}` is no directory"))
+                    .file("f", "f")
+                    .file("other.txt", "other")
+                    .refuses_every_operation(path, judge),
             );
-            cases.push(case(format!("`{path}` in miniclaw")).miniclaw().file("f", "f").every(path, judge));
+            cases.push(
+                case(format!("`{path}` in miniclaw")).miniclaw().file("f", "f").refuses_every_operation(path, judge),
+            );
             cases.push(
                 case(format!("nothing is moved onto `{path}`")).file("f", "f").file("other.txt", "other").refused(
                     "move_file",
@@ -271,7 +280,7 @@ fn a_file_with_a_slash_behind_it_is_no_directory() {
                 .fails("append_file", json!({"path": "new/", "content": "x"}), WrongType)
                 .fails("copy_file", json!({"from": "other.txt", "to": "new/"}), WrongType)
                 .refused("move_file", json!({"from": "other.txt", "to": "new/"}), &[WrongType, NotFound])
-                .works("create_directory", json!({"path": "new/"}), |world, _| {
+                .succeeds("create_directory", json!({"path": "new/"}), |world, _| {
                     assert!(world.root.join("new").is_dir());
                 }),
         );
@@ -288,32 +297,38 @@ fn a_path_is_the_same_with_dots_and_slashes_in_it() {
             cases.push(
                 case(format!("{path} is f"))
                     .directory("d")
-                    .works("write_file", json!({"path": path, "content": "x"}), move |world, value| {
+                    .succeeds("write_file", json!({"path": path, "content": "x"}), move |world, value| {
                         assert_eq!((world.read("f").as_str(), &value["path"]), ("x", &json!(shown)));
                     })
-                    .works("append_file", json!({"path": path, "content": "y"}), |world, _| {
+                    .succeeds("append_file", json!({"path": path, "content": "y"}), |world, _| {
                         assert_eq!(world.read("f"), "xy");
                     })
-                    .works("edit_file", json!({"path": path, "oldText": "xy", "newText": "z"}), |world, _| {
+                    .succeeds("edit_file", json!({"path": path, "oldText": "xy", "newText": "z"}), |world, _| {
                         assert_eq!(world.read("f"), "z");
                     })
-                    .works("read_file", json!({"path": path}), |_, value| assert_eq!(value["content"], "z"))
-                    .works("get_file_info", json!({"path": path}), move |_, value| assert_eq!(value["path"], shown))
-                    .works("copy_file", json!({"from": path, "to": "g"}), |world, _| assert_eq!(world.read("g"), "z"))
-                    .works("move_file", json!({"from": path, "to": "h"}), |world, _| assert_eq!(world.read("h"), "z"))
-                    .works("move_file", json!({"from": "h", "to": path}), |world, _| assert_eq!(world.read("f"), "z"))
-                    .works("delete_file", json!({"path": path}), |world, _| assert!(!world.root.join("f").exists())),
+                    .succeeds("read_file", json!({"path": path}), |_, value| assert_eq!(value["content"], "z"))
+                    .succeeds("get_file_info", json!({"path": path}), move |_, value| assert_eq!(value["path"], shown))
+                    .succeeds("copy_file", json!({"from": path, "to": "g"}), |world, _| {
+                        assert_eq!(world.read("g"), "z")
+                    })
+                    .succeeds("move_file", json!({"from": path, "to": "h"}), |world, _| {
+                        assert_eq!(world.read("h"), "z")
+                    })
+                    .succeeds("move_file", json!({"from": "h", "to": path}), |world, _| {
+                        assert_eq!(world.read("f"), "z")
+                    })
+                    .succeeds("delete_file", json!({"path": path}), |world, _| assert!(!world.root.join("f").exists())),
             );
         }
         cases.push(
             case("miniclaw says the path as it was given, tidied")
                 .miniclaw()
                 .directory("d")
-                .says("write_file", json!({"path": ".//d/./f", "content": "x"}), "ok: wrote 1 bytes to d/f")
-                .says("write_file", json!({"path": "{ROOT}/d//f", "content": "xy"}), "ok: wrote 2 bytes to d/f")
-                .says("read_file", json!({"path": "{ROOT}/d/f"}), "ok: read 2 bytes from d/f\nxy")
-                .says("list_dir", json!({"path": "{ROOT}"}), "ok: listed 1 entries in .\n- d\tdir\t0")
-                .says("list_dir", json!({"path": "./d/"}), "ok: listed 1 entries in d\n- f\tfile\t2"),
+                .replies("write_file", json!({"path": ".//d/./f", "content": "x"}), "ok: wrote 1 bytes to d/f")
+                .replies("write_file", json!({"path": "{ROOT}/d//f", "content": "xy"}), "ok: wrote 2 bytes to d/f")
+                .replies("read_file", json!({"path": "{ROOT}/d/f"}), "ok: read 2 bytes from d/f\nxy")
+                .replies("list_dir", json!({"path": "{ROOT}"}), "ok: listed 1 entries in .\n- d\tdir\t0")
+                .replies("list_dir", json!({"path": "./d/"}), "ok: listed 1 entries in d\n- f\tfile\t2"),
         );
         cases
     });
@@ -384,22 +399,30 @@ fn a_name_that_means_something_elsewhere_is_only_a_name_here() {
         LITERAL
             .into_iter()
             .map(|name| {
-                let read = move |world: &World| world.read(name);
+                let read = move |world: &FsFixture| world.read(name);
                 case(format!("{name:?} is a name like any other"))
                     .file("other.txt", "other")
                     .fails("read_file", json!({"path": name}), NotFound)
-                    .works("write_file", json!({"path": name, "content": "x", "createDirs": true}), move |world, _| {
-                        assert_eq!(read(world), "x");
-                    })
-                    .works("append_file", json!({"path": name, "content": "y"}), move |world, _| {
+                    .succeeds(
+                        "write_file",
+                        json!({"path": name, "content": "x", "createDirs": true}),
+                        move |world, _| {
+                            assert_eq!(read(world), "x");
+                        },
+                    )
+                    .succeeds("append_file", json!({"path": name, "content": "y"}), move |world, _| {
                         assert_eq!(read(world), "xy");
                     })
-                    .works("edit_file", json!({"path": name, "oldText": "xy", "newText": "z"}), move |world, value| {
-                        assert_eq!((read(world).as_str(), &value["path"]), ("z", &json!(name)));
-                    })
-                    .works("read_file", json!({"path": name}), |_, value| assert_eq!(value["content"], "z"))
-                    .works("get_file_info", json!({"path": name}), |_, value| assert_eq!(value["type"], "file"))
-                    .works(
+                    .succeeds(
+                        "edit_file",
+                        json!({"path": name, "oldText": "xy", "newText": "z"}),
+                        move |world, value| {
+                            assert_eq!((read(world).as_str(), &value["path"]), ("z", &json!(name)));
+                        },
+                    )
+                    .succeeds("read_file", json!({"path": name}), |_, value| assert_eq!(value["content"], "z"))
+                    .succeeds("get_file_info", json!({"path": name}), |_, value| assert_eq!(value["type"], "file"))
+                    .succeeds(
                         "list_directory",
                         json!({"path": ".", "recursive": true, "includeHidden": true}),
                         move |_, value| {
@@ -407,22 +430,28 @@ fn a_name_that_means_something_elsewhere_is_only_a_name_here() {
                             assert!(entries.iter().any(|entry| entry["name"] == name), "{entries:?}");
                         },
                     )
-                    .works("move_file", json!({"from": name, "to": "away"}), move |world, _| {
+                    .succeeds("move_file", json!({"from": name, "to": "away"}), move |world, _| {
                         assert_eq!(world.read("away"), "z");
                     })
-                    .works("move_file", json!({"from": "away", "to": name}), move |world, _| {
+                    .succeeds("move_file", json!({"from": "away", "to": name}), move |world, _| {
                         assert_eq!(read(world), "z");
                     })
-                    .works("copy_file", json!({"from": "other.txt", "to": name, "overwrite": true}), move |world, _| {
-                        assert_eq!(read(world), "other");
-                    })
-                    .works("delete_file", json!({"path": name}), move |world, _| {
+                    .succeeds(
+                        "copy_file",
+                        json!({"from": "other.txt", "to": name, "overwrite": true}),
+                        move |world, _| {
+                            assert_eq!(read(world), "other");
+                        },
+                    )
+                    .succeeds("delete_file", json!({"path": name}), move |world, _| {
                         assert!(!world.root.join(name).exists());
                     })
-                    .works("create_directory", json!({"path": name}), move |world, _| {
+                    .succeeds("create_directory", json!({"path": name}), move |world, _| {
                         assert!(world.root.join(name).is_dir());
                     })
-                    .works("list_directory", json!({"path": name}), |_, value| assert_eq!(value["entries"], json!([])))
+                    .succeeds("list_directory", json!({"path": name}), |_, value| {
+                        assert_eq!(value["entries"], json!([]))
+                    })
             })
             .collect()
     });
@@ -444,13 +473,13 @@ fn names_that_look_alike_are_two_files() {
             .into_iter()
             .map(|(one, other)| {
                 case(format!("{one:?} is not {other:?}"))
-                    .works("write_file", json!({"path": one, "content": "one"}), |_, _| ())
+                    .succeeds("write_file", json!({"path": one, "content": "one"}), |_, _| ())
                     .fails("read_file", json!({"path": other}), NotFound)
-                    .works("write_file", json!({"path": other, "content": "other"}), |_, value| {
+                    .succeeds("write_file", json!({"path": other, "content": "other"}), |_, value| {
                         assert_eq!(value["created"], true);
                     })
-                    .works("read_file", json!({"path": one}), |_, value| assert_eq!(value["content"], "one"))
-                    .works("delete_file", json!({"path": one}), move |world, _| {
+                    .succeeds("read_file", json!({"path": one}), |_, value| assert_eq!(value["content"], "one"))
+                    .succeeds("delete_file", json!({"path": one}), move |world, _| {
                         assert_eq!(world.read(other), "other");
                     })
             })
@@ -506,10 +535,10 @@ fn a_portable_workspace_gets_no_name_that_other_systems_misread() {
                     .fails("create_directory", json!({"path": name}), InvalidPath)
                     .fails("create_directory", json!({"path": below}), InvalidPath)
                     .then(move |world| world.write(name, "there already"))
-                    .works("read_file", json!({"path": name}), |_, value| {
+                    .succeeds("read_file", json!({"path": name}), |_, value| {
                         assert_eq!(value["content"], "there already");
                     })
-                    .works("delete_file", json!({"path": name}), |_, _| ()),
+                    .succeeds("delete_file", json!({"path": name}), |_, _| ()),
             );
             cases.push(
                 case(format!("{name:?} is not portable in miniclaw"))
@@ -550,30 +579,30 @@ fn names_that_hide_what_they_are_are_reached_and_not_made() {
                     .fails("create_directory", json!({"path": name}), InvalidPath)
                     .fails("create_directory", json!({"path": below}), InvalidPath)
                     .then(move |world| world.write(name, "there already"))
-                    .works("read_file", json!({"path": name}), |_, value| {
+                    .succeeds("read_file", json!({"path": name}), |_, value| {
                         assert_eq!(value["content"], "there already");
                     })
-                    .works("write_file", json!({"path": name, "content": "new"}), move |world, _| {
+                    .succeeds("write_file", json!({"path": name, "content": "new"}), move |world, _| {
                         assert_eq!(world.read(name), "new");
                     })
-                    .works("move_file", json!({"from": name, "to": "plain"}), |_, _| ()),
+                    .succeeds("move_file", json!({"from": name, "to": "plain"}), |_, _| ()),
             );
         }
         cases.push(
             case("a name with a newline is listed on one line, and understood as it was listed")
                 .miniclaw()
                 .file("f\nname", "x")
-                .says("list_dir", json!({}), "ok: listed 1 entries in .\n- f\\x0aname\tfile\t1")
-                .says("read_file", json!({"path": "f\\x0aname"}), "ok: read 1 bytes from f\\x0aname\nx"),
+                .replies("list_dir", json!({}), "ok: listed 1 entries in .\n- f\\x0aname\tfile\t1")
+                .replies("read_file", json!({"path": "f\\x0aname"}), "ok: read 1 bytes from f\\x0aname\nx"),
         );
         cases
     });
 }
 
 #[test]
-fn a_name_that_is_no_text_is_listed_with_escapes_and_understood_so() {
+fn a_non_utf8_name_is_listed_with_escapes_and_accepted_so() {
     check(|| {
-        let make = |world: &World| {
+        let make = |world: &FsFixture| {
             std::fs::write(world.root.join(OsStr::from_bytes(b"\xff\xfe")), "x").unwrap();
             // Not shortest form: a slash and two dots to a careless decoder.
             std::fs::write(world.root.join(OsStr::from_bytes(b"..\xc0\xafx")), "y").unwrap();
@@ -581,23 +610,23 @@ fn a_name_that_is_no_text_is_listed_with_escapes_and_understood_so() {
         vec![
             case("escapes go both ways")
                 .given(make)
-                .works("list_directory", json!({"path": ".", "includeHidden": true}), |_, value| {
+                .succeeds("list_directory", json!({"path": ".", "includeHidden": true}), |_, value| {
                     let names: Vec<_> =
                         value["entries"].as_array().unwrap().iter().map(|e| (&e["name"], &e["nonUtf8"])).collect();
                     assert_eq!(names, [(&json!("..\\xc0\\xafx"), &json!(true)), (&json!("\\xff\\xfe"), &json!(true))]);
                 })
-                .works("read_file", json!({"path": "\\xff\\xfe"}), |_, value| assert_eq!(value["content"], "x"))
-                .works("read_file", json!({"path": "..\\xc0\\xafx"}), |_, value| assert_eq!(value["content"], "y"))
-                .works("find_files", json!({"path": ".", "glob": "*"}), |_, value| {
+                .succeeds("read_file", json!({"path": "\\xff\\xfe"}), |_, value| assert_eq!(value["content"], "x"))
+                .succeeds("read_file", json!({"path": "..\\xc0\\xafx"}), |_, value| assert_eq!(value["content"], "y"))
+                .succeeds("find_files", json!({"path": ".", "glob": "*"}), |_, value| {
                     assert_eq!(value["paths"], json!(["..\\xc0\\xafx", "\\xff\\xfe"]));
                 })
-                .works("edit_file", json!({"path": "\\xff\\xfe", "oldText": "x", "newText": "z"}), |world, _| {
+                .succeeds("edit_file", json!({"path": "\\xff\\xfe", "oldText": "x", "newText": "z"}), |world, _| {
                     assert_eq!(std::fs::read(world.root.join(OsStr::from_bytes(b"\xff\xfe"))).unwrap(), b"z");
                 })
-                .works("move_file", json!({"from": "\\xff\\xfe", "to": "plain"}), |world, _| {
+                .succeeds("move_file", json!({"from": "\\xff\\xfe", "to": "plain"}), |world, _| {
                     assert_eq!(world.read("plain"), "z");
                 })
-                .works("delete_file", json!({"path": "..\\xc0\\xafx"}), |_, _| ()),
+                .succeeds("delete_file", json!({"path": "..\\xc0\\xafx"}), |_, _| ()),
             case("no such name is made")
                 .file("other.txt", "other")
                 .fails("write_file", json!({"path": "\\xff", "content": "x"}), InvalidPath)
@@ -605,7 +634,7 @@ fn a_name_that_is_no_text_is_listed_with_escapes_and_understood_so() {
                 .fails("create_directory", json!({"path": "a/\\xc0\\xae"}), InvalidPath)
                 .fails("copy_file", json!({"from": "other.txt", "to": "\\xff"}), InvalidPath)
                 .fails("move_file", json!({"from": "other.txt", "to": "\\xff"}), InvalidPath),
-            case("miniclaw lists them in the same words").miniclaw().given(make).says(
+            case("miniclaw lists them in the same words").miniclaw().given(make).replies(
                 "list_dir",
                 json!({}),
                 "ok: listed 2 entries in .\n- ..\\xc0\\xafx\tfile\t1\n- \\xff\\xfe\tfile\t1",
@@ -662,13 +691,13 @@ fn white_space_is_not_trimmed_and_the_near_name_is_told() {
 }
 
 #[test]
-fn a_path_that_is_no_string_is_refused_by_every_tool() {
+fn a_non_string_path_is_refused_by_every_tool() {
     check(|| {
         let mut cases = Vec::new();
         for dialect in Dialect::ALL {
             let plain = || {
                 let case = case(format!("{} takes only strings", dialect.name())).file("other.txt", "other");
-                case.speaking(dialect)
+                case.with_dialect(dialect)
             };
             for bad in [
                 "5",
@@ -708,7 +737,7 @@ fn a_path_that_is_no_string_is_refused_by_every_tool() {
 }
 
 /// Makes a tree of directories in each other, deeper than a path can say.
-fn make_deep(world: &World, name: &str, depth: usize) {
+fn make_deep(world: &FsFixture, name: &str, depth: usize) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let mut here = openat(CWD, &world.root, flags, Mode::empty()).unwrap();
     for _ in 0..depth {
@@ -726,17 +755,17 @@ fn a_tree_deeper_than_a_path_can_say_is_walked_and_deleted() {
             case("a deep tree")
                 .given(|world| make_deep(world, NAME, DEPTH))
                 .fails("read_file", json!({"path": format!("{NAME}/").repeat(DEPTH)}), InvalidPath)
-                .works("list_directory", json!({"path": ".", "recursive": true}), |_, value| {
+                .succeeds("list_directory", json!({"path": ".", "recursive": true}), |_, value| {
                     // As far as a path can say; what is deeper is counted as not looked into.
                     let entries = value["entries"].as_array().unwrap();
                     assert_eq!((entries.len(), &value["unreadable"]), (4095 / (NAME.len() + 1) + 1, &json!(1)));
                 })
-                .works("find_files", json!({"path": ".", "glob": "x"}), |_, value| {
+                .succeeds("find_files", json!({"path": ".", "glob": "x"}), |_, value| {
                     assert_eq!((&value["paths"], &value["scanned"]), (&json!([]), &json!(4095 / (NAME.len() + 1) + 1)));
                 })
                 .fails("delete_file", json!({"path": NAME}), WrongType)
-                .works("move_file", json!({"from": NAME, "to": "moved"}), |_, _| ())
-                .works("delete_file", json!({"path": "moved", "recursive": true}), |world, value| {
+                .succeeds("move_file", json!({"from": NAME, "to": "moved"}), |_, _| ())
+                .succeeds("delete_file", json!({"path": "moved", "recursive": true}), |world, value| {
                     assert_eq!(value["count"], DEPTH);
                     assert!(!world.root.join("moved").exists());
                 }),
@@ -747,14 +776,14 @@ fn a_tree_deeper_than_a_path_can_say_is_walked_and_deleted() {
 #[test]
 fn a_tree_of_thousands_of_levels_takes_few_descriptors() {
     const DEPTH: usize = 2500;
-    if !here() {
-        return Elsewhere::new()
+    if !is_child() {
+        return TestSubprocess::new()
             .run_after("ulimit -n 128", "attacks::spelling::a_tree_of_thousands_of_levels_takes_few_descriptors");
     }
-    for backend in [Backend::Best, Backend::CapStd] {
+    for backend in [ResolverBackend::Best, ResolverBackend::CapStd] {
         // In memory where that can be: a disk takes its time for so many directories in each other.
         let place = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        let world = World::at(place, Setup::default().on(backend));
+        let world = FsFixture::at(place, FsFixtureConfig::default().on(backend));
         make_deep(&world, "d", DEPTH);
         assert_eq!(world.value("find_files", &json!({"path": ".", "glob": "x"}))["scanned"], 4095 / 2 + 2);
         assert_eq!(world.value("delete_file", &json!({"path": "d", "recursive": true}))["count"], DEPTH);

@@ -5,13 +5,13 @@ use std::path::Path;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use ringfence_fs::Backend;
+use ringfence_fs::ResolverBackend;
 use ringfence_kernel::ErrorKind;
 use serde_json::{Value, json};
 
 use super::{check, reply};
-use crate::snapshot::{Snapshot, snapshot};
-use crate::world::{Setup, World};
+use crate::fixture::{FsFixture, FsFixtureConfig};
+use crate::snapshot::{TreeSnapshot, snapshot};
 
 /// Every tool with a path in each place where it takes one.
 fn calls_with(path: &str) -> Vec<(&'static str, Value)> {
@@ -38,7 +38,7 @@ fn calls_with(path: &str) -> Vec<(&'static str, Value)> {
 }
 
 /// Paths that somebody could mean harm by, and any others.
-fn nasty() -> impl Strategy<Value = String> {
+fn hostile_path() -> impl Strategy<Value = String> {
     let parts = vec![
         "..",
         ".",
@@ -93,8 +93,8 @@ fn nasty() -> impl Strategy<Value = String> {
 }
 
 /// A world with ways out of it, none of which may work.
-fn world_with_ways_out(backend: Backend) -> World {
-    let world = World::in_memory(Setup::default().on(backend));
+fn fixture_with_escapes(backend: ResolverBackend) -> FsFixture {
+    let world = FsFixture::in_memory(FsFixtureConfig::default().on(backend));
     world.write("f.txt", "x");
     world.write("d/g.txt", "x");
     let link = |target: &Path, name: &str| std::os::unix::fs::symlink(target, world.root.join(name)).unwrap();
@@ -107,7 +107,7 @@ fn world_with_ways_out(backend: Backend) -> World {
 }
 
 /// Everything but the workspace and the host's own notes.
-fn beside(world: &World) -> Snapshot {
+fn outside_snapshot(world: &FsFixture) -> TreeSnapshot {
     let mut found = snapshot(world.host_path());
     found.retain(|path, _| !path.starts_with("ws") && !path.starts_with("state"));
     found
@@ -117,10 +117,10 @@ fn beside(world: &World) -> Snapshot {
 fn no_path_whatever_leads_out_breaks_a_call_or_shows_where_the_workspace_is() {
     // As it is, and below each directory that an absolute path could begin with.
     let start = select(vec!["", "", "", "", "/", "{host}/ws/", "{host}/", "{host}/ws/../"]);
-    let strategy = (nasty(), start, select(vec![Backend::Best, Backend::CapStd]));
+    let strategy = (hostile_path(), start, select(vec![ResolverBackend::Best, ResolverBackend::CapStd]));
     check(128, &strategy, |(path, start, backend)| {
-        let world = world_with_ways_out(backend);
-        let before = beside(&world);
+        let world = fixture_with_escapes(backend);
+        let before = outside_snapshot(&world);
         let host_path = world.host_path().to_str().unwrap();
         let path = start.replace("{host}", host_path) + &path;
         for (tool, arguments) in calls_with(&path) {
@@ -129,14 +129,14 @@ fn no_path_whatever_leads_out_breaks_a_call_or_shows_where_the_workspace_is() {
             assert_ne!(answer.error, Some(ErrorKind::Internal), "{tool} {arguments}: {}", answer.text);
             assert!(!answer.text.contains(host_path), "{tool} {arguments}: {}", answer.text);
             assert!(!answer.text.contains("SECRET"), "{tool} {arguments}: {}", answer.text);
-            assert_eq!(beside(&world), before, "{tool} {arguments}");
+            assert_eq!(outside_snapshot(&world), before, "{tool} {arguments}");
         }
     });
 }
 
 #[test]
 fn no_arguments_whatever_break_a_call() {
-    let world = World::in_memory(Setup::default());
+    let world = FsFixture::in_memory(FsFixtureConfig::default());
     let outside = snapshot(&world.outside);
     let tools: Vec<String> = world.session.catalog.list().map(|definition| definition.name.to_string()).collect();
     let word = r#"[{}\[\]":,a-z0-9\\ue+. -]{0,40}"#;

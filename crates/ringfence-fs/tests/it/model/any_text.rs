@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use ringfence_kernel::{Dialect, ErrorKind};
 use serde_json::{Value, json};
 
-use super::{Overlaps, check, edited, sha256, value};
-use crate::snapshot::{What, snapshot};
-use crate::world::{Setup, World};
+use super::{OverlapCounting, check, edited, sha256, value};
+use crate::fixture::{FsFixture, FsFixtureConfig};
+use crate::snapshot::{SnapshotEntryKind, snapshot};
 
 /// Text in which things occur more than once, and any other.
 fn text() -> impl Strategy<Value = String> {
@@ -17,26 +17,26 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 #[derive(Clone, Debug)]
-struct OneEdit {
+struct ModelEdit {
     old: String,
     new: String,
     all: bool,
 }
 
-fn one_edit() -> impl Strategy<Value = OneEdit> {
+fn one_edit() -> impl Strategy<Value = ModelEdit> {
     let old = prop_oneof![3 => "[ab\r\n é]{1,3}", 3 => "a{1,4}", 1 => any::<String>()];
-    (old, text(), any::<bool>()).prop_map(|(old, new, all)| OneEdit { old, new, all })
+    (old, text(), any::<bool>()).prop_map(|(old, new, all)| ModelEdit { old, new, all })
 }
 
 /// Edits in order, all or none, the plain way.
-fn edit_all(text: &str, edits: &[OneEdit], overlaps: Overlaps) -> Result<(String, usize), ErrorKind> {
+fn edit_all(text: &str, edits: &[ModelEdit], overlaps: OverlapCounting) -> Result<(String, usize), ErrorKind> {
     if edits.iter().any(|edit| edit.old.is_empty()) {
         return Err(ErrorKind::InvalidArgs);
     }
     if text.contains('\0') {
         return Err(ErrorKind::NotText);
     }
-    edits.iter().try_fold((text.to_owned(), 0), |(text, replaced), OneEdit { old, new, all }| {
+    edits.iter().try_fold((text.to_owned(), 0), |(text, replaced), ModelEdit { old, new, all }| {
         let (text, more) = edited(&text, old, new, *all, overlaps)?;
         Ok((text, replaced + more))
     })
@@ -44,15 +44,15 @@ fn edit_all(text: &str, edits: &[OneEdit], overlaps: Overlaps) -> Result<(String
 
 #[test]
 fn editing_any_text_is_the_same_as_replacing_in_a_string() {
-    let world = World::in_memory(Setup::default());
+    let world = FsFixture::in_memory(FsFixtureConfig::default());
     check(256, &(text(), vec(one_edit(), 1..4)), |(text, edits)| {
         world.write("f", &text);
         let list: Vec<Value> = edits
             .iter()
-            .map(|OneEdit { old, new, all }| json!({"oldText": old, "newText": new, "replaceAll": all}))
+            .map(|ModelEdit { old, new, all }| json!({"oldText": old, "newText": new, "replaceAll": all}))
             .collect();
         let answer = world.call("edit_file", &json!({"path": "f", "edits": list}));
-        match edit_all(&text, &edits, Overlaps::Count) {
+        match edit_all(&text, &edits, OverlapCounting::Count) {
             Ok((expected, replaced)) => {
                 assert_eq!(answer.error, None, "{}", answer.text);
                 assert_eq!(world.read("f"), expected);
@@ -70,13 +70,13 @@ fn editing_any_text_is_the_same_as_replacing_in_a_string() {
 
 #[test]
 fn editing_any_text_in_miniclaw_counts_matches_that_do_not_overlap() {
-    let world = World::in_memory(Setup::of(Dialect::Miniclaw));
+    let world = FsFixture::in_memory(FsFixtureConfig::of(Dialect::Miniclaw));
     check(128, &(text(), one_edit()), |(text, edit)| {
         world.write("f", &text);
-        let OneEdit { old, new, all } = &edit;
+        let ModelEdit { old, new, all } = &edit;
         let arguments = json!({"path": "f", "old_text": old, "new_text": new, "replace_all": all});
         let answer = world.call("edit_file", &arguments);
-        let (content, said) = match edit_all(&text, std::slice::from_ref(&edit), Overlaps::Ignore) {
+        let (content, said) = match edit_all(&text, std::slice::from_ref(&edit), OverlapCounting::Ignore) {
             Ok((expected, replaced)) => (expected, Ok(format!("ok: replaced {replaced} match(es) in f"))),
             Err(kind) => (text, Err(kind)),
         };
@@ -90,7 +90,7 @@ fn editing_any_text_in_miniclaw_counts_matches_that_do_not_overlap() {
 
 #[test]
 fn appending_any_text_to_any_file_adds_exactly_that() {
-    let world = World::in_memory(Setup::default());
+    let world = FsFixture::in_memory(FsFixtureConfig::default());
     let strategy = (proptest::option::of(vec(any::<u8>(), 0..100)), any::<String>(), any::<bool>());
     check(256, &strategy, |(before, added, linked)| {
         let (path, other) = (world.root.join("f"), world.root.join("other"));
@@ -115,7 +115,7 @@ fn appending_any_text_to_any_file_adds_exactly_that() {
 
 #[test]
 fn reading_by_windows_and_joining_them_gives_the_file() {
-    let world = World::in_memory(Setup::default());
+    let world = FsFixture::in_memory(FsFixtureConfig::default());
     check(128, &("[ab\r\n\u{2028}é]{0,60}", 1u64..5), |(text, step)| {
         world.write("f", &text);
         let lines = text.split_inclusive('\n').count() as u64;
@@ -136,9 +136,9 @@ fn reading_by_windows_and_joining_them_gives_the_file() {
 
 #[test]
 fn reading_any_bytes_gives_them_or_as_many_as_may_be_read() {
-    let mut setup = Setup::default();
+    let mut setup = FsFixtureConfig::default();
     setup.limits.read_bytes = 64;
-    let world = World::in_memory(setup);
+    let world = FsFixture::in_memory(setup);
     check(256, &(vec(any::<u8>(), 0..130), any::<bool>()), |(bytes, as_text)| {
         let bytes = if as_text { String::from_utf8_lossy(&bytes).replace('\0', "0").into_bytes() } else { bytes };
         world.write("f", &bytes);
@@ -166,7 +166,7 @@ fn name() -> impl Strategy<Value = String> {
 fn lists_and_finds_are_sorted_and_complete() {
     let strategy = btree_set(vec(name(), 1..4), 0..20);
     check(96, &strategy, |files| {
-        let world = World::in_memory(Setup::default());
+        let world = FsFixture::in_memory(FsFixtureConfig::default());
         let mut made = 0;
         for file in &files {
             let path = world.root.join(file.join("/"));
@@ -181,7 +181,7 @@ fn lists_and_finds_are_sorted_and_complete() {
         let all: Vec<(String, bool)> = snapshot(&world.root)
             .into_iter()
             .skip(1)
-            .map(|(path, seen)| (path.to_str().unwrap().to_owned(), seen.what == What::Directory))
+            .map(|(path, seen)| (path.to_str().unwrap().to_owned(), seen.kind == SnapshotEntryKind::Directory))
             .collect();
         let list = |arguments: &Value| -> Vec<(String, bool)> {
             let value = world.value("list_directory", arguments);

@@ -13,13 +13,13 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
-use ringfence_fs::Backend;
+use ringfence_fs::ResolverBackend;
 use ringfence_kernel::ErrorKind;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::snapshot::{What, snapshot};
-use crate::world::{Answer, Setup, World};
+use crate::fixture::{FixtureReply, FsFixture, FsFixtureConfig};
+use crate::snapshot::{SnapshotEntryKind, snapshot};
 
 /// Checks a property on so many cases, or as many as the environment says.
 pub(crate) fn check<S: Strategy>(cases: u32, strategy: &S, property: impl Fn(S::Value)) {
@@ -38,12 +38,12 @@ pub(crate) fn check<S: Strategy>(cases: u32, strategy: &S, property: impl Fn(S::
 
 /// A file or directory of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Node {
+enum FsModelNode {
     File { content: String, mode: u32 },
-    Directory(BTreeMap<String, Node>),
+    Directory(BTreeMap<String, FsModelNode>),
 }
 
-impl Node {
+impl FsModelNode {
     fn is_directory(&self) -> bool {
         matches!(self, Self::Directory(_))
     }
@@ -73,7 +73,7 @@ impl Node {
 
 /// A path as a caller spells it.
 #[derive(Clone, Debug)]
-struct Spelled {
+struct SpelledPath {
     text: String,
     /// Its names, with `..` and without what means nothing.
     names: Vec<String>,
@@ -81,7 +81,7 @@ struct Spelled {
     slashed: bool,
 }
 
-fn spelled() -> impl Strategy<Value = Spelled> {
+fn spelled() -> impl Strategy<Value = SpelledPath> {
     let part = prop_oneof![
         12 => select(vec!["a", "b", "c"]),
         1 => Just("."),
@@ -93,7 +93,7 @@ fn spelled() -> impl Strategy<Value = Spelled> {
             // An absolute path is another property's business.
             parts[0] = ".";
         }
-        Spelled {
+        SpelledPath {
             text: parts.join("/"),
             slashed: matches!(parts.last(), Some(&("" | "." | ".."))),
             names: parts.iter().filter(|part| !matches!(**part, "" | ".")).map(|part| (*part).to_owned()).collect(),
@@ -102,83 +102,83 @@ fn spelled() -> impl Strategy<Value = Spelled> {
 }
 
 #[derive(Clone, Debug)]
-enum Op {
+enum FsModelCall {
     Write {
-        path: Spelled,
+        path: SpelledPath,
         content: String,
         create_dirs: bool,
     },
     Append {
-        path: Spelled,
+        path: SpelledPath,
         content: String,
     },
     Edit {
-        path: Spelled,
+        path: SpelledPath,
         old: String,
         new: String,
         all: bool,
     },
     Copy {
-        from: Spelled,
-        to: Spelled,
+        from: SpelledPath,
+        to: SpelledPath,
         overwrite: bool,
     },
     Move {
-        from: Spelled,
-        to: Spelled,
+        from: SpelledPath,
+        to: SpelledPath,
         overwrite: bool,
     },
     Delete {
-        path: Spelled,
+        path: SpelledPath,
         recursive: bool,
     },
     CreateDirectory {
-        path: Spelled,
+        path: SpelledPath,
     },
     Read {
-        path: Spelled,
+        path: SpelledPath,
     },
     List {
-        path: Spelled,
+        path: SpelledPath,
         recursive: bool,
     },
     Info {
-        path: Spelled,
+        path: SpelledPath,
     },
     Find {
-        path: Spelled,
+        path: SpelledPath,
     },
     /// Not a tool: somebody else sets the permissions of a file.
     SetMode {
-        path: Spelled,
+        path: SpelledPath,
         mode: u32,
     },
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = FsModelCall> {
     let content = || "[xy\n]{0,6}";
     prop_oneof![
         4 => (spelled(), content(), any::<bool>())
-            .prop_map(|(path, content, create_dirs)| Op::Write { path, content, create_dirs }),
-        2 => (spelled(), content()).prop_map(|(path, content)| Op::Append { path, content }),
+            .prop_map(|(path, content, create_dirs)| FsModelCall::Write { path, content, create_dirs }),
+        2 => (spelled(), content()).prop_map(|(path, content)| FsModelCall::Append { path, content }),
         3 => (spelled(), "[xy\n]{1,2}", "[xyz]{0,2}", any::<bool>())
-            .prop_map(|(path, old, new, all)| Op::Edit { path, old, new, all }),
+            .prop_map(|(path, old, new, all)| FsModelCall::Edit { path, old, new, all }),
         3 => (spelled(), spelled(), any::<bool>())
-            .prop_map(|(from, to, overwrite)| Op::Copy { from, to, overwrite }),
+            .prop_map(|(from, to, overwrite)| FsModelCall::Copy { from, to, overwrite }),
         4 => (spelled(), spelled(), any::<bool>())
-            .prop_map(|(from, to, overwrite)| Op::Move { from, to, overwrite }),
-        2 => (spelled(), any::<bool>()).prop_map(|(path, recursive)| Op::Delete { path, recursive }),
-        3 => spelled().prop_map(|path| Op::CreateDirectory { path }),
-        2 => spelled().prop_map(|path| Op::Read { path }),
-        1 => (spelled(), any::<bool>()).prop_map(|(path, recursive)| Op::List { path, recursive }),
-        2 => spelled().prop_map(|path| Op::Info { path }),
-        1 => spelled().prop_map(|path| Op::Find { path }),
+            .prop_map(|(from, to, overwrite)| FsModelCall::Move { from, to, overwrite }),
+        2 => (spelled(), any::<bool>()).prop_map(|(path, recursive)| FsModelCall::Delete { path, recursive }),
+        3 => spelled().prop_map(|path| FsModelCall::CreateDirectory { path }),
+        2 => spelled().prop_map(|path| FsModelCall::Read { path }),
+        1 => (spelled(), any::<bool>()).prop_map(|(path, recursive)| FsModelCall::List { path, recursive }),
+        2 => spelled().prop_map(|path| FsModelCall::Info { path }),
+        1 => spelled().prop_map(|path| FsModelCall::Find { path }),
         1 => (spelled(), select(vec![0o600, 0o644, 0o755, 0o640, 0o444]))
-            .prop_map(|(path, mode)| Op::SetMode { path, mode }),
+            .prop_map(|(path, mode)| FsModelCall::SetMode { path, mode }),
     ]
 }
 
-impl Op {
+impl FsModelCall {
     fn call(&self) -> Option<(&'static str, Value)> {
         Some(match self {
             Self::Write { path, content, create_dirs } => {
@@ -206,45 +206,45 @@ impl Op {
 }
 
 /// The part of a reply's value that the model knows.
-type Expected = Result<Value, ErrorKind>;
+type FsModelResult = Result<Value, ErrorKind>;
 
 /// The workspace as it should be.
 #[derive(Clone, Debug)]
-struct Model(Node);
+struct FsModel(FsModelNode);
 
 /// A place for a file or directory: the directory that is to have it, and its name there.
-struct Place {
+struct FsModelTarget {
     parent: Vec<String>,
     name: String,
     /// Directories on the way that are to be made.
     missing: Vec<String>,
 }
 
-impl Place {
+impl FsModelTarget {
     fn path(&self) -> Vec<String> {
         self.parent.iter().chain(&self.missing).chain([&self.name]).cloned().collect()
     }
 }
 
-impl Model {
+impl FsModel {
     fn new() -> Self {
-        Self(Node::Directory(BTreeMap::new()))
+        Self(FsModelNode::Directory(BTreeMap::new()))
     }
 
-    fn node(&self, path: &[String]) -> Option<&Node> {
+    fn node(&self, path: &[String]) -> Option<&FsModelNode> {
         path.iter().try_fold(&self.0, |node, name| match node {
-            Node::Directory(names) => names.get(name),
-            Node::File { .. } => None,
+            FsModelNode::Directory(names) => names.get(name),
+            FsModelNode::File { .. } => None,
         })
     }
 
-    fn names_mut(&mut self, path: &[String]) -> &mut BTreeMap<String, Node> {
+    fn names_mut(&mut self, path: &[String]) -> &mut BTreeMap<String, FsModelNode> {
         let mut node = &mut self.0;
         for name in path {
-            let Node::Directory(names) = node else { panic!("{path:?} goes through a file") };
-            node = names.entry(name.clone()).or_insert_with(|| Node::Directory(BTreeMap::new()));
+            let FsModelNode::Directory(names) = node else { panic!("{path:?} goes through a file") };
+            node = names.entry(name.clone()).or_insert_with(|| FsModelNode::Directory(BTreeMap::new()));
         }
-        let Node::Directory(names) = node else { panic!("{path:?} is a file") };
+        let FsModelNode::Directory(names) = node else { panic!("{path:?} is a file") };
         names
     }
 
@@ -252,7 +252,7 @@ impl Model {
     fn resolve(&self, names: &[String]) -> Result<Vec<String>, ErrorKind> {
         let mut path: Vec<String> = Vec::new();
         for name in names {
-            if !self.node(&path).is_some_and(Node::is_directory) {
+            if !self.node(&path).is_some_and(FsModelNode::is_directory) {
                 return Err(ErrorKind::WrongType);
             }
             if name == ".." {
@@ -267,20 +267,20 @@ impl Model {
 
     fn resolve_directory(&self, names: &[String]) -> Result<Vec<String>, ErrorKind> {
         let path = self.resolve(names)?;
-        if self.node(&path).is_some_and(Node::is_directory) { Ok(path) } else { Err(ErrorKind::WrongType) }
+        if self.node(&path).is_some_and(FsModelNode::is_directory) { Ok(path) } else { Err(ErrorKind::WrongType) }
     }
 
     /// The file that is read.
-    fn file(&self, path: &Spelled) -> Result<(Vec<String>, String, u32), ErrorKind> {
+    fn file(&self, path: &SpelledPath) -> Result<(Vec<String>, String, u32), ErrorKind> {
         let found = self.resolve(&path.names)?;
         match self.node(&found) {
-            Some(Node::File { content, mode }) if !path.slashed => Ok((found, content.clone(), *mode)),
+            Some(FsModelNode::File { content, mode }) if !path.slashed => Ok((found, content.clone(), *mode)),
             _ => Err(ErrorKind::WrongType),
         }
     }
 
     /// The place of a change.
-    fn place(&self, path: &Spelled, make_parents: bool) -> Result<Place, ErrorKind> {
+    fn place(&self, path: &SpelledPath, make_parents: bool) -> Result<FsModelTarget, ErrorKind> {
         let Some((name, above)) = path.names.split_last().filter(|(name, _)| *name != "..") else {
             // The root, by whatever name, is never changed; another directory is not named by `..`.
             let found = self.resolve(&path.names)?;
@@ -292,7 +292,7 @@ impl Model {
             match self.resolve_directory(above) {
                 Ok(parent) => {
                     missing.reverse();
-                    return Ok(Place { parent, name: name.clone(), missing });
+                    return Ok(FsModelTarget { parent, name: name.clone(), missing });
                 }
                 Err(ErrorKind::NotFound) if make_parents => match above.split_last() {
                     Some((last, rest)) if last != ".." => {
@@ -307,71 +307,75 @@ impl Model {
     }
 
     /// The place where a file is written, and what is there.
-    fn file_place(&self, path: &Spelled, make_parents: bool) -> Result<(Place, Option<&Node>), ErrorKind> {
+    fn file_place(
+        &self,
+        path: &SpelledPath,
+        make_parents: bool,
+    ) -> Result<(FsModelTarget, Option<&FsModelNode>), ErrorKind> {
         let place = self.place(path, make_parents)?;
         let there = self.node(&place.path());
-        if path.slashed || there.is_some_and(Node::is_directory) {
+        if path.slashed || there.is_some_and(FsModelNode::is_directory) {
             return Err(ErrorKind::WrongType);
         }
         Ok((place, there))
     }
 
     /// The place of anything, which must be a directory if the path says so.
-    fn any_place(&self, path: &Spelled) -> Result<(Place, Option<&Node>), ErrorKind> {
+    fn any_place(&self, path: &SpelledPath) -> Result<(FsModelTarget, Option<&FsModelNode>), ErrorKind> {
         let place = self.place(path, false)?;
         match self.node(&place.path()) {
             None if path.slashed => Err(ErrorKind::NotFound),
-            Some(Node::File { .. }) if path.slashed => Err(ErrorKind::WrongType),
+            Some(FsModelNode::File { .. }) if path.slashed => Err(ErrorKind::WrongType),
             there => Ok((place, there)),
         }
     }
 
-    fn put(&mut self, place: &Place, node: Node) {
+    fn put(&mut self, place: &FsModelTarget, node: FsModelNode) {
         let above: Vec<String> = place.parent.iter().chain(&place.missing).cloned().collect();
         self.names_mut(&above).insert(place.name.clone(), node);
     }
 
-    fn take(&mut self, place: &Place) -> Node {
+    fn take(&mut self, place: &FsModelTarget) -> FsModelNode {
         self.names_mut(&place.parent).remove(&place.name).unwrap()
     }
 
     /// Puts contents at a place; a file that is there keeps its mode.
-    fn put_file(&mut self, place: &Place, content: String, new_mode: u32) -> Expected {
+    fn put_file(&mut self, place: &FsModelTarget, content: String, new_mode: u32) -> FsModelResult {
         let (mode, created) = match self.node(&place.path()) {
             Some(node) if node.is_read_only() => return Err(ErrorKind::PermissionDenied),
-            Some(Node::File { mode, .. }) => (*mode, false),
+            Some(FsModelNode::File { mode, .. }) => (*mode, false),
             _ => (new_mode, true),
         };
         let sha256 = sha256(content.as_bytes());
         let said = json!({"size": content.len(), "sha256": sha256, "created": created});
-        self.put(place, Node::File { content, mode });
+        self.put(place, FsModelNode::File { content, mode });
         Ok(said)
     }
 
-    fn apply(&mut self, op: &Op) -> Expected {
+    fn apply(&mut self, op: &FsModelCall) -> FsModelResult {
         match op {
-            Op::Write { path, content, create_dirs } => {
+            FsModelCall::Write { path, content, create_dirs } => {
                 let (place, _) = self.file_place(path, *create_dirs)?;
                 self.put_file(&place, content.clone(), 0o644)
             }
-            Op::Append { path, content } => {
+            FsModelCall::Append { path, content } => {
                 let (place, there) = self.file_place(path, false)?;
-                let old = if let Some(Node::File { content, .. }) = there { content.as_str() } else { "" };
+                let old = if let Some(FsModelNode::File { content, .. }) = there { content.as_str() } else { "" };
                 let content = format!("{old}{content}");
                 self.put_file(&place, content, 0o644)
             }
-            Op::Edit { path, old, new, all } => {
+            FsModelCall::Edit { path, old, new, all } => {
                 let (place, there) = self.file_place(path, false)?;
-                let Some(Node::File { content, .. }) = there else { return Err(ErrorKind::NotFound) };
-                if there.is_some_and(Node::is_read_only) {
+                let Some(FsModelNode::File { content, .. }) = there else { return Err(ErrorKind::NotFound) };
+                if there.is_some_and(FsModelNode::is_read_only) {
                     return Err(ErrorKind::PermissionDenied);
                 }
-                let (content, replaced) = edited(content, old, new, *all, Overlaps::Count)?;
+                let (content, replaced) = edited(content, old, new, *all, OverlapCounting::Count)?;
                 let mut said = self.put_file(&place, content, 0)?;
                 said["replaced"] = json!(replaced);
                 Ok(said)
             }
-            Op::Copy { from, to, overwrite } => {
+            FsModelCall::Copy { from, to, overwrite } => {
                 let (source, content, mode) = self.file(from)?;
                 let (place, there) = self.file_place(to, false)?;
                 if there.is_some() && place.path() == source {
@@ -383,8 +387,8 @@ impl Model {
                 // Whoever copies a file may write the copy.
                 self.put_file(&place, content, mode | 0o600)
             }
-            Op::Move { from, to, overwrite } => self.apply_move(from, to, *overwrite),
-            Op::Delete { path, recursive } => {
+            FsModelCall::Move { from, to, overwrite } => self.apply_move(from, to, *overwrite),
+            FsModelCall::Delete { path, recursive } => {
                 let (place, there) = self.any_place(path)?;
                 let entries = there.ok_or(ErrorKind::NotFound)?.entries();
                 if entries > 0 && !recursive {
@@ -393,45 +397,45 @@ impl Model {
                 self.take(&place);
                 Ok(json!({"count": entries + 1}))
             }
-            Op::CreateDirectory { path } => {
+            FsModelCall::CreateDirectory { path } => {
                 let place = self.place(path, true)?;
                 match self.node(&place.path()) {
-                    Some(Node::File { .. }) => Err(ErrorKind::AlreadyExists),
-                    Some(Node::Directory(_)) => Ok(json!({"created": false})),
+                    Some(FsModelNode::File { .. }) => Err(ErrorKind::AlreadyExists),
+                    Some(FsModelNode::Directory(_)) => Ok(json!({"created": false})),
                     None => {
-                        self.put(&place, Node::Directory(BTreeMap::new()));
+                        self.put(&place, FsModelNode::Directory(BTreeMap::new()));
                         Ok(json!({"created": true}))
                     }
                 }
             }
-            Op::Read { path } => {
+            FsModelCall::Read { path } => {
                 let (_, content, _) = self.file(path)?;
                 let (size, sha256) = (content.len(), sha256(content.as_bytes()));
                 Ok(json!({"content": content, "size": size, "sha256": sha256, "truncated": false}))
             }
-            Op::List { path, recursive } => {
+            FsModelCall::List { path, recursive } => {
                 let found = self.resolve_directory(&path.names)?;
                 let entries = self.paths(&found).into_iter().filter(|(path, _)| *recursive || !path.contains('/'));
                 let entry = |(path, is_directory)| json!([path, if is_directory { "directory" } else { "file" }]);
                 Ok(json!({"entries": entries.map(entry).collect::<Vec<_>>()}))
             }
-            Op::Info { path } => self.apply_info(path),
-            Op::Find { path } => {
+            FsModelCall::Info { path } => self.apply_info(path),
+            FsModelCall::Find { path } => {
                 let found = self.resolve_directory(&path.names)?;
                 let path = |(path, is_directory)| format!("{path}{}", if is_directory { "/" } else { "" });
                 let paths: Vec<String> = self.paths(&found).into_iter().map(path).collect();
                 Ok(json!({"truncated": false, "scanned": paths.len(), "paths": paths}))
             }
-            Op::SetMode { path, mode: new_mode } => {
+            FsModelCall::SetMode { path, mode: new_mode } => {
                 let (found, content, _) = self.file(path)?;
                 let (name, parent) = found.split_last().unwrap();
-                self.names_mut(parent).insert(name.clone(), Node::File { content, mode: *new_mode });
+                self.names_mut(parent).insert(name.clone(), FsModelNode::File { content, mode: *new_mode });
                 Ok(json!({}))
             }
         }
     }
 
-    fn apply_move(&mut self, from: &Spelled, to: &Spelled, overwrite: bool) -> Expected {
+    fn apply_move(&mut self, from: &SpelledPath, to: &SpelledPath, overwrite: bool) -> FsModelResult {
         let (source, seen) = self.any_place(from)?;
         let seen = seen.ok_or(ErrorKind::NotFound)?;
         // Where a directory is going to be, a slash at the end is fine.
@@ -465,16 +469,16 @@ impl Model {
         Ok(json!({"overwritten": overwritten}))
     }
 
-    fn apply_info(&self, path: &Spelled) -> Expected {
+    fn apply_info(&self, path: &SpelledPath) -> FsModelResult {
         let found = self.resolve(&path.names)?;
         match self.node(&found) {
-            Some(Node::File { content, mode }) if !path.slashed => Ok(json!({
+            Some(FsModelNode::File { content, mode }) if !path.slashed => Ok(json!({
                 "type": "file",
                 "size": content.len(),
                 "mode": format!("{mode:04o}"),
                 "sha256": sha256(content.as_bytes()),
             })),
-            Some(Node::Directory(_)) => Ok(json!({"type": "directory", "size": 0, "mode": "0755"})),
+            Some(FsModelNode::Directory(_)) => Ok(json!({"type": "directory", "size": 0, "mode": "0755"})),
             _ => Err(ErrorKind::WrongType),
         }
     }
@@ -488,16 +492,22 @@ impl Model {
 
 /// Whether `aa` is in `aaa` once or twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Overlaps {
+enum OverlapCounting {
     Count,
     Ignore,
 }
 
 /// The plain way to edit.
-fn edited(text: &str, old: &str, new: &str, all: bool, overlaps: Overlaps) -> Result<(String, usize), ErrorKind> {
+fn edited(
+    text: &str,
+    old: &str,
+    new: &str,
+    all: bool,
+    overlaps: OverlapCounting,
+) -> Result<(String, usize), ErrorKind> {
     let disjoint = text.matches(old).count();
     let overlapping = text.char_indices().filter(|(at, _)| text[*at..].starts_with(old)).count();
-    let matches = if overlaps == Overlaps::Count { overlapping } else { disjoint };
+    let matches = if overlaps == OverlapCounting::Count { overlapping } else { disjoint };
     match matches {
         0 => Err(ErrorKind::EditNotFound),
         2.. if !all => Err(ErrorKind::AmbiguousEdit),
@@ -510,17 +520,19 @@ fn sha256(bytes: &[u8]) -> String {
 }
 
 /// What is really there, as a model.
-fn actual(root: &Path) -> Node {
-    let mut model = Model::new();
+fn actual(root: &Path) -> FsModelNode {
+    let mut model = FsModel::new();
     for (path, seen) in snapshot(root) {
         let names: Vec<String> = path.iter().map(|name| name.to_str().unwrap().to_owned()).collect();
         let Some((name, above)) = names.split_last() else { continue };
-        let node = match seen.what {
-            What::Directory => {
+        let node = match seen.kind {
+            SnapshotEntryKind::Directory => {
                 assert_eq!(seen.mode, 0o755, "{}", path.display());
-                Node::Directory(BTreeMap::new())
+                FsModelNode::Directory(BTreeMap::new())
             }
-            What::File(content) => Node::File { content: String::from_utf8(content).unwrap(), mode: seen.mode },
+            SnapshotEntryKind::File(content) => {
+                FsModelNode::File { content: String::from_utf8(content).unwrap(), mode: seen.mode }
+            }
             other => panic!("{} is {other:?}", path.display()),
         };
         model.names_mut(above).insert(name.clone(), node);
@@ -528,14 +540,14 @@ fn actual(root: &Path) -> Node {
     model.0
 }
 
-fn reply(answer: &Answer) -> Value {
+fn reply(answer: &FixtureReply) -> Value {
     let reply: Value = serde_json::from_str(&answer.text).unwrap_or_else(|_| panic!("not JSON: {}", answer.text));
     assert_eq!(reply["ok"], answer.error.is_none(), "{}", answer.text);
     reply
 }
 
 /// The value of a reply, with entries as pairs of name and type.
-fn value(answer: &Answer) -> Value {
+fn value(answer: &FixtureReply) -> Value {
     let mut value = reply(answer)["value"].take();
     if let Some(entries) = value.get_mut("entries").and_then(Value::as_array_mut) {
         for entry in entries {
@@ -547,16 +559,16 @@ fn value(answer: &Answer) -> Value {
 
 #[test]
 fn any_sequence_of_calls_does_what_the_model_does() {
-    let strategy = (vec(op(), 1..30), select(vec![Backend::Best, Backend::CapStd]));
+    let strategy = (vec(op(), 1..30), select(vec![ResolverBackend::Best, ResolverBackend::CapStd]));
     check(192, &strategy, |(ops, backend)| {
-        let world = World::in_memory(Setup::default().on(backend));
+        let world = FsFixture::in_memory(FsFixtureConfig::default().on(backend));
         let outside = snapshot(&world.outside);
-        let mut model = Model::new();
+        let mut model = FsModel::new();
         for op in &ops {
             let before = model.clone();
             let expected = model.apply(op);
             let Some((tool, arguments)) = op.call() else {
-                if let (Op::SetMode { path, mode }, Ok(_)) = (op, &expected) {
+                if let (FsModelCall::SetMode { path, mode }, Ok(_)) = (op, &expected) {
                     let found = before.resolve(&path.names).unwrap().join("/");
                     let mode = std::fs::Permissions::from_mode(*mode);
                     std::fs::set_permissions(world.root.join(found), mode).unwrap();

@@ -11,11 +11,11 @@ use ringfence_kernel::ErrorKind;
 use serde_json::{Value, json};
 
 use super::journal_of;
-use crate::world::{Home, Setup, World};
+use crate::fixture::{FixtureDir, FsFixture, FsFixtureConfig};
 
 #[test]
-fn a_log_that_became_long_is_written_anew_and_what_it_listed_can_be_undone() {
-    let world = World::new();
+fn a_long_log_is_compacted_and_its_changes_can_be_undone() {
+    let world = FsFixture::new();
     world.write("f", "one");
     let change = world.change("write_file", &json!({"path": "f", "content": "two"}));
     let undo = world.undo(&change)["change"].as_str().unwrap().to_owned();
@@ -39,7 +39,7 @@ fn a_log_that_became_long_is_written_anew_and_what_it_listed_can_be_undone() {
 
 #[test]
 fn a_long_log_keeps_every_change_of_which_something_is_kept() {
-    let world = World::new();
+    let world = FsFixture::new();
     for name in ["f", "g"] {
         world.write(name, "one");
     }
@@ -91,7 +91,7 @@ fn changes_with(call: &str, numbers: Range<usize>) -> String {
 }
 
 /// Adds lines to the log, as another process does.
-fn add_lines(world: &World, text: &str) {
+fn add_lines(world: &FsFixture, text: &str) {
     let journal = journal_of(world);
     let lock = File::open(journal.join("lock")).unwrap();
     lock.lock().unwrap();
@@ -100,8 +100,8 @@ fn add_lines(world: &World, text: &str) {
 }
 
 #[test]
-fn a_log_that_becomes_long_is_written_anew_by_a_server_that_never_ends() {
-    let world = World::new();
+fn a_running_server_compacts_a_log_that_becomes_long() {
+    let world = FsFixture::new();
     world.write("f", "one");
     let first = world.change("write_file", &json!({"path": "f", "content": "two"}));
     let log = journal_of(&world).join("log");
@@ -119,8 +119,8 @@ fn a_log_that_becomes_long_is_written_anew_by_a_server_that_never_ends() {
 }
 
 #[test]
-fn a_change_that_was_taken_back_and_brought_back_holds_after_the_log_was_shortened() {
-    let world = World::new();
+fn an_undone_and_redone_change_holds_after_compaction() {
+    let world = FsFixture::new();
     world.write("f", "one");
     let first = world.change("write_file", &json!({"path": "f", "content": "two"}));
     world.undo(&first);
@@ -128,7 +128,7 @@ fn a_change_that_was_taken_back_and_brought_back_holds_after_the_log_was_shorten
     add_lines(&world, &many_changes(0, 100_000));
     world.change("write_file", &json!({"path": "g", "content": "x"}));
     assert!(std::fs::read_to_string(journal_of(&world).join("log")).unwrap().lines().count() < 21_000);
-    let world = world.reopened(Setup::default());
+    let world = world.reopened(FsFixtureConfig::default());
     assert_eq!(world.read("f"), "two");
     world.undo(&first);
     assert_eq!(world.read("f"), "one");
@@ -136,7 +136,7 @@ fn a_change_that_was_taken_back_and_brought_back_holds_after_the_log_was_shorten
 
 #[test]
 fn a_long_log_that_cannot_become_shorter_stays_until_it_can() {
-    let world = World::new();
+    let world = FsFixture::new();
     world.write("f", "one");
     let log = journal_of(&world).join("log");
     // One change that is long by itself, and among the last.
@@ -158,17 +158,17 @@ fn a_long_log_that_cannot_become_shorter_stays_until_it_can() {
 
 #[test]
 fn changes_of_several_processes_stay_listed_while_one_of_them_shortens_the_log() {
-    let world = World::new();
+    let world = FsFixture::new();
     let log = journal_of(&world).join("log");
-    let other = |_| World::at(Home::Theirs(world.host_path().to_owned()), Setup::default());
-    let others: Vec<World> = (0..3).map(other).collect();
+    let other = |_| FsFixture::at(FixtureDir::Existing(world.host_path().to_owned()), FsFixtureConfig::default());
+    let others: Vec<FsFixture> = (0..3).map(other).collect();
     // What is made keeps nothing, and what is replaced does.
     (0..3).for_each(|number| world.write(&format!("f{number}"), "as it was"));
     let lines: Vec<String> = (0..3).map(|round| long_changes(round * 20_000, 20_000)).collect();
     let inode = || std::fs::metadata(&log).unwrap().ino();
     let added = AtomicBool::new(false);
     let made: Vec<String> = std::thread::scope(|scope| {
-        let work = |(number, world): (usize, &World)| {
+        let work = |(number, world): (usize, &FsFixture)| {
             let content = |round: usize| json!({"path": format!("f{number}"), "content": format!("{round}")});
             let rounds = (0..).take_while(|round| *round < 30 || !added.load(Ordering::SeqCst));
             rounds.map(|round| world.change("write_file", &content(round))).collect::<Vec<_>>()
@@ -200,7 +200,7 @@ fn changes_of_several_processes_stay_listed_while_one_of_them_shortens_the_log()
 
 #[test]
 fn a_line_that_was_cut_goes_and_others_stay() {
-    let world = World::new();
+    let world = FsFixture::new();
     let change = world.change("write_file", &json!({"path": "f", "content": "x"}));
     let log = journal_of(&world).join("log");
     let whole = std::fs::read_to_string(&log).unwrap();

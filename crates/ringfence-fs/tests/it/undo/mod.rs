@@ -1,6 +1,6 @@
 //! Whatever was done can be taken back: all of it, or what is named, exactly or not at all.
 
-mod keep;
+mod images;
 mod log;
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -11,24 +11,24 @@ use expect_test::expect;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use ringfence_fs::{Backend, Rights};
-use ringfence_kernel::{Bits, ErrorKind, Preset, Principal, Session};
+use ringfence_fs::{MountAccess, ResolverBackend};
+use ringfence_kernel::{ErrorKind, Preset, Principal, Session, SessionTaint};
 use serde_json::{Value, json};
 
+use crate::fixture::{FsFixture, FsFixtureConfig};
 use crate::model::check;
-use crate::person::Person;
-use crate::snapshot::{What, snapshot};
-use crate::world::{Setup, World};
+use crate::scripted_approver::ScriptedApprover;
+use crate::snapshot::{SnapshotEntryKind, snapshot};
 
 /// What is in a workspace, without times.
-type Tree = Vec<(String, What, u32)>;
+type UndoTestTree = Vec<(String, SnapshotEntryKind, u32)>;
 
-fn tree(root: &Path) -> Tree {
+fn tree(root: &Path) -> UndoTestTree {
     let seen = snapshot(root).into_iter().filter(|(path, _)| !path.as_os_str().is_empty());
-    seen.map(|(path, seen)| (path.to_str().unwrap().to_owned(), seen.what, seen.mode)).collect()
+    seen.map(|(path, seen)| (path.to_str().unwrap().to_owned(), seen.kind, seen.mode)).collect()
 }
 
-impl World {
+impl FsFixture {
     /// The same workspace, worked on by somebody else.
     fn by_session(mut self, id: &str, principal: Principal) -> Self {
         let old = &self.session;
@@ -39,7 +39,7 @@ impl World {
             agent: None,
             limits: old.limits.clone(),
             catalog: old.catalog.clone(),
-            bits: Bits::default(),
+            taint: SessionTaint::default(),
         };
         self.session = Arc::new(session);
         self
@@ -60,44 +60,44 @@ impl World {
 
 /// One call, or somebody else's hand.
 #[derive(Clone, Debug)]
-struct Op(&'static str, Value);
+struct UndoTestCall(&'static str, Value);
 
 fn path() -> impl Strategy<Value = String> {
     vec(select(vec!["a", "b", "c"]), 1..=3).prop_map(|names| names.join("/"))
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = UndoTestCall> {
     let content = || "[xy\n]{0,6}";
     prop_oneof![
         4 => (path(), content()).prop_map(|(path, content)| {
-            Op("write_file", json!({"path": path, "content": content, "createDirs": true}))
+            UndoTestCall("write_file", json!({"path": path, "content": content, "createDirs": true}))
         }),
-        3 => (path(), content()).prop_map(|(path, content)| Op("append_file", json!({"path": path, "content": content}))),
+        3 => (path(), content()).prop_map(|(path, content)| UndoTestCall("append_file", json!({"path": path, "content": content}))),
         2 => (path(), "[xy\n]{1,2}", "[xyz]{0,2}").prop_map(|(path, old, new)| {
-            Op("edit_file", json!({"path": path, "oldText": old, "newText": new, "replaceAll": true}))
+            UndoTestCall("edit_file", json!({"path": path, "oldText": old, "newText": new, "replaceAll": true}))
         }),
         2 => (path(), path(), any::<bool>()).prop_map(|(from, to, overwrite)| {
-            Op("copy_file", json!({"from": from, "to": to, "overwrite": overwrite}))
+            UndoTestCall("copy_file", json!({"from": from, "to": to, "overwrite": overwrite}))
         }),
         4 => (path(), path(), any::<bool>()).prop_map(|(from, to, overwrite)| {
-            Op("move_file", json!({"from": from, "to": to, "overwrite": overwrite}))
+            UndoTestCall("move_file", json!({"from": from, "to": to, "overwrite": overwrite}))
         }),
-        3 => path().prop_map(|path| Op("delete_file", json!({"path": path, "recursive": true}))),
-        2 => path().prop_map(|path| Op("create_directory", json!({"path": path}))),
+        3 => path().prop_map(|path| UndoTestCall("delete_file", json!({"path": path, "recursive": true}))),
+        2 => path().prop_map(|path| UndoTestCall("create_directory", json!({"path": path}))),
         2 => (path(), path(), "[xy]{1,3}").prop_map(|(one, other, new)| {
             let create = |path| format!("--- /dev/null\n+++ b/{path}\n@@ -0,0 +1 @@\n+{new}\n");
-            Op("apply_patch", json!({"patch": create(one) + &create(other)}))
+            UndoTestCall("apply_patch", json!({"patch": create(one) + &create(other)}))
         }),
         1 => (path(), "[xy]{1,2}").prop_map(|(path, new)| {
             let patch = format!("--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-x\n+{new}\n--- /dev/null\n+++ b/p\n@@ -0,0 +1 @@\n+p\n");
-            Op("apply_patch", json!({"patch": patch}))
+            UndoTestCall("apply_patch", json!({"patch": patch}))
         }),
     ]
 }
 
 /// A workspace with something of everything in it.
-fn furnished(backend: Backend) -> World {
-    let world = World::in_memory(Setup::default().on(backend));
+fn populated_fixture(backend: ResolverBackend) -> FsFixture {
+    let world = FsFixture::in_memory(FsFixtureConfig::default().on(backend));
     world.write("a/a", "x\n");
     world.write("b/c/a", "xy");
     world.write("c", "x\n");
@@ -110,9 +110,9 @@ fn furnished(backend: Backend) -> World {
 }
 
 /// Makes the calls, and says which changes came of them.
-fn make(world: &World, ops: &[Op]) -> Vec<String> {
+fn run_calls(world: &FsFixture, ops: &[UndoTestCall]) -> Vec<String> {
     let mut changes = Vec::new();
-    for Op(tool, arguments) in ops {
+    for UndoTestCall(tool, arguments) in ops {
         let answer = world.call(tool, arguments);
         assert_ne!(answer.error, Some(ErrorKind::Internal), "{tool} {arguments}: {}", answer.text);
         let reply: Value = serde_json::from_str(&answer.text).unwrap();
@@ -123,16 +123,16 @@ fn make(world: &World, ops: &[Op]) -> Vec<String> {
     changes
 }
 
-fn backends() -> impl Strategy<Value = Backend> {
-    select(vec![Backend::Best, Backend::CapStd])
+fn backends() -> impl Strategy<Value = ResolverBackend> {
+    select(vec![ResolverBackend::Best, ResolverBackend::CapStd])
 }
 
 #[test]
 fn undo_of_everything_gives_the_first_tree_back_one_by_one_or_at_once_and_redo_the_last() {
     check(160, &(vec(op(), 1..16), backends(), any::<bool>()), |(ops, backend, at_once)| {
-        let world = furnished(backend);
+        let world = populated_fixture(backend);
         let first = tree(&world.root);
-        let changes = make(&world, &ops);
+        let changes = run_calls(&world, &ops);
         let last = tree(&world.root);
         if changes.is_empty() {
             return;
@@ -158,8 +158,8 @@ fn undo_of_everything_gives_the_first_tree_back_one_by_one_or_at_once_and_redo_t
 #[test]
 fn undo_of_some_is_exact_or_refused_and_refused_it_changes_nothing() {
     check(160, &(vec(op(), 1..12), backends(), vec(any::<prop::sample::Index>(), 1..6)), |(ops, backend, picks)| {
-        let world = furnished(backend);
-        let changes = make(&world, &ops);
+        let world = populated_fixture(backend);
+        let changes = run_calls(&world, &ops);
         if changes.is_empty() {
             return;
         }
@@ -184,14 +184,14 @@ fn undo_of_some_is_exact_or_refused_and_refused_it_changes_nothing() {
 }
 
 #[test]
-fn what_several_did_at_once_is_taken_back_whole() {
+fn concurrent_changes_are_undone_as_a_whole() {
     const THREADS: usize = 4;
     check(24, &(vec(vec(op(), 6..12), THREADS), backends()), |(all, backend)| {
-        let world = furnished(backend);
+        let world = populated_fixture(backend);
         let first = tree(&world.root);
         std::thread::scope(|scope| {
             for ops in &all {
-                scope.spawn(|| make(&world, ops));
+                scope.spawn(|| run_calls(&world, ops));
             }
         });
         let last = tree(&world.root);
@@ -205,7 +205,7 @@ fn what_several_did_at_once_is_taken_back_whole() {
 
 #[test]
 fn a_directory_that_came_and_went_comes_and_goes_again() {
-    let world = World::new();
+    let world = FsFixture::new();
     world.value("create_directory", &json!({"path": "a/b"}));
     world.value("delete_file", &json!({"path": "a", "recursive": true}));
     let undo = world.change("undo", &json!({"session": "test"}));
@@ -216,8 +216,8 @@ fn a_directory_that_came_and_went_comes_and_goes_again() {
 }
 
 #[test]
-fn what_was_changed_since_is_shown_and_left_alone_unless_a_person_insists() {
-    let world = World::new();
+fn a_later_change_is_a_conflict_unless_a_person_forces_the_undo() {
+    let world = FsFixture::new();
     world.write("f", "one\n");
     let change = world.change("write_file", &json!({"path": "f", "content": "two\n"}));
     world.write("f", "three\n");
@@ -244,8 +244,8 @@ fn what_was_changed_since_is_shown_and_left_alone_unless_a_person_insists() {
 }
 
 #[test]
-fn an_agent_takes_back_what_its_own_session_did_and_a_person_anything() {
-    let world = World::new();
+fn an_agent_undoes_its_own_session_and_a_person_any_change() {
+    let world = FsFixture::new();
     let change = world.change("write_file", &json!({"path": "f", "content": "x"}));
     let world = world.by_session("other", Principal::agent("another"));
     assert_eq!(world.error("undo", &json!({"change": change})), ErrorKind::NotFound);
@@ -262,7 +262,7 @@ fn an_agent_takes_back_what_its_own_session_did_and_a_person_anything() {
 
 #[test]
 fn a_dry_run_changes_nothing_and_says_what_would_be() {
-    let world = World::new();
+    let world = FsFixture::new();
     world.write("f", "one");
     let change = world.change("write_file", &json!({"path": "f", "content": "two"}));
     let before = snapshot(&world.root);
@@ -285,8 +285,12 @@ fn without_digests(text: &str) -> String {
 
 #[test]
 fn a_person_is_shown_what_an_undo_would_do_to_contents() {
-    let person = Person::saying_yes();
-    let world = World::with(Setup { person: Some(person.clone()), preset: Preset::Ask, ..Setup::default() });
+    let person = ScriptedApprover::approving();
+    let world = FsFixture::with(FsFixtureConfig {
+        person: Some(person.clone()),
+        preset: Preset::Ask,
+        ..FsFixtureConfig::default()
+    });
     world.write("f", "one\ntwo\n");
     world.write("log", "1\n");
     world.write("d/inside", "x\n");
@@ -297,7 +301,7 @@ fn a_person_is_shown_what_an_undo_would_do_to_contents() {
     world.value("write_file", &json!({"path": "new", "content": "n\n"}));
     world.value("move_file", &json!({"from": "new", "to": "newer"}));
     world.value("undo", &json!({"session": "test"}));
-    let request = person.last();
+    let request = person.last_request();
     assert!(!request.secret);
     let shown = request.preview.split_once('\n').unwrap();
     assert!(shown.0.starts_with("take back c-") && shown.0.contains("overwrite `f`"), "{}", shown.0);
@@ -324,18 +328,18 @@ fn a_person_is_shown_what_an_undo_would_do_to_contents() {
 }
 
 #[test]
-fn what_an_undo_shows_of_a_secret_is_for_the_one_who_is_asked_alone() {
-    let person = Person::saying_yes();
-    let world = World::with(Setup { person: Some(person.clone()), ..Setup::default() });
+fn a_secret_in_an_undo_preview_is_shown_only_to_the_approver() {
+    let person = ScriptedApprover::approving();
+    let world = FsFixture::with(FsFixtureConfig { person: Some(person.clone()), ..FsFixtureConfig::default() });
     world.write(".env", "KEY=hunter2\n");
     let change = world.change("write_file", &json!({"path": ".env", "content": "KEY=other\n"}));
     world.undo(&change);
-    let request = person.last();
+    let request = person.last_request();
     assert!(request.secret && request.preview.contains("+KEY=hunter2"), "{}", request.preview);
-    assert!(!format!("{:?}", request.relayed()).contains("hunter2"));
-    assert!(request.relayed().summary.contains("overwrite `.env`"));
+    assert!(!format!("{:?}", request.redacted_for_relay()).contains("hunter2"));
+    assert!(request.redacted_for_relay().summary.contains("overwrite `.env`"));
     // To be shown it without doing it is to read it.
-    let world = world.reopened(Setup::default());
+    let world = world.reopened(FsFixtureConfig::default());
     let change = world.value("list_changes", &json!({}))["changes"][1]["change"].clone();
     assert_eq!(world.error("undo", &json!({"dryRun": true, "change": change})), ErrorKind::Conflict);
     let undo = world.value("list_changes", &json!({}))["changes"][0]["change"].clone();
@@ -343,8 +347,8 @@ fn what_an_undo_shows_of_a_secret_is_for_the_one_who_is_asked_alone() {
 }
 
 #[test]
-fn undo_since_a_time_takes_back_what_came_after_it() {
-    let world = World::new();
+fn undo_since_a_time_undoes_every_later_change() {
+    let world = FsFixture::new();
     world.value("write_file", &json!({"path": "f", "content": "one"}));
     let time = world.value("list_changes", &json!({}))["changes"][0]["time"].as_str().unwrap().to_owned();
     assert_eq!(world.error("undo", &json!({"since": "9999-01-01T00:00:00Z"})), ErrorKind::NotFound);
@@ -355,7 +359,10 @@ fn undo_since_a_time_takes_back_what_came_after_it() {
 
 #[test]
 fn changes_on_several_mounts_are_undone_and_redone_together_or_not_at_all() {
-    let world = World::with(Setup { mounts: vec![("other", Rights::ReadWrite)], ..Setup::default() });
+    let world = FsFixture::with(FsFixtureConfig {
+        mounts: vec![("other", MountAccess::ReadWrite)],
+        ..FsFixtureConfig::default()
+    });
     let other = world.host_path().join("mount-other");
     world.write("f", "one");
     std::fs::write(other.join("g"), "one").unwrap();
@@ -392,14 +399,14 @@ fn changes_on_several_mounts_are_undone_and_redone_together_or_not_at_all() {
 }
 
 /// Where the journal of the workspace is.
-fn journal_of(world: &World) -> PathBuf {
+fn journal_of(world: &FsFixture) -> PathBuf {
     let journals = std::fs::read_dir(world.host_path().join("state/journal")).unwrap();
     journals.last().unwrap().unwrap().path()
 }
 
 #[test]
 fn undo_is_policed_as_what_it_does() {
-    let world = World::with(Setup { preset: Preset::Ask, ..Setup::default() });
+    let world = FsFixture::with(FsFixtureConfig { preset: Preset::Ask, ..FsFixtureConfig::default() });
     world.value("write_file", &json!({"path": "f", "content": "x"}));
     // To take back that it came to be is to delete it.
     let answer = world.call("undo", &json!({}));
@@ -412,7 +419,7 @@ fn undo_is_policed_as_what_it_does() {
 
 #[test]
 fn a_change_is_shown_as_a_diff_before_and_after_it_was_undone() {
-    let world = World::new();
+    let world = FsFixture::new();
     world.write("f", "one\ntwo\n");
     let change = world.change("edit_file", &json!({"path": "f", "oldText": "two", "newText": "2"}));
     let expected = "--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n";
@@ -429,18 +436,18 @@ fn a_change_is_shown_as_a_diff_before_and_after_it_was_undone() {
 
 #[test]
 fn a_secret_stays_one_in_the_journal_and_after_an_undo() {
-    let asking = |person| Setup { person, ..Setup::default() };
-    let world = World::with(asking(None));
+    let asking = |person| FsFixtureConfig { person, ..FsFixtureConfig::default() };
+    let world = FsFixture::with(asking(None));
     world.write(".env", "KEY=hunter2\n");
     std::fs::hard_link(world.root.join(".env"), world.root.join("notes.txt")).unwrap();
     assert_eq!(world.error("read_file", &json!({"path": "notes.txt"})), ErrorKind::ApprovalDenied);
-    let world = world.reopened(asking(Some(Person::saying_yes())));
+    let world = world.reopened(asking(Some(ScriptedApprover::approving())));
     let change = world.change("write_file", &json!({"path": "notes.txt", "content": "x"}));
     let world = world.reopened(asking(None));
     let shown = world.call("show_change", &json!({"change": change}));
     assert_eq!(shown.error, Some(ErrorKind::ApprovalDenied), "{}", shown.text);
     assert_eq!(world.error("undo", &json!({"change": change})), ErrorKind::ApprovalDenied);
-    let world = world.reopened(asking(Some(Person::saying_yes())));
+    let world = world.reopened(asking(Some(ScriptedApprover::approving())));
     world.undo(&change);
     let world = world.reopened(asking(None));
     let read = world.call("read_file", &json!({"path": "notes.txt"}));

@@ -1,8 +1,8 @@
 //! Reading and writing what is not the workspace.
 
-use super::{Attempt, untried, works, works_for_root};
+use super::{EscapeAttempt, untried, works, works_for_root};
 
-pub(super) const READ: &[Attempt] = &[
+pub(super) const READ: &[EscapeAttempt] = &[
     works_for_root("read the shadow file", r#"attempt(lambda: reads("/etc/shadow"))"#),
     works("read a file beside the workspace by its path", r#"attempt(lambda: reads("{OUT}"))"#),
     works("read a file beside the workspace by dots", r#"attempt(lambda: reads("../outside/secret.txt"))"#),
@@ -115,7 +115,7 @@ attempt(learnt)"#,
     ),
 ];
 
-pub(super) const WRITE: &[Attempt] = &[
+pub(super) const WRITE: &[EscapeAttempt] = &[
     works("write beside the workspace", r#"attempt(lambda: opens("{OUT}.new", os.O_WRONLY | os.O_CREAT))"#),
     works("append to a file beside the workspace", r#"attempt(lambda: opens("{OUT}", os.O_WRONLY | os.O_APPEND))"#),
     works("write through a link that was there", r#"attempt(lambda: opens("planted-link", os.O_WRONLY))"#),

@@ -1,8 +1,8 @@
 //! Other processes, and the kernel itself.
 
-use super::{Attempt, untried, works, works_for_root};
+use super::{EscapeAttempt, untried, works, works_for_root};
 
-pub(super) const ALL: &[Attempt] = &[
+pub(super) const ALL: &[EscapeAttempt] = &[
     works(
         "trace a process",
         r#"

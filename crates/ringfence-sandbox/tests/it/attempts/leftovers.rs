@@ -1,8 +1,8 @@
 //! What somebody may have left lying around: descriptors, terminals, other runs, and secrets that are masked.
 
-use super::{Attempt, untried};
+use super::{EscapeAttempt, untried};
 
-pub(super) const ALL: &[Attempt] = &[
+pub(super) const ALL: &[EscapeAttempt] = &[
     untried(
         "find a descriptor that was left open",
         r#"

@@ -6,18 +6,18 @@
 //! `{HOSTNAME}` the machine's name, `{PORT}` a port on its loopback, `{SOCKET}` an abstract socket and `{PATH}` one with a
 //! path, `{BESIDE}` a directory that is shown beside the workspace.
 //!
-//! Not here: programs that use things up (`abuse.rs`).
+//! Not here: programs that use things up (`resource_exhaustion.rs`).
 
 mod files;
 mod kernel;
 mod leftovers;
 mod namespaces;
 mod network;
-mod powers;
+mod privileges;
 
 /// Whether the same program gets what it wants outside, which shows that the jail is what holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Control {
+pub(crate) enum AttemptControl {
     /// As anybody.
     Works,
     /// As root.
@@ -27,29 +27,29 @@ pub(crate) enum Control {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Attempt {
+pub(crate) struct EscapeAttempt {
     pub(crate) name: &'static str,
-    pub(crate) control: Control,
+    pub(crate) control: AttemptControl,
     pub(crate) code: &'static str,
 }
 
-const fn works(name: &'static str, code: &'static str) -> Attempt {
-    Attempt { name, control: Control::Works, code }
+const fn works(name: &'static str, code: &'static str) -> EscapeAttempt {
+    EscapeAttempt { name, control: AttemptControl::Works, code }
 }
 
-const fn works_for_root(name: &'static str, code: &'static str) -> Attempt {
-    Attempt { name, control: Control::WorksForRoot, code }
+const fn works_for_root(name: &'static str, code: &'static str) -> EscapeAttempt {
+    EscapeAttempt { name, control: AttemptControl::WorksForRoot, code }
 }
 
-const fn untried(name: &'static str, code: &'static str) -> Attempt {
-    Attempt { name, control: Control::Untried, code }
+const fn untried(name: &'static str, code: &'static str) -> EscapeAttempt {
+    EscapeAttempt { name, control: AttemptControl::Untried, code }
 }
 
 /// All of them, by what they are after.
-pub(crate) const GROUPS: [(&str, &[Attempt]); 7] = [
+pub(crate) const GROUPS: [(&str, &[EscapeAttempt]); 7] = [
     ("see what is not the workspace", files::READ),
     ("change what is not the workspace", files::WRITE),
-    ("have more powers", powers::ALL),
+    ("have more powers", privileges::ALL),
     ("have other namespaces and mounts", namespaces::ALL),
     ("reach the kernel and other processes", kernel::ALL),
     ("speak to somebody outside", network::ALL),

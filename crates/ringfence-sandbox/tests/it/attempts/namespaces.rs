@@ -1,8 +1,8 @@
 //! Other namespaces and other mounts.
 
-use super::{Attempt, untried, works, works_for_root};
+use super::{EscapeAttempt, untried, works, works_for_root};
 
-pub(super) const ALL: &[Attempt] = &[
+pub(super) const ALL: &[EscapeAttempt] = &[
     // Private first, so that outside it stays in the child's own namespace.
     works_for_root(
         "mount in a namespace of one's own",

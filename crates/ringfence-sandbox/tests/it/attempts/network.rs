@@ -1,8 +1,8 @@
 //! Speaking to somebody outside.
 
-use super::{Attempt, untried, works, works_for_root};
+use super::{EscapeAttempt, untried, works, works_for_root};
 
-pub(super) const ALL: &[Attempt] = &[
+pub(super) const ALL: &[EscapeAttempt] = &[
     works("reach a service on the host's loopback", r#"attempt(lambda: hears(socket.AF_INET, ("127.0.0.1", {PORT})))"#),
     works("reach it by no address at all", r#"attempt(lambda: hears(socket.AF_INET, ("0.0.0.0", {PORT})))"#),
     works(

@@ -3,15 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ringfence::agents_config::{ModelSettings, Provider};
-use ringfence::config::{Flags, LogTo, Mounted, RunCode, Settings};
-use ringfence_agent::provider::Timeouts;
+use ringfence::agents_config::{ModelSettings, ProviderChoice};
+use ringfence::config::{AppSettings, CliFlags, LogTarget, MountSetting, RunCodeSettings};
+use ringfence_agent::provider::ProviderTimeouts;
 use ringfence_fs::{Durability, NameRule};
-use ringfence_kernel::{Dialect, Limits, Preset};
-use ringfence_sandbox::Fallback;
-use ringfence_web::{Engine, Key, Kind, PrivateHosts};
+use ringfence_kernel::{CallLimits, Dialect, Preset};
+use ringfence_sandbox::JailFallback;
+use ringfence_web::{PrivateHosts, SearchEngine, SearchEngineKind, WebApiKey};
 
-use super::Layers;
+use super::ConfigLayers;
 
 const EVERY_KEY: &str = r#"
 dialect = "miniclaw"
@@ -166,16 +166,16 @@ fn every_key_as_json() -> String {
 }
 
 #[track_caller]
-fn check_every_key(settings: &Settings) {
+fn check_every_key(settings: &AppSettings) {
     assert_eq!(settings.dialect, Dialect::Miniclaw);
     assert_eq!(settings.preset, Preset::ReadOnly);
     assert_eq!(settings.durability, Durability::Ordered);
     assert_eq!(settings.names, NameRule::Portable);
-    assert_eq!(settings.log, LogTo::Nowhere);
+    assert_eq!(settings.log, LogTarget::Discard);
     assert_eq!(settings.workspace.as_deref(), Some("~/work"));
     assert_eq!(settings.max_tool_iterations, 7);
     let model = ModelSettings {
-        provider: Some(Provider::OpenAi),
+        provider: Some(ProviderChoice::OpenAi),
         base_url: Some("http://127.0.0.1:8080/v1".to_owned()),
         api_key_env: Some("MY_KEY".to_owned()),
         model: Some("small".to_owned()),
@@ -187,8 +187,8 @@ fn check_every_key(settings: &Settings) {
         max_prompt_duration: Some(Duration::from_secs(33)),
         system_prompt: Some("Be brief.".to_owned()),
         project_instructions: false,
-        repair_tool_calls: ringfence_agent::Repair::OneMeaning,
-        timeouts: Timeouts {
+        repair_tool_calls: ringfence_agent::CallRepair::Unambiguous,
+        timeouts: ProviderTimeouts {
             connect: Duration::from_secs(43),
             first_byte: Duration::from_secs(44),
             idle: Duration::from_secs(45),
@@ -197,15 +197,15 @@ fn check_every_key(settings: &Settings) {
     };
     assert_eq!(settings.model, model);
     assert_eq!(settings.workspaces, std::collections::BTreeMap::from([("site".to_owned(), "~/site".to_owned())]));
-    let run_code = RunCode {
+    let run_code = RunCodeSettings {
         waiting_jails: 5,
         detect_toolchains: false,
         toolchains: vec!["/opt/go".into()],
-        fallback: Fallback::None,
+        fallback: JailFallback::None,
     };
     assert_eq!(settings.run_code, run_code);
     assert_eq!(settings.warnings, [] as [&str; 0]);
-    let limits = Limits {
+    let limits = CallLimits {
         argument_bytes: 1,
         read_bytes: 2,
         hash_bytes: 3,
@@ -248,13 +248,17 @@ fn check_every_key(settings: &Settings) {
         denials_in_a_row: 20,
     };
     assert_eq!(settings.limits, limits);
-    let engine = Engine::new(Kind::SearXng, Some("http://127.0.0.1:8888/"), Some(Key::new("k-secret".to_owned())));
+    let engine = SearchEngine::new(
+        SearchEngineKind::SearXng,
+        Some("http://127.0.0.1:8888/"),
+        Some(WebApiKey::new("k-secret".to_owned())),
+    );
     assert_eq!(settings.web.engine, Some(engine.unwrap()));
     assert_eq!(settings.web.private, PrivateHosts::parse(&["wiki.internal:443".to_owned()]).unwrap());
     // Of variables and keys nothing is shown but that they are there.
     let servers = r#"[ForeignServer { name: "far", way: Program(Program { command: "far", args: ["-x"], env: {"SEARCH_KEY"}, jail: false, files: None, network: [] }), timeout: Some(40s) }, ForeignServer { name: "near", way: Program(Program { command: "near", args: [], env: {}, jail: true, files: Read, network: ["a.example:443", "b.example:80"] }), timeout: None }, ForeignServer { name: "web", way: Url { url: "http://127.0.0.1:8888/mcp", key: Some(Key(..)) }, timeout: None }]"#;
     assert_eq!(format!("{:?}", settings.mcp_servers), servers);
-    let mounts = ["data=/data:rw", "pkg=~/pkg:ro"].map(|text| Mounted::parse(text).unwrap());
+    let mounts = ["data=/data:rw", "pkg=~/pkg:ro"].map(|text| MountSetting::parse(text).unwrap());
     assert_eq!(settings.mounts, mounts);
     assert_eq!(settings.tools.allow, Some(["read_file", "list_dir"].map(str::to_owned).into()));
     assert_eq!(settings.tools.deny, ["write_file".to_owned()].into());
@@ -264,9 +268,9 @@ fn check_every_key(settings: &Settings) {
 fn every_key_is_heard_in_toml_and_in_json_by_user_and_owner() {
     for (file, text) in [("config.toml", EVERY_KEY.to_owned()), ("config.json", every_key_as_json())] {
         for layer in ["config", "managed"] {
-            let layers = Layers::new();
+            let layers = ConfigLayers::new();
             layers.write(&format!("{layer}/{file}"), &text);
-            check_every_key(&layers.load(&Flags::default()).unwrap());
+            check_every_key(&layers.load(&CliFlags::default()).unwrap());
         }
     }
 }
@@ -300,38 +304,38 @@ fn a_server_of_others_is_named_plainly_and_reached_in_one_way() {
         ("[mcp_servers.a]\ncommand = \"x\"\nenv = \"K\"\n", "expected a sequence"),
     ];
     for (text, problem) in cases {
-        let layers = Layers::new();
+        let layers = ConfigLayers::new();
         layers.write("config/config.toml", text);
-        let error = layers.load(&Flags::default()).unwrap_err().to_string();
+        let error = layers.load(&CliFlags::default()).unwrap_err().to_string();
         assert!(error.contains(problem), "{error}");
     }
-    let layers = Layers::new();
+    let layers = ConfigLayers::new();
     layers.write("config/config.toml", "[mcp_servers.a]\ncommand = \"x\"\nenv = [\"NOT_SET\"]\n");
     layers.write("managed/config.toml", "[mcp_servers.a]\ncommand = \"owners\"\n");
-    let settings = layers.load(&Flags::default()).unwrap();
+    let settings = layers.load(&CliFlags::default()).unwrap();
     let shown = format!("{:?}", settings.mcp_servers);
     assert!(shown.contains("owners") && shown.contains("jail: true") && settings.warnings.is_empty(), "{shown}");
 }
 
 #[test]
 fn a_session_pauses_after_some_denials_and_not_after_none() {
-    let layers = Layers::new();
+    let layers = ConfigLayers::new();
     let path = layers.write("config/config.toml", "[approval]\npause_after_denials = 0\n");
-    let error = layers.load(&Flags::default()).unwrap_err().to_string();
+    let error = layers.load(&CliFlags::default()).unwrap_err().to_string();
     assert!(error.contains("nonzero"), "{error}");
     std::fs::write(path, "[approval]\npause_after_denials = 9\n").unwrap();
-    assert_eq!(layers.load(&Flags::default()).unwrap().limits.denials_in_a_row, 9);
+    assert_eq!(layers.load(&CliFlags::default()).unwrap().limits.denials_in_a_row, 9);
     layers.write("managed/config.toml", "[approval]\npause_after_denials = 2\n");
-    assert_eq!(layers.load(&Flags::default()).unwrap().limits.denials_in_a_row, 2);
+    assert_eq!(layers.load(&CliFlags::default()).unwrap().limits.denials_in_a_row, 2);
 }
 
 #[test]
 fn the_examples_say_the_defaults() {
     let examples = ["../../config/ringfence.example.toml", "../../config/config.example.json"];
     for example in examples.map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join(name)) {
-        let layers = Layers::new();
-        let plain = layers.load(&Flags::default()).unwrap();
-        let said = layers.load(&Flags { config: Some(example), ..Flags::default() }).unwrap();
+        let layers = ConfigLayers::new();
+        let plain = layers.load(&CliFlags::default()).unwrap();
+        let said = layers.load(&CliFlags { config: Some(example), ..CliFlags::default() }).unwrap();
         assert_eq!((said.dialect, said.preset, said.limits), (plain.dialect, plain.preset, plain.limits));
         assert_eq!((said.durability, said.names, said.log), (plain.durability, plain.names, plain.log));
         assert_eq!((said.audit_heads, said.unattended), (plain.audit_heads, plain.unattended));
@@ -353,13 +357,13 @@ fn an_example_with_another_dialect_has_that_dialect_s_defaults() {
         let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config").join(name);
         let example = std::fs::read_to_string(example).unwrap();
         for dialect in Dialect::ALL {
-            let layers = Layers::new();
-            let plain = layers.load(&Flags { dialect: Some(dialect), ..Flags::default() }).unwrap();
+            let layers = ConfigLayers::new();
+            let plain = layers.load(&CliFlags { dialect: Some(dialect), ..CliFlags::default() }).unwrap();
             let text = ["dialect = ", "\"dialect\": "].iter().fold(example.clone(), |text, key| {
                 text.replace(&format!("{key}\"standard\""), &format!("{key}\"{}\"", dialect.name()))
             });
             let file = layers.write(name, &text);
-            let said = layers.load(&Flags { config: Some(file), ..Flags::default() }).unwrap();
+            let said = layers.load(&CliFlags { config: Some(file), ..CliFlags::default() }).unwrap();
             assert_eq!(said.dialect, dialect, "{name}");
             assert_eq!(
                 (said.limits, said.preset, said.log),
@@ -372,10 +376,10 @@ fn an_example_with_another_dialect_has_that_dialect_s_defaults() {
 
 #[test]
 fn a_config_that_was_made_for_miniclaw_is_taken_as_it_is() {
-    let layers = Layers::new();
+    let layers = ConfigLayers::new();
     let text = r#"{"agents": {"defaults": {"type": "fantasy-agent", "workspace": "~/w", "max_tool_iterations": 5}}}"#;
     layers.write("config/config.json", text);
-    let settings = layers.load(&Flags::default()).unwrap();
+    let settings = layers.load(&CliFlags::default()).unwrap();
     assert_eq!((settings.workspace.as_deref(), settings.max_tool_iterations), (Some("~/w"), 5));
     assert!(
         settings.warnings[0].contains("`agents.defaults.type` is `fantasy-agent` and has no effect"),
@@ -384,7 +388,7 @@ fn a_config_that_was_made_for_miniclaw_is_taken_as_it_is() {
 }
 
 #[test]
-fn what_is_wrong_about_the_web_is_said() {
+fn invalid_web_settings_are_reported() {
     for (text, problem) in [
         ("[web]\nallow_private = [\"wiki\"]\n", "`web.allow_private`: `wiki` is no host and port"),
         ("[web.search]\nengine = \"bing\"\n", "`engine` is `bing`"),
@@ -392,14 +396,14 @@ fn what_is_wrong_about_the_web_is_said() {
         ("[web.search]\nengine = \"brave\"\n", "key_env"),
         ("[web.search]\nurl = \"http://a.org\"\n", "`engine` is missing"),
     ] {
-        let layers = Layers::new();
+        let layers = ConfigLayers::new();
         layers.write("config/config.toml", text);
-        let error = layers.load(&Flags::default()).unwrap_err().to_string();
+        let error = layers.load(&CliFlags::default()).unwrap_err().to_string();
         assert!(error.contains(problem), "{text}: {error}");
     }
-    let layers = Layers::new();
+    let layers = ConfigLayers::new();
     layers.write("config/config.toml", "[web.search]\nengine = \"brave\"\nkey_env = \"NOT_SET\"\n");
-    let settings = layers.load(&Flags::default()).unwrap();
+    let settings = layers.load(&CliFlags::default()).unwrap();
     assert!(settings.web.engine.is_none() && settings.warnings[0].contains("`NOT_SET`"), "{:?}", settings.warnings);
     let shown = format!("{:?}", layers.environment());
     assert!(shown.contains("SEARCH_KEY") && !shown.contains("k-secret"), "{shown}");
@@ -411,19 +415,19 @@ fn the_rules_that_the_example_shows_can_be_used() {
     let text = std::fs::read_to_string(example).unwrap();
     let (_, shown) = text.split_once("# [[rules]]").unwrap();
     let rules: String = shown.lines().map(|line| format!("{}\n", line.trim_start_matches("# "))).collect();
-    let layers = Layers::new();
+    let layers = ConfigLayers::new();
     layers.write("config/config.toml", &format!("[[rules]]{rules}"));
-    let names = layers.load(&Flags::default()).unwrap().user_rules;
-    let names: Vec<&str> = names.iter().map(ringfence_kernel::Rule::name).collect();
+    let names = layers.load(&CliFlags::default()).unwrap().user_rules;
+    let names: Vec<&str> = names.iter().map(ringfence_kernel::PolicyRule::name).collect();
     assert_eq!(names, ["generated", "notes", "documentation"]);
 }
 
 #[test]
 fn a_length_of_time_is_a_number_of_seconds_or_a_text() {
-    let layers = Layers::new();
+    let layers = ConfigLayers::new();
     let time = |written: &str| {
         layers.write("config/config.toml", &format!("limits.max_tool_operation_duration = {written}"));
-        layers.load(&Flags::default()).map(|settings| settings.limits.call_time)
+        layers.load(&CliFlags::default()).map(|settings| settings.limits.call_time)
     };
     assert_eq!(time("5").unwrap(), Duration::from_secs(5));
     assert_eq!(time("\"250ms\"").unwrap(), Duration::from_millis(250));

@@ -1,23 +1,23 @@
 //! What people can say in files, flags and environment, who holds against whom, and where the workspace is.
 
 mod keys;
-mod places;
+mod locations;
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use ringfence::config::{ConfigError, Environment, Flags, LogTo, Settings, Variables, load};
-use ringfence_kernel::{Dialect, Limits, Preset};
+use ringfence::config::{AppSettings, CliFlags, ConfigError, Environment, EnvironmentVariables, LogTarget, load};
+use ringfence_kernel::{CallLimits, Dialect, Preset};
 use serde_json::json;
 
-use crate::site::{Said, Site, said};
+use crate::site::{CliOutput, TestSite, cli_output};
 
 /// Layers of config in a temporary directory, heard by the library itself.
-pub(crate) struct Layers {
+pub(crate) struct ConfigLayers {
     directory: tempfile::TempDir,
 }
 
-impl Layers {
+impl ConfigLayers {
     pub(crate) fn new() -> Self {
         Self { directory: tempfile::tempdir().unwrap() }
     }
@@ -28,8 +28,8 @@ impl Layers {
             current: below("current"),
             config: Some(below("config")),
             no_color: false,
-            variables: Variables([("SEARCH_KEY".to_owned(), "k-secret".to_owned())].into()),
-            ..Environment::apart(self.directory.path(), env!("CARGO_BIN_EXE_ringfence"))
+            variables: EnvironmentVariables([("SEARCH_KEY".to_owned(), "k-secret".to_owned())].into()),
+            ..Environment::isolated(self.directory.path(), env!("CARGO_BIN_EXE_ringfence"))
         }
     }
 
@@ -40,7 +40,7 @@ impl Layers {
         path
     }
 
-    pub(crate) fn load(&self, flags: &Flags) -> Result<Settings, ConfigError> {
+    pub(crate) fn load(&self, flags: &CliFlags) -> Result<AppSettings, ConfigError> {
         load(flags, &self.environment())
     }
 }
@@ -57,13 +57,13 @@ enabled = false
 
 #[test]
 fn an_agent_can_only_tighten_what_the_policy_allows() {
-    let layers = Layers::new();
-    let crew = |agent: Option<&str>| Flags {
+    let layers = ConfigLayers::new();
+    let crew = |agent: Option<&str>| CliFlags {
         dialect: Some(Dialect::Crewagent),
         agent: agent.map(str::to_owned),
-        ..Flags::default()
+        ..CliFlags::default()
     };
-    let limits = |layers: &Layers, agent| {
+    let limits = |layers: &ConfigLayers, agent| {
         layers.load(&crew(agent)).map(|said| (said.limits.read_bytes, said.limits.write_bytes))
     };
     assert_eq!(limits(&layers, None).unwrap(), (50_000, 100_000));
@@ -79,18 +79,18 @@ fn an_agent_can_only_tighten_what_the_policy_allows() {
 
 #[test]
 fn the_stricter_word_holds_whoever_said_it() {
-    let read_only = Flags { preset: Some(Preset::ReadOnly), ..Flags::default() };
-    let layers = Layers::new();
+    let read_only = CliFlags { preset: Some(Preset::ReadOnly), ..CliFlags::default() };
+    let layers = ConfigLayers::new();
     layers.write("managed/config.toml", "preset = \"edits\"");
     assert_eq!(layers.load(&read_only).unwrap().preset, Preset::ReadOnly);
     layers.write("config/config.toml", "preset = \"ask\"");
-    assert_eq!(layers.load(&Flags::default()).unwrap().preset, Preset::Ask);
+    assert_eq!(layers.load(&CliFlags::default()).unwrap().preset, Preset::Ask);
 }
 
 #[test]
 fn a_table_about_files_never_loosens_a_limit_that_was_set() {
-    let layers = Layers::new();
-    let crew = Flags { dialect: Some(Dialect::Crewagent), ..Flags::default() };
+    let layers = ConfigLayers::new();
+    let crew = CliFlags { dialect: Some(Dialect::Crewagent), ..CliFlags::default() };
     layers.write("managed/config.toml", "limits.max_read_bytes = 10");
     layers.write("config/config.toml", "policy.fs = {}");
     assert_eq!(layers.load(&crew).unwrap().limits.read_bytes, 10);
@@ -105,27 +105,27 @@ fn a_table_about_files_never_loosens_a_limit_that_was_set() {
 
 #[test]
 fn a_named_agent_says_what_is_different_for_it_and_can_only_tighten() {
-    let layers = Layers::new();
+    let layers = ConfigLayers::new();
     let defaults = "[agents.defaults]\nmodel = \"large\"\nbase_url = \"http://a/v1\"\nmax_tool_iterations = 9\nworkspace = \"shared\"\n";
     let named = "[agents.writer]\nmodel = \"small\"\ndialect = \"miniclaw\"\nmax_tool_iterations = 3\nworkspace = \"own\"\n\
                  [agents.writer.limits]\nmax_read_bytes = 10\nmax_write_bytes = 99999999999\n\
                  [agents.writer.tools]\nallow = [\"read_file\", \"write_file\"]\ndeny = [\"write_file\"]\n";
     layers.write("config/config.toml", &format!("{defaults}{named}"));
-    let writer = Flags { agent: Some("writer".to_owned()), ..Flags::default() };
+    let writer = CliFlags { agent: Some("writer".to_owned()), ..CliFlags::default() };
     let settings = layers.load(&writer).unwrap();
     assert_eq!((settings.dialect, settings.max_tool_iterations), (Dialect::Miniclaw, 3));
     assert_eq!((settings.model.model.as_deref(), settings.workspace.as_deref()), (Some("small"), Some("own")));
     assert_eq!(settings.model.base_url.as_deref(), Some("http://a/v1"));
-    let base = Limits::of(Dialect::Miniclaw);
+    let base = CallLimits::for_dialect(Dialect::Miniclaw);
     assert_eq!((settings.limits.read_bytes, settings.limits.write_bytes), (10, base.write_bytes));
     assert_eq!(settings.tools.allow.unwrap().len(), 2);
     assert!(settings.tools.deny.contains("write_file"));
-    let settings = layers.load(&Flags::default()).unwrap();
+    let settings = layers.load(&CliFlags::default()).unwrap();
     assert_eq!((settings.model.model.as_deref(), settings.max_tool_iterations), (Some("large"), 9));
-    assert_eq!(settings.limits, Limits::of(Dialect::Standard));
+    assert_eq!(settings.limits, CallLimits::for_dialect(Dialect::Standard));
     // What the owner of the machine says holds, and the command line against the user's agent.
     layers.write("managed/config.toml", "[agents.defaults]\nmodel = \"ours\"\n");
-    let flags = Flags { dialect: Some(Dialect::Standard), workspace: Some("here".to_owned()), ..writer };
+    let flags = CliFlags { dialect: Some(Dialect::Standard), workspace: Some("here".to_owned()), ..writer };
     let settings = layers.load(&flags).unwrap();
     assert_eq!((settings.model.model.as_deref(), settings.dialect), (Some("ours"), Dialect::Standard));
     assert_eq!(settings.workspace.as_deref(), Some("here"));
@@ -133,37 +133,37 @@ fn a_named_agent_says_what_is_different_for_it_and_can_only_tighten() {
 
 #[test]
 fn nothing_said_is_the_default() {
-    let layers = Layers::new();
-    let settings = layers.load(&Flags::default()).unwrap();
+    let layers = ConfigLayers::new();
+    let settings = layers.load(&CliFlags::default()).unwrap();
     assert_eq!((settings.dialect, settings.preset), (Dialect::Standard, Preset::Ask));
-    assert_eq!(settings.limits, Limits::of(Dialect::Standard));
-    assert_eq!((settings.workspace, settings.log), (None, LogTo::Nowhere));
+    assert_eq!(settings.limits, CallLimits::for_dialect(Dialect::Standard));
+    assert_eq!((settings.workspace, settings.log), (None, LogTarget::Discard));
     assert_eq!(settings.max_tool_iterations, 20);
-    let flags = Flags { dialect: Some(Dialect::Miniclaw), ..Flags::default() };
+    let flags = CliFlags { dialect: Some(Dialect::Miniclaw), ..CliFlags::default() };
     let settings = layers.load(&flags).unwrap();
-    assert_eq!((settings.preset, settings.log), (Preset::Edits, LogTo::StandardError));
+    assert_eq!((settings.preset, settings.log), (Preset::Edits, LogTarget::StandardError));
     for count in ["0", "-5"] {
         layers.write("config/config.toml", &format!("agents.defaults.max_tool_iterations = {count}"));
-        assert_eq!(layers.load(&Flags::default()).unwrap().max_tool_iterations, 20);
+        assert_eq!(layers.load(&CliFlags::default()).unwrap().max_tool_iterations, 20);
     }
 }
 
 #[test]
 fn a_limit_for_writes_is_one_for_edits_and_appends_too() {
-    let layers = Layers::new();
+    let layers = ConfigLayers::new();
     layers.write("config/config.toml", "[limits]\nmax_write_bytes = 10\nmax_append_bytes = 3\n");
-    let limits = layers.load(&Flags::default()).unwrap().limits;
+    let limits = layers.load(&CliFlags::default()).unwrap().limits;
     assert_eq!((limits.write_bytes, limits.edit_bytes, limits.append_bytes), (10, 10, 3));
 }
 
 #[test]
 fn the_owner_of_the_machine_holds_against_flags_and_flags_against_the_user() {
-    let layers = Layers::new();
-    let flags = Flags {
+    let layers = ConfigLayers::new();
+    let flags = CliFlags {
         preset: Some(Preset::Edits),
         dialect: Some(Dialect::Standard),
         workspace: Some("flag".to_owned()),
-        ..Flags::default()
+        ..CliFlags::default()
     };
     layers.write(
         "config/config.toml",
@@ -172,7 +172,7 @@ fn the_owner_of_the_machine_holds_against_flags_and_flags_against_the_user() {
     let settings = layers.load(&flags).unwrap();
     assert_eq!((settings.preset, settings.dialect), (Preset::Edits, Dialect::Standard));
     assert_eq!(settings.workspace.as_deref(), Some("flag"));
-    let settings = layers.load(&Flags::default()).unwrap();
+    let settings = layers.load(&CliFlags::default()).unwrap();
     assert_eq!((settings.preset, settings.dialect), (Preset::Ask, Dialect::Miniclaw));
     assert_eq!(settings.workspace.as_deref(), Some("user"));
 
@@ -191,11 +191,12 @@ fn the_owner_of_the_machine_holds_against_flags_and_flags_against_the_user() {
 
 #[test]
 fn tools_can_only_become_fewer_from_layer_to_layer() {
-    let layers = Layers::new();
+    let layers = ConfigLayers::new();
     layers.write("managed/config.toml", "tools.allow = [\"read_file\", \"edit_file\"]");
     layers.write("config/config.toml", "tools.allow = [\"read_file\", \"write_file\"]\ntools.deny = [\"copy_file\"]");
-    let flags = Flags { allow: vec!["write_file".to_owned()], deny: vec!["move_file".to_owned()], ..Flags::default() };
-    let tools = layers.load(&Flags::default()).unwrap().tools;
+    let flags =
+        CliFlags { allow: vec!["write_file".to_owned()], deny: vec!["move_file".to_owned()], ..CliFlags::default() };
+    let tools = layers.load(&CliFlags::default()).unwrap().tools;
     assert_eq!(tools.allow, Some(["read_file".to_owned()].into()));
     let tools = layers.load(&flags).unwrap().tools;
     assert_eq!(tools.allow, Some([].into()));
@@ -204,33 +205,33 @@ fn tools_can_only_become_fewer_from_layer_to_layer() {
 
 #[test]
 fn an_owner_s_file_that_cannot_be_read_or_understood_is_never_passed_over() {
-    let layers = Layers::new();
+    let layers = ConfigLayers::new();
     let managed = layers.write("managed/config.toml", "preset = \"nonsense\"");
-    assert!(layers.load(&Flags::default()).is_err());
+    assert!(layers.load(&CliFlags::default()).is_err());
     std::fs::remove_file(&managed).unwrap();
-    assert!(layers.load(&Flags::default()).is_ok());
+    assert!(layers.load(&CliFlags::default()).is_ok());
     // A link to a file that is not there now, perhaps because its disk is not.
     symlink("/nowhere/config.toml", &managed).unwrap();
-    assert!(layers.load(&Flags::default()).is_err());
+    assert!(layers.load(&CliFlags::default()).is_err());
     std::fs::remove_file(&managed).unwrap();
     std::fs::create_dir(&managed).unwrap();
-    assert!(layers.load(&Flags::default()).is_err());
+    assert!(layers.load(&CliFlags::default()).is_err());
 }
 
 /// Runs `tools --format list` with what the environment says, and no flag of ours.
-fn listed(site: &Site, arguments: &[&str], environment: &[(&str, &Path)]) -> Said {
-    let mut command = site.bare();
+fn run_tools_list(site: &TestSite, arguments: &[&str], environment: &[(&str, &Path)]) -> CliOutput {
+    let mut command = site.program_without_arguments();
     command.args(["tools"]).args(arguments).envs(environment.iter().copied());
-    said(command.output().unwrap())
+    cli_output(command.output().unwrap())
 }
 
 #[test]
 fn a_wrong_file_is_exit_code_2_and_says_where_and_what_was_meant() {
-    let site = Site::new();
+    let site = TestSite::new();
     let told = |name: &str, text: &str, words: &[&str]| {
         let path = site.root().join(name);
         std::fs::write(&path, text).unwrap();
-        let said = listed(&site, &["--config", path.to_str().unwrap()], &[]);
+        let said = run_tools_list(&site, &["--config", path.to_str().unwrap()], &[]);
         assert_eq!((said.code, said.out.as_str()), (Some(2), ""), "{text}: {said:?}");
         for word in words.iter().chain([&name]) {
             assert!(said.err.contains(word), "{text:?} does not say {word:?}: {}", said.err);
@@ -254,17 +255,17 @@ fn a_wrong_file_is_exit_code_2_and_says_where_and_what_was_meant() {
 
 #[test]
 fn a_tool_in_config_that_does_not_exist_names_the_nearest() {
-    let site = Site::new();
+    let site = TestSite::new();
     let path = site.root().join("a.toml");
     std::fs::write(&path, "[tools]\ndeny = [\"red_file\"]").unwrap();
-    let said = listed(&site, &["--config", path.to_str().unwrap()], &[]);
+    let said = run_tools_list(&site, &["--config", path.to_str().unwrap()], &[]);
     assert_eq!(said.code, Some(2));
     assert!(said.err.contains("did you mean `read_file`?"), "{said:?}");
 }
 
 #[test]
 fn not_restricting_to_the_workspace_warns_and_opens_nothing() {
-    let site = Site::new();
+    let site = TestSite::new();
     let path = site.root().join("open.toml");
     std::fs::write(&path, "[agents.defaults]\nrestrict_to_workspace = false\n").unwrap();
     symlink(site.outside.join("secret"), site.workspace.join("out")).unwrap();
@@ -278,8 +279,8 @@ fn not_restricting_to_the_workspace_warns_and_opens_nothing() {
 }
 
 /// What a write of 100 bytes over a file ends with, when the workspace says this about itself.
-fn tightened(user: &str, workspace: &str) -> String {
-    let site = Site::new();
+fn write_outcome(user: &str, workspace: &str) -> String {
+    let site = TestSite::new();
     site.write("old.txt", "old");
     site.write("ringfence.toml", workspace);
     let config = site.root().join("user.toml");
@@ -292,28 +293,28 @@ fn tightened(user: &str, workspace: &str) -> String {
 #[test]
 fn a_workspace_can_only_tighten() {
     let edits = "preset = \"edits\"\n";
-    assert_eq!(tightened(edits, ""), "ok");
+    assert_eq!(write_outcome(edits, ""), "ok");
     // Stricter words hold.
-    assert_eq!(tightened(edits, "preset = \"ask\""), "APPROVAL_DENIED");
-    assert_eq!(tightened(edits, "preset = \"read-only\""), "PERMISSION_DENIED");
-    assert_eq!(tightened(edits, "[limits]\nmax_write_bytes = 50"), "WRITE_LIMIT");
-    assert_eq!(tightened(edits, "[tools]\ndeny = [\"write_file\"]"), "UNKNOWN_TOOL");
-    assert_eq!(tightened(edits, "[tools]\nallow = [\"read_file\"]"), "UNKNOWN_TOOL");
+    assert_eq!(write_outcome(edits, "preset = \"ask\""), "APPROVAL_DENIED");
+    assert_eq!(write_outcome(edits, "preset = \"read-only\""), "PERMISSION_DENIED");
+    assert_eq!(write_outcome(edits, "[limits]\nmax_write_bytes = 50"), "WRITE_LIMIT");
+    assert_eq!(write_outcome(edits, "[tools]\ndeny = [\"write_file\"]"), "UNKNOWN_TOOL");
+    assert_eq!(write_outcome(edits, "[tools]\nallow = [\"read_file\"]"), "UNKNOWN_TOOL");
     // Looser ones do not.
-    assert_eq!(tightened("preset = \"ask\"", "preset = \"edits\""), "APPROVAL_DENIED");
-    assert_eq!(tightened("preset = \"read-only\"", "preset = \"edits\""), "PERMISSION_DENIED");
+    assert_eq!(write_outcome("preset = \"ask\"", "preset = \"edits\""), "APPROVAL_DENIED");
+    assert_eq!(write_outcome("preset = \"read-only\"", "preset = \"edits\""), "PERMISSION_DENIED");
     let tight = "preset = \"edits\"\n[limits]\nmax_write_bytes = 50\n";
-    assert_eq!(tightened(tight, "[limits]\nmax_write_bytes = 1000"), "WRITE_LIMIT");
+    assert_eq!(write_outcome(tight, "[limits]\nmax_write_bytes = 1000"), "WRITE_LIMIT");
     let denied = "preset = \"edits\"\n[tools]\ndeny = [\"write_file\"]\n";
-    assert_eq!(tightened(denied, "[tools]\nallow = [\"write_file\"]"), "UNKNOWN_TOOL");
+    assert_eq!(write_outcome(denied, "[tools]\nallow = [\"write_file\"]"), "UNKNOWN_TOOL");
     let few = "preset = \"edits\"\n[tools]\nallow = [\"read_file\"]\n";
-    assert_eq!(tightened(few, "[tools]\nallow = [\"write_file\"]"), "UNKNOWN_TOOL");
+    assert_eq!(write_outcome(few, "[tools]\nallow = [\"write_file\"]"), "UNKNOWN_TOOL");
 }
 
 #[test]
 fn a_workspace_s_own_file_that_cannot_be_used_stops_everything_and_shows_no_host_path() {
-    let told = |make: &dyn Fn(&Site), words: &[&str]| {
-        let site = Site::new();
+    let told = |make: &dyn Fn(&TestSite), words: &[&str]| {
+        let site = TestSite::new();
         make(&site);
         let said = site.run(&["call", "list_directory", r#"{"path":"."}"#]);
         assert_eq!((said.code, said.out.as_str()), (Some(2), ""), "{words:?}: {said:?}");
@@ -322,7 +323,7 @@ fn a_workspace_s_own_file_that_cannot_be_used_stops_everything_and_shows_no_host
         }
         assert!(!said.err.contains(site.root().to_str().unwrap()) && !said.err.contains("SECRET"), "{}", said.err);
     };
-    let with = |text: &'static str| move |site: &Site| site.write("ringfence.toml", text);
+    let with = |text: &'static str| move |site: &TestSite| site.write("ringfence.toml", text);
     told(&with("dialect = \"miniclaw\""), &["dialect"]);
     told(&with("log = \"x\""), &["log"]);
     told(&with("durability = \"ordered\""), &["durability"]);

@@ -6,23 +6,23 @@
 //!
 //! With `RINGFENCE_FULL=1` calls that only start up, wait and end are killed at too.
 
-mod batches;
-mod failing;
-mod killed;
-mod undone;
+mod batch_recovery;
+mod kill_recovery;
+mod syscall_failures;
+mod undo_recovery;
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::site::{PROGRAM, Said, Site, fed};
+use crate::site::{CliOutput, PROGRAM, TestSite, run_with_input};
 
 /// What is in a workspace: every path, with the contents of files.
-type Tree = Vec<(String, Option<Vec<u8>>)>;
+type CrashTree = Vec<(String, Option<Vec<u8>>)>;
 
 /// Calls that change something, or stand beside one that does.
-const CHANGING: &[&str] = &[
+const CHANGING_SYSCALLS: &[&str] = &[
     "write",
     "pwrite64",
     "fsync",
@@ -41,57 +41,57 @@ const CHANGING: &[&str] = &[
 ];
 
 /// Calls that are counted on the workspace's directories only.
-const WITHIN: &[&str] = &["openat", "openat2", "mkdirat", "newfstatat", "fstat"];
+const WORKSPACE_SYSCALLS: &[&str] = &["openat", "openat2", "mkdirat", "newfstatat", "fstat"];
 
 /// Calls that start up, wait and end, for a run that takes its time.
-const IDLE: &[&str] = &["statx", "close", "futex", "epoll_wait", "fcntl", "mmap"];
+const IDLE_SYSCALLS: &[&str] = &["statx", "close", "futex", "epoll_wait", "fcntl", "mmap"];
 
 /// More calls of one kind than any of our operations makes.
-const MANY: usize = 400;
+const MAX_SYSCALLS: usize = 400;
 
 /// One call of a tool, and the workspace that it is made in.
-struct Operation {
+struct CrashOperation {
     name: &'static str,
     tool: &'static str,
     arguments: Value,
     files: Vec<(&'static str, String)>,
 }
 
-fn operations() -> Vec<Operation> {
+fn operations() -> Vec<CrashOperation> {
     // More than one write takes.
     let big = "n".repeat((1 << 20) + 500);
     vec![
-        Operation {
+        CrashOperation {
             name: "write over a file",
             tool: "write_file",
             arguments: json!({"path": "a.txt", "content": big}),
             files: vec![("a.txt", "old\n".to_owned()), ("other.txt", "other\n".to_owned())],
         },
-        Operation {
+        CrashOperation {
             name: "write a new file in new directories",
             tool: "write_file",
             arguments: json!({"path": "x/y/new.txt", "content": "new\n", "createDirs": true}),
             files: vec![("other.txt", "other\n".to_owned())],
         },
-        Operation {
+        CrashOperation {
             name: "edit",
             tool: "edit_file",
             arguments: json!({"path": "d/a.txt", "oldText": "two", "newText": "2"}),
             files: vec![("d/a.txt", "one\ntwo\nthree\n".to_owned())],
         },
-        Operation {
+        CrashOperation {
             name: "append",
             tool: "append_file",
             arguments: json!({"path": "log.txt", "content": "second line\n"}),
             files: vec![("log.txt", "first\n".to_owned())],
         },
-        Operation {
+        CrashOperation {
             name: "move over a file",
             tool: "move_file",
             arguments: json!({"from": "d/from.txt", "to": "to.txt", "overwrite": true}),
             files: vec![("d/from.txt", "source\n".to_owned()), ("to.txt", "target\n".to_owned())],
         },
-        Operation {
+        CrashOperation {
             name: "delete a directory",
             tool: "delete_file",
             arguments: json!({"path": "d", "recursive": true}),
@@ -102,7 +102,7 @@ fn operations() -> Vec<Operation> {
                 ("keep.txt", "keep\n".to_owned()),
             ],
         },
-        Operation {
+        CrashOperation {
             name: "patch several files",
             tool: "apply_patch",
             arguments: json!({"patch": "--- a/one.txt\n+++ b/one.txt\n@@ -1 +1 @@\n-old\n+new\n\
@@ -120,7 +120,7 @@ fn operations() -> Vec<Operation> {
 
 /// What `strace` does to the call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Tamper {
+pub(crate) enum CrashTamper {
     Kill,
     Fail(&'static str),
     /// That one, and all of its kind after it.
@@ -129,24 +129,24 @@ pub(crate) enum Tamper {
 
 /// One call of the kernel, in one run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Point {
+pub(crate) struct CrashPoint {
     pub(crate) call: &'static str,
     /// Which call of its kind, by thread.
     pub(crate) nth: usize,
-    pub(crate) tamper: Tamper,
+    pub(crate) tamper: CrashTamper,
 }
 
 /// How a run under `strace` ended.
 #[derive(Debug)]
-pub(crate) struct Ended {
-    said: Said,
+pub(crate) struct CrashOutcome {
+    output: CliOutput,
     /// Whether the call that was to be tampered with was ever made.
-    pub(crate) met: bool,
+    pub(crate) reached: bool,
 }
 
-impl Operation {
-    fn site(&self) -> Site {
-        let site = Site::in_memory();
+impl CrashOperation {
+    fn site(&self) -> TestSite {
+        let site = TestSite::in_memory();
         for (path, content) in &self.files {
             site.write(path, content);
         }
@@ -154,7 +154,7 @@ impl Operation {
     }
 
     /// The workspace before, and after nothing went wrong.
-    fn trees(&self) -> (Tree, Tree) {
+    fn trees(&self) -> (CrashTree, CrashTree) {
         let site = self.site();
         let before = site.tree();
         site.call(self.tool, &self.arguments).value();
@@ -164,7 +164,7 @@ impl Operation {
     /// Which calls of a kind may fail. A write is the file's: those of the reply, and those that wake a thread, are
     /// not ours to make again, and only a file that has its name already can be told from them.
     fn may_fail(&self, call: &str) -> std::ops::Range<usize> {
-        if call == "write" && self.tool != "append_file" { 1..1 } else { 1..MANY }
+        if call == "write" && self.tool != "append_file" { 1..1 } else { 1..MAX_SYSCALLS }
     }
 
     /// Whether it takes several steps that others can see, and the next call takes back those of a dead one.
@@ -172,38 +172,38 @@ impl Operation {
         self.tool == "apply_patch"
     }
 
-    fn tampered(&self, site: &Site, point: Point) -> Ended {
-        traced(site, point, self.tool, &self.arguments)
+    fn run_tampered(&self, site: &TestSite, point: CrashPoint) -> CrashOutcome {
+        call_under_strace(site, point, self.tool, &self.arguments)
     }
 }
 
 /// Makes a call under `strace`.
-fn traced(site: &Site, point: Point, tool: &str, arguments: &Value) -> Ended {
+fn call_under_strace(site: &TestSite, point: CrashPoint, tool: &str, arguments: &Value) -> CrashOutcome {
     let appended = (tool == "append_file").then(|| site.workspace.join(arguments["path"].as_str().unwrap()));
     let program = ["--preset", "edits", "call", tool, "-"];
-    traced_program(site, point, &program, arguments.to_string().as_bytes(), appended)
+    run_under_strace(site, point, &program, arguments.to_string().as_bytes(), appended)
 }
 
 /// Runs a command under `strace`. Of writes, only those to one file are counted, if one is given.
-pub(crate) fn traced_program(
-    site: &Site,
-    point: Point,
+pub(crate) fn run_under_strace(
+    site: &TestSite,
+    point: CrashPoint,
     program: &[&str],
     input: &[u8],
     written: Option<PathBuf>,
-) -> Ended {
-    let Point { call, nth, tamper } = point;
+) -> CrashOutcome {
+    let CrashPoint { call, nth, tamper } = point;
     let log = site.root().join("strace.log");
     let how = match tamper {
-        Tamper::Kill => format!("signal=SIGKILL:when={nth}"),
-        Tamper::Fail(errno) => format!("error={errno}:when={nth}"),
-        Tamper::FailFrom(errno) => format!("error={errno}:when={nth}+"),
+        CrashTamper::Kill => format!("signal=SIGKILL:when={nth}"),
+        CrashTamper::Fail(errno) => format!("error={errno}:when={nth}"),
+        CrashTamper::FailFrom(errno) => format!("error={errno}:when={nth}+"),
     };
     let mut command = site.program("strace");
     // Not with `--seccomp-bpf`: strace 6.1 then sends a signal at the first call only, whatever `when` says.
     command.args(["-f", "-o"]).arg(&log);
     command.arg(format!("--trace={call}")).arg(format!("--inject={call}:{how}"));
-    if WITHIN.contains(&call) {
+    if WORKSPACE_SYSCALLS.contains(&call) {
         for directory in directories(site) {
             command.arg("-P").arg(directory);
         }
@@ -212,23 +212,23 @@ pub(crate) fn traced_program(
         command.arg("-P").arg(written);
     }
     command.arg(PROGRAM).args(program).arg("--workspace").arg(&site.workspace);
-    let said = fed(command, input);
+    let said = run_with_input(command, input);
     let log = std::fs::read_to_string(&log).unwrap();
     let met = match tamper {
-        Tamper::Kill => log.contains("killed by SIGKILL"),
-        Tamper::Fail(_) | Tamper::FailFrom(_) => log.contains("(INJECTED)"),
+        CrashTamper::Kill => log.contains("killed by SIGKILL"),
+        CrashTamper::Fail(_) | CrashTamper::FailFrom(_) => log.contains("(INJECTED)"),
     };
-    Ended { said, met }
+    CrashOutcome { output: said, reached: met }
 }
 
 /// The workspace and every directory that it has or may get.
-fn directories(site: &Site) -> Vec<PathBuf> {
+fn directories(site: &TestSite) -> Vec<PathBuf> {
     let there = site.tree().into_iter().filter(|(_, content)| content.is_none()).map(|(name, _)| name);
     let names = there.chain(["x".to_owned(), "x/y".to_owned()]);
     std::iter::once(site.workspace.clone()).chain(names.map(|name| site.workspace.join(name))).collect()
 }
 
-pub(crate) fn strace_is_here() -> bool {
+pub(crate) fn has_strace() -> bool {
     let here = Command::new("strace").arg("-V").output().is_ok_and(|output| output.status.success());
     if !here {
         println!("strace is not on this machine: nothing was tested");
@@ -236,16 +236,16 @@ pub(crate) fn strace_is_here() -> bool {
     here
 }
 
-pub(crate) fn full() -> bool {
+pub(crate) fn is_full_run() -> bool {
     std::env::var_os("RINGFENCE_FULL").is_some_and(|value| value == "1")
 }
 
 /// What callers of tools see of a tree: temporary files are ours.
-fn visible(tree: &Tree) -> Tree {
+fn without_temp_files(tree: &CrashTree) -> CrashTree {
     tree.iter().filter(|(name, _)| !name.contains(".ringfence-tmp-")).cloned().collect()
 }
 
-fn names(tree: &Tree) -> Vec<String> {
+fn names(tree: &CrashTree) -> Vec<String> {
     let line = |(name, content): &(String, Option<Vec<u8>>)| match content {
         Some(content) => {
             let start = String::from_utf8_lossy(&content[..content.len().min(20)]).into_owned();
@@ -258,12 +258,12 @@ fn names(tree: &Tree) -> Vec<String> {
 
 /// The next call of anything, which opens the workspace and cleans up.
 #[track_caller]
-fn look_in(site: &Site) {
+fn trigger_recovery(site: &TestSite) {
     site.call("list_directory", &json!({"path": "."})).value();
 }
 
 /// What the log lists is what was made, and can be taken back.
-fn undo_what_is_listed(site: &Site, made: bool, before: &Tree) -> Result<(), String> {
+fn undo_listed_changes(site: &TestSite, made: bool, before: &CrashTree) -> Result<(), String> {
     let listed = site.run(&["log", "--json"]);
     let listed: Value = serde_json::from_str(&listed.out).map_err(|_| format!("the log cannot be read: {listed:?}"))?;
     let states: Vec<&str> =

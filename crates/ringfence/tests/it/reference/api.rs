@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{check_page, head, opening, row};
-use crate::api_client::Server;
-use crate::site::Site;
+use crate::api_client::TestApiServer;
+use crate::site::TestSite;
 
 /// A schema in a word or two: its name where it has one.
 fn named(schema: &Value) -> String {
@@ -51,8 +51,8 @@ fn fields(text: &mut String, schema: &Value) {
 
 #[test]
 fn the_reference_of_the_api_is_its_document() {
-    let site = Site::new();
-    let server = Server::start(&site, &[]);
+    let site = TestSite::new();
+    let server = TestApiServer::start(&site, &[]);
     let reader = server.agent(&site, "reader");
     let document = reader.get("/v1/openapi.json");
     let what = "\

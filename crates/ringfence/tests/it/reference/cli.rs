@@ -1,11 +1,11 @@
 //! `docs/reference/cli.md`: what every command says about itself with `--help`.
 
 use super::{check_page, opening};
-use crate::site::{PROGRAM, Site, said};
+use crate::site::{PROGRAM, TestSite, cli_output};
 
 /// What a command says about itself.
-fn help(site: &Site, words: &[String]) -> String {
-    let said = said(site.bare().args(words).arg("--help").output().unwrap());
+fn help(site: &TestSite, words: &[String]) -> String {
+    let said = cli_output(site.program_without_arguments().args(words).arg("--help").output().unwrap());
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "{words:?}: {said:?}");
     said.out.trim_end().lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
@@ -41,7 +41,7 @@ fn without_common(help: &str, common: &[&str]) -> String {
     kept.trim_end().trim_end_matches("Options:").trim_end().to_owned()
 }
 
-fn add(text: &mut String, site: &Site, words: &[String], common: &[&str]) {
+fn add(text: &mut String, site: &TestSite, words: &[String], common: &[&str]) {
     let help = help(site, words);
     let shown = if words.is_empty() { help.trim_end().to_owned() } else { without_common(&help, common) };
     let name = [&["ringfence".to_owned()], words].concat().join(" ");
@@ -53,7 +53,7 @@ fn add(text: &mut String, site: &Site, words: &[String], common: &[&str]) {
 
 #[test]
 fn the_reference_of_the_command_line_is_what_help_says() {
-    let site = Site::new();
+    let site = TestSite::new();
     let what =
         "Every command, in its own words. The options of `ringfence` itself are taken by every command, and said once.";
     let mut text = opening("The command line", "the help texts", what);

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use ringfence::config::{Flags, load};
+use ringfence::config::{CliFlags, load};
 
 use super::{check_page, head, opening, row};
-use crate::site::Site;
+use crate::site::TestSite;
 
 /// A part of the example.
 #[derive(Debug, PartialEq)]
-enum Piece {
+enum ExamplePart {
     /// A line of a comment; an empty one ends a paragraph.
     Prose(String),
     /// A table; one in a comment is an example.
@@ -26,14 +26,14 @@ fn example() -> String {
 }
 
 /// A table or a key, if a line is one.
-fn setting(line: &str, holds: bool) -> Option<Piece> {
+fn setting(line: &str, holds: bool) -> Option<ExamplePart> {
     if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-        return Some(Piece::Table { name: name.trim_matches(['[', ']']).to_owned(), holds });
+        return Some(ExamplePart::Table { name: name.trim_matches(['[', ']']).to_owned(), holds });
     }
     let (name, rest) = line.split_once(" = ")?;
     let plain = !name.is_empty() && name.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_');
     let (value, note) = rest.split_once('#').unwrap_or((rest, ""));
-    plain.then(|| Piece::Key {
+    plain.then(|| ExamplePart::Key {
         name: name.to_owned(),
         value: value.trim().to_owned(),
         note: note.trim().to_owned(),
@@ -42,11 +42,11 @@ fn setting(line: &str, holds: bool) -> Option<Piece> {
 }
 
 /// The example, taken apart.
-fn pieces(text: &str) -> Vec<Piece> {
-    let mut found: Vec<Piece> = Vec::new();
+fn example_parts(text: &str) -> Vec<ExamplePart> {
+    let mut found: Vec<ExamplePart> = Vec::new();
     for line in text.lines() {
         let Some(comment) = line.strip_prefix('#') else {
-            found.push(setting(line, true).unwrap_or_else(|| Piece::Prose(String::new())));
+            found.push(setting(line, true).unwrap_or_else(|| ExamplePart::Prose(String::new())));
             continue;
         };
         let indent = comment.len() - comment.trim_start().len();
@@ -54,51 +54,54 @@ fn pieces(text: &str) -> Vec<Piece> {
         // A key behind a bare `#` has its default there, which need not be said.
         if let Some(setting) = setting(words, indent == 0) {
             found.push(setting);
-        } else if let (true, Some(Piece::Term { meaning, .. })) = (indent > 3, found.last_mut()) {
+        } else if let (true, Some(ExamplePart::Term { meaning, .. })) = (indent > 3, found.last_mut()) {
             meaning.push_str(&format!(" {words}"));
         } else if let (3, Some((names, meaning))) = (indent, words.split_once("  ")) {
-            found.push(Piece::Term { names: names.to_owned(), meaning: meaning.trim().to_owned() });
+            found.push(ExamplePart::Term { names: names.to_owned(), meaning: meaning.trim().to_owned() });
         } else {
-            found.push(Piece::Prose(words.to_owned()));
+            found.push(ExamplePart::Prose(words.to_owned()));
         }
     }
     found
 }
 
-fn page(pieces: &[Piece]) -> String {
+fn page(pieces: &[ExamplePart]) -> String {
     let what = "\
 Every key, with its default. A key that does not exist is an error that names the nearest one.
 [config/ringfence.example.toml](../../config/ringfence.example.toml) is the same as a file to start from, and `ringfence policy
 show` prints what holds.
 ";
     let mut text = opening("Config", "`config/ringfence.example.toml`", what);
-    let mut before: Option<&Piece> = None;
+    let mut before: Option<&ExamplePart> = None;
     let mut in_example = false;
     for piece in pieces {
         match piece {
-            Piece::Prose(words) if words.is_empty() && text.ends_with("\n\n") => {}
-            Piece::Prose(words) => {
-                if matches!(before, Some(Piece::Key { .. } | Piece::Term { .. } | Piece::Table { .. })) {
+            ExamplePart::Prose(words) if words.is_empty() && text.ends_with("\n\n") => {}
+            ExamplePart::Prose(words) => {
+                if matches!(
+                    before,
+                    Some(ExamplePart::Key { .. } | ExamplePart::Term { .. } | ExamplePart::Table { .. })
+                ) {
                     text.push('\n');
                 }
                 text.push_str(&format!("{words}\n"));
             }
-            Piece::Table { name, holds } => {
+            ExamplePart::Table { name, holds } => {
                 in_example = !holds;
                 let (depth, what) = if *holds { ("##", "") } else { ("###", ", an example") };
                 let name = if name == "rules" { "[[rules]]".to_owned() } else { format!("[{name}]") };
                 text.push_str(&format!("\n{depth} `{name}`{what}\n"));
             }
-            Piece::Key { name, value, note, holds } => {
-                if !matches!(before, Some(Piece::Key { .. })) {
+            ExamplePart::Key { name, value, note, holds } => {
+                if !matches!(before, Some(ExamplePart::Key { .. })) {
                     text.push_str(&head(["key", if in_example { "such as" } else { "default" }, ""]));
                 }
                 let value = format!("`{value}`");
                 let value = if *holds || in_example { value } else { format!("none; such as {value}") };
                 text.push_str(&row([&format!("`{name}`"), &value, note]));
             }
-            Piece::Term { names, meaning } => {
-                if !matches!(before, Some(Piece::Term { .. })) {
+            ExamplePart::Term { names, meaning } => {
+                if !matches!(before, Some(ExamplePart::Term { .. })) {
                     text.push_str(&head(["key of a rule", "meaning"]));
                 }
                 let names: Vec<String> = names.split(", ").map(|name| format!("`{name}`")).collect();
@@ -114,15 +117,15 @@ show` prints what holds.
 
 #[test]
 fn the_reference_of_the_config_is_the_example() {
-    check_page("config.md", page(&pieces(&example())));
+    check_page("config.md", page(&example_parts(&example())));
 }
 
 /// The keys that a table takes, as the types say where one is unknown.
-fn keys_of(site: &Site, table: &str) -> Vec<String> {
+fn keys_of(site: &TestSite, table: &str) -> Vec<String> {
     let file = site.root().join("config.toml");
     std::fs::write(&file, format!("{table}\nnot_a_key = 1\n")).unwrap();
     let environment = site.environment();
-    let error = load(&Flags { config: Some(file), ..Flags::default() }, &environment).unwrap_err().to_string();
+    let error = load(&CliFlags { config: Some(file), ..CliFlags::default() }, &environment).unwrap_err().to_string();
     let (_, keys) =
         error.split_once("unknown field `not_a_key`, expected ").unwrap_or_else(|| panic!("{table}: {error}"));
     let keys = keys.split("; did you mean").next().unwrap();
@@ -131,8 +134,8 @@ fn keys_of(site: &Site, table: &str) -> Vec<String> {
 
 #[test]
 fn the_example_has_every_key_that_the_types_have() {
-    let site = Site::new();
-    let pieces = pieces(&example());
+    let site = TestSite::new();
+    let pieces = example_parts(&example());
     // A table of the types, and the tables of the example that show its keys.
     let tables = [
         ("", &[""][..]),
@@ -159,16 +162,18 @@ fn the_example_has_every_key_that_the_types_have() {
             let mut within = "";
             let shown = pieces.iter().any(|piece| {
                 match piece {
-                    Piece::Table { name, .. } => {
+                    ExamplePart::Table { name, .. } => {
                         within = name;
                         // A table is a key of the one above it.
                         let path = format!("{above}.{key}");
                         let path = path.trim_start_matches('.').replace("..", ".writer.");
                         name == &path || name.starts_with(&format!("{path}."))
                     }
-                    Piece::Key { name, .. } => *name == key && shown_in.contains(&within),
-                    Piece::Term { names, .. } => table == "[[rules]]" && names.split(", ").any(|name| name == key),
-                    Piece::Prose(_) => false,
+                    ExamplePart::Key { name, .. } => *name == key && shown_in.contains(&within),
+                    ExamplePart::Term { names, .. } => {
+                        table == "[[rules]]" && names.split(", ").any(|name| name == key)
+                    }
+                    ExamplePart::Prose(_) => false,
                 }
             });
             if !shown {

@@ -40,12 +40,12 @@ Several kinds may share a name in a dialect. Programs outside of any dialect, su
     text.push_str(&head(["`standard`", "`miniclaw`", "`crewagent`", "when"]));
     for (kind, (_, meaning)) in ErrorKind::ALL.into_iter().zip(&meanings) {
         let error = ToolError::new(kind, "");
-        let [standard, miniclaw, crewagent] = Dialect::ALL.map(|dialect| format!("`{}`", dialect.error_name(&error)));
+        let [standard, miniclaw, crewagent] = Dialect::ALL.map(|dialect| format!("`{}`", dialect.error_code(&error)));
         text.push_str(&row([&standard, &miniclaw, &crewagent, meaning]));
     }
     let empty = ["path", "old_text"].map(|field| {
         let error = ToolError::invalid(field, "must not be empty");
-        assert_eq!(Dialect::Miniclaw.error_name(&error), "invalid_path");
+        assert_eq!(Dialect::Miniclaw.error_code(&error), "invalid_path");
         format!("`{field}`")
     });
     text.push_str(&format!(

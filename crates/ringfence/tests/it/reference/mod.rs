@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Pages by their paths below `docs/reference`.
-type Pages = BTreeMap<String, String>;
+type ReferencePages = BTreeMap<String, String>;
 
 fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference")
@@ -21,7 +21,7 @@ fn directory() -> PathBuf {
 
 /// Compares pages with the files, or, for `cargo xtask docs`, makes the files so.
 #[track_caller]
-fn check(pages: &Pages) {
+fn check(pages: &ReferencePages) {
     for (name, text) in pages {
         let file = directory().join(name);
         if std::env::var_os("RINGFENCE_UPDATE_DOCS").is_some() {
@@ -41,7 +41,7 @@ fn check(pages: &Pages) {
 /// One page.
 #[track_caller]
 fn check_page(name: &str, text: String) {
-    check(&Pages::from([(name.to_owned(), text)]));
+    check(&ReferencePages::from([(name.to_owned(), text)]));
 }
 
 /// How a page begins: its title, what it is made of, and what it is.

@@ -1,14 +1,14 @@
 //! The table of presets in `docs/policy.md`: each cell is what the program did when it was tried.
 
-use ringfence::config::{Flags, load};
-use ringfence::wire::{Wired, wire};
-use ringfence_kernel::{ErrorKind, Preset, Reply, ToolCall};
+use ringfence::app::{App, build_app};
+use ringfence::config::{CliFlags, load};
+use ringfence_kernel::{ErrorKind, Preset, ToolCall, ToolReply};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{head, row};
-use crate::approval_table::{Somebody, answer};
-use crate::site::Site;
+use crate::approval_table::{AnswerListApprover, answer};
+use crate::site::TestSite;
 
 const BEGIN: &str = "<!-- presets: made by `cargo xtask docs` -->\n";
 const END: &str = "<!-- /presets -->\n";
@@ -61,8 +61,8 @@ fn calls() -> Vec<(&'static str, &'static str, Value)> {
     ]
 }
 
-fn site() -> Site {
-    let site = Site::in_memory();
+fn site() -> TestSite {
+    let site = TestSite::in_memory();
     for path in ["a.md", "d/one", ".env"] {
         site.write(path, "old\n");
     }
@@ -76,16 +76,16 @@ fn site() -> Site {
     site
 }
 
-fn wired(site: &Site, preset: Preset) -> Wired {
+fn test_app(site: &TestSite, preset: Preset) -> App {
     let environment = site.environment();
     let workspace = Some(site.workspace.to_str().unwrap().to_owned());
-    let flags = Flags { workspace, preset: Some(preset), ..Flags::default() };
+    let flags = CliFlags { workspace, preset: Some(preset), ..CliFlags::default() };
     let settings = load(&flags, &environment).unwrap();
-    wire(settings, &environment, Box::new(Somebody::saying([answer(false)]))).unwrap()
+    build_app(settings, &environment, Box::new(AnswerListApprover::answering([answer(false)]))).unwrap()
 }
 
 /// What became of a call where a person says no to everything.
-fn word(reply: &Reply, tool: &str) -> &'static str {
+fn outcome_word(reply: &ToolReply, tool: &str) -> &'static str {
     match reply.error {
         None => "yes",
         Some(ErrorKind::ApprovalDenied) => "asks",
@@ -103,10 +103,10 @@ fn table() -> String {
         let words = presets.map(|preset| {
             // What another call changed must not decide about this one.
             let site = site();
-            let tried = wired(&site, preset);
+            let tried = test_app(&site, preset);
             let call = ToolCall { id: "1".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
             let reply = runtime.block_on(tried.host.call(&tried.session, call, &CancellationToken::new())).unwrap();
-            word(&reply, tool)
+            outcome_word(&reply, tool)
         });
         text.push_str(&row([effect, &format!("`{tool}`"), words[0], words[1], words[2]]));
     }

@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
-use ringfence::approve::nobody;
-use ringfence::config::{Flags, Mounted, load};
-use ringfence::wire::{Wired, wire};
-use ringfence_kernel::{Definition, Dialect, Preset, ToolCall};
+use ringfence::app::{App, build_app};
+use ringfence::approval::deny_all;
+use ringfence::config::{CliFlags, MountSetting, load};
+use ringfence_kernel::{Dialect, Preset, ToolCall, ToolDefinition};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Pages, check, directory, head, opening, row};
-use crate::site::Site;
+use super::{ReferencePages, check, directory, head, opening, row};
+use crate::site::TestSite;
 use crate::web::{page as web_page, serve};
 
 /// Names that are not the standard dialect's for the same tool.
@@ -41,38 +41,38 @@ const VARYING: [&str; 12] = [
 ];
 
 /// A call, and the calls of the same session before it.
-struct Shown {
+struct ReferenceCall {
     dialect: Dialect,
     before: &'static [(&'static str, &'static str)],
     tool: &'static str,
     arguments: &'static str,
 }
 
-const fn shown(dialect: Dialect, tool: &'static str, arguments: &'static str) -> Shown {
-    Shown { dialect, before: &[], tool, arguments }
+const fn reference_call(dialect: Dialect, tool: &'static str, arguments: &'static str) -> ReferenceCall {
+    ReferenceCall { dialect, before: &[], tool, arguments }
 }
 
-const fn standard(tool: &'static str, arguments: &'static str) -> Shown {
-    shown(Dialect::Standard, tool, arguments)
+const fn standard(tool: &'static str, arguments: &'static str) -> ReferenceCall {
+    reference_call(Dialect::Standard, tool, arguments)
 }
 
-const fn miniclaw(tool: &'static str, arguments: &'static str) -> Shown {
-    shown(Dialect::Miniclaw, tool, arguments)
+const fn miniclaw(tool: &'static str, arguments: &'static str) -> ReferenceCall {
+    reference_call(Dialect::Miniclaw, tool, arguments)
 }
 
-const fn crewagent(tool: &'static str, arguments: &'static str) -> Shown {
-    shown(Dialect::Crewagent, tool, arguments)
+const fn crewagent(tool: &'static str, arguments: &'static str) -> ReferenceCall {
+    reference_call(Dialect::Crewagent, tool, arguments)
 }
 
 /// After a change of `notes/today.md`.
-const fn after_edit(tool: &'static str, arguments: &'static str) -> Shown {
-    Shown { before: &[("edit_file", RYE)], ..standard(tool, arguments) }
+const fn after_edit(tool: &'static str, arguments: &'static str) -> ReferenceCall {
+    ReferenceCall { before: &[("edit_file", RYE)], ..standard(tool, arguments) }
 }
 
 const RYE: &str = r#"{"path":"notes/today.md","oldText":"bread","newText":"rye bread"}"#;
 
 /// `HOST` is a server of the test, `CHANGE` the last change.
-const CALLS: &[Shown] = &[
+const CALLS: &[ReferenceCall] = &[
     standard("read_file", r#"{"path":"notes/today.md"}"#),
     standard("read_file", r#"{"path":"../.ssh/id_ed25519"}"#),
     miniclaw("read_file", r#"{"path":"notes/today.md"}"#),
@@ -109,7 +109,7 @@ const CALLS: &[Shown] = &[
     standard("search_files", r#"{"path":".","pattern":"bread"}"#),
     crewagent("fs.search", r#"{"path":"@project","pattern":"/BREAD/i"}"#),
     after_edit("undo", "{}"),
-    Shown { before: &[("edit_file", RYE), ("undo", "{}")], ..standard("redo", "{}") },
+    ReferenceCall { before: &[("edit_file", RYE), ("undo", "{}")], ..standard("redo", "{}") },
     after_edit("list_changes", "{}"),
     after_edit("show_change", r#"{"change":"CHANGE"}"#),
     standard("run_code", r#"{"language":"bash","code":"wc -l notes/*; echo butter >> notes/today.md"}"#),
@@ -132,7 +132,7 @@ fn host() -> &'static str {
 }
 
 /// A workspace with a few files, and a host on it.
-fn wired(site: &Site, dialect: Dialect) -> Wired {
+fn test_app(site: &TestSite, dialect: Dialect) -> App {
     site.write("README.md", "# Demo\n");
     site.write("notes/today.md", "milk\nbread\n");
     std::fs::write(site.outside.join("README.md"), "# A package\n").unwrap();
@@ -148,23 +148,23 @@ fn wired(site: &Site, dialect: Dialect) -> Wired {
         let made = site.run(&["workflow", "new", "--run", "demo"]);
         assert_eq!(made.code, Some(0), "{made:?}");
     }
-    let flags = Flags {
+    let flags = CliFlags {
         config: Some(config),
         workspace: Some(site.workspace.display().to_string()),
         dialect: Some(dialect),
         preset: Some(Preset::Edits),
-        mounts: vec![Mounted::parse(&format!("pkg={}", site.outside.display())).unwrap()],
+        mounts: vec![MountSetting::parse(&format!("pkg={}", site.outside.display())).unwrap()],
         run,
-        ..Flags::default()
+        ..CliFlags::default()
     };
     let environment = site.environment();
-    wire(load(&flags, &environment).unwrap(), &environment, Box::new(nobody())).unwrap()
+    build_app(load(&flags, &environment).unwrap(), &environment, Box::new(deny_all())).unwrap()
 }
 
 /// What a call is answered, with what differs from time to time blanked out.
-fn reply(shown: &Shown) -> String {
-    let site = Site::new();
-    let wired = wired(&site, shown.dialect);
+fn reply(shown: &ReferenceCall) -> String {
+    let site = TestSite::new();
+    let wired = test_app(&site, shown.dialect);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut change = String::new();
     let mut last = String::new();
@@ -268,7 +268,7 @@ fn fields(schema: &Value, root: &Value, above: &str) -> Vec<(String, Value, bool
     found
 }
 
-fn arguments(definition: &Definition) -> String {
+fn arguments(definition: &ToolDefinition) -> String {
     let root = &definition.parameters;
     let mut text = head(["argument", "type", "required", "default", "meaning"]);
     let all = fields(root, root, "");
@@ -296,16 +296,16 @@ fn results(root: &Value) -> String {
     text
 }
 
-fn effects(definition: &Definition) -> String {
-    let effect = definition.effect;
-    let verbs: Vec<String> = effect.verbs.iter().map(|verb| format!("`{}`", verb.as_str())).collect();
-    let only_reads = effect.only_reads();
+fn effects(definition: &ToolDefinition) -> String {
+    let effect = definition.capabilities;
+    let verbs: Vec<String> = effect.actions.iter().map(|verb| format!("`{}`", verb.as_str())).collect();
+    let only_reads = effect.is_read_only();
     let mut hints = vec![format!("`readOnlyHint: {only_reads}`")];
     if !only_reads {
-        hints.push(format!("`destructiveHint: {}`", effect.destroys()));
-        hints.push(format!("`idempotentHint: {}`", effect.same_again));
+        hints.push(format!("`destructiveHint: {}`", effect.is_destructive()));
+        hints.push(format!("`idempotentHint: {}`", effect.idempotent));
     }
-    hints.push(format!("`openWorldHint: {}`", effect.reaches_out()));
+    hints.push(format!("`openWorldHint: {}`", effect.is_open_world()));
     format!(
         "\nA call may {}, and nothing else: a plan with another effect is refused. Clients of the Model Context Protocol are told\n{}.\n",
         verbs.join(", "),
@@ -314,20 +314,20 @@ fn effects(definition: &Definition) -> String {
 }
 
 /// The page of a tool, by its faces.
-fn page(name: &str, faces: &[Definition]) -> String {
+fn page(name: &str, faces: &[ToolDefinition]) -> String {
     let first = &faces[0];
     let what =
         "What to do about an error is in [errors](../errors.md); limits are in [the config](../config.md#limits).";
     let mut text = opening(&format!("`{name}`"), "the types of the tool", what);
     text.push_str(&effects(first));
     for face in faces {
-        assert_eq!(face.effect, first.effect, "`{}` is not the same tool as `{name}`", face.name);
+        assert_eq!(face.capabilities, first.capabilities, "`{}` is not the same tool as `{name}`", face.name);
         text.push_str(&format!("\n## In `{}`: `{}`\n\n{}\n", face.dialect.name(), face.name, face.description));
         text.push_str(&arguments(face));
         if let Some(output) = &face.output {
             text.push_str(&results(output));
         }
-        let calls: Vec<&Shown> =
+        let calls: Vec<&ReferenceCall> =
             CALLS.iter().filter(|shown| shown.dialect == face.dialect && shown.tool == face.name).collect();
         assert!(!calls.is_empty(), "there is no example of `{}` in {}", face.name, face.dialect.name());
         for shown in calls {
@@ -353,11 +353,11 @@ fn page(name: &str, faces: &[Definition]) -> String {
 }
 
 /// Every tool by its name on pages, with its faces.
-fn tools() -> Vec<(String, Vec<Definition>)> {
-    let mut found: Vec<(String, Vec<Definition>)> = Vec::new();
+fn tools() -> Vec<(String, Vec<ToolDefinition>)> {
+    let mut found: Vec<(String, Vec<ToolDefinition>)> = Vec::new();
     for dialect in Dialect::ALL {
-        let site = Site::new();
-        for definition in wired(&site, dialect).session.catalog.list() {
+        let site = TestSite::new();
+        for definition in test_app(&site, dialect).session.catalog.list() {
             let other = OTHER_NAMES.iter().find(|(name, _)| *name == definition.name);
             let name = other.map_or(definition.name.as_ref(), |(_, page)| *page);
             match found.iter_mut().find(|(known, _)| known == name) {
@@ -369,7 +369,7 @@ fn tools() -> Vec<(String, Vec<Definition>)> {
     found
 }
 
-fn index(tools: &[(String, Vec<Definition>)]) -> String {
+fn index(tools: &[(String, Vec<ToolDefinition>)]) -> String {
     let what = "\
 Every tool, and what each dialect calls it. `ringfence tools` prints those of a dialect, and `--format openai` their schemas. The
 examples were made by calls in a workspace with a `README.md` and a `notes/today.md`, with the preset `edits`; `…` stands for
@@ -392,7 +392,7 @@ what differs from time to time.
 #[test]
 fn every_tool_has_a_page_that_says_what_its_types_say() {
     let tools = tools();
-    let mut pages = Pages::from([("tools/index.md".to_owned(), index(&tools))]);
+    let mut pages = ReferencePages::from([("tools/index.md".to_owned(), index(&tools))]);
     for (name, faces) in &tools {
         let text = page(name, faces);
         // Where no jail can be made, or only one that keeps no changes, what a program would have come to is not known.

@@ -1,0 +1,49 @@
+//! Optional fields of a request: what a server refuses is left out, and the request is sent once more.
+//!
+//! No two servers take the same fields, and most say which one they do not know. Nothing came of a request that was refused,
+//! so that it can be sent again. What was refused once is not sent to that server again.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::Value;
+
+use super::error::ProviderError;
+use crate::model::ModelErrorKind;
+
+/// What one server refused so far.
+#[derive(Debug, Default)]
+pub(crate) struct OptionalFields(Mutex<BTreeSet<&'static str>>);
+
+impl OptionalFields {
+    /// Whether a field may be sent.
+    pub(crate) fn accepts(&self, name: &str) -> bool {
+        !self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
+    }
+
+    /// The field of `body` that a refusal is about, from now on left out. Nothing where it is about something else.
+    pub(crate) fn drop_refused(
+        &self,
+        fault: &ProviderError,
+        known: &[&'static str],
+        body: &Value,
+    ) -> Option<&'static str> {
+        if fault.kind != ModelErrorKind::BadRequest {
+            return None;
+        }
+        let sent = body.to_string();
+        let named = known.iter().filter(|name| sent.contains(&format!("\"{name}\":")));
+        // Of several that are named, the first is meant: what comes later is said to explain it.
+        let (_, name) = named.filter_map(|name| Some((find_word(&fault.server_text, name)?, *name))).min()?;
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name).then_some(name)
+    }
+}
+
+/// Where a text has a name as a word of its own.
+fn find_word(text: &str, name: &str) -> Option<usize> {
+    let is_part = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_');
+    text.match_indices(name).map(|(at, _)| at).find(|at| {
+        let (before, after) = (text.get(..*at).unwrap_or_default(), text.get(at + name.len()..).unwrap_or_default());
+        !is_part(before.chars().next_back()) && !is_part(after.chars().next())
+    })
+}

@@ -1,0 +1,187 @@
+//! The calls of one answer, made in their order, one at a time.
+//!
+//! Each gets exactly one result, whatever happens: what was not made because the run is over gets one that says so. A run
+//! whose calls lead nowhere is over too.
+//!
+//! Not here: which tools there are and what a call may do. That is the host's to say; nothing is guessed or repaired.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringfence_kernel::{ErrorKind, ProgressListener, ProgressUpdate, ToolCall, ToolError, ToolReply};
+use tokio::time::Instant;
+
+use crate::event::{AgentEvent, Front};
+use crate::message::{RequestedCall, TranscriptMessage};
+use crate::outcome::AgentStopReason;
+use crate::run::AgentRun;
+
+/// Calls of one answer that are made. A provider passes on no more than this either.
+pub(crate) const MOST_CALLS: usize = 64;
+
+/// A longer id is replaced by ours in records; the model's own goes back to it.
+const MAX_ID_BYTES: usize = 64;
+
+/// What came of one call.
+struct ModelCallResult {
+    text: String,
+    error: Option<ErrorKind>,
+    duration: Duration,
+}
+
+impl AgentRun<'_> {
+    /// Makes the calls and adds a result for each to the history. Why the run is over, if it is.
+    pub(crate) async fn make_calls(&mut self, calls: &[RequestedCall]) -> Option<AgentStopReason> {
+        let mut over: Option<AgentStopReason> = None;
+        let denied_before = self.denials;
+        let (mut made, mut bad) = (0, 0);
+        for (number, call) in calls.iter().enumerate() {
+            let result = if let Some(end) = &over {
+                self.failed_call(&skipped_call_error(end))
+            } else if number >= MOST_CALLS {
+                self.failed_call(&too_many_calls_error())
+            } else {
+                match self.make(call, number).await {
+                    Ok(result) => {
+                        made += 1;
+                        bad += u32::from(matches!(result.error, Some(ErrorKind::InvalidArgs | ErrorKind::UnknownTool)));
+                        over = self.check_progress(call, &result, denied_before).await;
+                        result
+                    }
+                    Err((result, end)) => {
+                        over = Some(end);
+                        result
+                    }
+                }
+            };
+            self.emit(&AgentEvent::Result { call, text: &result.text, error: result.error, duration: result.duration });
+            let message = TranscriptMessage::Tool {
+                call_id: call.id.clone(),
+                name: call.name.clone(),
+                text: result.text,
+                is_error: result.error.is_some(),
+            };
+            if let Err(lost) = self.history.push(message) {
+                over = Some(AgentStopReason::Transcript(lost));
+            }
+        }
+        // By answers and not by calls: the model sees what was wrong before it is counted again.
+        self.bad_answers = if made > 0 && bad == made { self.bad_answers + 1 } else { 0 };
+        over.or((self.bad_answers >= self.agent.limits.bad_answers).then_some(AgentStopReason::BadCalls))
+    }
+
+    /// Makes one call.
+    async fn make(
+        &self,
+        call: &RequestedCall,
+        number: usize,
+    ) -> std::result::Result<ModelCallResult, (ModelCallResult, AgentStopReason)> {
+        if let Some(end) = self.stop_requested() {
+            return Err((self.failed_call(&skipped_call_error(&end)), end));
+        }
+        self.emit(&AgentEvent::Call { call });
+        let started = Instant::now();
+        let id = self.host_id(call, number);
+        let listener = Arc::new(OutputForwarder { observer: Arc::clone(&self.agent.front), call_id: call.id.clone() });
+        let asked = ToolCall { id, name: call.name.clone(), arguments: call.arguments.clone() };
+        let stop = self.cancel.child_token();
+        let reply = self.agent.host.call_with_progress(&self.agent.session, asked, &stop, Some(listener));
+        tokio::pin!(reply);
+        let reply = tokio::select! {
+            biased;
+            reply = &mut reply => reply,
+            () = self.deadline_elapsed() => {
+                stop.cancel();
+                reply.await
+            }
+        };
+        let duration = started.elapsed();
+        match reply {
+            Ok(ToolReply { text, error, .. }) => {
+                let result = ModelCallResult { text, error, duration };
+                match self.stop_requested() {
+                    // A call that ended by itself ended well, whatever came right after.
+                    Some(end) => Err((result, end)),
+                    None => Ok(result),
+                }
+            }
+            Err(fatal) => Err((
+                ModelCallResult { duration, ..self.failed_call(&interrupted_error()) },
+                AgentStopReason::Host(fatal),
+            )),
+        }
+    }
+
+    /// Whether the run should stop after this call, because it goes nowhere.
+    async fn check_progress(
+        &mut self,
+        call: &RequestedCall,
+        result: &ModelCallResult,
+        denied_before: u32,
+    ) -> Option<AgentStopReason> {
+        let is_denied = matches!(result.error, Some(ErrorKind::ApprovalDenied | ErrorKind::PermissionDenied));
+        self.denials += u32::from(is_denied);
+        let why = self.repeats.observe(call);
+        if is_denied && denied_before > 0 && self.denials >= self.agent.limits.denials {
+            return Some(AgentStopReason::Denied);
+        }
+        let why = why?;
+        match self.or_stopped(self.agent.front.confirm_continue(&why)).await {
+            Ok(Some(true)) => {
+                self.repeats.clear();
+                None
+            }
+            Ok(_) => {
+                self.emit(&AgentEvent::Note { text: &why });
+                Some(AgentStopReason::Repeated)
+            }
+            Err(end) => Some(end),
+        }
+    }
+
+    fn failed_call(&self, error: &ToolError) -> ModelCallResult {
+        let text = self.agent.session.dialect.render_error(error);
+        ModelCallResult { text, error: Some(error.kind), duration: Duration::ZERO }
+    }
+
+    /// What records call it: the model's own id, where it is one that records can have.
+    fn host_id(&self, call: &RequestedCall, number: usize) -> String {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        match !call.id.is_empty() && call.id.len() <= MAX_ID_BYTES && call.id.chars().all(is_plain) {
+            true => call.id.clone(),
+            false => format!("step-{}-call-{}", self.steps, number + 1),
+        }
+    }
+}
+
+fn skipped_call_error(end: &AgentStopReason) -> ToolError {
+    let message = match end {
+        AgentStopReason::Cancelled => "cancelled; this call was not made".to_owned(),
+        end => format!("this call was not made: {}", end.explain()),
+    };
+    ToolError::new(ErrorKind::Cancelled, message)
+}
+
+fn too_many_calls_error() -> ToolError {
+    let message =
+        format!("too_many_calls: at most {MOST_CALLS} calls of one answer are made; make it again in the next");
+    ToolError::new(ErrorKind::InvalidArgs, message)
+}
+
+fn interrupted_error() -> ToolError {
+    ToolError::new(ErrorKind::Internal, "interrupted; effects unknown").detail("committed", "unknown")
+}
+
+/// Passes on what a program prints.
+#[derive(Debug)]
+struct OutputForwarder {
+    observer: Arc<dyn Front>,
+    call_id: String,
+}
+
+impl ProgressListener for OutputForwarder {
+    fn on_progress(&self, progress: &ProgressUpdate<'_>) {
+        let ProgressUpdate { stream, text } = *progress;
+        self.observer.on_event(&AgentEvent::Output { call_id: &self.call_id, stream, text });
+    }
+}

@@ -1,0 +1,64 @@
+//! What the kernel's errors mean to a caller.
+//!
+//! One table. A message names the path as the caller gave it, and never where it is on the host.
+
+use ringfence_kernel::{ErrorKind, ToolError};
+use rustix::io::Errno;
+
+use crate::front_matter::FrontMatterError;
+
+/// The error for `errno`, met while doing something to the thing that replies call `shown`.
+pub(crate) fn errno_error(errno: Errno, shown: &str) -> ToolError {
+    let (kind, message) = match errno {
+        Errno::NOENT => (ErrorKind::NotFound, format!("`{shown}` does not exist")),
+        Errno::EXIST => (ErrorKind::AlreadyExists, format!("`{shown}` exists already")),
+        Errno::XDEV => (ErrorKind::OutsideWorkspace, format!("`{shown}` leads outside the workspace")),
+        Errno::NOTDIR => {
+            (ErrorKind::WrongType, format!("`{shown}` is not a directory, or goes through something that is none"))
+        }
+        Errno::ISDIR => (ErrorKind::WrongType, format!("`{shown}` is a directory")),
+        Errno::NOTEMPTY => (ErrorKind::WrongType, format!("`{shown}` is a directory that is not empty")),
+        Errno::NXIO | Errno::NODEV => (ErrorKind::WrongType, format!("`{shown}` is not a regular file")),
+        Errno::ACCESS | Errno::PERM => (ErrorKind::PermissionDenied, format!("no permission for `{shown}`")),
+        Errno::ROFS => (ErrorKind::PermissionDenied, format!("`{shown}` is on a file system that cannot be written")),
+        Errno::LOOP => (
+            ErrorKind::InvalidPath,
+            format!("`{shown}` goes through too many links, or a link that may not be followed"),
+        ),
+        Errno::NAMETOOLONG => (ErrorKind::InvalidPath, format!("`{shown}` is longer than the file system allows")),
+        Errno::INVAL | Errno::ILSEQ => {
+            (ErrorKind::InvalidPath, format!("the file system does not take `{shown}` for this"))
+        }
+        Errno::FBIG => (ErrorKind::WriteLimit, format!("`{shown}` would be larger than this process may write")),
+        Errno::NOSPC | Errno::DQUOT => (ErrorKind::Io, format!("no space is left for `{shown}`; nothing was changed")),
+        Errno::AGAIN | Errno::BUSY | Errno::TXTBSY => (ErrorKind::Io, format!("`{shown}` is busy; try again")),
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => {
+            (ErrorKind::Io, format!("the host is short of resources for `{shown}`; try again"))
+        }
+        other => (ErrorKind::Io, format!("the file system failed on `{shown}` (error {})", other.raw_os_error())),
+    };
+    ToolError::new(kind, message)
+}
+
+/// The error for a change that is made, and that the disk may not keep through a power cut.
+pub(crate) fn sync_error(errno: Errno, shown: &str) -> ToolError {
+    let message = format!(
+        "the change of `{shown}` is made, but the file system could not put it on disk (error {})",
+        errno.raw_os_error()
+    );
+    ToolError::new(ErrorKind::Io, message).detail("committed", true)
+}
+
+/// The error for a front matter that cannot be read, or not be updated.
+pub(crate) fn front_matter_error(error: &FrontMatterError, shown: &str) -> ToolError {
+    let kind = match error {
+        // It can be read, and is not of the shape that the update needs.
+        FrontMatterError::Target { .. } => ErrorKind::Schema,
+        _ => ErrorKind::Frontmatter,
+    };
+    ToolError::new(kind, format!("`{shown}`: {error}"))
+}
+
+pub(crate) fn wrong_type(shown: &str, is: &str) -> ToolError {
+    ToolError::new(ErrorKind::WrongType, format!("`{shown}` is {is}"))
+}

@@ -1,0 +1,233 @@
+//! Where pre-images are kept: a directory of our own at the root of a mount, so that a rename brings them there.
+//!
+//! It is known by its identity, which is written down in our state directory. One that came from elsewhere, with a clone
+//! or an archive, is never read and never used; as long as it is there, nothing on the mount is changed.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use ringfence_kernel::{CallContext, ErrorKind, ToolError};
+use rustix::fs::{Access, AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use super::Journal;
+use super::state::FileState;
+use crate::content::read_chunk;
+use crate::errno::errno_error;
+use crate::mount::{Mount, rename_noreplace, stat};
+use crate::name::IMAGE_DIR;
+use crate::replace::{CurrentFile, copy_attributes, write_all};
+use crate::resolver::SAFE_OPEN;
+use crate::sensitive_files::{FileRef, InodeIdentity};
+use crate::stat::{FileKind, FileStat};
+use crate::syscall::{accessat, fchmod, fchown, fstat, fsync, futimens, mkdirat, openat, unlinkat};
+use crate::trash::purge;
+use crate::walk::names_in;
+
+/// The directory, open.
+#[derive(Debug)]
+pub(crate) struct ImageStore {
+    fd: OwnedFd,
+    pub(crate) device: u64,
+}
+
+impl Mount {
+    /// Fails where a directory of somebody else's has the name of ours.
+    pub(crate) fn check_image_store(&self) -> Result<(), ToolError> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        let fail = |errno| errno_error(errno, IMAGE_DIR);
+        let Some(found) = stat(self.root.as_fd(), IMAGE_DIR.as_bytes()).map_err(fail)? else { return Ok(()) };
+        match journal.is_owner(self.image_store_identity(&found)).map_err(fail)? {
+            true if is_private(&found) => Ok(()),
+            true => Err(exposed_store_error()),
+            false if is_unclaimed(self, &found) => Ok(()),
+            false => Err(foreign_store_error()),
+        }
+    }
+
+    fn image_store_identity(&self, found: &FileStat) -> InodeIdentity {
+        InodeIdentity::of(FileRef { fd: self.root.as_fd(), name: IMAGE_DIR.as_bytes() }, found)
+    }
+
+    /// The directory if there is one and it is ours.
+    pub(crate) fn image_store(&self) -> Option<ImageStore> {
+        self.find_image_store().ok().flatten()
+    }
+
+    /// The same where it matters why there is none: what belongs there is not thrown away because it cannot be opened now.
+    pub(crate) fn find_image_store(&self) -> Result<Option<ImageStore>, Errno> {
+        let Some(journal) = &self.journal else { return Ok(None) };
+        let keep = match open(self) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => return Ok(None),
+            keep => keep?,
+        };
+        Ok(journal.is_owner(keep.identity()?)?.then_some(keep))
+    }
+
+    /// The directory, made if there is none.
+    pub(crate) fn create_image_store(&self, journal: &Journal) -> Result<ImageStore, ToolError> {
+        self.check_image_store()?;
+        let fail = |errno| errno_error(errno, IMAGE_DIR);
+        if let Some(keep) = self.image_store() {
+            let identity = keep.identity().map_err(fail)?;
+            if identity.birth_time.is_some() && !journal.has_birth_time() {
+                journal.record_ownership(identity).map_err(super::unwritable)?;
+            }
+            return Ok(keep);
+        }
+        match mkdirat(&self.root, IMAGE_DIR, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(fail(errno)),
+        }
+        let keep = open(self).map_err(fail)?;
+        let identity = keep.identity().map_err(fail)?;
+        if !journal.is_owner(identity).map_err(fail)? {
+            // Blank, or it would have been refused: it is ours from now on.
+            self.check_image_store()?;
+            journal.record_ownership(identity).map_err(super::unwritable)?;
+        }
+        keep.hide_from_git();
+        Ok(keep)
+    }
+
+    /// Whether there is a directory for pre-images, or one could be made.
+    pub(crate) fn can_create_image_store(&self) -> Result<bool, ToolError> {
+        let fail = |errno| errno_error(errno, IMAGE_DIR);
+        if self.image_store().is_some() {
+            return Ok(true);
+        }
+        if FileStat::from_stat(&fstat(&self.root).map_err(fail)?).denies_write() {
+            return Ok(false);
+        }
+        match accessat(&self.root, c".", Access::WRITE_OK, AtFlags::EACCESS) {
+            Ok(()) => Ok(true),
+            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Ok(false),
+            Err(errno) => Err(fail(errno)),
+        }
+    }
+}
+
+impl ImageStore {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn identity(&self) -> Result<InodeIdentity, Errno> {
+        Ok(InodeIdentity::of(FileRef::open(&self.fd), &FileStat::from_stat(&fstat(&self.fd)?)))
+    }
+
+    /// What is kept under a name.
+    pub(crate) fn stat(&self, image: &str) -> Option<FileStat> {
+        stat(self.fd(), image.as_bytes()).ok().flatten()
+    }
+
+    /// Takes something in.
+    pub(crate) fn store(&self, parent: BorrowedFd<'_>, name: &[u8], image: &str) -> Result<(), Errno> {
+        rename_noreplace((parent, name), (self.fd(), image.as_bytes()))
+    }
+
+    /// Lets a pre-image go for good.
+    pub(crate) fn delete_image(&self, mount: &Mount, image: &str, cx: &CallContext<'_>) {
+        // What cannot be removed now stays, out of sight.
+        let _ = purge(mount, self.fd(), image.as_bytes(), cx);
+    }
+
+    /// A copy of the first `length` bytes of a file, with its mode, owner and time.
+    pub(crate) fn copy(
+        &self,
+        mount: &Mount,
+        old: &CurrentFile,
+        length: u64,
+        image: &str,
+        cx: &CallContext<'_>,
+    ) -> Result<FileState, ToolError> {
+        let fail = |errno| errno_error(errno, IMAGE_DIR);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | SAFE_OPEN;
+        let fd = openat(&self.fd, image, flags, Mode::RUSR | Mode::WUSR).map_err(fail)?;
+        let copied = copy_into(&fd, old, length, cx);
+        let state = copied.and_then(|()| {
+            let stamp = FileStat::from_stat(&fstat(&fd).map_err(fail)?);
+            // What is copied from a secret is one.
+            let known = mount.sensitive_files.lookup(FileRef::open(&old.fd), &old.stat);
+            mount.classify(known, FileRef::open(&fd), &stamp);
+            FileState::of_open(&fd, &stamp, IMAGE_DIR, cx)
+        });
+        if state.is_err() {
+            let _ = unlinkat(&self.fd, image, AtFlags::empty());
+        }
+        state
+    }
+
+    /// Nobody wants pre-images in a commit.
+    fn hide_from_git(&self) {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | SAFE_OPEN;
+        if let Ok(file) = openat(&self.fd, ".gitignore", flags, Mode::RUSR | Mode::WUSR) {
+            // A missing line makes the directory show up in `git status`, and does no other harm.
+            let _ = write_all(file.as_fd(), b"*\n");
+        }
+    }
+}
+
+fn copy_into(fd: &OwnedFd, old: &CurrentFile, length: u64, cx: &CallContext<'_>) -> Result<(), ToolError> {
+    let fail = |errno| errno_error(errno, IMAGE_DIR);
+    let mut chunk = vec![0; 1 << 20];
+    let mut done = 0;
+    while done < length {
+        cx.check()?;
+        let wanted = usize::try_from(length - done).unwrap_or(usize::MAX).min(chunk.len());
+        match read_chunk(old.fd.as_fd(), &mut chunk[..wanted], done, cx).map_err(fail)? {
+            0 => return Err(ToolError::new(ErrorKind::Conflict, "a file became shorter while it was copied")),
+            more => {
+                write_all(fd.as_fd(), &chunk[..more]).map_err(fail)?;
+                done += more as u64;
+            }
+        }
+    }
+    let (user, group) = old.stat.owner;
+    if FileStat::from_stat(&fstat(fd).map_err(fail)?).owner != old.stat.owner {
+        fchown(fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).map_err(fail)?;
+    }
+    copy_attributes(&old.fd, fd).map_err(fail)?;
+    fchmod(fd, Mode::from_raw_mode(old.stat.mode)).map_err(fail)?;
+    let time = Timespec {
+        tv_sec: i64::try_from(old.stat.modified.div_euclid(1_000_000_000)).unwrap_or_default(),
+        tv_nsec: i64::try_from(old.stat.modified.rem_euclid(1_000_000_000)).unwrap_or_default(),
+    };
+    futimens(fd, &Timestamps { last_access: time, last_modification: time }).map_err(fail)?;
+    fsync(fd).map_err(fail)
+}
+
+fn open(mount: &Mount) -> Result<ImageStore, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | SAFE_OPEN;
+    let fd = openat(&mount.root, IMAGE_DIR, flags, Mode::empty())?;
+    let stamp = FileStat::from_stat(&fstat(&fd)?);
+    if !is_private(&stamp) {
+        return Err(Errno::ACCESS);
+    }
+    Ok(ImageStore { fd, device: stamp.id.device })
+}
+
+/// One that others can write to is not as we made it, whatever its inode is.
+fn is_private(found: &FileStat) -> bool {
+    found.mode & 0o077 == 0 && found.owner.0 == geteuid().as_raw()
+}
+
+/// A directory of this user that nobody else may enter, with nothing in it: we made it and died, or somebody made it for
+/// us. There is nothing in it that could be forged.
+fn is_unclaimed(mount: &Mount, found: &FileStat) -> bool {
+    found.kind == FileKind::Directory
+        && found.mode == 0o700
+        && found.owner.0 == geteuid().as_raw()
+        && found.id.device == mount.id.device
+        && open(mount).is_ok_and(|keep| names_in(keep.fd(), 2).is_ok_and(|names| names.len() == 2))
+}
+
+fn foreign_store_error() -> ToolError {
+    let message = format!("the `{IMAGE_DIR}` at the root was not made by this host, so nothing is changed");
+    ToolError::new(ErrorKind::Unavailable, message).hint("a person has to move it away")
+}
+
+fn exposed_store_error() -> ToolError {
+    let message = format!("the `{IMAGE_DIR}` at the root is open to others, so nothing is changed");
+    ToolError::new(ErrorKind::Unavailable, message).hint("a person has to make it theirs alone again, with mode 700")
+}

@@ -1,0 +1,494 @@
+//! The index of a journal: a line for what is about to happen, and one for how it ended.
+//!
+//! Several processes append to it under a lock. A line without its end was cut by the death of its writer, and goes with
+//! the next one. A log that became long is written anew beside the old one and takes its place; whoever has the old one
+//! goes over.
+//!
+//! Not here: what is remembered of it (`held.rs`), and pre-images (`keep.rs`).
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ringfence_kernel::CallLimits;
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::effect::JournalEffect;
+use super::index::{IndexedChange, JournalIndex};
+use crate::audit::{acquire_lock, release_lock};
+use crate::mount::stat;
+use crate::replace::write_all;
+use crate::resolver::SAFE_OPEN;
+use crate::sensitive_files::InodeIdentity;
+use crate::stat::{FileId, FileStat};
+use crate::syscall::{fdatasync, fstat, fsync, openat, pread, renameat, unlinkat};
+
+const LOG: &str = "log";
+const LOCK: &str = "lock";
+const IMAGE_STORE_FILE: &str = "keep";
+
+/// A log that is longer than this is written anew, with so many changes at most.
+const MAX_LOG_BYTES: u64 = 16 << 20;
+const MOST_CHANGES: usize = 10_000;
+
+/// So much has to come to a long log before it is looked once more whether it can be shorter.
+const COMPACTION_STEP: u64 = MAX_LOG_BYTES / 4;
+
+/// When a line is on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LogSync {
+    Immediate,
+    Deferred,
+}
+
+/// Where the newest change of all mounts stands among them, as far as this process knows.
+#[derive(Debug, Default)]
+pub(crate) struct ChangeClock(AtomicU64);
+
+impl ChangeClock {
+    pub(super) fn observe(&self, place: u64) {
+        self.0.fetch_max(place, Ordering::Relaxed);
+    }
+
+    /// The place of one more change. That is the time, unless the clock went back.
+    fn next(&self, now: u64) -> u64 {
+        let behind = |newest: u64| Some(if now <= newest { newest.saturating_add(1) } else { now });
+        let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, behind).unwrap_or_else(|newest| newest);
+        behind(before).unwrap_or(now)
+    }
+}
+
+/// The journal of one mount.
+pub(crate) struct Journal {
+    directory: OwnedFd,
+    lock: OwnedFd,
+    index: Mutex<JournalIndex>,
+    clock: Arc<ChangeClock>,
+    /// How long the log has to be before it is written anew.
+    compact_at: AtomicU64,
+    image_store: Mutex<Option<InodeIdentity>>,
+}
+
+/// One change, as far as the log tells.
+#[derive(Clone, Debug)]
+pub(crate) struct JournalEntry {
+    pub(crate) change: JournalChange,
+    pub(crate) status: ChangeStatus,
+    /// What it kept is gone.
+    pub(crate) evicted: bool,
+    /// The change that took it back.
+    pub(crate) undone_by: Option<String>,
+    /// Pre-images that are another's: of a redo, those of the changes that it brought back.
+    pub(super) shared: Box<[String]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChangeStatus {
+    Pending,
+    Done,
+    Void,
+}
+
+/// What is about to happen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct JournalChange {
+    pub(crate) change: String,
+    pub(crate) at: String,
+    /// Where it stands among the changes of all mounts, where the time does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) order: Option<u64>,
+    pub(crate) session: String,
+    pub(crate) call: String,
+    pub(crate) tool: String,
+    /// The changes that it takes back, the newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) undoes: Vec<String>,
+    pub(crate) effects: Vec<JournalEffect>,
+}
+
+impl JournalChange {
+    /// Where it stands among the changes of all mounts: the milliseconds of its time, or what they would be had the clock not
+    /// gone back.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.order.unwrap_or_else(|| humantime::parse_rfc3339(&self.at).map_or(0, millis))
+    }
+}
+
+fn millis(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "record", rename_all = "lowercase")]
+pub(super) enum JournalLine {
+    Intent(JournalChange),
+    Done { change: String },
+    Void { change: String },
+    Evicted { change: String },
+}
+
+impl JournalEntry {
+    pub(super) fn new(change: JournalChange) -> Self {
+        Self { change, status: ChangeStatus::Pending, evicted: false, undone_by: None, shared: Box::default() }
+    }
+
+    /// Whether it holds and could be taken back.
+    pub(crate) fn is_live(&self) -> bool {
+        self.status == ChangeStatus::Done && self.undone_by.is_none()
+    }
+
+    /// Whether it took another one back.
+    pub(crate) fn is_undo(&self) -> bool {
+        !self.change.undoes.is_empty()
+    }
+
+    /// The names of its pre-images.
+    pub(super) fn images(&self) -> Vec<String> {
+        self.own_images().map(|(image, _)| image.to_owned()).collect()
+    }
+
+    /// Those of others that it shares too.
+    pub(super) fn all_images(&self) -> impl Iterator<Item = &str> {
+        self.change.effects.iter().filter_map(JournalEffect::image).map(|(image, _)| image)
+    }
+
+    fn own_images(&self) -> impl Iterator<Item = (&str, u64)> {
+        let images = self.change.effects.iter().filter_map(JournalEffect::image);
+        images.filter(|(image, _)| !self.shared.iter().any(|shared| shared == image))
+    }
+
+    /// What its own pre-images are, as the quota counts them.
+    pub(super) fn cost(&self) -> u64 {
+        self.own_images().map(|(_, cost)| cost).fold(0, u64::saturating_add)
+    }
+}
+
+impl Journal {
+    /// Opens the journal in a directory of our own, and makes it if there is none.
+    pub(crate) fn open(directory: OwnedFd, newest: &Arc<ChangeClock>) -> Result<Self, Errno> {
+        let (lock, log) = (open_private_file(&directory, LOCK)?, open_private_file(&directory, LOG)?);
+        let (known, long) = (Mutex::new(JournalIndex::new(log, newest)), AtomicU64::new(MAX_LOG_BYTES));
+        Ok(Self {
+            directory,
+            lock,
+            index: known,
+            clock: Arc::clone(newest),
+            compact_at: long,
+            image_store: Mutex::default(),
+        })
+    }
+
+    /// Reads what there is, so that whoever makes a change on another mount knows what came before it.
+    pub(crate) fn read(&self) {
+        // What cannot be read now has its time to tell where it stands.
+        drop(self.current_index());
+    }
+
+    /// The time of a change that is made now, and its place where that is another.
+    pub(super) fn next_timestamp(&self) -> (String, Option<u64>) {
+        let now = SystemTime::now();
+        let (time, place) = (millis(now), self.clock.next(millis(now)));
+        (humantime::format_rfc3339_millis(now).to_string(), Some(place).filter(|place| *place != time))
+    }
+
+    /// Every change, the oldest first.
+    pub(crate) fn entries(&self) -> io::Result<Vec<JournalEntry>> {
+        let known = self.current_index()?;
+        (0..known.entries.len()).map(|place| known.load(place)).collect()
+    }
+
+    /// Those that nobody ended, or of which something was to go.
+    pub(super) fn unresolved(&self) -> io::Result<Vec<JournalEntry>> {
+        let known = self.current_index()?;
+        let all = known.entries.iter().enumerate();
+        let left = all.filter(|(_, held)| held.status == ChangeStatus::Pending || held.evicted);
+        left.map(|(place, _)| known.load(place)).collect()
+    }
+
+    pub(crate) fn entry(&self, change: &str) -> io::Result<Option<JournalEntry>> {
+        self.current_index()?.find(change)
+    }
+
+    /// What the log says by now.
+    fn current_index(&self) -> io::Result<MutexGuard<'_, JournalIndex>> {
+        let mut known = self.lock_index();
+        self.refresh(&mut known)?;
+        known.read_new_lines()?;
+        Ok(known)
+    }
+
+    /// This thread alone. The lock is between processes: two threads of one would both have it.
+    fn lock_index(&self) -> MutexGuard<'_, JournalIndex> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes over to the log that is there now: whoever shortens it puts another one in its place.
+    fn refresh(&self, known: &mut JournalIndex) -> io::Result<()> {
+        let held = FileStat::from_stat(&fstat(&known.log)?).id;
+        if stat(self.directory.as_fd(), LOG.as_bytes())?.is_none_or(|now| now.id != held) {
+            *known = JournalIndex::new(open_private_file(&self.directory, LOG)?, &self.clock);
+        }
+        Ok(())
+    }
+
+    /// Writes a line, on disk too where that is wanted.
+    pub(super) fn append(&self, line: &JournalLine, wanted: LogSync) -> io::Result<()> {
+        let mut bytes = serde_json::to_vec(line)?;
+        bytes.push(b'\n');
+        let mut known = self.lock_index();
+        acquire_lock(&self.lock)?;
+        let written = self.refresh(&mut known).and_then(|()| known.write(&bytes));
+        release_lock(&self.lock);
+        let log = Arc::clone(&known.log);
+        drop(known);
+        written?;
+        match wanted {
+            LogSync::Immediate => Ok(fdatasync(&*log)?),
+            LogSync::Deferred => Ok(()),
+        }
+    }
+
+    /// Whether the log, as it was last read, became so long that it is worth writing anew.
+    pub(super) fn needs_compaction(&self) -> bool {
+        self.lock_index().read >= self.compact_at.load(Ordering::Relaxed)
+    }
+
+    /// Lets go what the oldest changes keep, of a log that became long. Those of a session that is not over stay.
+    pub(super) fn evict_expired(&self) -> Vec<String> {
+        let Ok(known) = self.current_index() else { return Vec::new() };
+        let mut old = known.committed();
+        old.truncate(old.len().saturating_sub(MOST_CHANGES));
+        let over = |held: &IndexedChange| held.quota_bytes() > 0 && known.is_session_over(held);
+        let going = old.into_iter().filter(|place| known.entries.get(*place).is_some_and(over));
+        let going = going.filter_map(|place| known.load(place).ok()).collect();
+        drop(known);
+        self.evict(going)
+    }
+
+    /// Writes the log anew, without changes that were not made and without the oldest. One of which something is still kept
+    /// stays, or nobody would know whose that is. Only while the tree is held: an undo reads what may go here.
+    pub(super) fn compact(&self, kept: &BTreeSet<String>) -> io::Result<()> {
+        let mut known = self.lock_index();
+        acquire_lock(&self.lock)?;
+        let written = self.refresh(&mut known).and_then(|()| self.compact_locked(&mut known, kept));
+        release_lock(&self.lock);
+        let length = written.as_ref().map_or(known.read, |length| *length);
+        self.compact_at.store(MAX_LOG_BYTES.max(length.saturating_add(COMPACTION_STEP)), Ordering::Relaxed);
+        written.map(drop)
+    }
+
+    /// How long the log is then.
+    fn compact_locked(&self, known: &mut JournalIndex, kept: &BTreeSet<String>) -> io::Result<u64> {
+        const NEW: &str = "log.new";
+        known.read_new_lines()?;
+        // Another process was faster.
+        if known.read < MAX_LOG_BYTES {
+            return Ok(known.read);
+        }
+        let made = known.committed();
+        let old = made.len().saturating_sub(MOST_CHANGES);
+        let (mut bytes, mut staying) = (Vec::new(), BTreeSet::new());
+        let keeping: BTreeSet<usize> =
+            known.positions(kept.iter().filter_map(|image| image_owner(image))).into_iter().collect();
+        for (index, place) in made.into_iter().enumerate() {
+            let Some(held) = known.entries.get(place) else { continue };
+            // What takes back a change that stays does so too, or that one would seem to hold again, or not to.
+            let takes_back = || known.undone_changes(place).any(|undone| staying.contains(&undone));
+            let stays = index >= old || held.status == ChangeStatus::Pending || held.quota_bytes() > 0 || takes_back();
+            if stays || keeping.contains(&place) || known.holds_image_for_other(place, kept)? {
+                bytes.extend_from_slice(&known.lines(place)?);
+                staying.insert(place);
+            }
+        }
+        // Where little would go, it would be written anew again and again.
+        if bytes.len() as u64 > known.read / 4 * 3 {
+            return Ok(known.read);
+        }
+        let _ = unlinkat(&self.directory, NEW, AtFlags::empty());
+        let new = open_private_file(&self.directory, NEW)?;
+        write_all(new.as_fd(), &bytes)?;
+        fdatasync(&new)?;
+        renameat(&self.directory, NEW, &self.directory, LOG)?;
+        // What is written to the new one is on disk only if its name is.
+        fsync(&self.directory)?;
+        Ok(bytes.len() as u64)
+    }
+
+    /// Whether the keep with this identity is the one that we made.
+    pub(super) fn is_owner(&self, found: InodeIdentity) -> Result<bool, Errno> {
+        let mut keep = self.image_store.lock().unwrap_or_else(PoisonError::into_inner);
+        if !keep.is_some_and(|ours| is_same_inode(ours, found)) {
+            // Another process may have made a new one.
+            *keep = self.read_identity()?;
+        }
+        Ok(keep.is_some_and(|ours| is_same_inode(ours, found)))
+    }
+
+    /// Whether it was written down when it was made. Earlier versions did not.
+    pub(super) fn has_birth_time(&self) -> bool {
+        let mut keep = self.image_store.lock().unwrap_or_else(PoisonError::into_inner);
+        if keep.is_none_or(|keep| keep.birth_time.is_none()) {
+            *keep = self.read_identity().unwrap_or_default();
+        }
+        keep.is_some_and(|keep| keep.birth_time.is_some())
+    }
+
+    fn read_identity(&self) -> Result<Option<InodeIdentity>, Errno> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | SAFE_OPEN;
+        let file = match openat(&self.directory, IMAGE_STORE_FILE, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            file => file?,
+        };
+        let mut text = [0u8; 128];
+        let length = pread(&file, &mut text, 0)?;
+        Ok(std::str::from_utf8(&text[..length]).ok().and_then(|line| parse_identity(line.trim_end())))
+    }
+
+    /// Writes down which keep is ours.
+    pub(super) fn record_ownership(&self, keep: InodeIdentity) -> io::Result<()> {
+        const NEW: &str = "keep.new";
+        let _alone = self.lock_index();
+        acquire_lock(&self.lock)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | SAFE_OPEN;
+        let written = openat(&self.directory, NEW, flags, Mode::RUSR | Mode::WUSR).and_then(|file| {
+            write_all(file.as_fd(), identity_line(keep).as_bytes())?;
+            fdatasync(&file)?;
+            renameat(&self.directory, NEW, &self.directory, IMAGE_STORE_FILE)
+        });
+        release_lock(&self.lock);
+        Ok(written?)
+    }
+
+    /// Whether so much more could be kept for a session, if what may go for it went without asking. What the `freed` changes
+    /// keep does not count: they are about to be taken back.
+    pub(super) fn has_room(
+        &self,
+        bytes: u64,
+        session: &str,
+        freed: &[String],
+        limits: &CallLimits,
+    ) -> io::Result<bool> {
+        let known = self.current_index()?;
+        let freed = known.positions(freed.iter().map(String::as_str));
+        let most = limits.undo_session_bytes;
+        if known.session_quota_bytes(session).saturating_add(bytes) > most
+            && known.unevictable_bytes(session, &freed).saturating_add(bytes) > most
+        {
+            return Ok(false);
+        }
+        let going = freed.iter().filter_map(|place| known.entries.get(*place)).map(IndexedChange::quota_bytes).sum();
+        if known.total_quota_bytes.saturating_sub(going).saturating_add(bytes) <= limits.undo_bytes {
+            return Ok(true);
+        }
+        let stays = known.entries.iter().enumerate().filter(|(place, held)| {
+            held.quota_bytes() > 0 && !known.is_evictable(held, session) && !freed.contains(place)
+        });
+        Ok(stays.map(|(_, held)| held.quota_bytes()).sum::<u64>().saturating_add(bytes) <= limits.undo_bytes)
+    }
+
+    /// Says which of the oldest pre-images go for a change that was just made, until those of its session, and those of all,
+    /// are no more than they may be. Its own stay, those of another session until that is over, and every one that the
+    /// session did not make itself.
+    pub(super) fn make_room(&self, change: &str, session: &str, limits: &CallLimits) -> Vec<String> {
+        let Ok(known) = self.current_index() else { return Vec::new() };
+        let mut of_session = known.session_quota_bytes(session);
+        let mut of_all = known.total_quota_bytes;
+        if of_session <= limits.undo_session_bytes && of_all <= limits.undo_bytes {
+            return Vec::new();
+        }
+        let stay = known.positions_sharing(change);
+        let mut going: Vec<JournalEntry> = Vec::new();
+        for (place, held) in known.entries.iter().enumerate().filter(|(_, held)| held.quota_bytes() > 0) {
+            let own = known.belongs_to(held, session);
+            let too_much = of_all > limits.undo_bytes || (own && of_session > limits.undo_session_bytes);
+            if !stay.contains(&place) && too_much && known.is_evictable(held, session) {
+                // What cannot be read now stays, and the next one goes instead.
+                let Ok(entry) = known.load(place) else { continue };
+                of_all = of_all.saturating_sub(held.quota_bytes());
+                of_session = of_session.saturating_sub(if own { held.quota_bytes() } else { 0 });
+                going.push(entry);
+            }
+        }
+        drop(known);
+        self.evict(going)
+    }
+
+    /// Says that what a change keeps goes, because a person agreed to that.
+    pub(super) fn evict_change(&self, change: &str) -> Vec<String> {
+        let Ok(known) = self.current_index() else { return Vec::new() };
+        let going = known.positions_sharing(change).into_iter().filter_map(|place| known.load(place).ok()).collect();
+        drop(known);
+        self.evict(going)
+    }
+
+    /// First it is said, then it goes: what is listed as kept is kept.
+    fn evict(&self, going: Vec<JournalEntry>) -> Vec<String> {
+        let said = |entry: &JournalEntry| {
+            self.append(&JournalLine::Evicted { change: entry.change.change.clone() }, LogSync::Deferred).is_ok()
+        };
+        going.into_iter().filter(said).flat_map(|entry| entry.images()).collect()
+    }
+}
+
+/// The change that an image is called after.
+pub(super) fn image_owner(image: &str) -> Option<&str> {
+    image.rsplit_once('-').map(|(owner, _)| owner)
+}
+
+/// An inode is given out again when its directory is gone; another one was made at another time.
+fn is_same_inode(ours: InodeIdentity, found: InodeIdentity) -> bool {
+    let born_apart = matches!((ours.birth_time, found.birth_time), (Some(then), Some(now)) if then != now);
+    ours.id == found.id && !born_apart
+}
+
+fn identity_line(InodeIdentity { id, birth_time: born }: InodeIdentity) -> String {
+    let born = born.map_or_else(String::new, |born| format!(":{born}"));
+    format!("{:x}-{:x}{born}\n", id.device, id.inode)
+}
+
+fn parse_identity(line: &str) -> Option<InodeIdentity> {
+    let (id, born) = line.split_once(':').map_or((line, None), |(id, born)| (id, Some(born)));
+    let (device, inode) = id.split_once('-')?;
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    let born = born.map(str::parse).transpose().ok()?;
+    Some(InodeIdentity { id: FileId { device: hex(device)?, inode: hex(inode)? }, birth_time: born })
+}
+
+fn open_private_file(directory: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | SAFE_OPEN;
+    openat(directory, name, flags, Mode::RUSR | Mode::WUSR)
+}
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Journal")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ChangeClock, JournalChange};
+
+    #[test]
+    fn a_change_stands_behind_those_before_it_whatever_the_clock_says() {
+        let newest = ChangeClock::default();
+        newest.observe(1_000);
+        let places: Vec<u64> = [2_000, 2_000, 5, 6, 2_001, 3_000].into_iter().map(|now| newest.next(now)).collect();
+        assert_eq!(places, [2_000, 2_001, 2_002, 2_003, 2_004, 3_000]);
+    }
+
+    #[test]
+    fn the_place_of_a_change_is_its_time_unless_it_says_otherwise() {
+        let line = r#"{"change":"c-1","at":"1970-01-01T00:00:02.500Z","session":"","call":"","tool":"","effects":[]}"#;
+        let change: JournalChange = serde_json::from_str(line).unwrap();
+        assert_eq!(change.sequence(), 2_500);
+        assert_eq!(JournalChange { order: Some(7), ..change.clone() }.sequence(), 7);
+        assert_eq!(serde_json::to_string(&change).unwrap(), line);
+    }
+}

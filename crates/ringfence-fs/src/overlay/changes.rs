@@ -1,0 +1,378 @@
+//! What a program changed, for the policy, for a reply, and for a person who is asked.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+
+use ringfence_kernel::{
+    CallContext, ChangeGroup, ChangeKind, ChangedPath, KeepDecision, PolicyAction, Preview, ResourceAccess, Ticket,
+    ToolError, WorkspaceChanges,
+};
+use rustix::fs::OFlags;
+
+use super::ChangeSet;
+use super::commit::commit;
+use super::compare::{OverlayChange, UpperState, display_path, resource_at};
+use super::upper::open_file;
+use crate::content::hash_up_to;
+use crate::digest::{Digest, Sha256Hasher};
+use crate::errno::errno_error;
+use crate::journal::{open_no_follow, split};
+use crate::mount::stat;
+use crate::name::escape;
+use crate::preview::{DiffPreview, FileContents, changed_error};
+use crate::repository::RepositoryDetector;
+use crate::stat::{FileKind, FileStat};
+use crate::tools::manifest::accesses_below;
+use crate::walk::{TempVisibility, TreeWalk, WalkStep};
+use crate::write_target::reopen_for_listing;
+
+/// So many files are compared line by line, with so many bytes in all; the rest are listed.
+const MOST_DIFFS: usize = 100;
+const MOST_BYTES: u64 = 4 << 20;
+
+/// So many protected paths are named that a file of a repository leads to.
+const MOST_LEADS: usize = 20;
+
+/// So many lines say what is not compared.
+const MOST_LISTED: usize = 1000;
+
+/// A file that went, or the directory that it went with, and where its contents are now.
+#[derive(Debug)]
+pub(super) struct DetectedRename {
+    pub(super) from: Vec<u8>,
+    pub(super) to: Vec<u8>,
+}
+
+impl WorkspaceChanges for ChangeSet {
+    fn groups(&self) -> Vec<ChangeGroup> {
+        self.groups.clone()
+    }
+
+    fn merge(&mut self) {
+        self.merge_groups();
+    }
+
+    fn reconcile(&mut self, wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
+        self.resolve_decisions(wanted)
+    }
+
+    fn changed_paths(&self) -> Vec<ChangedPath> {
+        let gone: HashSet<&Vec<u8>> = self.renamed.values().collect();
+        let stays = |item: &&OverlayChange| !gone.contains(&item.path) || item.upper.is_some();
+        let unkeepable = self.rejected.iter().map(|(unkeepable, group)| ChangedPath {
+            path: display_path(&self.mount, &unkeepable.path),
+            kind: ChangeKind::Created,
+            size: None,
+            group: *group,
+        });
+        self.items.iter().filter(stays).map(|item| self.changed_path(item)).chain(unkeepable).collect()
+    }
+
+    fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+        let (mut diffs, mut left, mut shown_files, mut listed) = (DiffPreview::new(), MOST_BYTES, 0, 0);
+        let mut secret = false;
+        let mut previewed = HashMap::new();
+        let asked = self.most_sensitive_first();
+        for line in self.lead_lines(&asked) {
+            diffs.add_note(&line);
+        }
+        for item in &asked {
+            cx.check()?;
+            let size = item.contents_bytes();
+            if item.has_contents() && shown_files < MOST_DIFFS && size <= left {
+                secret |= self.is_secret(item);
+                self.add_diff(&mut diffs, item, &mut previewed, cx)?;
+                (shown_files, left) = (shown_files + 1, left - size);
+            } else if listed < MOST_LISTED {
+                diffs.add_note(&self.describe_change(item));
+                listed += 1;
+            }
+        }
+        let unlisted = asked.len() - shown_files - listed;
+        if unlisted > 0 {
+            diffs.add_note(&format!("… and {unlisted} more changes"));
+        }
+        let preview = Preview::new(&summary(&asked), fingerprint(&asked).to_hex());
+        self.previewed = previewed;
+        Ok(preview.with_body(diffs.into_body()).with_secret(secret))
+    }
+
+    fn commit(self: Box<Self>, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+        commit(*self, ticket)
+    }
+}
+
+impl OverlayChange {
+    /// Whether a diff shows what happens to it.
+    fn has_contents(&self) -> bool {
+        let now = matches!(self.upper, Some(UpperState::File { only_mode: false, .. }));
+        now && self.lower.as_ref().is_none_or(|was| was.stat.kind == FileKind::File)
+    }
+
+    fn contents_bytes(&self) -> u64 {
+        let was = self.lower.as_ref().map_or(0, |was| was.stat.size);
+        match &self.upper {
+            Some(UpperState::File { seen, .. }) => was.saturating_add(seen.size),
+            _ => was,
+        }
+    }
+}
+
+impl ChangeSet {
+    /// What the policy has to judge: every path, and what is in directories that go.
+    pub(super) fn find_accesses(&mut self, cx: &CallContext<'_>) -> Result<(), ToolError> {
+        let mut touches = Vec::new();
+        // What goes may be kept all the same, so a repository may need it no longer, and still have it.
+        let there = self.items.iter().filter(|item| item.upper.is_some()).map(|item| item.path.as_slice());
+        let mut repositories = RepositoryDetector::new(&self.mount, there);
+        let bytes = self.items.iter().map(OverlayChange::displaced_bytes).fold(0u64, u64::saturating_add);
+        let is_lost = bytes > 0 && self.mount.journal.is_some() && !self.mount.fits_quota(bytes, &[], cx)?;
+        for item in &self.items {
+            let mut own = Vec::new();
+            let mut place = resource_at(&self.mount, &item.path);
+            place.sensitivity = item.lower.as_ref().map(|was| was.sensitivity).unwrap_or_default();
+            place.repository_data = item.is_data;
+            place.sensitivity.protected =
+                !item.is_data && (place.sensitivity.protected || repositories.contains(&item.path));
+            let verb = match (&item.lower, &item.upper) {
+                (None, _) => PolicyAction::Create,
+                (_, None) => PolicyAction::Delete,
+                (Some(_), Some(_)) if item.changes_kind() => PolicyAction::Delete,
+                (Some(_), Some(_)) => PolicyAction::Overwrite,
+            };
+            let below = item.lower.iter().filter_map(|was| was.tree.as_ref());
+            own.extend(below.flat_map(|tree| accesses_below(&place, &tree.sensitive, PolicyAction::Delete)));
+            if item.is_data {
+                // What is in a directory of objects or references is data as well.
+                for touch in &mut own {
+                    touch.resource.repository_data = true;
+                    touch.resource.sensitivity.protected = false;
+                }
+            }
+            if item.changes_kind() {
+                own.push(ResourceAccess { action: PolicyAction::Create, resource: place.clone() });
+            }
+            if is_lost && item.displaced_bytes() > 0 {
+                own.push(ResourceAccess { action: PolicyAction::Lose, resource: place.clone() });
+            }
+            if matches!(item.upper, Some(UpperState::Link { .. })) {
+                own.extend(
+                    place
+                        .settings_through_link()
+                        .map(|place| ResourceAccess { action: PolicyAction::Create, resource: place }),
+                );
+            }
+            own.push(ResourceAccess { action: verb, resource: place });
+            touches.push(own);
+        }
+        self.accesses = touches;
+        Ok(())
+    }
+
+    /// A file that went and one that came with the same contents were one file. Returns each pair, with the file's own path
+    /// or that of the directory that went with it.
+    pub(super) fn find_renames(&mut self, cx: &CallContext<'_>) -> Result<Vec<DetectedRename>, ToolError> {
+        let mut new: HashMap<u64, Vec<(&[u8], Digest)>> = HashMap::new();
+        for item in &self.items {
+            if let (None, Some(UpperState::File { seen, digest, .. })) = (&item.lower, &item.upper)
+                && seen.size > 0
+            {
+                new.entry(seen.size).or_default().push((&item.path, *digest));
+            }
+        }
+        let (mut renamed, mut moved) = (HashMap::new(), Vec::new());
+        let mut bytes = cx.limits.copy_bytes;
+        for item in self.items.iter().filter(|item| item.upper.is_none()) {
+            let Some(was) = item.lower.as_ref().filter(|_| !new.is_empty()) else { continue };
+            cx.check()?;
+            let mut take = |size: u64, old: &OwnedFd| {
+                let candidates = new.get_mut(&size)?;
+                bytes = bytes.checked_sub(size)?;
+                let digest = hash_up_to(old.as_fd(), size, "", cx).ok()?;
+                let index = candidates.iter().position(|(_, new)| *new == digest)?;
+                Some(candidates.swap_remove(index).0.to_vec())
+            };
+            match was.stat.kind {
+                FileKind::File => {
+                    let Ok(old) = self.open_lower(item) else { continue };
+                    if let Some(path) = take(was.stat.size, &old) {
+                        renamed.insert(path.clone(), item.path.clone());
+                        moved.push(DetectedRename { from: item.path.clone(), to: path });
+                    }
+                }
+                FileKind::Directory => {
+                    let paths = self.find_moved_files(item, &mut take, cx)?;
+                    moved.extend(paths.into_iter().map(|to| DetectedRename { from: item.path.clone(), to }));
+                }
+                _ => {}
+            }
+        }
+        self.renamed = renamed;
+        Ok(moved)
+    }
+
+    /// New files that have the contents of files in a directory that goes.
+    fn find_moved_files(
+        &self,
+        item: &OverlayChange,
+        take: &mut impl FnMut(u64, &OwnedFd) -> Option<Vec<u8>>,
+        cx: &CallContext<'_>,
+    ) -> Result<Vec<Vec<u8>>, ToolError> {
+        let Some(start) = open_no_follow(&self.mount, &item.path) else { return Ok(Vec::new()) };
+        let Ok(start) = reopen_for_listing(start.as_fd()) else { return Ok(Vec::new()) };
+        let name = display_path(&self.mount, &item.path);
+        let mut walk = TreeWalk::with_temp_visibility(TempVisibility::Hidden, &self.mount, start, &name, cx)?;
+        let mut found = Vec::new();
+        while let Some(step) = walk.next()? {
+            let WalkStep::Entry(entry) = step else { continue };
+            if walk.is_directory(&entry)? {
+                // What cannot be looked into has nothing that is known to have moved.
+                let _ = walk.descend(&entry)?;
+            } else if let Some(stamp) = walk.stat(&entry)?.filter(|stamp| stamp.kind == FileKind::File)
+                && let Ok(file) = self.mount.open_at(walk.directory()?, &entry.name, OFlags::RDONLY)
+            {
+                found.extend(take(stamp.size, &file));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The new contents of an item.
+    pub(super) fn open(&self, item: &OverlayChange, seen: &FileStat) -> Result<OwnedFd, ToolError> {
+        let name = display_path(&self.mount, &item.path);
+        let (above, file) = split(&item.path);
+        let directory = self.upper.open_directory(above).map_err(|errno| errno_error(errno, &name))?;
+        Ok(open_file(directory.as_fd(), file, seen, &name)?.fd)
+    }
+
+    /// What an item replaces, if it is still what was compared.
+    fn open_lower(&self, item: &OverlayChange) -> Result<OwnedFd, ToolError> {
+        let name = display_path(&self.mount, &item.path);
+        let (above, file) = split(&item.path);
+        let parent = open_no_follow(&self.mount, above).ok_or_else(|| changed_error(&name))?;
+        let seen = item.lower.as_ref().map(|was| was.stat);
+        if stat(parent.as_fd(), file).map_err(|errno| errno_error(errno, &name))? != seen {
+            return Err(changed_error(&name));
+        }
+        self.mount.open_at(parent.as_fd(), file, OFlags::RDONLY).map_err(|errno| errno_error(errno, &name))
+    }
+
+    fn add_diff(
+        &self,
+        diffs: &mut DiffPreview,
+        item: &OverlayChange,
+        previewed: &mut HashMap<Vec<u8>, Digest>,
+        cx: &CallContext<'_>,
+    ) -> Result<(), ToolError> {
+        let Some(UpperState::File { seen, .. }) = &item.upper else { return Ok(()) };
+        let name = display_path(&self.mount, &item.path);
+        let new = FileContents::read_file(self.open(item, seen)?.as_fd(), seen, &name, cx)?;
+        let old = match &item.lower {
+            Some(was) => Some(FileContents::read_file(self.open_lower(item)?.as_fd(), &was.stat, &name, cx)?),
+            None => None,
+        };
+        if let Some(digest) = old.as_ref().and_then(|old| old.digest) {
+            previewed.insert(item.path.clone(), digest);
+        }
+        diffs.add(&name, old.as_ref(), Some(&new));
+        Ok(())
+    }
+
+    /// What deserves a second look comes before what does not: however much a program left, none of it is among the rest
+    /// that is only counted, as long as there are no more of its kind.
+    fn most_sensitive_first(&self) -> Vec<&OverlayChange> {
+        let weighty = |touch: &&ResourceAccess| {
+            touch.action == PolicyAction::Lose || touch.resource.effective_sensitivity().is_any()
+        };
+        let weighty = self.accesses.iter().flatten().filter(weighty);
+        // A directory that goes is as weighty as what is in it.
+        let paths: HashSet<&Path> =
+            weighty.flat_map(|touch| Path::new(&touch.resource.requested_path).ancestors()).collect();
+        let mut items: Vec<&OverlayChange> = self.items.iter().filter(|item| self.needs_approval(item)).collect();
+        items.sort_by_key(|item| !paths.contains(Path::new(&escape(&item.path))));
+        items
+    }
+
+    /// What files of a repository lead to, and may not be written unasked.
+    fn lead_lines(&self, items: &[&OverlayChange]) -> Vec<String> {
+        let leads = items.iter().filter_map(|item| Some((item, self.repositories.leads.get(&item.path)?)));
+        let line = |(item, paths): (&&OverlayChange, &Vec<Vec<u8>>)| {
+            let names: Vec<String> = paths.iter().take(MOST_LEADS).map(|path| format!("`{}`", escape(path))).collect();
+            let more = match paths.len().saturating_sub(MOST_LEADS) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            format!("`{}` brings another {}{more}", display_path(&self.mount, &item.path), names.join(", "))
+        };
+        leads.map(line).collect()
+    }
+
+    fn is_secret(&self, item: &OverlayChange) -> bool {
+        let known = item.lower.as_ref().map(|was| was.sensitivity).unwrap_or_default();
+        resource_at(&self.mount, &item.path).effective_sensitivity().union(known).secret
+    }
+
+    fn changed_path(&self, item: &OverlayChange) -> ChangedPath {
+        let is_file = |stamp: &FileStat| (stamp.kind == FileKind::File).then_some(stamp.size);
+        let (what, size) = match (&item.lower, &item.upper) {
+            (_, None) => (ChangeKind::Deleted, None),
+            (_, Some(UpperState::Link { .. })) => (ChangeKind::Link, None),
+            (Some(_), Some(UpperState::Directory { .. })) if !item.changes_kind() => (ChangeKind::Mode, None),
+            (Some(_), Some(UpperState::File { seen, only_mode: true, .. })) => (ChangeKind::Mode, is_file(seen)),
+            (Some(_), Some(UpperState::File { seen, .. })) => (ChangeKind::Modified, is_file(seen)),
+            (Some(_), Some(UpperState::Directory { .. })) => (ChangeKind::Modified, None),
+            (None, Some(UpperState::Directory { .. })) => (ChangeKind::Created, None),
+            (None, Some(UpperState::File { seen, .. })) => match self.renamed.get(&item.path) {
+                Some(from) => (ChangeKind::Renamed { from: display_path(&self.mount, from) }, is_file(seen)),
+                None => (ChangeKind::Created, is_file(seen)),
+            },
+        };
+        ChangedPath { path: display_path(&self.mount, &item.path), kind: what, size, group: item.group }
+    }
+
+    /// One change in words.
+    fn describe_change(&self, item: &OverlayChange) -> String {
+        let ChangedPath { path, kind: what, size, .. } = self.changed_path(item);
+        let size = size.map(|size| format!(" ({size} bytes)")).unwrap_or_default();
+        match (what, &item.lower, &item.upper) {
+            (ChangeKind::Created, ..) => format!("create `{path}`{size}"),
+            (ChangeKind::Modified, ..) => format!("change `{path}`{size}"),
+            (ChangeKind::Renamed { from }, ..) => format!("create `{path}`{size} with what was in `{from}`"),
+            (ChangeKind::Link, ..) => format!("make `{path}` a link"),
+            (ChangeKind::Mode, Some(was), Some(UpperState::File { mode, .. } | UpperState::Directory { mode })) => {
+                format!("change the mode of `{path}` from {:o} to {mode:o}", was.stat.mode & 0o777)
+            }
+            (ChangeKind::Mode, ..) => format!("change the mode of `{path}`"),
+            (ChangeKind::Deleted, Some(was), _) => match &was.tree {
+                Some(tree) => {
+                    format!("delete the directory `{path}` with {} entries ({} bytes)", tree.entries, tree.bytes)
+                }
+                None => format!("delete `{path}` ({} bytes)", was.stat.size),
+            },
+            (ChangeKind::Deleted, ..) => format!("delete `{path}`"),
+        }
+    }
+}
+
+fn summary(items: &[&OverlayChange]) -> String {
+    let count = |wanted: fn(&OverlayChange) -> bool| items.iter().filter(|item| wanted(item)).count();
+    let (created, deleted) = (count(|item| item.lower.is_none()), count(|item| item.upper.is_none()));
+    let others = items.len() - created - deleted;
+    format!("commit what a program changed: {created} new, {others} changed, {deleted} deleted")
+}
+
+/// Everything that would happen, and everything that it would happen to.
+fn fingerprint(items: &[&OverlayChange]) -> Digest {
+    let mut hasher = Sha256Hasher::default();
+    for item in items {
+        let was = item.lower.as_ref().map(|was| (was.stat, was.tree.as_ref().map(|tree| tree.digest)));
+        let now = item.upper.as_ref().map(|now| match now {
+            UpperState::File { digest, mode, .. } => format!("file {} {mode:o}", digest.to_hex()),
+            UpperState::Link { target } => format!("link {target:?}"),
+            UpperState::Directory { mode } => format!("directory {mode:o}"),
+        });
+        hasher.update(format!("{:?}\0{was:?}\0{now:?}\0", item.path).as_bytes());
+    }
+    hasher.finish()
+}

@@ -1,0 +1,586 @@
+//! What is kept of a program's changes becomes what the workspace has: all of it, or nothing.
+//!
+//! Everything new is made in the keep first and put on disk. Then a note has every step, the journal has every effect, and
+//! the steps are made, each by one rename. The first that cannot be made ends it, and those before it go back; whoever comes
+//! after a process that died does the same by the note. It is one change, and is undone like any other.
+//!
+//! Not here: what changed (`compare.rs`).
+
+use std::collections::{BTreeSet, HashSet};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+
+use ringfence_kernel::{Assurance, CallContext, ErrorKind, IoMode, Ticket, ToolError};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::compare::{OverlayChange, UpperState, display_path, resource_at};
+use super::stage::{MAX_SYNCED_EACH, OverlayStager, StagedEntry, sync_directories};
+use super::step::{apply, roll_back};
+use super::{ChangeSet, step};
+use crate::content::{hash_up_to, read_up_to};
+use crate::errno::{errno_error, sync_error};
+use crate::journal::{
+    FileState, FileStateDepth, ImageStore, JournalEffect, cost, delete_images, image_name, not_kept_error,
+    open_no_follow, split,
+};
+use crate::lock::TreeLockMode;
+use crate::mount::{Durability, Mount, MountAccess, stat};
+use crate::name::{escape, fold_name};
+use crate::record::{DISCARDED, FileIdentity, TxnEntry, TxnRecord, TxnStep, has_unresolved_batch};
+use crate::recover::{open_parent, recover_notes, recover_tree};
+use crate::replace::CurrentFile;
+use crate::sensitive_files::FileRef;
+use crate::stat::{FileKind, FileStat};
+use crate::syscall::fstat;
+use crate::tools::manifest::{EntryClass, scan_tree};
+use crate::write_target::{check_directory_writable, reopen_for_listing};
+
+/// Makes everything that is to be kept of what a program left, or nothing.
+pub(super) fn commit(mut left: ChangeSet, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+    let mount = &*Arc::clone(&left.mount);
+    left.drop_refused();
+    if left.items.is_empty() {
+        return Ok(());
+    }
+    if mount.rights == MountAccess::ReadOnly {
+        return Err(ToolError::new(ErrorKind::ReadOnly, "the workspace is read-only; nothing was changed"));
+    }
+    let Some(journal) = &mount.journal else {
+        let message = "without a journal, what a program changed cannot be committed; nothing was changed";
+        return Err(ToolError::new(ErrorKind::Unavailable, message));
+    };
+    if ticket.change_id().is_empty() {
+        return Err(ToolError::new(ErrorKind::Internal, "a call that changes nothing cannot commit changes"));
+    }
+    mount.check_in_place(IoMode::Blocking)?;
+    // Nobody else of ours changes anything meanwhile.
+    let tree = mount.locks.lock_tree(TreeLockMode::Exclusive, ticket.context())?;
+    recover_tree(mount, &tree);
+    recover_notes(mount);
+    if has_unresolved_batch(mount) {
+        let message = "an earlier change was interrupted and could not be taken back yet; nothing was changed";
+        return Err(ToolError::new(ErrorKind::Conflict, message).hint("see what keeps its files from being changed"));
+    }
+    withhold_stale(&mut left, ticket)?;
+    if left.items.is_empty() {
+        tree.clear_intent();
+        return Ok(());
+    }
+    let left = &left;
+    check_guards(left, ticket)?;
+    let keep = mount.create_image_store(journal)?;
+    // There is nothing to be taken back yet. What has the change in its name goes with the note.
+    let note = TxnRecord::write(&mount.locks, ticket.change_id(), &[])?;
+    tree.log_intent(note.id())?;
+    let done = execute(left, &keep, &note, ticket);
+    drop(note);
+    tree.clear_intent();
+    done
+}
+
+/// A step with what has to be known to make it.
+struct CommitStep {
+    entry: TxnEntry,
+    shown: String,
+    /// A directory that goes, with everything that is in it.
+    tree: Option<FileState>,
+}
+
+/// Every step, in order, and what the journal has to know.
+#[derive(Default)]
+struct CommitPlan {
+    steps: Vec<CommitStep>,
+    effects: Vec<JournalEffect>,
+}
+
+/// A new directory that gets its mode when it is in its place.
+struct DeferredMode {
+    path: Vec<u8>,
+    inode: u64,
+    modes: [u32; 2],
+}
+
+fn execute(left: &ChangeSet, keep: &ImageStore, note: &TxnRecord<'_>, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+    let (mount, cx) = (&*left.mount, ticket.context());
+    let mut images = Vec::new();
+    let entered = prepare(left, keep, ticket, &mut images).and_then(|plan| {
+        let entries: Vec<TxnEntry> = plan.steps.iter().map(|step| step.entry.clone()).collect();
+        note.complete(&entries, mount.durability)?;
+        let entered = mount.begin_change(ticket, Vec::new(), plan.effects)?;
+        ticket.commit()?;
+        Ok((entered, plan.steps, entries))
+    });
+    let (entered, steps, entries) = match entered {
+        Ok(entered) => entered,
+        Err(error) => {
+            // Nothing took its place yet: whatever has one of these names was made here.
+            delete_images(mount, &images);
+            return Err(error);
+        }
+    };
+    let mut parents = ParentCache::new(mount);
+    let made = steps.iter().try_for_each(|planned| perform(mount, keep, &mut parents, planned, cx));
+    let done = made.and_then(|()| {
+        let synced = sync(mount, keep, &entries);
+        note.mark_done().map(|()| synced)
+    });
+    let synced = match done {
+        Ok(synced) => synced.and_then(|()| note.sync(mount.durability)),
+        Err(refused) => {
+            let back = |entry: &TxnEntry| {
+                open_parent(mount, &entry.parent).is_none_or(|parent| roll_back(mount, parent.as_fd(), entry).is_ok())
+            };
+            let all = entries.iter().rev().map(back).collect::<Vec<_>>().into_iter().all(|one| one);
+            note.delete_if(all);
+            return Err(if all { refused } else { rollback_incomplete(refused) });
+        }
+    };
+    entries.iter().for_each(|entry| step::finalize(mount, entry));
+    entered.commit();
+    record_sensitivity(left, &mut parents);
+    let first = steps.first().map_or("", |planned| &planned.shown);
+    synced.map_err(|errno| sync_error(errno, first))
+}
+
+/// Makes everything new in the keep, and says which steps there are.
+fn prepare(
+    left: &ChangeSet,
+    keep: &ImageStore,
+    ticket: &Ticket<'_>,
+    images: &mut Vec<String>,
+) -> Result<CommitPlan, ToolError> {
+    let (mount, cx) = (&*left.mount, ticket.context());
+    let bytes = left.items.iter().map(OverlayChange::displaced_bytes).fold(0u64, u64::saturating_add);
+    let kept = mount.fits_quota(bytes, &[], cx)?;
+    if !kept && !ticket.may_lose() {
+        return Err(not_kept_error());
+    }
+    let stage = OverlayStager::new(mount, keep, (&left.upper, left.items.len()), cx)?;
+    let mut planner = CommitPlanner {
+        mount,
+        images_dir: keep,
+        stage,
+        ticket,
+        keeps_displaced: kept,
+        images,
+        writable_directories: HashSet::new(),
+        parents: ParentCache::new(mount),
+        plan: CommitPlan::default(),
+    };
+    let tops: Vec<(&OverlayChange, &[OverlayChange])> = top_level_changes(&left.items).collect();
+    let opens = |mode: u32| mode & 0o300 == 0o300;
+    // What is to be written to is opened first, and closed last.
+    for (item, _) in &tops {
+        if let Some(mode) = item.directory_mode().filter(|mode| opens(*mode)) {
+            planner.plan_chmod(item, mode)?;
+            planner.writable_directories.insert(item.path.clone());
+        }
+    }
+    for (item, _) in tops.iter().filter(|(item, _)| item.upper.is_none() || item.changes_kind()) {
+        planner.plan_removal(item)?;
+    }
+    let mut later = Vec::new();
+    for (item, inside) in tops.iter().filter(|(item, _)| item.upper.is_some() && item.directory_mode().is_none()) {
+        later.extend(planner.plan_publish(item, inside)?);
+    }
+    for (item, _) in &tops {
+        if let Some(mode) = item.directory_mode().filter(|mode| !opens(*mode)) {
+            planner.plan_chmod(item, mode)?;
+        }
+    }
+    for DeferredMode { path, inode, modes } in later {
+        planner.push_mode(&path, inode, modes);
+    }
+    planner.stage.sync()?;
+    Ok(planner.plan)
+}
+
+/// Items that have a step of their own, each with those that come with it.
+fn top_level_changes(items: &[OverlayChange]) -> impl Iterator<Item = (&OverlayChange, &[OverlayChange])> {
+    items.iter().enumerate().filter(|(_, item)| !item.in_new_directory).map(|(index, item)| {
+        let rest = &items[index + 1..];
+        let inside = rest.iter().take_while(|next| next.in_new_directory).count();
+        (item, &rest[..inside])
+    })
+}
+
+struct CommitPlanner<'a> {
+    mount: &'a Mount,
+    images_dir: &'a ImageStore,
+    stage: OverlayStager<'a>,
+    ticket: &'a Ticket<'a>,
+    /// Whether what is displaced is kept.
+    keeps_displaced: bool,
+    images: &'a mut Vec<String>,
+    /// Directories that can be written to when their turn comes.
+    writable_directories: HashSet<Vec<u8>>,
+    parents: ParentCache<'a>,
+    plan: CommitPlan,
+}
+
+impl CommitPlanner<'_> {
+    /// A new name in the keep.
+    fn image(&mut self) -> String {
+        let image = image_name(self.ticket.change_id(), self.images.len());
+        self.images.push(image.clone());
+        image
+    }
+
+    fn check_writable(&mut self, path: &[u8], shown: &str) -> Result<(), ToolError> {
+        if self.writable_directories.contains(split(path).0) {
+            return Ok(());
+        }
+        check_directory_writable(self.parents.open(path)?, shown)
+    }
+
+    fn push(&mut self, path: &[u8], step: TxnStep, image: &str, lost: bool, tree: Option<FileState>) {
+        let (parent, name) = split(path);
+        let directory = self.parents.open(path).ok().and_then(|parent| fstat(parent).ok());
+        let entry = TxnEntry {
+            step,
+            parent: parent.to_vec(),
+            directories: [directory.map(|stat| FileStat::from_stat(&stat).id.inode), None],
+            name: name.to_vec(),
+            temporary: image.as_bytes().to_vec(),
+            other: if lost { DISCARDED.to_vec() } else { Vec::new() },
+        };
+        self.plan.steps.push(CommitStep { entry, shown: display_path(self.mount, path), tree });
+    }
+
+    fn plan_chmod(&mut self, item: &OverlayChange, mode: u32) -> Result<(), ToolError> {
+        let name = display_path(self.mount, &item.path);
+        let was = item.lower.as_ref().ok_or_else(|| concurrent_change_error(&name))?.stat;
+        // What a program cannot see it does not change.
+        self.push_mode(&item.path, was.id.inode, [was.mode, was.mode & 0o7000 | mode]);
+        Ok(())
+    }
+
+    fn push_mode(&mut self, path: &[u8], inode: u64, [from, to]: [u32; 2]) {
+        self.push(path, TxnStep::Chmod { inode, from, to }, "", false, None);
+        self.plan.effects.push(JournalEffect::Mode { path: escape(path), inode, before: from, after: to });
+    }
+
+    fn plan_removal(&mut self, item: &OverlayChange) -> Result<(), ToolError> {
+        let name = display_path(self.mount, &item.path);
+        let cx = self.ticket.context();
+        let was = item.lower.as_ref().ok_or_else(|| concurrent_change_error(&name))?.stat;
+        self.check_writable(&item.path, &name)?;
+        let parent = self.parents.open(&item.path)?;
+        let state = FileState::read_at(self.mount, parent, split(&item.path).1, FileStateDepth::Recursive, cx)?;
+        let state = state.filter(|state| state.inode == was.id.inode).ok_or_else(|| concurrent_change_error(&name))?;
+        let image = self.image();
+        let tree = (was.kind == FileKind::Directory).then(|| state.clone());
+        self.push(
+            &item.path,
+            TxnStep::Displace { old: FileIdentity::from_stat(&was) },
+            &image,
+            !self.keeps_displaced,
+            tree,
+        );
+        let path = escape(&item.path);
+        self.plan.effects.push(match self.keeps_displaced {
+            true => JournalEffect::Removed { path, before: state, image, copied: false },
+            false => JournalEffect::Lost { path },
+        });
+        Ok(())
+    }
+
+    /// Makes something new and says how it takes its place. Comes back with the mode that a directory gets later.
+    fn plan_publish(
+        &mut self,
+        item: &OverlayChange,
+        inside: &[OverlayChange],
+    ) -> Result<Option<DeferredMode>, ToolError> {
+        let name = display_path(self.mount, &item.path);
+        self.check_writable(&item.path, &name)?;
+        let was = item.lower.as_ref().filter(|_| !item.changes_kind()).map(|was| was.stat);
+        let old = was.map(|was| self.open_current(item, &was)).transpose()?.flatten();
+        let image = self.image();
+        let above = fstat(self.parents.open(&item.path)?).map_err(|errno| errno_error(errno, &name))?;
+        let staged = self
+            .stage
+            .make(&image, (item, inside), &FileStat::from_stat(&above), old.as_ref())?
+            .ok_or_else(|| concurrent_change_error(&name))?;
+        let new = FileIdentity::from_stat(&staged.stat);
+        let path = escape(&item.path);
+        let Some(was) = was else {
+            self.push(&item.path, TxnStep::Publish { new }, &image, false, None);
+            let StagedEntry { stat: stamp, state, final_mode: later } = staged;
+            self.plan.effects.push(JournalEffect::Created { path, after: state, image: Some(image) });
+            let closing =
+                |mode| DeferredMode { path: item.path.clone(), inode: stamp.id.inode, modes: [stamp.mode, mode] };
+            return Ok(later.map(closing));
+        };
+        let (effect, lost) = self.displacement_effect(item, &was, old.as_ref(), &image, staged.state)?;
+        self.push(&item.path, TxnStep::Exchange { old: FileIdentity::from_stat(&was), new }, &image, lost, None);
+        self.plan.effects.push(effect);
+        Ok(None)
+    }
+
+    /// The effect of taking the place of a file or link, and whether that goes for good.
+    fn displacement_effect(
+        &mut self,
+        item: &OverlayChange,
+        was: &FileStat,
+        old: Option<&CurrentFile>,
+        image: &str,
+        after: FileState,
+    ) -> Result<(JournalEffect, bool), ToolError> {
+        let (path, name) = (escape(&item.path), display_path(self.mount, &item.path));
+        let cx = self.ticket.context();
+        if !self.keeps_displaced {
+            return Ok((JournalEffect::Lost { path }, true));
+        }
+        if let Some(old) = old.filter(|_| was.links > 1) {
+            // Whoever writes to it by another name would change what is kept.
+            let copy = self.image();
+            let before = self.images_dir.copy(self.mount, old, was.size, &copy, cx)?;
+            return Ok((JournalEffect::Replaced { path, before, after, image: copy, copied: true }, true));
+        }
+        let before = FileState::read_at(
+            self.mount,
+            self.parents.open(&item.path)?,
+            split(&item.path).1,
+            FileStateDepth::Recursive,
+            cx,
+        )?;
+        let before =
+            before.filter(|state| state.inode == was.id.inode).ok_or_else(|| concurrent_change_error(&name))?;
+        Ok((JournalEffect::Replaced { path, before, after, image: image.to_owned(), copied: false }, false))
+    }
+
+    /// The file that is to be replaced. Nothing for a link, and for what may not be read.
+    fn open_current(&mut self, item: &OverlayChange, was: &FileStat) -> Result<Option<CurrentFile>, ToolError> {
+        let name = display_path(self.mount, &item.path);
+        if was.kind != FileKind::File {
+            return Ok(None);
+        }
+        // Whether it may be written is not asked: the program gave its name to another one, and had the right to.
+        let fd = match self.mount.open_at(self.parents.open(&item.path)?, split(&item.path).1, OFlags::RDONLY) {
+            Err(Errno::ACCESS) => return Ok(None),
+            opened => opened.map_err(|errno| errno_error(errno, &name))?,
+        };
+        let stamp = FileStat::from_stat(&fstat(&fd).map_err(|errno| errno_error(errno, &name))?);
+        if stamp == *was { Ok(Some(CurrentFile { fd, stat: stamp })) } else { Err(concurrent_change_error(&name)) }
+    }
+}
+
+impl OverlayChange {
+    /// How much would have to be kept, as the quota counts it.
+    pub(super) fn displaced_bytes(&self) -> u64 {
+        match (&self.lower, self.directory_mode()) {
+            (Some(was), None) => {
+                was.tree.as_ref().map_or_else(|| cost(was.stat.size, 0), |tree| cost(tree.bytes, tree.entries))
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// Directories of the workspace, the last one held.
+struct ParentCache<'a> {
+    mount: &'a Mount,
+    last: Option<(Vec<u8>, OwnedFd)>,
+}
+
+impl<'a> ParentCache<'a> {
+    fn new(mount: &'a Mount) -> Self {
+        Self { mount, last: None }
+    }
+
+    /// The directory of a path, reached through no link.
+    fn open(&mut self, path: &[u8]) -> Result<std::os::fd::BorrowedFd<'_>, ToolError> {
+        let (above, _) = split(path);
+        let gone = || concurrent_change_error(&display_path(self.mount, path));
+        if self.last.as_ref().is_none_or(|(last, _)| last != above) {
+            self.last = Some((above.to_vec(), open_no_follow(self.mount, above).ok_or_else(gone)?));
+        }
+        self.last.as_ref().map(|(_, fd)| fd.as_fd()).ok_or_else(gone)
+    }
+}
+
+fn perform(
+    mount: &Mount,
+    keep: &ImageStore,
+    parents: &mut ParentCache<'_>,
+    planned: &CommitStep,
+    cx: &CallContext<'_>,
+) -> Result<(), ToolError> {
+    let CommitStep { entry, shown, tree } = planned;
+    let path = [entry.parent.as_slice(), b"/", &entry.name].concat();
+    let parent = parents.open(if entry.parent.is_empty() { &entry.name } else { &path })?;
+    apply(keep, parent, entry).map_err(|errno| match errno {
+        Errno::BUSY => concurrent_change_error(shown),
+        Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP => {
+            let message = "this file system cannot exchange two files, so changes of programs cannot be committed";
+            ToolError::new(ErrorKind::Unavailable, message)
+        }
+        other => errno_error(other, shown),
+    })?;
+    // Nobody comes to it any more: now it shows whether it went as it was seen.
+    if let Some(tree) = tree {
+        let now = FileState::read_at(mount, keep.fd(), &entry.temporary, FileStateDepth::Recursive, cx)?;
+        if !now.is_some_and(|now| tree.matches(&now)) {
+            return Err(concurrent_change_error(shown));
+        }
+    }
+    Ok(())
+}
+
+fn sync(mount: &Mount, keep: &ImageStore, entries: &[TxnEntry]) -> Result<(), Errno> {
+    if mount.durability != Durability::Full {
+        return Ok(());
+    }
+    let parents: BTreeSet<&[u8]> = entries.iter().map(|entry| entry.parent.as_slice()).collect();
+    let few = parents.iter().take(MAX_SYNCED_EACH + 1).filter_map(|parent| open_parent(mount, parent));
+    let few = few.map(|parent| reopen_for_listing(parent.as_fd())).collect::<Result<Vec<_>, _>>()?;
+    sync_directories(keep, &few)
+}
+
+/// New contents are another file: it is as sensitive as the one before.
+fn record_sensitivity(left: &ChangeSet, parents: &mut ParentCache<'_>) {
+    let named = |item: &&OverlayChange| !item.is_data && matches!(item.upper, Some(UpperState::File { .. }));
+    for item in left.items.iter().filter(named) {
+        let was = item.lower.as_ref().map(|was| was.sensitivity).unwrap_or_default();
+        let known = resource_at(&left.mount, &item.path).effective_sensitivity().union(was);
+        if !known.is_any() {
+            continue;
+        }
+        let (_, name) = split(&item.path);
+        if let Ok(parent) = parents.open(&item.path)
+            && let Ok(Some(stamp)) = stat(parent, name)
+        {
+            left.mount.classify(known, FileRef { fd: parent, name }, &stamp);
+        }
+    }
+}
+
+/// Every path must be as it was when the program started, and when it was looked at. A group with another one is withheld.
+fn withhold_stale(left: &mut ChangeSet, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+    let mount = Arc::clone(&left.mount);
+    let mut parents = ParentCache::new(&mount);
+    let mut stale: Vec<(usize, ToolError)> = Vec::new();
+    for (item, _) in top_level_changes(&left.items) {
+        ticket.context().check()?;
+        if !is_unchanged(left, item, &mut parents, ticket.context())? {
+            stale.push((item.group, lower_changed_error(&display_path(&mount, &item.path))));
+        }
+    }
+    if stale.is_empty() {
+        return Ok(());
+    }
+    for (group, error) in left.refuse_groups(stale) {
+        ticket.withhold(group, error);
+    }
+    left.drop_refused();
+    Ok(())
+}
+
+/// The error for a path that another process changed since the program started.
+pub(super) fn lower_changed_error(shown: &str) -> ToolError {
+    let message = format!("`{shown}` changed in the workspace since the program started");
+    ToolError::new(ErrorKind::Conflict, message).hint("run it again")
+}
+
+fn is_unchanged(
+    left: &ChangeSet,
+    item: &OverlayChange,
+    parents: &mut ParentCache<'_>,
+    cx: &CallContext<'_>,
+) -> Result<bool, ToolError> {
+    let mount = &*left.mount;
+    let (_, name) = split(&item.path);
+    let name_shown = display_path(mount, &item.path);
+    let Ok(parent) = parents.open(&item.path) else { return Ok(false) };
+    let now = stat(parent, name).map_err(|errno| errno_error(errno, &name_shown))?;
+    let (was, now) = match (&item.lower, now) {
+        (None, None) => return Ok(true),
+        (Some(was), Some(now)) => (was, now),
+        _ => return Ok(false),
+    };
+    if item.directory_mode().is_some() {
+        return Ok(was.stat.id == now.id && was.stat.mode == now.mode);
+    }
+    if was.stat != now {
+        return Ok(false);
+    }
+    if let Some(tree) = &was.tree {
+        let start = mount.resolver.open_child(parent, name).map_err(|errno| errno_error(errno, &name_shown))?;
+        return Ok(scan_tree(mount, start, &name_shown, |_| EntryClass::default(), cx)?.digest == tree.digest);
+    }
+    let Some(seen) = left.previewed.get(&item.path) else { return Ok(true) };
+    let fd = mount.open_at(parent, name, OFlags::RDONLY).map_err(|errno| errno_error(errno, &name_shown))?;
+    Ok(hash_up_to(fd.as_fd(), now.size, &name_shown, cx)? == *seen)
+}
+
+/// The rules about the contents of single files hold, whoever changes them.
+fn check_guards(left: &ChangeSet, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+    let mount = &*left.mount;
+    for guard in &mount.guards {
+        for item in &left.items {
+            let inside = |path: &[u8], above: &[u8]| {
+                path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+            };
+            let alike = |path: &[u8]| fold_name(path).unwrap_or_default();
+            let name = display_path(mount, &item.path);
+            let refuse = |how: &str| {
+                let message =
+                    format!("`{name}` {how} `{}`, which is guarded; nothing was changed", escape(&guard.path));
+                Err(ToolError::new(ErrorKind::PermissionDenied, message))
+            };
+            if item.path == guard.path {
+                judge(left, item, ticket)?;
+            } else if inside(alike(&item.path).as_bytes(), alike(&guard.path).as_bytes()) {
+                return refuse("is too much like, or lies below,");
+            } else if inside(&guard.path, &item.path) && item.lower.is_some() && item.directory_mode().is_none() {
+                return refuse("is the place of");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn judge(left: &ChangeSet, item: &OverlayChange, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+    let (mount, cx) = (&*left.mount, ticket.context());
+    let name = display_path(mount, &item.path);
+    let most = cx.limits.appended_file_bytes;
+    let read = |fd: OwnedFd, stamp: &FileStat| {
+        if stamp.kind != FileKind::File || stamp.size > most {
+            let message = format!("`{name}` is guarded, and only a file of up to {most} bytes can be judged");
+            return Err(ToolError::new(ErrorKind::PermissionDenied, message));
+        }
+        read_up_to(&fd, stamp.size, cx).map_err(|errno| errno_error(errno, &name))
+    };
+    let before = match &item.lower {
+        Some(was) => {
+            let mut parents = ParentCache::new(mount);
+            let parent = parents.open(&item.path)?;
+            let fd = mount.open_at(parent, split(&item.path).1, OFlags::RDONLY);
+            Some(read(fd.map_err(|errno| errno_error(errno, &name))?, &was.stat)?)
+        }
+        None => None,
+    };
+    let after = match &item.upper {
+        Some(UpperState::File { seen, .. }) => Some(read(left.open(item, seen)?, seen)?),
+        Some(_) => {
+            let message = format!("`{name}` is guarded, and only a file can be there; nothing was changed");
+            return Err(ToolError::new(ErrorKind::PermissionDenied, message));
+        }
+        None => None,
+    };
+    let by_person = ticket.approval().is_some_and(|approval| approval.assurance == Assurance::Person);
+    mount.judge(&item.path, before.as_deref(), after.as_deref(), by_person)
+}
+
+fn concurrent_change_error(shown: &str) -> ToolError {
+    let message = format!("`{shown}` was changed by another program at the same moment; nothing was changed");
+    ToolError::new(ErrorKind::Conflict, message)
+}
+
+/// The error where not every step could be taken back.
+fn rollback_incomplete(refused: ToolError) -> ToolError {
+    refused
+        .hint("some of the files are changed and could not be changed back; the next start tries again")
+        .detail("committed", "unknown")
+}

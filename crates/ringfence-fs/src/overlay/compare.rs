@@ -1,0 +1,567 @@
+//! What a layer means for the workspace: every path that is to be another than it is.
+//!
+//! Contents are compared, never times. A directory that was removed and made again hides what was in it; everything that it
+//! hides is a delete here. What cannot be committed at all, such as a pipe, is left out and named.
+//!
+//! Not here: reading the layer (`upper.rs`), and what is done about it (`commit.rs`).
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
+
+use ringfence_kernel::{CallContext, ErrorKind, PolicyAction, PolicyResource, Sensitivity, ToolError};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::upper::{UpperEntry, UpperEntryKind, UpperLayer, UpperListing, open_file};
+use crate::content::hash_up_to;
+use crate::digest::Digest;
+use crate::errno::errno_error;
+use crate::guest::LONGEST_PATH;
+use crate::journal::{open_no_follow, split};
+use crate::mount::{Mount, stat};
+use crate::name::{escape, is_reserved, may_create};
+use crate::sensitive_files::FileRef;
+use crate::stat::{FileKind, FileStat};
+use crate::syscall::{fstat, readlinkat};
+use crate::tools::manifest::{EntryClass, TreeAccess, TreeManifest, scan_tree};
+use crate::walk::{TempVisibility, read_directory};
+use crate::write_target::reopen_for_listing as listing_of;
+
+/// As the kernel counts them.
+const MOST_LINKS: usize = 40;
+
+/// One path that is to be another than it is.
+#[derive(Debug)]
+pub(super) struct OverlayChange {
+    /// Below the root.
+    pub(super) path: Vec<u8>,
+    /// What stands there in the workspace.
+    pub(super) lower: Option<LowerState>,
+    /// What shall stand there.
+    pub(super) upper: Option<UpperState>,
+    /// It comes with a new directory that it is in.
+    pub(super) in_new_directory: bool,
+    /// What it stands or falls with.
+    pub(super) group: usize,
+    /// Data of a git repository that was there before, which leads to nothing protected.
+    pub(super) is_data: bool,
+}
+
+/// A path that cannot be committed, whatever the policy says, with everything below it.
+#[derive(Debug)]
+pub(super) struct RejectedPath {
+    pub(super) path: Vec<u8>,
+    pub(super) error: ToolError,
+}
+
+#[derive(Debug)]
+pub(super) struct LowerState {
+    pub(super) stat: FileStat,
+    /// What is known of it, by its names and by what it is.
+    pub(super) sensitivity: Sensitivity,
+    /// What is in a directory that goes.
+    pub(super) tree: Option<TreeManifest>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum UpperState {
+    File {
+        /// In the layer.
+        seen: FileStat,
+        digest: Digest,
+        mode: u32,
+        /// The same contents are there already.
+        only_mode: bool,
+    },
+    Link {
+        target: Vec<u8>,
+    },
+    Directory {
+        mode: u32,
+    },
+}
+
+/// What was found.
+#[derive(Debug)]
+pub(super) struct OverlayComparison {
+    pub(super) items: Vec<OverlayChange>,
+    /// Paths that another process changed since the program started. What is below a directory among them is stale too.
+    pub(super) stale: BTreeSet<Vec<u8>>,
+    pub(super) rejected: Vec<RejectedPath>,
+}
+
+impl OverlayChange {
+    pub(super) fn new(path: Vec<u8>, lower: Option<LowerState>, upper: Option<UpperState>) -> Self {
+        Self { path, lower, upper, in_new_directory: false, group: 0, is_data: false }
+    }
+
+    /// A directory that was not there, or takes the place of something else.
+    pub(super) fn is_new_directory(&self) -> bool {
+        matches!(self.upper, Some(UpperState::Directory { .. })) && self.directory_mode().is_none()
+    }
+
+    /// A directory takes the place of something else, or the other way round: that cannot be done in one step.
+    pub(super) fn changes_kind(&self) -> bool {
+        let was = self.lower.as_ref().map(|was| was.stat.kind == FileKind::Directory);
+        let now = self.upper.as_ref().map(|now| matches!(now, UpperState::Directory { .. }));
+        matches!((was, now), (Some(was), Some(now)) if was != now)
+    }
+
+    /// Only the permissions of a directory are others.
+    pub(super) fn directory_mode(&self) -> Option<u32> {
+        match (&self.lower, &self.upper) {
+            (Some(_), Some(UpperState::Directory { mode })) if !self.changes_kind() => Some(*mode),
+            _ => None,
+        }
+    }
+}
+
+/// Compares a layer with the workspace. `started` is in nanoseconds since 1970.
+pub(super) fn compare(
+    mount: &Mount,
+    upper: &UpperLayer,
+    started: i128,
+    cx: &CallContext<'_>,
+) -> Result<OverlayComparison, ToolError> {
+    let mut comparer = OverlayComparer {
+        mount,
+        upper,
+        started,
+        cx,
+        entries_left: cx.limits.walk_entries,
+        bytes_left: cx.limits.copy_bytes,
+        directories: vec![OverlayDirectory { path: Vec::new(), below: LowerVisibility::Visible, unmatched: false }],
+        found: OverlayComparison { items: Vec::new(), stale: BTreeSet::new(), rejected: Vec::new() },
+    };
+    while let Some(directory) = comparer.directories.pop() {
+        let compared = comparer.compare_directory(&directory);
+        comparer.reject_path(compared, &directory.path)?;
+    }
+    let mut found = comparer.found;
+    // What is in a directory comes right behind it.
+    found.items.sort_by(|a, b| a.path.split(|byte| *byte == b'/').cmp(b.path.split(|byte| *byte == b'/')));
+    Ok(found)
+}
+
+/// How replies spell a path below the root.
+pub(super) fn display_path(mount: &Mount, path: &[u8]) -> String {
+    let path = escape(path);
+    if mount.shows_alias { format!("@{}/{path}", mount.alias) } else { path }
+}
+
+/// A path below the root, as the policy has to know it.
+pub(super) fn resource_at(mount: &Mount, path: &[u8]) -> PolicyResource {
+    let given = escape(path);
+    let sensitivity = mount.sensitive_files.linked().sensitivity(path);
+    PolicyResource {
+        mount: Arc::clone(&mount.alias),
+        display_path: display_path(mount, path),
+        requested_path: given,
+        sensitivity,
+        ..PolicyResource::default()
+    }
+}
+
+struct OverlayComparer<'a> {
+    mount: &'a Mount,
+    upper: &'a UpperLayer,
+    started: i128,
+    cx: &'a CallContext<'a>,
+    /// How much may still be looked at.
+    entries_left: u64,
+    bytes_left: u64,
+    /// Still to be compared.
+    directories: Vec<OverlayDirectory>,
+    found: OverlayComparison,
+}
+
+struct OverlayDirectory {
+    path: Vec<u8>,
+    below: LowerVisibility,
+    /// The workspace has nothing of this name in a directory that it has.
+    unmatched: bool,
+}
+
+/// What the workspace has where the layer has a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LowerVisibility {
+    /// A directory whose entries are seen through the layer.
+    Visible,
+    /// A directory whose entries are hidden.
+    Hidden,
+    /// No directory.
+    Absent,
+}
+
+impl OverlayComparer<'_> {
+    fn compare_directory(&mut self, directory: &OverlayDirectory) -> Result<(), ToolError> {
+        let OverlayDirectory { path, below, unmatched } = directory;
+        let name = display_path(self.mount, path);
+        let listing = self.upper.list(path, self.entries_left, &name, self.cx)?;
+        self.entries_left = self.entries_left.saturating_sub(listing.entries.len() as u64);
+        let below = if *below == LowerVisibility::Visible && listing.opaque { LowerVisibility::Hidden } else { *below };
+        if below == LowerVisibility::Absent {
+            if listing.copied_up && *unmatched {
+                // It was made for a directory that is no longer there.
+                self.found.stale.insert(path.clone());
+            }
+            return listing.entries.iter().try_for_each(|entry| self.compare_one(directory, &listing, None, entry));
+        }
+        let lower = open_no_follow(self.mount, path).ok_or_else(|| lower_gone_error(&name))?;
+        self.check_directory(
+            path,
+            &FileStat::from_stat(&fstat(&lower).map_err(|errno| errno_error(errno, &name))?),
+            below,
+        );
+        let inside = OverlayDirectory { path: path.clone(), below, unmatched: *unmatched };
+        for entry in &listing.entries {
+            self.compare_one(&inside, &listing, Some(lower.as_fd()), entry)?;
+        }
+        if below == LowerVisibility::Hidden {
+            self.remove_hidden(path, lower.as_fd(), &listing)?;
+        }
+        Ok(())
+    }
+
+    /// Somebody may have moved the directory, changed its mode, or changed what is hidden in it.
+    fn check_directory(&mut self, path: &[u8], stamp: &FileStat, below: LowerVisibility) {
+        let moved = stamp.changed >= self.started && stamp.modified < self.started;
+        let hidden = below == LowerVisibility::Hidden && stamp.changed >= self.started;
+        if !path.is_empty() && (moved || hidden) {
+            self.found.stale.insert(path.to_vec());
+        }
+    }
+
+    /// What was there before the directory was made anew is gone.
+    fn remove_hidden(&mut self, path: &[u8], lower: BorrowedFd<'_>, listing: &UpperListing) -> Result<(), ToolError> {
+        let name = display_path(self.mount, path);
+        let kept: HashSet<&[u8]> = listing.entries.iter().map(|entry| entry.name.as_slice()).collect();
+        // `cap-std` gives a descriptor that cannot be listed.
+        let listed = listing_of(lower).map_err(|errno| errno_error(errno, &name))?;
+        let there = read_directory(listed.as_fd(), TempVisibility::Hidden, self.entries_left, &name, self.cx)?;
+        self.entries_left = self.entries_left.saturating_sub(there.len() as u64);
+        for entry in there.iter().filter(|entry| !kept.contains(entry.name.as_slice())) {
+            let stamp = stat(lower, &entry.name).map_err(|errno| errno_error(errno, &name))?;
+            if let Some(stamp) = stamp {
+                let path = join_path(path, &entry.name);
+                let removed = self.remove(lower, &path, &stamp);
+                self.reject_path(removed, &path)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn compare_one(
+        &mut self,
+        directory: &OverlayDirectory,
+        listing: &UpperListing,
+        lower: Option<BorrowedFd<'_>>,
+        entry: &UpperEntry,
+    ) -> Result<(), ToolError> {
+        let compared = self.compare_entry(directory, listing, lower, entry);
+        self.reject_path(compared, &join_path(&directory.path, &entry.name))
+    }
+
+    /// An error about one path leaves out that path alone. One that ends the call, or is about all paths, fails the whole.
+    fn reject_path(&mut self, compared: Result<(), ToolError>, path: &[u8]) -> Result<(), ToolError> {
+        let is_about_all = |kind: ErrorKind| {
+            use ErrorKind::{Cancelled, Internal, Io, ReadLimit, Timeout, WriteLimit};
+            path.is_empty() || matches!(kind, Cancelled | Internal | Io | ReadLimit | Timeout | WriteLimit)
+        };
+        match compared {
+            Err(error) if !is_about_all(error.kind) => {
+                self.found.rejected.push(RejectedPath { path: path.to_vec(), error });
+                Ok(())
+            }
+            compared => compared,
+        }
+    }
+
+    fn compare_entry(
+        &mut self,
+        directory: &OverlayDirectory,
+        listing: &UpperListing,
+        lower: Option<BorrowedFd<'_>>,
+        entry: &UpperEntry,
+    ) -> Result<(), ToolError> {
+        self.cx.check()?;
+        let path = join_path(&directory.path, &entry.name);
+        let name = display_path(self.mount, &path);
+        if is_reserved(&entry.name) {
+            // Hidden or not, it is never a program's to remove.
+            return if entry.kind == UpperEntryKind::Whiteout {
+                Ok(())
+            } else {
+                Err(refusal_error(&name, "is the host's own"))
+            };
+        }
+        if path.len() > LONGEST_PATH {
+            let start: String = name.chars().take(200).collect();
+            let message = format!("`{start}…` is deeper than a path may be");
+            return Err(ToolError::new(ErrorKind::InvalidPath, message));
+        }
+        let fail = |errno| errno_error(errno, &name);
+        let was = lower.map(|lower| stat(lower, &entry.name)).transpose().map_err(fail)?.flatten();
+        if was.is_some_and(|was| was.id.device != self.mount.id.device) {
+            return Err(fail(Errno::XDEV));
+        }
+        if was.is_none() && entry.kind != UpperEntryKind::Whiteout {
+            may_create(&entry.name, self.mount.names)?;
+        }
+        match (entry.kind, lower.zip(was)) {
+            (UpperEntryKind::Whiteout, None) => Ok(()),
+            (UpperEntryKind::Whiteout, Some((lower, was))) => self.remove(lower, &path, &was),
+            (UpperEntryKind::Special, _) => Err(refusal_error(
+                &name,
+                &format!("is {}, and such things are not committed", entry.stat.kind.with_article()),
+            )),
+            (UpperEntryKind::Directory, was) => self.compare_subdirectory(directory, path, entry, was),
+            (UpperEntryKind::Link, was) => self.compare_link(directory, path, listing, entry, was),
+            (UpperEntryKind::File, was) => self.compare_file(directory, path, (listing, lower), entry, was),
+        }
+    }
+
+    fn compare_subdirectory(
+        &mut self,
+        directory: &OverlayDirectory,
+        path: Vec<u8>,
+        entry: &UpperEntry,
+        was: Option<(BorrowedFd<'_>, FileStat)>,
+    ) -> Result<(), ToolError> {
+        // Its owner keeps the right to look into it: what cannot be looked into can be neither searched nor undone.
+        let mode = entry.stat.mode & 0o777 | 0o500;
+        let now = UpperState::Directory { mode };
+        let merged = was.filter(|(_, was)| was.kind == FileKind::Directory);
+        let Some((_, stamp)) = merged else {
+            let unmatched = was.is_none() && directory.below != LowerVisibility::Absent;
+            self.add_change(directory, path.clone(), was, now)?;
+            self.directories.push(OverlayDirectory { path, below: LowerVisibility::Absent, unmatched });
+            return Ok(());
+        };
+        let below =
+            if directory.below == LowerVisibility::Hidden { LowerVisibility::Hidden } else { LowerVisibility::Visible };
+        self.directories.push(OverlayDirectory { path: path.clone(), below, unmatched: false });
+        if stamp.mode & 0o777 != mode {
+            let was = Some(LowerState { stat: stamp, sensitivity: Sensitivity::default(), tree: None });
+            self.found.items.push(OverlayChange::new(path, was, Some(now)));
+        }
+        Ok(())
+    }
+
+    fn compare_link(
+        &mut self,
+        directory: &OverlayDirectory,
+        path: Vec<u8>,
+        listing: &UpperListing,
+        entry: &UpperEntry,
+        was: Option<(BorrowedFd<'_>, FileStat)>,
+    ) -> Result<(), ToolError> {
+        let fail = |errno| errno_error(errno, &display_path(self.mount, &path));
+        let read = |parent: BorrowedFd<'_>| readlinkat(parent, entry.name.as_slice()).map_err(fail);
+        let target = read(listing.fd.as_fd())?.into_bytes();
+        if let Some((lower, FileStat { kind: FileKind::Link, .. })) = was
+            && read(lower)?.as_bytes() == target
+        {
+            return Ok(());
+        }
+        self.add_change(directory, path, was, UpperState::Link { target })
+    }
+
+    fn compare_file(
+        &mut self,
+        directory: &OverlayDirectory,
+        path: Vec<u8>,
+        (listing, lower): (&UpperListing, Option<BorrowedFd<'_>>),
+        entry: &UpperEntry,
+        was: Option<(BorrowedFd<'_>, FileStat)>,
+    ) -> Result<(), ToolError> {
+        let name = display_path(self.mount, &path);
+        let file = open_file(listing.fd.as_fd(), &entry.name, &entry.stat, &name)?;
+        let size = entry.stat.size;
+        self.bytes_left = self.bytes_left.checked_sub(size).ok_or_else(|| {
+            let message = format!(
+                "with `{name}` the files that were written have more than the {} bytes that are committed at once",
+                self.cx.limits.copy_bytes
+            );
+            ToolError::new(ErrorKind::WriteLimit, message).hint("nothing was changed; write less")
+        })?;
+        let digest = hash_up_to(file.fd.as_fd(), size, &name, self.cx)?;
+        let mode = entry.stat.mode & 0o777;
+        let old = was.filter(|(_, was)| was.kind == FileKind::File && was.size == size);
+        let same = old.is_some_and(|(lower, was)| self.has_contents(lower, &entry.name, &was, digest));
+        if same && was.is_some_and(|(_, was)| was.mode & 0o777 == mode) {
+            return Ok(());
+        }
+        if let (None, true, Some(lower)) = (was, file.copied_up, lower) {
+            // It was made for a file that has no name here now: the program renamed that, or somebody removed it.
+            let above = FileStat::from_stat(&fstat(lower).map_err(|errno| errno_error(errno, &name))?);
+            if above.modified >= self.started {
+                self.found.stale.insert(path.clone());
+            }
+        }
+        self.add_change(directory, path, was, UpperState::File { seen: entry.stat, digest, mode, only_mode: same })
+    }
+
+    /// Whether a file of the workspace has these contents. One that cannot be read has others.
+    fn has_contents(&self, lower: BorrowedFd<'_>, name: &[u8], was: &FileStat, digest: Digest) -> bool {
+        let Ok(fd) = self.mount.open_at(lower, name, OFlags::RDONLY) else { return false };
+        let is_it = fstat(&fd).is_ok_and(|stat| FileStat::from_stat(&stat) == *was);
+        is_it && hash_up_to(fd.as_fd(), was.size, "", self.cx).is_ok_and(|old| old == digest)
+    }
+
+    /// Something comes to be at a path, perhaps in the place of something else.
+    fn add_change(
+        &mut self,
+        directory: &OverlayDirectory,
+        path: Vec<u8>,
+        was: Option<(BorrowedFd<'_>, FileStat)>,
+        now: UpperState,
+    ) -> Result<(), ToolError> {
+        let was = was.map(|(lower, stamp)| self.inspect_lower(lower, &path, &stamp)).transpose()?;
+        let within = directory.below == LowerVisibility::Absent;
+        self.found.items.push(OverlayChange { in_new_directory: within, ..OverlayChange::new(path, was, Some(now)) });
+        Ok(())
+    }
+
+    fn remove(&mut self, lower: BorrowedFd<'_>, path: &[u8], stamp: &FileStat) -> Result<(), ToolError> {
+        let was = self.inspect_lower(lower, path, stamp)?;
+        self.found.items.push(OverlayChange::new(path.to_vec(), Some(was), None));
+        Ok(())
+    }
+
+    /// Something that is about to go: what is known of it, what is in it, and whether the program can have seen it so.
+    fn inspect_lower(&mut self, lower: BorrowedFd<'_>, path: &[u8], stamp: &FileStat) -> Result<LowerState, ToolError> {
+        let (_, name) = split(path);
+        let place = resource_at(self.mount, path);
+        let sensitivity = self.mount.classify(place.effective_sensitivity(), FileRef { fd: lower, name }, stamp);
+        let mut newest = stamp.changed;
+        let tree = match stamp.kind {
+            FileKind::Directory => {
+                let start = self
+                    .mount
+                    .resolver
+                    .open_child(lower, name)
+                    .map_err(|errno| errno_error(errno, &place.display_path))?;
+                let whole = [TreeAccess::new(PolicyAction::Delete, &place, self.cx)];
+                let classify = |path: &str| EntryClass::of(&whole, path, self.cx);
+                let tree = scan_tree(self.mount, start, &place.display_path, classify, self.cx)?;
+                if let Some(locked) = &tree.locked_directory {
+                    return Err(errno_error(
+                        Errno::ACCESS,
+                        format!("{}/{locked}", place.display_path).trim_end_matches('/'),
+                    ));
+                }
+                newest = newest.max(tree.newest);
+                Some(tree)
+            }
+            _ => None,
+        };
+        if newest >= self.started {
+            self.found.stale.insert(path.to_vec());
+        }
+        Ok(LowerState { stat: *stamp, sensitivity, tree })
+    }
+}
+
+/// A path in a directory, both below the root.
+pub(super) fn join_path(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    if directory.is_empty() { name.to_vec() } else { [directory, b"/", name].concat() }
+}
+
+fn refusal_error(shown: &str, why: &str) -> ToolError {
+    ToolError::new(ErrorKind::WrongType, format!("`{shown}` {why}"))
+}
+
+fn lower_gone_error(shown: &str) -> ToolError {
+    let message = format!("`{shown}` was removed or replaced while the program ran");
+    ToolError::new(ErrorKind::Conflict, message)
+}
+
+/// New links that would lead outside, themselves or by way of another one, where these items are kept and no others.
+pub(super) fn links_outside<'a>(mount: &Mount, kept: &[&'a OverlayChange]) -> Vec<(&'a OverlayChange, ToolError)> {
+    let links: Vec<(&'a OverlayChange, &[u8])> =
+        kept.iter().filter_map(|item| Some((*item, new_link_target(item)?))).collect();
+    if links.is_empty() {
+        return Vec::new();
+    }
+    let tree = MergedLinks { mount, items: kept.iter().map(|item| (item.path.as_slice(), *item)).collect() };
+    let leads_outside = |(item, target): &(&OverlayChange, &[u8])| !tree.stays_inside(&item.path, target);
+    let why = |item: &OverlayChange| {
+        refusal_error(&display_path(mount, &item.path), "is a link that leads outside the workspace")
+    };
+    links.into_iter().filter(leads_outside).map(|(item, _)| (item, why(item))).collect()
+}
+
+/// Whether a link leads to the system's own programs, as those of every virtual environment do. They are there for
+/// everybody to read, inside the jail and out.
+fn is_system_target(target: &[u8]) -> bool {
+    let climbs = target.split(|byte| *byte == b'/').any(|name| name == b"..");
+    !climbs && [b"/usr/".as_slice(), b"/bin/", b"/lib/", b"/lib64/"].iter().any(|place| target.starts_with(place))
+}
+
+fn new_link_target(item: &OverlayChange) -> Option<&[u8]> {
+    match &item.upper {
+        Some(UpperState::Link { target }) => Some(target),
+        _ => None,
+    }
+}
+
+/// The links of the workspace as it is going to be.
+struct MergedLinks<'a> {
+    mount: &'a Mount,
+    items: HashMap<&'a [u8], &'a OverlayChange>,
+}
+
+impl MergedLinks<'_> {
+    /// Whether a link goes up no further than to the root. A `..` behind a name is never taken: what that name will be one
+    /// day decides where it leads.
+    fn stays_inside(&self, path: &[u8], target: &[u8]) -> bool {
+        let names = |path: &[u8]| -> Vec<Vec<u8>> {
+            let names = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
+            names.map(<[u8]>::to_vec).collect()
+        };
+        let climbs_late = names(target).iter().skip_while(|name| *name == b"..").any(|name| name == b"..");
+        if climbs_late {
+            return false;
+        }
+        if target.starts_with(b"/") {
+            return is_system_target(target);
+        }
+        let mut here = names(split(path).0);
+        let mut ahead = names(target);
+        ahead.reverse();
+        let mut links = 0;
+        while let Some(name) = ahead.pop() {
+            if name == b".." {
+                if here.pop().is_none() {
+                    return false;
+                }
+                continue;
+            }
+            here.push(name);
+            let Some(next) = self.target_at(&here.join(&b'/')) else { continue };
+            links += 1;
+            if next.starts_with(b"/") {
+                return is_system_target(&next);
+            }
+            // One that goes in circles leads nowhere.
+            if links > MOST_LINKS {
+                return true;
+            }
+            here.pop();
+            ahead.extend(names(&next).into_iter().rev());
+        }
+        true
+    }
+
+    /// Where a link leads that will be at a path.
+    fn target_at(&self, path: &[u8]) -> Option<Vec<u8>> {
+        if let Some(item) = self.items.get(path) {
+            return new_link_target(item).map(<[u8]>::to_vec);
+        }
+        let (parent, name) = split(path);
+        let parent = open_no_follow(self.mount, parent)?;
+        Some(readlinkat(&parent, name).ok()?.into_bytes())
+    }
+}

@@ -1,0 +1,66 @@
+//! Masked paths: files and directories that a program saw empty, because they are secrets or it may not read them.
+//!
+//! Git in a program takes an empty mask for what stands there. So an empty file that it stages in the place of a masked one,
+//! and the loss of what is in a masked directory, are no changes that the program made.
+//!
+//! Not here: which paths are masked (`view.rs`), and reading what git staged (`repository_data.rs`).
+
+use std::collections::BTreeSet;
+use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+
+use ringfence_kernel::{ErrorKind, ExposedDir, ToolError};
+
+use crate::git::{EMPTY_BLOB, GitOid};
+use crate::journal::{open_no_follow, split};
+use crate::mount::{Mount, stat};
+use crate::name::escape;
+use crate::stat::FileKind;
+
+/// Paths below the root that a program saw empty.
+#[derive(Debug, Default)]
+pub(super) struct MaskedPaths(BTreeSet<Vec<u8>>);
+
+/// What git has at a path of the worktree, in a tree or index that a program made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StagedEntry {
+    Object(GitOid),
+    Removed,
+    /// In a tree that was there before the program ran.
+    Known,
+}
+
+impl MaskedPaths {
+    pub(super) fn of(shown: &ExposedDir) -> Self {
+        Self(shown.masked.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect())
+    }
+
+    /// The masked path that git took the mask of for its contents, if it did.
+    pub(super) fn mistaken<'p>(&self, mount: &Mount, path: &'p [u8], staged: StagedEntry) -> Option<&'p [u8]> {
+        if matches!(staged, StagedEntry::Known) || matches!(staged, StagedEntry::Object(oid) if oid != EMPTY_BLOB) {
+            return None;
+        }
+        let above = |path: &&'p [u8]| Some(split(path).0).filter(|above| !above.is_empty());
+        let masked = std::iter::successors(Some(path), above).find(|path| self.0.contains(*path))?;
+        let (parent, name) = split(masked);
+        let found = open_no_follow(mount, parent).and_then(|parent| stat(parent.as_fd(), name).ok()?)?;
+        let is_mistaken = match found.kind {
+            FileKind::Directory => staged == StagedEntry::Removed,
+            // What is empty itself is no other with a mask.
+            _ => staged == StagedEntry::Object(EMPTY_BLOB) && masked == path && found.size > 0,
+        };
+        is_mistaken.then_some(masked)
+    }
+}
+
+/// Why nothing of a repository is kept in which git staged the mask of a path. `path` is in the worktree.
+pub(super) fn staged_mask(path: &[u8], staged: StagedEntry) -> ToolError {
+    let path = escape(path);
+    let what = match staged {
+        StagedEntry::Removed => "git staged the removal of what is in it",
+        StagedEntry::Object(_) | StagedEntry::Known => "git staged an empty file",
+    };
+    let message = format!("`{path}` is masked in programs, so {what}; nothing of the repository was kept");
+    let hint = format!("run `git restore --staged {path}`, or commit without it");
+    ToolError::new(ErrorKind::PermissionDenied, message).hint(&hint)
+}

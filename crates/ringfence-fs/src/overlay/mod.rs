@@ -1,0 +1,118 @@
+//! The workspace as programs work on it: what they see, and what becomes of what they changed.
+//!
+//! A program changes a layer above the workspace and never the workspace itself. What it left is read as what it is, the work
+//! of a stranger; becomes groups of changes that are judged and shown; those that are kept are committed as one, and the rest goes with
+//! the layer.
+//!
+//! Not here: running a program (`ringfence-sandbox`).
+
+mod changes;
+mod commit;
+mod compare;
+mod group;
+mod masked_paths;
+mod repository_data;
+mod stage;
+mod step;
+mod upper;
+mod view;
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use ringfence_kernel::{
+    CallContext, ChangeGroup, KeepDecision, ResourceAccess, ToolError, Workspace, WorkspaceChanges, WorkspaceView,
+};
+
+use self::compare::{OverlayChange, RejectedPath, compare};
+use self::masked_paths::MaskedPaths;
+use self::repository_data::RepositoryFindings;
+pub(crate) use self::step::{chmod_directory, finalize, roll_back};
+use self::upper::UpperLayer;
+use crate::Fence;
+use crate::digest::Digest;
+use crate::mount::Mount;
+use crate::write_target::STATE_ALIAS;
+
+impl Fence {
+    /// A mount as programs work on it, with the others beside it to be read. There is none for the state of a run, which
+    /// is no program's business.
+    pub fn workspace(&self, alias: &str) -> Option<Arc<dyn Workspace>> {
+        let others = self.mounts().iter().filter(|mount| &*mount.alias != STATE_ALIAS);
+        let (mut own, beside): (Vec<_>, Vec<_>) = others.cloned().partition(|mount| &*mount.alias == alias);
+        Some(Arc::new(OverlayWorkspace { mount: own.pop()?, other_mounts: beside }))
+    }
+}
+
+/// The files that programs work on.
+#[derive(Debug)]
+struct OverlayWorkspace {
+    mount: Arc<Mount>,
+    other_mounts: Vec<Arc<Mount>>,
+}
+
+impl Workspace for OverlayWorkspace {
+    fn view(&self, cx: &CallContext<'_>) -> Result<WorkspaceView, ToolError> {
+        self.mount.check_in_place(cx.io_mode)?;
+        let workspace = view::mount_view(&self.mount, cx)?;
+        let beside =
+            self.other_mounts.iter().map(|mount| view::mount_view(mount, cx)).collect::<Result<Vec<_>, _>>()?;
+        // Last: whatever happened until now, the program sees.
+        Ok(WorkspaceView { workspace, read_only_mounts: beside, started: view::start_time(&self.mount)? })
+    }
+
+    fn changes(
+        &self,
+        view: &WorkspaceView,
+        upper: OwnedFd,
+        cx: &CallContext<'_>,
+    ) -> Result<Box<dyn WorkspaceChanges>, ToolError> {
+        self.mount.scan_root(cx)?;
+        let since = view.started.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let started = i128::try_from(since.as_nanos()).unwrap_or_default();
+        let upper = UpperLayer::new(upper);
+        let found = compare(&self.mount, &upper, started, cx)?;
+        let mut left = ChangeSet {
+            mount: Arc::clone(&self.mount),
+            upper,
+            items: found.items,
+            rejected: Vec::new(),
+            accesses: Vec::new(),
+            renamed: HashMap::new(),
+            groups: Vec::new(),
+            decisions: Vec::new(),
+            repositories: RepositoryFindings::default(),
+            masked: MaskedPaths::of(&view.workspace),
+            previewed: HashMap::new(),
+        };
+        left.judge_repositories(cx);
+        left.find_accesses(cx)?;
+        let moved = left.find_renames(cx)?;
+        left.form_groups(&moved, &found.stale, found.rejected);
+        Ok(Box::new(left))
+    }
+}
+
+/// What a program left, compared with the workspace.
+#[derive(Debug)]
+struct ChangeSet {
+    mount: Arc<Mount>,
+    upper: UpperLayer,
+    items: Vec<OverlayChange>,
+    /// What cannot be committed, with its group.
+    rejected: Vec<(RejectedPath, usize)>,
+    /// For each item what the policy has to judge.
+    accesses: Vec<Vec<ResourceAccess>>,
+    /// New files by the path that had the same contents and is gone.
+    renamed: HashMap<Vec<u8>, Vec<u8>>,
+    groups: Vec<ChangeGroup>,
+    /// What becomes of each group.
+    decisions: Vec<KeepDecision>,
+    repositories: RepositoryFindings,
+    /// What the program saw empty.
+    masked: MaskedPaths,
+    /// What a person was shown of the files that are there now.
+    previewed: HashMap<Vec<u8>, Digest>,
+}

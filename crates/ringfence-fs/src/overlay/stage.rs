@@ -1,0 +1,295 @@
+//! New files, links and directories, made whole in the keep before any of them takes its place.
+//!
+//! Contents are streamed from the layer, and must be those that were compared and perhaps shown. One call puts all of them
+//! on disk, however many there are.
+//!
+//! Not here: taking their places (`step.rs`).
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use ringfence_kernel::{CallContext, ErrorKind, ToolError};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, chownat, syncfs};
+use rustix::io::Errno;
+
+use super::compare::{OverlayChange, UpperState, display_path};
+use super::upper::{UpperLayer, open_beneath, open_file};
+use crate::content::read_chunk;
+use crate::digest::{Digest, Sha256Hasher};
+use crate::errno::errno_error;
+use crate::journal::{FileState, FileStateDepth, ImageStore, split};
+use crate::mount::{Mount, stat};
+use crate::replace::{CurrentFile, copy_attributes, write_all};
+use crate::resolver::SAFE_OPEN;
+use crate::stat::FileStat;
+use crate::syscall::{fchmod, fchown, fstat, fsync, futimens, mkdirat, openat, symlinkat};
+
+/// Up to so many are put on disk one by one: nobody then waits for what else the file system has to write.
+pub(super) const MAX_SYNCED_EACH: usize = 16;
+
+/// The mode of a directory that can be filled, and moved by whoever owns it.
+const STAGING_DIR_MODE: u32 = 0o700;
+
+/// Everything new in a directory with this bit gets the directory's group, and a directory the bit too.
+const SETGID: u32 = 0o2000;
+
+/// Makes things in the keep.
+pub(super) struct OverlayStager<'a> {
+    pub(super) mount: &'a Mount,
+    pub(super) images: &'a ImageStore,
+    pub(super) upper: &'a UpperLayer,
+    pub(super) cx: &'a CallContext<'a>,
+    /// Few things are put on disk one by one, many at once.
+    sync_each: bool,
+    /// Who owns new things, where we may say so.
+    owner: Option<(Uid, Gid)>,
+    /// The group of a directory that gives it to everything new in it.
+    group: Cell<Option<Gid>>,
+    buffer: RefCell<Vec<u8>>,
+    /// The directory of the layer that was read last, and where it is.
+    last: RefCell<Option<(Vec<u8>, OwnedFd)>>,
+}
+
+/// What was made.
+#[derive(Debug)]
+pub(super) struct StagedEntry {
+    pub(super) stat: FileStat,
+    pub(super) state: FileState,
+    /// The mode that a directory gets when it is in its place: with it, its owner could not move it there.
+    pub(super) final_mode: Option<u32>,
+}
+
+impl<'a> OverlayStager<'a> {
+    pub(super) fn new(
+        mount: &'a Mount,
+        keep: &'a ImageStore,
+        (upper, count): (&'a UpperLayer, usize),
+        cx: &'a CallContext<'a>,
+    ) -> Result<Self, ToolError> {
+        let owner = FileStat::from_stat(&fstat(&mount.root).map_err(|errno| errno_error(errno, "."))?).owner;
+        let owner = mount.privileged.then(|| (Uid::from_raw(owner.0), Gid::from_raw(owner.1)));
+        let (buffer, last) = (RefCell::new(vec![0; 256 << 10]), RefCell::default());
+        Ok(Self {
+            mount,
+            images: keep,
+            upper,
+            cx,
+            sync_each: count <= MAX_SYNCED_EACH,
+            owner,
+            group: Cell::new(None),
+            buffer,
+            last,
+        })
+    }
+
+    /// Makes an item under a name in the keep, with the items that come with it, as if it were made in the directory
+    /// `above`. An old file's owner and attributes are kept by the one that replaces it.
+    pub(super) fn make(
+        &self,
+        image: &str,
+        (item, inside): (&OverlayChange, &[OverlayChange]),
+        above: &FileStat,
+        old: Option<&CurrentFile>,
+    ) -> Result<Option<StagedEntry>, ToolError> {
+        self.group.set((above.mode & SETGID != 0).then(|| Gid::from_raw(above.owner.1)));
+        let name = display_path(self.mount, &item.path);
+        let fail = |errno| errno_error(errno, &name);
+        let keep = self.images.fd();
+        let mut later = None;
+        let digest = match &item.upper {
+            None => return Ok(None),
+            Some(UpperState::File { .. }) => Some(self.make_file((keep, image.as_bytes()), item, old)?),
+            Some(UpperState::Link { target }) => {
+                self.make_link((keep, image.as_bytes()), target, &name)?;
+                None
+            }
+            Some(UpperState::Directory { mode }) => {
+                self.make_tree(image, item, inside)?;
+                // Its owner has to be able to write to what they move.
+                let bit = if self.group.get().is_some() { SETGID } else { 0 };
+                later = (mode & 0o200 == 0).then_some(mode | bit);
+                None
+            }
+        };
+        let stamp = stat(keep, image.as_bytes()).map_err(fail)?.ok_or_else(|| fail(Errno::NOENT))?;
+        let state = match digest {
+            Some(digest) => FileState::of_file(&stamp, Some(digest)),
+            None => {
+                let state = FileState::read_at(self.mount, keep, image.as_bytes(), FileStateDepth::Recursive, self.cx)?;
+                state.ok_or_else(|| fail(Errno::NOENT))?
+            }
+        };
+        Ok(Some(StagedEntry { stat: stamp, state, final_mode: later }))
+    }
+
+    fn make_tree(&self, image: &str, item: &OverlayChange, inside: &[OverlayChange]) -> Result<(), ToolError> {
+        let top = item.path.len();
+        let at = |path: &[u8]| [image.as_bytes(), &path[top..]].concat();
+        let mut last: Option<(Vec<u8>, OwnedFd)> = None;
+        for item in std::iter::once(item).chain(inside) {
+            self.cx.check()?;
+            let name = display_path(self.mount, &item.path);
+            let fail = |errno| errno_error(errno, &name);
+            let path = at(&item.path);
+            let (above, entry) = split(&path);
+            if last.as_ref().is_none_or(|(path, _)| path != above) {
+                last = Some((above.to_vec(), self.open_staged(above).map_err(fail)?));
+            }
+            let Some((_, directory)) = &last else { return Err(fail(Errno::NOENT)) };
+            let here = (directory.as_fd(), entry);
+            match &item.upper {
+                Some(UpperState::File { .. }) => self.make_file(here, item, None).map(drop)?,
+                Some(UpperState::Link { target }) => self.make_link(here, target, &name)?,
+                Some(UpperState::Directory { .. }) => {
+                    mkdirat(here.0, here.1, Mode::from_raw_mode(STAGING_DIR_MODE)).map_err(fail)?;
+                    self.set_owner(here, &name)?;
+                }
+                None => {}
+            }
+        }
+        // The innermost first: whoever may not enter a directory cannot get past it any more.
+        for item in std::iter::once(item).chain(inside).rev() {
+            let Some(UpperState::Directory { mode }) = item.upper else { continue };
+            let is_top = item.path.len() == top;
+            let mode = if is_top && mode & 0o200 == 0 { mode | STAGING_DIR_MODE } else { mode };
+            let mode = if self.group.get().is_some() { mode | SETGID } else { mode };
+            let directory = self.open_staged(&at(&item.path));
+            let permitted = directory.and_then(|directory| {
+                fchmod(&directory, Mode::from_raw_mode(mode))?;
+                if self.sync_each { fsync(directory) } else { Ok(()) }
+            });
+            permitted.map_err(|errno| errno_error(errno, &display_path(self.mount, &item.path)))?;
+        }
+        Ok(())
+    }
+
+    fn open_staged(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        open_beneath(self.images.fd(), path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | SAFE_OPEN)
+    }
+
+    fn make_link(
+        &self,
+        (directory, name): (BorrowedFd<'_>, &[u8]),
+        target: &[u8],
+        shown: &str,
+    ) -> Result<(), ToolError> {
+        let fail = |errno| errno_error(errno, shown);
+        symlinkat(target, directory, name).map_err(fail)?;
+        self.set_owner((directory, name), shown)
+    }
+
+    /// Gives something new to whom it belongs.
+    fn set_owner(&self, (directory, name): (BorrowedFd<'_>, &[u8]), shown: &str) -> Result<(), ToolError> {
+        let owned = match (self.owner, self.group.get()) {
+            (Some((user, group)), above) => {
+                let group = above.unwrap_or(group);
+                chownat(directory, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)
+            }
+            // Whoever is not of that group cannot give it away, and keeps their own.
+            (None, Some(group)) => {
+                chownat(directory, name, None, Some(group), AtFlags::SYMLINK_NOFOLLOW).or_else(|errno| match errno {
+                    Errno::PERM => Ok(()),
+                    other => Err(other),
+                })
+            }
+            (None, None) => Ok(()),
+        };
+        owned.map_err(|errno| errno_error(errno, shown))
+    }
+
+    fn make_file(
+        &self,
+        (directory, name): (BorrowedFd<'_>, &[u8]),
+        item: &OverlayChange,
+        old: Option<&CurrentFile>,
+    ) -> Result<Digest, ToolError> {
+        let Some(UpperState::File { seen, digest, mode, .. }) = &item.upper else {
+            return Err(errno_error(Errno::NOENT, ""));
+        };
+        let shown = display_path(self.mount, &item.path);
+        let fail = |errno| errno_error(errno, &shown);
+        let from = self.open_upper(&item.path, seen, &shown)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | SAFE_OPEN;
+        let file = openat(directory, name, flags, Mode::RUSR | Mode::WUSR).map_err(fail)?;
+        if self.copy(&from, &file, seen.size, &shown)? != *digest {
+            return Err(changed_error(&shown));
+        }
+        match old {
+            Some(old) => {
+                let (user, group) = old.stat.owner;
+                let mine = FileStat::from_stat(&fstat(&file).map_err(fail)?);
+                if mine.owner != old.stat.owner {
+                    fchown(&file, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).map_err(fail)?;
+                }
+                copy_attributes(&old.fd, &file).map_err(fail)?;
+            }
+            None => self.set_owner((directory, name), &shown)?,
+        }
+        fchmod(&file, Mode::from_raw_mode(*mode)).map_err(fail)?;
+        // Builds go by which of two files is newer, so the time is the program's.
+        let modified = Timespec {
+            tv_sec: i64::try_from(seen.modified.div_euclid(1_000_000_000)).unwrap_or_default(),
+            tv_nsec: i64::try_from(seen.modified.rem_euclid(1_000_000_000)).unwrap_or_default(),
+        };
+        futimens(&file, &Timestamps { last_access: modified, last_modification: modified }).map_err(fail)?;
+        if self.sync_each {
+            fsync(&file).map_err(fail)?;
+        }
+        Ok(*digest)
+    }
+
+    fn open_upper(&self, path: &[u8], seen: &FileStat, shown: &str) -> Result<OwnedFd, ToolError> {
+        let (above, name) = split(path);
+        let mut last = self.last.borrow_mut();
+        if last.as_ref().is_none_or(|(path, _)| path != above) {
+            *last =
+                Some((above.to_vec(), self.upper.open_directory(above).map_err(|errno| errno_error(errno, shown))?));
+        }
+        let Some((_, directory)) = &*last else { return Err(changed_error(shown)) };
+        Ok(open_file(directory.as_fd(), name, seen, shown)?.fd)
+    }
+
+    fn copy(&self, from: &OwnedFd, to: &OwnedFd, size: u64, shown: &str) -> Result<Digest, ToolError> {
+        let fail = |errno| errno_error(errno, shown);
+        let mut buffer = self.buffer.borrow_mut();
+        let mut hasher = Sha256Hasher::default();
+        let mut done = 0;
+        while done < size {
+            self.cx.check()?;
+            let wanted = usize::try_from(size - done).unwrap_or(usize::MAX).min(buffer.len());
+            match read_chunk(from.as_fd(), &mut buffer[..wanted], done, self.cx).map_err(fail)? {
+                0 => return Err(changed_error(shown)),
+                more => {
+                    hasher.update(&buffer[..more]);
+                    write_all(to.as_fd(), &buffer[..more]).map_err(fail)?;
+                    done += more as u64;
+                }
+            }
+        }
+        Ok(hasher.finish())
+    }
+
+    /// Puts everything that was made on disk, with the directory that has it.
+    pub(super) fn sync(&self) -> Result<(), ToolError> {
+        let synced = if self.sync_each { fsync(self.images.fd()) } else { syncfs(self.images.fd()) };
+        synced.map_err(|errno| {
+            let code = errno.raw_os_error();
+            let message = format!("the disk did not take what was written (error {code}); nothing was changed");
+            ToolError::new(ErrorKind::Io, message)
+        })
+    }
+}
+
+/// Puts the directories on disk whose entries are others now.
+pub(super) fn sync_directories(keep: &ImageStore, directories: &[OwnedFd]) -> Result<(), Errno> {
+    if directories.len() > MAX_SYNCED_EACH {
+        return syncfs(keep.fd());
+    }
+    directories.iter().try_for_each(fsync)?;
+    fsync(keep.fd())
+}
+
+fn changed_error(shown: &str) -> ToolError {
+    let message = format!("what the program left as `{shown}` changed after it was looked at; nothing was changed");
+    ToolError::new(ErrorKind::Conflict, message)
+}

@@ -1,0 +1,131 @@
+//! The steps of a commit, each of which can be taken back, also by another process.
+//!
+//! What is new waits in the keep. It comes to its place by one rename, or changes places with what is there. A thing is
+//! known by its inode, size and time: what somebody else put there meanwhile is left, or gets a name that everybody sees.
+//!
+//! Not here: which steps there are (`commit.rs`), and the note of them (`batch_note.rs`).
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use rustix::fs::{Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+
+use super::upper::chmod_fd;
+use crate::journal::{ImageStore, delete_images};
+use crate::mount::{Mount, rename_noreplace, stat};
+use crate::record::{DISCARDED, FileIdentity, TxnEntry, TxnStep};
+use crate::resolver::{PATH_ONLY, SAFE_OPEN};
+use crate::stat::{FileKind, FileStat};
+use crate::syscall::{fchmod, fstat, openat, renameat_with};
+use crate::trash::rename_visible;
+
+/// Makes one step, or leaves everything as it was. `BUSY` says that somebody else was there.
+pub(super) fn apply(keep: &ImageStore, parent: BorrowedFd<'_>, entry: &TxnEntry) -> Result<(), Errno> {
+    let TxnEntry { step, name, temporary, .. } = entry;
+    let (here, kept) = ((parent, name.as_slice()), (keep.fd(), temporary.as_slice()));
+    match step {
+        TxnStep::Publish { .. } => rename_noreplace(kept, here).map_err(|errno| match errno {
+            Errno::EXIST => Errno::BUSY,
+            other => other,
+        }),
+        TxnStep::Exchange { old, .. } => {
+            let exchange = || renameat_with(here.0, here.1, kept.0, kept.1, RenameFlags::EXCHANGE);
+            exchange().map_err(missing_as_busy)?;
+            if is_at(old, kept)? {
+                return Ok(());
+            }
+            exchange()?;
+            Err(Errno::BUSY)
+        }
+        TxnStep::Displace { old } => {
+            rename_noreplace(here, kept).map_err(missing_as_busy)?;
+            if is_at(old, kept)? {
+                return Ok(());
+            }
+            rename_noreplace(kept, here)?;
+            Err(Errno::BUSY)
+        }
+        TxnStep::Chmod { inode, from, to } => chmod_directory(here, *inode, [*from, *to]).map_err(missing_as_busy),
+        _ => Ok(()),
+    }
+}
+
+/// Takes a step back, however far it had come. Safe to repeat.
+pub(crate) fn roll_back(mount: &Mount, parent: BorrowedFd<'_>, entry: &TxnEntry) -> Result<(), Errno> {
+    let TxnEntry { step, name, temporary, .. } = entry;
+    let here = (parent, name.as_slice());
+    if let TxnStep::Chmod { inode, from, to } = *step {
+        return match chmod_directory(here, inode, [to, from]) {
+            // It has the old mode, or one that somebody else gave it.
+            Err(Errno::NOENT) => Ok(()),
+            done => done,
+        };
+    }
+    let Some(keep) = mount.find_image_store()? else { return Ok(()) };
+    let kept = (keep.fd(), temporary.as_slice());
+    match step {
+        TxnStep::Publish { new } if is_at(new, here)? => rename_noreplace(here, kept)?,
+        TxnStep::Exchange { old, new } if is_at(old, kept)? => {
+            if is_at(new, here)? {
+                renameat_with(here.0, here.1, kept.0, kept.1, RenameFlags::EXCHANGE)?;
+            } else {
+                restore_name(kept, here)?;
+            }
+        }
+        TxnStep::Displace { old } if is_at(old, kept)? => restore_name(kept, here)?,
+        _ => {}
+    }
+    if let TxnStep::Publish { new } | TxnStep::Exchange { new, .. } = step
+        && is_at(new, kept)?
+    {
+        delete_images(mount, &[String::from_utf8_lossy(temporary).into_owned()]);
+    }
+    Ok(())
+}
+
+/// Removes what a step displaced, once all are made, where it goes for good.
+pub(crate) fn finalize(mount: &Mount, entry: &TxnEntry) {
+    let (TxnStep::Exchange { old, .. } | TxnStep::Displace { old }) = &entry.step else { return };
+    let Some(keep) = mount.image_store().filter(|_| entry.other == DISCARDED) else { return };
+    if is_at(old, (keep.fd(), &entry.temporary)).unwrap_or(false) {
+        delete_images(mount, &[String::from_utf8_lossy(&entry.temporary).into_owned()]);
+    }
+}
+
+/// Gives a directory another mode, if it is the one that is meant and has the mode that it should have.
+pub(crate) fn chmod_directory(
+    (parent, name): (BorrowedFd<'_>, &[u8]),
+    inode: u64,
+    [from, to]: [u32; 2],
+) -> Result<(), Errno> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    let is_it = |stamp: &FileStat| stamp.kind == FileKind::Directory && stamp.id.inode == inode && stamp.mode == from;
+    let fd = match openat(parent, name, OFlags::RDONLY | flags | SAFE_OPEN, Mode::empty()) {
+        Err(Errno::ACCESS) => {
+            let place = openat(parent, name, PATH_ONLY | flags, Mode::empty())?;
+            return if is_it(&FileStat::from_stat(&fstat(&place)?)) {
+                chmod_fd(place.as_fd(), to)
+            } else {
+                Err(Errno::NOENT)
+            };
+        }
+        opened => opened?,
+    };
+    if is_it(&FileStat::from_stat(&fstat(&fd)?)) { fchmod(&fd, Mode::from_raw_mode(to)) } else { Err(Errno::NOENT) }
+}
+
+/// What had a name gets it back, or one beside it if somebody has it.
+fn restore_name(kept: (BorrowedFd<'_>, &[u8]), here: (BorrowedFd<'_>, &[u8])) -> Result<(), Errno> {
+    rename_noreplace(kept, here).or_else(|_| rename_visible(here.0, kept).map(drop))
+}
+
+fn is_at(known: &FileIdentity, (parent, name): (BorrowedFd<'_>, &[u8])) -> Result<bool, Errno> {
+    Ok(stat(parent, name)?.is_some_and(|found| known.matches_stat(&found)))
+}
+
+fn missing_as_busy(errno: Errno) -> Errno {
+    match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP => Errno::BUSY,
+        other => other,
+    }
+}

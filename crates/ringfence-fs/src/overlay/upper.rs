@@ -1,0 +1,240 @@
+//! The layer that a program left behind, read by descriptors.
+//!
+//! Whoever made it is not trusted: it can have pipes, devices and links anywhere, directories deeper than a path, names of any
+//! bytes and files that nobody may read. Nothing is opened before it was looked at, nothing through a link, and nothing
+//! that is neither a directory nor a regular file is opened at all.
+//!
+//! Not here: what it means for the workspace (`compare.rs`).
+
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+
+use ringfence_kernel::{CallContext, ErrorKind, ToolError};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::errno::errno_error;
+use crate::mount::stat;
+use crate::resolver::{PATH_ONLY, SAFE_OPEN};
+use crate::stat::{FileKind, FileStat};
+use crate::syscall::{chmodat, fgetxattr, flistxattr, fstat, openat, openat2, statat};
+use crate::walk::{TempVisibility, read_directory};
+
+/// How an overlay names its own attributes: for users, and for root.
+const PREFIXES: [&[u8]; 2] = [b"user.overlay.", b"trusted.overlay."];
+
+/// The layer.
+#[derive(Debug)]
+pub(super) struct UpperLayer {
+    root: OwnedFd,
+}
+
+/// A directory of the layer, open, with what is in it.
+#[derive(Debug)]
+pub(super) struct UpperListing {
+    pub(super) fd: OwnedFd,
+    /// What the workspace has in this directory is not seen through it.
+    pub(super) opaque: bool,
+    /// It was made for a directory of the workspace.
+    pub(super) copied_up: bool,
+    /// In the order of names.
+    pub(super) entries: Vec<UpperEntry>,
+}
+
+/// A name in a directory of the layer.
+#[derive(Debug)]
+pub(super) struct UpperEntry {
+    pub(super) name: Vec<u8>,
+    pub(super) kind: UpperEntryKind,
+    pub(super) stat: FileStat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UpperEntryKind {
+    /// What the workspace has at this name is gone.
+    Whiteout,
+    File,
+    Directory,
+    Link,
+    /// A pipe, a socket or a device.
+    Special,
+}
+
+/// A regular file of the layer.
+#[derive(Debug)]
+pub(super) struct UpperFile {
+    pub(super) fd: OwnedFd,
+    /// It was made for a file of the workspace.
+    pub(super) copied_up: bool,
+}
+
+impl UpperLayer {
+    pub(super) fn new(root: OwnedFd) -> Self {
+        Self { root }
+    }
+
+    /// Lists a directory, by its path from the root of the layer. `most` entries at most.
+    pub(super) fn list(
+        &self,
+        path: &[u8],
+        most: u64,
+        shown: &str,
+        cx: &CallContext<'_>,
+    ) -> Result<UpperListing, ToolError> {
+        let fail = |errno| errno_error(errno, shown);
+        let fd = self.open_directory(path).map_err(fail)?;
+        let attributes = OverlayXattrs::of(&fd, shown)?;
+        let opaque = attributes.value(&fd, b"opaque");
+        let hides_by_attribute = opaque.as_deref() == Some(b"x");
+        let mut entries = Vec::new();
+        for entry in read_directory(fd.as_fd(), TempVisibility::Visible, most, shown, cx)? {
+            let stat = statat(&fd, entry.name.as_slice(), AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
+            let stamp = FileStat::from_stat(&stat);
+            let is_node = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0;
+            let what = match stamp.kind {
+                FileKind::File
+                    if hides_by_attribute
+                        && stamp.size == 0
+                        && is_whiteout_marker(fd.as_fd(), &entry.name, &stamp)? =>
+                {
+                    UpperEntryKind::Whiteout
+                }
+                FileKind::File => UpperEntryKind::File,
+                FileKind::Directory => UpperEntryKind::Directory,
+                FileKind::Link => UpperEntryKind::Link,
+                FileKind::Device if is_node => UpperEntryKind::Whiteout,
+                FileKind::Fifo | FileKind::Socket | FileKind::Device => UpperEntryKind::Special,
+            };
+            entries.push(UpperEntry { name: entry.name, kind: what, stat: stamp });
+        }
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(UpperListing { fd, opaque: opaque.as_deref() == Some(b"y"), copied_up: attributes.has(b"origin"), entries })
+    }
+
+    /// A directory by its path, through no link. One that its owner may not read is opened for us first: the layer is thrown
+    /// away, and what its modes were is known.
+    pub(super) fn open_directory(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | SAFE_OPEN;
+        let place = PATH_ONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        match self.open(path, flags) {
+            Ok(fd) if is_searchable(&fd)? => Ok(fd),
+            Ok(_) | Err(Errno::ACCESS) => {
+                chmod_fd(self.open(path, place)?.as_fd(), 0o700)?;
+                self.open(path, flags)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn open(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        open_beneath(self.root.as_fd(), path, flags)
+    }
+}
+
+/// Opens what has a path below a directory that we hold, through no link and on no other mount.
+pub(super) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let path = if path.is_empty() { &b"."[..] } else { path };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    match openat2(root, path, flags, Mode::empty(), resolve) {
+        // Not every kernel, or sandbox around us, lets it through.
+        Err(Errno::NOSYS | Errno::PERM) => open_by_steps(root, path, flags),
+        opened => opened,
+    }
+}
+
+fn open_by_steps(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let mut at = openat(root, c".", PATH_ONLY | OFlags::DIRECTORY, Mode::empty())?;
+    let mut names = path.split(|byte| *byte == b'/').peekable();
+    while let Some(name) = names.next() {
+        let flags = if names.peek().is_some() { PATH_ONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW } else { flags };
+        at = openat(&at, name, flags, Mode::empty())?;
+    }
+    Ok(at)
+}
+
+/// Opens a regular file that was seen in a directory, if it is still what was seen.
+pub(super) fn open_file(
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+    seen: &FileStat,
+    shown: &str,
+) -> Result<UpperFile, ToolError> {
+    let fd = open_regular(directory, name, seen).map_err(|errno| errno_error(errno, shown))?;
+    let attributes = OverlayXattrs::of(&fd, shown)?;
+    Ok(UpperFile { fd, copied_up: attributes.has(b"origin") })
+}
+
+fn open_regular(directory: BorrowedFd<'_>, name: &[u8], seen: &FileStat) -> Result<OwnedFd, Errno> {
+    let is_it = |found: &FileStat| found.kind == FileKind::File && found.same_content(seen);
+    if stat(directory, name)?.is_none_or(|found| !is_it(&found)) {
+        return Err(Errno::BUSY);
+    }
+    let open = || openat(directory, name, OFlags::RDONLY | OFlags::NOFOLLOW | SAFE_OPEN, Mode::empty());
+    let fd = match open() {
+        Err(Errno::ACCESS) => {
+            let place = openat(directory, name, PATH_ONLY | OFlags::NOFOLLOW, Mode::empty())?;
+            if !is_it(&FileStat::from_stat(&fstat(&place)?)) {
+                return Err(Errno::BUSY);
+            }
+            chmod_fd(place.as_fd(), 0o600)?;
+            open()?
+        }
+        opened => opened?,
+    };
+    if is_it(&FileStat::from_stat(&fstat(&fd)?)) { Ok(fd) } else { Err(Errno::BUSY) }
+}
+
+/// Whether an empty file says that what has its name below is gone.
+fn is_whiteout_marker(directory: BorrowedFd<'_>, name: &[u8], seen: &FileStat) -> Result<bool, ToolError> {
+    let fd = open_regular(directory, name, seen).map_err(|errno| errno_error(errno, "."))?;
+    Ok(OverlayXattrs::read(&fd).map_err(|errno| errno_error(errno, "."))?.has(b"whiteout"))
+}
+
+fn is_searchable(directory: &OwnedFd) -> Result<bool, Errno> {
+    let stamp = FileStat::from_stat(&fstat(directory)?);
+    Ok(!stamp.denies_search() && !stamp.denies_read())
+}
+
+/// Changes the mode of what a descriptor stands for: that very thing, whatever has its name by now.
+pub(super) fn chmod_fd(held: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
+    chmodat(CWD, format!("/proc/self/fd/{}", held.as_raw_fd()), Mode::from_raw_mode(mode), AtFlags::empty())
+}
+
+/// The overlay's own attributes of a file or directory, by their names without the prefix.
+struct OverlayXattrs(Vec<Vec<u8>>);
+
+impl OverlayXattrs {
+    /// Fails where the layer does not have what it shows, but says that it is elsewhere: that is not believed.
+    fn of(fd: &OwnedFd, shown: &str) -> Result<Self, ToolError> {
+        let attributes = Self::read(fd).map_err(|errno| errno_error(errno, shown))?;
+        if attributes.has(b"redirect") || attributes.has(b"metacopy") {
+            let message = format!("`{shown}` was left as a reference to another file; nothing was changed");
+            return Err(ToolError::new(ErrorKind::WrongType, message));
+        }
+        Ok(attributes)
+    }
+
+    fn read(fd: &OwnedFd) -> Result<Self, Errno> {
+        let mut names = vec![0u8; 64 << 10];
+        let length = match flistxattr(fd, &mut names[..]) {
+            Ok(length) => length,
+            Err(Errno::OPNOTSUPP) => 0,
+            Err(errno) => return Err(errno),
+        };
+        let names = names[..length].split(|byte| *byte == 0);
+        let own = names.filter_map(|name| PREFIXES.iter().find_map(|prefix| name.strip_prefix(*prefix)));
+        Ok(Self(own.map(<[u8]>::to_vec).collect()))
+    }
+
+    fn has(&self, name: &[u8]) -> bool {
+        self.0.iter().any(|own| own == name)
+    }
+
+    fn value(&self, fd: &OwnedFd, name: &[u8]) -> Option<Vec<u8>> {
+        let mut value = [0u8; 16];
+        let read = |prefix: &&[u8]| {
+            let length = fgetxattr(fd, [*prefix, name].concat(), &mut value[..]).ok()?;
+            Some(value[..length].to_vec())
+        };
+        if self.has(name) { PREFIXES.iter().find_map(read) } else { None }
+    }
+}

@@ -1,0 +1,543 @@
+//! Applying the hunks of one file to its text.
+//!
+//! Where the file ends its lines in one way and the patch in the other, the patch is read with the file's ends.
+//!
+//! Not here: where a hunk belongs. See `place.rs`.
+
+use std::borrow::Cow;
+
+use memchr::memmem;
+use ringfence_kernel::{ErrorKind, ToolError};
+
+use super::hunk_locator::HunkLocator;
+use super::{FilePatch, HunkSide, PatchHunk, PatchKind};
+
+/// The new text of a file, and where its hunks went.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct PatchedText {
+    pub(crate) text: String,
+    pub(crate) hunks: Vec<HunkPlacement>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HunkPlacement {
+    /// Its number among the hunks of the file, from one.
+    pub(crate) hunk: usize,
+    /// Where it begins in the new text.
+    pub(crate) line: usize,
+    /// How many lines further down it was put than it said, if it said where.
+    pub(crate) offset: Option<i64>,
+    pub(crate) added: usize,
+    pub(crate) removed: usize,
+}
+
+/// Applies all hunks or none. A file that is created has no text yet; one that is deleted must have none left.
+pub(crate) fn apply(text: &str, patch: &FilePatch, shown: &str) -> Result<PatchedText, ToolError> {
+    if patch.change == PatchKind::Create && !text.is_empty() {
+        let message = format!("the patch creates `{shown}`, which is there already");
+        return Err(ToolError::new(ErrorKind::AlreadyExists, message));
+    }
+    let hunks = with_line_endings_of(text, &patch.hunks);
+    let mut finding = HunkLocator::new(text, &hunks, shown);
+    let mut applied = PatchedText { text: String::with_capacity(text.len()), hunks: Vec::with_capacity(hunks.len()) };
+    let mut lines = 0;
+    for (number, hunk) in (1..).zip(&*hunks) {
+        let fit = finding.place(number, hunk)?;
+        applied.text.push_str(&text[finding.previous_end.at..fit.start.at]);
+        lines += fit.start.lines - finding.previous_end.lines;
+        let offset = hunk.lines_before().filter(|_| finding.trust_line_numbers);
+        let offset = offset.map(|before| fit.start.lines as i64 - before as i64);
+        let PatchHunk { added, removed, .. } = *hunk;
+        applied.hunks.push(HunkPlacement { hunk: number, line: lines + 1, offset, added, removed });
+        applied.text.push_str(fit.new_text(hunk));
+        lines += hunk.new.lines;
+        finding.mark_placed(&fit, hunk);
+    }
+    applied.text.push_str(&text[finding.previous_end.at..]);
+    if patch.change == PatchKind::Delete && !applied.text.is_empty() {
+        let message = format!("the patch deletes `{shown}`, which has more lines than it removes");
+        return Err(ToolError::new(ErrorKind::Conflict, message).hint("use delete_file, or remove all its lines"));
+    }
+    Ok(applied)
+}
+
+/// The hunks with the ends of lines that the text has, where both have the same end everywhere.
+pub(super) fn with_line_endings_of<'h>(text: &str, hunks: &'h [PatchHunk]) -> Cow<'h, [PatchHunk]> {
+    let with_ends = |from: &str, to: &str| {
+        let side = |side: &HunkSide| HunkSide { text: side.text.replace(from, to), lines: side.lines };
+        hunks.iter().map(|hunk| PatchHunk { old: side(&hunk.old), new: side(&hunk.new), ..hunk.clone() }).collect()
+    };
+    let ends = |side: fn(&PatchHunk) -> &HunkSide| {
+        hunks.iter().map(|hunk| LineEndings::of(&side(hunk).text)).fold(LineEndings::None, LineEndings::combine)
+    };
+    let old = ends(|hunk| &hunk.old);
+    // With other ends than the file has, no old line that has one is in it.
+    match (LineEndings::of(text), old) {
+        _ if old.combine(ends(|hunk| &hunk.new)) != old => Cow::Borrowed(hunks),
+        (LineEndings::Crlf, LineEndings::Lf) => Cow::Owned(with_ends("\n", "\r\n")),
+        (LineEndings::Lf, LineEndings::Crlf) => Cow::Owned(with_ends("\r\n", "\n")),
+        _ => Cow::Borrowed(hunks),
+    }
+}
+
+/// How the lines of a text end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LineEndings {
+    None,
+    Lf,
+    Crlf,
+    Mixed,
+}
+
+impl LineEndings {
+    pub(super) fn of(text: &str) -> Self {
+        let lines = memchr::memchr_iter(b'\n', text.as_bytes()).count();
+        match memmem::find_iter(text.as_bytes(), b"\r\n").count() {
+            _ if lines == 0 => Self::None,
+            0 => Self::Lf,
+            returns if returns == lines => Self::Crlf,
+            _ => Self::Mixed,
+        }
+    }
+
+    fn combine(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::None, ends) | (ends, Self::None) => ends,
+            (one, other) if one == other => one,
+            _ => Self::Mixed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use expect_test::{Expect, expect};
+    use ringfence_kernel::ErrorKind;
+
+    use super::apply;
+    use crate::patch::hunk_locator::MOST_SEARCHED;
+    use crate::patch::parse;
+
+    /// The new text and where the hunks went; or the error.
+    fn applied(text: &str, patch: &str) -> String {
+        let files = parse(patch).unwrap();
+        match apply(text, &files[0], "f") {
+            Ok(applied) => {
+                let hunks: Vec<String> = applied
+                    .hunks
+                    .iter()
+                    .map(|placed| {
+                        let offset = placed.offset.map_or(String::new(), |offset| format!("{offset:+}"));
+                        format!("#{} {}{offset} +{}-{}", placed.hunk, placed.line, placed.added, placed.removed)
+                    })
+                    .collect();
+                format!("{:?} {}", applied.text, hunks.join(", "))
+            }
+            Err(error) => format!("{:?}: {}", error.kind, error.message),
+        }
+    }
+
+    #[track_caller]
+    fn check(text: &str, patch: &str, expected: Expect) {
+        expected.assert_eq(&applied(text, patch));
+    }
+
+    #[test]
+    fn hunks_go_where_they_say_or_to_the_only_other_place() {
+        check("a\nb\nc\n", "@@ -2 +2 @@\n-b\n+B\n", expect![[r#""a\nB\nc\n" #1 2+0 +1-1"#]]);
+        check("a\nb\nc\n", "@@ -1 +1 @@\n-b\n+B\n", expect![[r#""a\nB\nc\n" #1 2+1 +1-1"#]]);
+        check("a\nb\nc\n", "@@ -99 +99 @@\n-b\n+B\n", expect![[r#""a\nB\nc\n" #1 2-97 +1-1"#]]);
+        check("b\nb\nc\n", "@@ -2 +2 @@\n-b\n+B\n", expect![[r#""b\nB\nc\n" #1 2+0 +1-1"#]]);
+        check(
+            "0\na\nb\nc\nd\nb\ne\n",
+            "@@ -1 +1 @@\n-a\n+A\n@@ -5 +4,0 @@\n-b\n",
+            expect![[r#""0\nA\nb\nc\nd\ne\n" #1 2+1 +1-1, #2 6+1 +0-1"#]],
+        );
+        check(
+            "0\na\nb\nc\nd\nb\ne\n",
+            "@@ -1 +1,2 @@\n-a\n+A\n+A\n@@ -5 +6 @@\n-b\n+B\n",
+            expect![[r#""0\nA\nA\nb\nc\nd\nB\ne\n" #1 2+1 +2-1, #2 7+1 +1-1"#]],
+        );
+        check("ab\nb\n", "@@ -1 +1 @@\n-b\n+B\n", expect![[r#""ab\nB\n" #1 2+1 +1-1"#]]);
+        check("b\nbc\n", "@@ -2 +2 @@\n-b\n+B\n", expect![[r#""B\nbc\n" #1 1-1 +1-1"#]]);
+    }
+
+    #[test]
+    fn several_places_are_ambiguous() {
+        check(
+            "a\nb\na\nb\n",
+            "@@ -3 +3 @@\n-b\n+B\n",
+            expect![
+                "AmbiguousEdit: hunk 1, for line 3, is not there in `f` but matches several places, at lines 2, 4; give more lines of context, or the right line number"
+            ],
+        );
+        check(
+            "a\na\na\na\n",
+            "@@ -9,2 +9 @@\n-a\n a\n",
+            expect![
+                "AmbiguousEdit: hunk 1, for line 9, is not there in `f` but matches several places, at lines 1, 2, 3; give more lines of context, or the right line number"
+            ],
+        );
+        check(
+            &"a\n".repeat(20),
+            "@@ -21 +21 @@\n-a\n+b\n",
+            expect![
+                "AmbiguousEdit: hunk 1, for line 21, is not there in `f` but matches several places, at lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20; give more lines of context, or the right line number"
+            ],
+        );
+        check(
+            &"a\n".repeat(21),
+            "@@ -22 +22 @@\n-a\n+b\n",
+            expect![
+                "AmbiguousEdit: hunk 1, for line 22, is not there in `f` but matches several places, at lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20 and more; give more lines of context, or the right line number"
+            ],
+        );
+        // Only places after the hunk before it count.
+        check(
+            "a\nx\na\n",
+            "@@ -2 +2 @@\n-x\n+X\n@@ -9 +9 @@\n-a\n+A\n",
+            expect![
+                "AmbiguousEdit: hunk 2, for line 9, is not there in `f` but matches several places, at lines 1, 3; give more lines of context, or the right line number"
+            ],
+        );
+    }
+
+    #[test]
+    fn a_hunk_without_a_match_is_not_applied() {
+        check(
+            "a\nb\nc\n",
+            "@@ -1,3 +1,3 @@\n a\n-x\n+y\n c\n",
+            expect![
+                "EditNotFound: hunk 1, for line 1, is not in `f`: line 2 of its old lines is not line 2 of the file; read the file again and make the diff from what it has now"
+            ],
+        );
+        check(
+            "a\n",
+            "@@ -1,3 +1,3 @@\n a\n-x\n+y\n c\n",
+            expect![
+                "EditNotFound: hunk 1, for line 1, is not in `f`: the file ends before line 2 of its old lines; read the file again and make the diff from what it has now"
+            ],
+        );
+        check(
+            "a\n",
+            "@@ -7 +7 @@\n-x\n+y\n",
+            expect![
+                "EditNotFound: hunk 1, for line 7, is not in `f`: the file has 1 line(s); read the file again and make the diff from what it has now"
+            ],
+        );
+        check(
+            "",
+            "@@ -1 +1 @@\n-x\n+y\n",
+            expect![
+                "EditNotFound: hunk 1, for line 1, is not in `f`: the file ends before line 1 of its old lines; read the file again and make the diff from what it has now"
+            ],
+        );
+        check(
+            "a\nb\n",
+            "@@ -2 +2 @@\n-b\n+B\n@@ -1 +1 @@\n-a\n+A\n",
+            expect![
+                "EditNotFound: hunk 2, for line 1, is not in `f`: that is before the end of the hunk before it; put the hunks of a file in the order of its lines"
+            ],
+        );
+        check(
+            "a\nb\nc\n",
+            "@@ -1,2 +1,2 @@\n a\n-b\n+B\n@@ -2,2 +2,2 @@\n-b\n+B\n c\n",
+            expect![
+                "EditNotFound: hunk 2, for line 2, is not in `f`: that is before the end of the hunk before it; read the file again and make the diff from what it has now"
+            ],
+        );
+        check(
+            "0\na\nb\nc\n",
+            "@@ -1 +1 @@\n-a\n+A\n@@ -3,2 +3 @@\n c\n-d\n",
+            expect![
+                "EditNotFound: hunk 2, for line 3, is not in `f`: the file ends before line 2 of its old lines; read the file again and make the diff from what it has now"
+            ],
+        );
+    }
+
+    #[test]
+    fn lines_end_as_those_of_the_file_do() {
+        check("a\r\nb\r\n", "@@ -1,2 +1,2 @@\n a\r\n-b\r\n+B\r\n", expect![[r#""a\r\nB\r\n" #1 1+0 +1-1"#]]);
+        check("a\r\nb\r\n", "@@ -1,2 +1,2 @@\n a\n-b\n+B\n", expect![[r#""a\r\nB\r\n" #1 1+0 +1-1"#]]);
+        check("0\r\na\r\nb\r\n", "@@ -1,2 +1,2 @@\n a\n-b\n+B\n", expect![[r#""0\r\na\r\nB\r\n" #1 2+1 +1-1"#]]);
+        check("a\nb\n", "@@ -1,2 +1,2 @@\r\n a\r\n-b\r\n+B\r\n", expect![[r#""a\nB\n" #1 1+0 +1-1"#]]);
+        check("a\nb\n", "@@ -1,0 +2 @@\n+x\r\n", expect![[r#""a\nx\r\nb\n" #1 2+0 +1-0"#]]);
+        // Where they are mixed, each is part of its line.
+        check("a\r\nb\nc\n", "@@ -2 +2 @@\n-b\n+B\r\n", expect![[r#""a\r\nB\r\nc\n" #1 2+0 +1-1"#]]);
+        check(
+            "a\r\nb\nc\n",
+            "@@ -1,2 +1,2 @@\n a\n-b\n+B\n",
+            expect![
+                "EditNotFound: hunk 1, for line 1, is not in `f`: line 1 of its old lines is not line 1 of the file; the line ends differ: the file has CRLF and the patch has LF"
+            ],
+        );
+        check(
+            "a\r\nb\nc\n",
+            "@@ -1,2 +1,2 @@\n a\n-b\r\n+B\r\n",
+            expect![
+                "EditNotFound: hunk 1, for line 1, is not in `f`: line 1 of its old lines is not line 1 of the file; the line ends differ: CRLF and LF are mixed, and each must be as in the file"
+            ],
+        );
+    }
+
+    #[test]
+    fn a_hunk_without_right_numbers_goes_to_the_only_place() {
+        for header in ["@@", "@@ ... @@", "@@ fn f() {", "@@ -1,9 +1,9 @@", "@@ -99,9 +99 @@", "@@ -0,0 +1,2 @@"] {
+            let patch = format!("{header}\n a\n-b\n+B\n c\n");
+            check("x\na\nb\nc\n", &patch, expect![[r#""x\na\nB\nc\n" #1 2 +1-1"#]]);
+            check(
+                "a\nb\nc\na\nb\nc\n",
+                &patch.replace("@@ -1,9", "@@ -4,9"),
+                expect![
+                    "AmbiguousEdit: hunk 1 matches several places in `f`, at lines 1, 4; give more lines of context; line numbers are used only if every header of the file has right counts"
+                ],
+            );
+        }
+        check(
+            "a\nb\nc\n",
+            "@@\n-x\n+y\n",
+            expect![
+                "EditNotFound: hunk 1 is not in `f`: no place has its old lines; read the file again and make the diff from what it has now"
+            ],
+        );
+        check(
+            "a\nb\nc\n",
+            "@@\n-c\n+C\n@@\n-a\n+A\n",
+            expect![
+                "EditNotFound: hunk 2 is not in `f`: that is before the end of the hunk before it; put the hunks of a file in the order of its lines"
+            ],
+        );
+        check(
+            "a\nb\na\nc\n",
+            "@@\n-b\n+B\n@@\n-a\n+A\n",
+            expect![
+                "AmbiguousEdit: hunk 2 matches several places in `f`, at lines 1, 3; give more lines of context; line numbers are used only if every header of the file has right counts"
+            ],
+        );
+        check(
+            "b\na\nb\nc\n",
+            "@@ -3 +3 @@\n-b\n+B\n@@\n-c\n+C\n",
+            expect![
+                "AmbiguousEdit: hunk 1, for line 3, matches several places in `f`, at lines 1, 3; give more lines of context; line numbers are used only if every header of the file has right counts"
+            ],
+        );
+        check(
+            "a\n",
+            "@@\n+x\n",
+            expect![
+                "EditNotFound: hunk 1 only adds lines, and nothing tells where in `f` they belong; give it lines of context"
+            ],
+        );
+        check("", "@@\n+x\n", expect![[r#""x\n" #1 1 +1-0"#]]);
+    }
+
+    #[test]
+    fn an_applied_hunk_is_not_applied_again() {
+        for (text, patch) in [
+            ("a\n", "@@ -1 +1,2 @@\n a\n+b\n"),
+            ("a", "@@ -1 +1,2 @@\n a\n+b\n"),
+            ("a\r\n", "@@ -1 +1,2 @@\n a\n+b\n"),
+            ("a\nc\n", "@@ -1 +1,2 @@\n a\n+b\n"),
+            ("a\nc\n", "@@\n a\n+b\n"),
+            ("x\na\n", "@@ -2 +2,2 @@\n+b\n a\n"),
+            ("x\na\n", "@@\n+b\n a\n"),
+            ("a\nb\n", "@@ -1,0 +2 @@\n+x\n"),
+            ("a\nb\n", "@@ -2,0 +3 @@\n+x\n"),
+            ("a\nb\n", "@@ -0,0 +1 @@\n+x\n"),
+            ("x\nb\nx\n", "@@ -1 +1 @@\n-x\n+y\n"),
+            ("a\nb\nc\na\nb\n", "@@ -1,2 +1 @@\n a\n-b\n"),
+            ("x\n", "@@\n-x\n+x\n+y\n"),
+            ("x\n", "@@\n-x\n+p\n+x\n+q\n"),
+            ("a\na\n", "@@\n a\n+a\n a\n"),
+        ] {
+            let files = parse(patch).unwrap();
+            let once = apply(text, &files[0], "f").unwrap().text;
+            let again = apply(&once, &files[0], "f").map(|applied| applied.text);
+            assert!(again.is_err(), "{patch}{text:?} -> {once:?} -> {again:?}");
+        }
+        check(
+            "a\nb\n",
+            "@@ -1 +1,2 @@\n a\n+b\n",
+            expect![
+                "EditNotFound: hunk 1, for line 1, is applied to `f` already: its new lines are there; leave it out; to add the same lines once more, give it lines of context above and below"
+            ],
+        );
+        // Nothing tells which of the lines is meant.
+        check(
+            "a\na\na\na\n",
+            "@@ -1,2 +1 @@\n a\n-a\n",
+            expect![
+                "AmbiguousEdit: hunk 1 would still match `f` after it is applied; give it lines of context above and below its change"
+            ],
+        );
+        check("a\na\na\na\n", "@@ -3,2 +3 @@\n a\n-a\n", expect![[r#""a\na\na\n" #1 3+0 +0-1"#]]);
+    }
+
+    #[test]
+    fn the_end_of_a_file_stays_as_it_is() {
+        let marker = "\\ No newline at end of file\n";
+        check("a\nb", "@@ -2 +2 @@\n-b\n+B\n", expect![[r#""a\nB" #1 2+0 +1-1"#]]);
+        check("a\nb", "@@ -1,2 +1,3 @@\n a\n b\n+c\n", expect![[r#""a\nb\nc" #1 1+0 +1-0"#]]);
+        check("a\nb", "@@ -1,2 +1 @@\n a\n-b\n", expect![[r#""a" #1 1+0 +0-1"#]]);
+        check("a\nb\n", &format!("@@ -2 +2 @@\n-b\n{marker}+B\n{marker}"), expect![[r#""a\nB\n" #1 2+0 +1-1"#]]);
+        check("a\nb\n", &format!("@@ -2 +2 @@\n-b\n{marker}+B\n"), expect![[r#""a\nB\n" #1 2+0 +1-1"#]]);
+        check("a\nb", &format!("@@ -2 +2 @@\n-b\n+B\n{marker}"), expect![[r#""a\nB" #1 2+0 +1-1"#]]);
+        // Another place has the same line, with its newline.
+        check(
+            "b\na\nb",
+            "@@ -3 +3 @@\n-b\n+B\n",
+            expect![
+                "AmbiguousEdit: hunk 1, for line 3, is not there in `f` but matches several places, at lines 1, 3; give more lines of context, or the right line number"
+            ],
+        );
+    }
+
+    #[test]
+    fn a_missing_newline_is_only_at_the_end() {
+        let marker = "\\ No newline at end of file\n";
+        check("a\nb", &format!("@@ -2 +2 @@\n-b\n{marker}+B\n"), expect![[r#""a\nB\n" #1 2+0 +1-1"#]]);
+        check("a\nb\n", &format!("@@ -2 +2 @@\n-b\n+B\n{marker}"), expect![[r#""a\nB" #1 2+0 +1-1"#]]);
+        check("a\nb", &format!("@@ -2 +2,2 @@\n+x\n b\n{marker}"), expect![[r#""a\nx\nb" #1 2+0 +1-0"#]]);
+        check("b\nb", &format!("@@ -1 +1 @@\n-b\n{marker}+B\n"), expect![[r#""b\nB\n" #1 2+1 +1-1"#]]);
+        check("b\na\nb", &format!("@@ -9 +9 @@\n-b\n{marker}+B\n"), expect![[r#""b\na\nB\n" #1 3-6 +1-1"#]]);
+        check(
+            "ab",
+            &format!("@@ -1 +1 @@\n-b\n{marker}+B\n"),
+            expect![
+                "EditNotFound: hunk 1, for line 1, is not in `f`: line 1 of its old lines is not line 1 of the file; read the file again and make the diff from what it has now"
+            ],
+        );
+        check(
+            "b\nc\n",
+            &format!("@@ -1 +1 @@\n-b\n+B\n{marker}"),
+            expect![
+                "EditNotFound: hunk 1, for line 1, is not in `f`: it ends the file without a newline, which goes on at line 2; read the file again and make the diff from what it has now"
+            ],
+        );
+        check("b\nc\nb\n", &format!("@@ -1 +1 @@\n-b\n+B\n{marker}"), expect![[r#""b\nc\nB" #1 3+2 +1-1"#]]);
+    }
+
+    #[test]
+    fn lines_without_context_go_only_where_they_say() {
+        check("a\nb\n", "@@ -1,0 +2 @@\n+x\n", expect![[r#""a\nx\nb\n" #1 2+0 +1-0"#]]);
+        check("a\nb\n", "@@ -0,0 +1 @@\n+x\n", expect![[r#""x\na\nb\n" #1 1+0 +1-0"#]]);
+        check("a\nb\n", "@@ -2,0 +3 @@\n+x\n", expect![[r#""a\nb\nx\n" #1 3+0 +1-0"#]]);
+        check("", "@@ -0,0 +1 @@\n+x\n\\ No newline at end of file\n", expect![[r#""x" #1 1+0 +1-0"#]]);
+        check(
+            "a\nb\n",
+            "@@ -3,0 +4 @@\n+x\n",
+            expect![
+                "EditNotFound: hunk 1 only adds lines, so it can only follow line 3 of `f`, and the file has 2 line(s); give it lines of context"
+            ],
+        );
+        check(
+            "a\nb",
+            "@@ -2,0 +3 @@\n+x\n",
+            expect![
+                "EditNotFound: hunk 1 only adds lines, so it can only follow line 2 of `f`, and the file has 2 line(s) and no newline at its end; give it lines of context"
+            ],
+        );
+        check(
+            "a\nb\n",
+            "@@ -1,0 +2 @@\n+x\n\\ No newline at end of file\n",
+            expect![
+                "EditNotFound: hunk 1 only adds lines, so it can only follow line 1 of `f`, and the file does not end there; give it lines of context"
+            ],
+        );
+        check(
+            "0\na\nb\n",
+            "@@ -1 +1 @@\n-a\n+A\n@@ -2,0 +3 @@\n+x\n",
+            expect![
+                "EditNotFound: hunk 2 only adds lines, so it can only follow line 2 of `f`, and the hunk before it was not where it said; give it lines of context"
+            ],
+        );
+        check(
+            "a\nb\n",
+            "@@ -2 +2 @@\n-b\n+B\n@@ -1,0 +2 @@\n+x\n",
+            expect![
+                "EditNotFound: hunk 2 only adds lines, so it can only follow line 1 of `f`, and that is before the end of the hunk before it; give it lines of context"
+            ],
+        );
+    }
+
+    #[test]
+    fn a_created_file_was_not_there_and_a_deleted_one_is_empty() {
+        let create = "--- /dev/null\n+++ f\n@@ -0,0 +1,2 @@\n+a\n+b\n";
+        check("", create, expect![[r#""a\nb\n" #1 1+0 +2-0"#]]);
+        check("x\n", create, expect!["AlreadyExists: the patch creates `f`, which is there already"]);
+        check("", "diff --git a/f b/f\nnew file mode 100644\n", expect![[r#""" "#]]);
+        let delete = "--- f\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-a\n-b\n";
+        check("a\nb\n", delete, expect![[r#""" #1 1+0 +0-2"#]]);
+        check(
+            "a\nb\nc\n",
+            delete,
+            expect![
+                "Conflict: the patch deletes `f`, which has more lines than it removes; use delete_file, or remove all its lines"
+            ],
+        );
+        check(
+            "a\nx\n",
+            delete,
+            expect![
+                "EditNotFound: hunk 1, for line 1, is not in `f`: line 2 of its old lines is not line 2 of the file; read the file again and make the diff from what it has now"
+            ],
+        );
+        check(
+            "a\n",
+            "diff --git a/f b/f\ndeleted file mode 100644\n",
+            expect![
+                "Conflict: the patch deletes `f`, which has more lines than it removes; use delete_file, or remove all its lines"
+            ],
+        );
+    }
+
+    /// Far less than a search that starts over at each line would take.
+    const SOON: Duration = Duration::from_secs(5);
+
+    #[test]
+    fn equal_lines_are_searched_in_one_pass() {
+        let text = "a\n".repeat(200_000);
+        let context = " a\n".repeat(100_000);
+        let cases = [
+            (text.clone(), format!("@@ -1,100001 +1,100000 @@\n{context}-b\n"), ErrorKind::EditNotFound),
+            (text.clone(), format!("@@ -1,100001 +1,100000 @@\n-b\n{context}"), ErrorKind::EditNotFound),
+            (text.clone(), format!("@@ -150000,100000 +1,100001 @@\n+b\n{context}"), ErrorKind::AmbiguousEdit),
+            // At the end of each line, but of no whole one.
+            ("xa\n".repeat(200_000), format!("@@ -1,100000 +1,100001 @@\n+b\n{context}"), ErrorKind::EditNotFound),
+            (
+                text.clone(),
+                format!("@@ -1,100001 +1,100000 @@\n{context}-b\n\\ No newline at end of file\n"),
+                ErrorKind::EditNotFound,
+            ),
+        ];
+        for (text, patch, kind) in cases {
+            let files = parse(&patch).unwrap();
+            let start = Instant::now();
+            assert_eq!(apply(&text, &files[0], "f").unwrap_err().kind, kind);
+            assert!(start.elapsed() < SOON, "{kind:?} took {:?}", start.elapsed());
+        }
+        let patch = format!("@@ -1,100001 +1,100001 @@\n{context}-b\n+B\n");
+        let applied = apply(&(text.clone() + "b\n"), &parse(&patch).unwrap()[0], "f").unwrap();
+        assert_eq!((applied.text, applied.hunks[0].offset), (text + "B\n", Some(100_000)));
+    }
+
+    #[test]
+    fn too_many_searches_through_a_large_file_are_given_up() {
+        // Each hunk is one line further down than the one before it would make it be.
+        let count = 200;
+        let text = (0..count).map(|n| format!("{n}\nx\n")).collect::<String>() + &"y\n".repeat(MOST_SEARCHED / 200);
+        let patch: String = (0..count).map(|n| format!("@@ -{0} +{0} @@\n-{n}\n+!\n", n + 1)).collect();
+        let start = Instant::now();
+        let error = apply(&text, &parse(&patch).unwrap()[0], "f").unwrap_err();
+        expect![
+            "hunk 101 and too many others are not where they say in `f`; make the diff again from the file as it is now"
+        ]
+        .assert_eq(&error.message);
+        assert!(start.elapsed() < SOON, "took {:?}", start.elapsed());
+        let text = (0..count).map(|n| format!("{n}\nx\n")).collect::<String>();
+        let applied = apply(&text, &parse(&patch).unwrap()[0], "f").unwrap();
+        assert!(applied.hunks.iter().all(|placed| placed.offset == Some(placed.hunk as i64 - 1)));
+    }
+}

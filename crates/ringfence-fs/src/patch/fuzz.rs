@@ -1,0 +1,110 @@
+//! Patches of any bytes: what is read is what the patch says, and what is applied is what a simpler program makes of it.
+
+use ringfence_fuzz::FuzzTarget;
+use ringfence_kernel::{ErrorKind, ToolError};
+
+use super::apply::with_line_endings_of;
+use super::tests::without_final_newline;
+use super::{FilePatch, PatchHunk, PatchKind, apply, parse};
+
+const TOKENS: &[&str] = &[
+    "--- a/f\n+++ b/f\n",
+    "--- /dev/null\n",
+    "+++ /dev/null\n",
+    "@@ -1 +1 @@\n",
+    "@@ -1,2 +1,3 @@ fn x\n",
+    "@@ -0,0 +1 @@\n",
+    "diff --git a/f b/f\n",
+    "new file mode 100644\n",
+    "deleted file mode 100644\n",
+    "rename from f\n",
+    "similarity index 90%\n",
+    "GIT binary patch\n",
+    "\\ No newline at end of file\n",
+    "+",
+    "-",
+    " ",
+    "\r\n",
+    "\n",
+    "\"a/\\303\\244\"",
+    "\t2024-01-01",
+    "```diff\n",
+    "*** Begin Patch\n",
+];
+
+fn kind(error: &ToolError) -> String {
+    // Lines and counts differ in every input.
+    error.message.split([' ', '`']).filter(|word| word.parse::<u64>().is_err()).take(8).collect()
+}
+
+/// What a patch is read as must hang together.
+fn check_read(file: &FilePatch) {
+    for hunk in &file.hunks {
+        for side in [&hunk.old, &hunk.new] {
+            assert_eq!(side.lines, side.text.split_inclusive('\n').count(), "{hunk:?}");
+        }
+        assert_eq!(hunk.old.lines + hunk.added, hunk.new.lines + hunk.removed, "{hunk:?}");
+    }
+    assert!(file.path.as_ref().is_none_or(|path| !path.is_empty()), "{file:?}");
+    assert!(file.change != PatchKind::Modify || !file.hunks.is_empty(), "{file:?}");
+}
+
+#[test]
+fn no_patch_is_read_as_what_it_does_not_say() {
+    FuzzTarget::new("patch", env!("CARGO_MANIFEST_DIR")).tokens(TOKENS).check(|bytes| {
+        let patch = String::from_utf8_lossy(bytes);
+        let files = parse(&patch).map_err(|error| {
+            assert_eq!((error.kind, error.field), (ErrorKind::InvalidArgs, Some("patch")));
+            kind(&error)
+        })?;
+        assert!(!files.is_empty());
+        files.iter().for_each(check_read);
+        Ok::<_, String>(files.iter().map(|file| (file.change as u8, file.hunks.len())).collect::<Vec<_>>())
+    });
+}
+
+/// Lines out, lines in, from the last hunk to the first. Nothing where the end of the file is not the one of the hunk.
+fn simply_applied(text: &str, hunks: &[PatchHunk], lines_before: &[usize]) -> Option<String> {
+    let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
+    for (hunk, before) in hunks.iter().zip(lines_before).rev() {
+        let (from, to) = (*before, before + hunk.old.lines);
+        let there = lines[from..to].concat();
+        if there != hunk.old.text && to == lines.len() {
+            assert_eq!(
+                without_final_newline(&there),
+                without_final_newline(&hunk.old.text),
+                "other lines were taken out"
+            );
+            return None;
+        }
+        assert_eq!(there, hunk.old.text, "other lines were taken out");
+        lines.splice(from..to, hunk.new.text.split_inclusive('\n'));
+    }
+    Some(lines.concat())
+}
+
+#[test]
+fn an_applied_patch_matches_the_reference_implementation() {
+    FuzzTarget::new("apply", env!("CARGO_MANIFEST_DIR")).tokens(TOKENS).check(|bytes| {
+        let input = String::from_utf8_lossy(bytes);
+        // A file, a line that ends it, and the patch.
+        let (text, patch) = input.split_once("%%\n").unwrap_or(("a\nb\nc\n", &input));
+        let files = parse(patch).map_err(|error| kind(&error))?;
+        let apply_one = |file: &FilePatch| {
+            let applied = apply(text, file, "f").map_err(|error| kind(&error))?;
+            // A place is counted in the new text: what came before it has grown.
+            let (mut grown, mut before) = (0, Vec::new());
+            for (placed, hunk) in applied.hunks.iter().zip(&file.hunks) {
+                before.push(usize::try_from((placed.line - 1).cast_signed() - grown).unwrap());
+                grown += hunk.added.cast_signed() - hunk.removed.cast_signed();
+            }
+            assert_eq!(applied.hunks.len(), file.hunks.len());
+            if let Some(simply) = simply_applied(text, &with_line_endings_of(text, &file.hunks), &before) {
+                assert_eq!(applied.text, simply);
+            }
+            assert!(file.change != PatchKind::Delete || applied.text.is_empty());
+            Ok::<_, String>(applied.hunks.iter().map(|placed| placed.offset.map(i64::signum)).collect::<Vec<_>>())
+        };
+        Ok::<_, String>(files.iter().map(apply_one).collect::<Vec<_>>())
+    });
+}

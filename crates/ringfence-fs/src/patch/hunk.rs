@@ -1,0 +1,331 @@
+//! One hunk of a diff.
+//!
+//! It is read by the counts in its header, so that a removed line `-- x` is never taken for the header of a file. Where
+//! they are missing or do not agree with the lines, it goes as far as lines have a mark, and its numbers count for nothing.
+
+use ringfence_kernel::ToolError;
+
+use super::lines::{PatchLines, is_blank, syntax_error};
+use super::{HunkSide, PatchHunk};
+
+pub(super) const HEADER_LIKE: &str = "a hunk begins with a line like `@@ -12,7 +12,8 @@`";
+
+/// What begins so says that the line above it has no newline, in any language.
+const NO_NEWLINE: &str = "\\ ";
+
+pub(super) fn read_hunk(lines: &mut PatchLines<'_>) -> Result<PatchHunk, ToolError> {
+    let number = lines.number;
+    let header = lines.next().and_then(HunkHeader::parse);
+    let body = *lines;
+    if let Some(header) = header
+        && let Some(reading) = HunkParser::by_counts(lines, &header)
+    {
+        return Ok(reading.into_hunk(Some(header.start)));
+    }
+    *lines = body;
+    let reading = HunkParser::by_prefixes(lines)?;
+    if reading.first.is_none() {
+        return Err(syntax_error(number, format!("the hunk has no lines; {HEADER_LIKE}")));
+    }
+    Ok(reading.into_hunk(None))
+}
+
+/// The first line of a hunk: where it is, and how many old and new lines it has.
+struct HunkHeader {
+    start: usize,
+    old: usize,
+    new: usize,
+}
+
+impl HunkHeader {
+    /// Nothing where the line has no numbers, or none that can be right.
+    fn parse(line: &str) -> Option<Self> {
+        let (old, rest) = line.strip_prefix("@@ -")?.split_once(" +")?;
+        let (new, _) = rest.split_once(" @@")?;
+        let ((start, old), (_, new)) = (range(old)?, range(new)?);
+        let sound = (start > 0 || old == 0) && (old > 0 || new > 0);
+        sound.then_some(Self { start, old, new })
+    }
+}
+
+/// A line number and a count, which is 1 when it is left out.
+fn range(text: &str) -> Option<(usize, usize)> {
+    let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u32>().ok())?;
+    let (start, count) = text.split_once(',').unwrap_or((text, "1"));
+    let (start, count) = (number(start)?, number(count)?);
+    start.checked_add(count)?;
+    Some((usize::try_from(start).ok()?, usize::try_from(count).ok()?))
+}
+
+/// A hunk, as far as it is read.
+#[derive(Default)]
+struct HunkParser {
+    old: HunkSide,
+    new: HunkSide,
+    added: usize,
+    removed: usize,
+    first: Option<HunkLineKind>,
+    last: Option<HunkLineKind>,
+    /// The newline of the last line was dropped.
+    newline_dropped: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HunkLineKind {
+    Context,
+    Removed,
+    Added,
+}
+
+impl HunkParser {
+    /// Reads as many lines as the header says. Nothing where there are others.
+    fn by_counts(lines: &mut PatchLines<'_>, header: &HunkHeader) -> Option<Self> {
+        let mut reading = Self::default();
+        while let Some(line) = lines.peek() {
+            if line.starts_with(NO_NEWLINE) {
+                reading.drop_newline(line).ok()?;
+            } else if reading.old.lines == header.old && reading.new.lines == header.new {
+                break;
+            } else if line.starts_with("@@") || line.starts_with("diff ") {
+                return None;
+            } else {
+                reading.push_line(line).ok()?;
+            }
+            if reading.old.lines > header.old || reading.new.lines > header.new {
+                return None;
+            }
+            lines.next();
+        }
+        lines.skip_blank();
+        let whole = reading.old.lines == header.old && reading.new.lines == header.new;
+        (whole && !lines.at_hunk_line()).then_some(reading)
+    }
+
+    /// Reads to the next header, or to the end. Blank lines there are not part of the hunk.
+    fn by_prefixes(lines: &mut PatchLines<'_>) -> Result<Self, ToolError> {
+        let mut reading = Self::default();
+        let mut blank = Vec::new();
+        while let Some(line) = lines.peek() {
+            if line.starts_with("@@")
+                || line.starts_with("diff --git ")
+                || lines.at_signature()
+                || at_file_header(*lines)?
+            {
+                break;
+            }
+            let number = lines.number;
+            lines.next();
+            if is_blank(line) {
+                blank.push(line);
+                continue;
+            }
+            let taken = blank.drain(..).try_for_each(|line| reading.push_line(line));
+            let taken = taken.and_then(|()| match line.starts_with(NO_NEWLINE) {
+                true => reading.drop_newline(line),
+                false => reading.push_line(line),
+            });
+            taken.map_err(|problem| syntax_error(number, problem))?;
+        }
+        Ok(reading)
+    }
+
+    fn into_hunk(self, stated: Option<usize>) -> PatchHunk {
+        let Self { old, new, added, removed, first, last, .. } = self;
+        let [context_above, context_below] = [first, last].map(|kind| kind == Some(HunkLineKind::Context));
+        PatchHunk { stated, old, new, added, removed, context_above, context_below }
+    }
+
+    fn push_line(&mut self, line: &str) -> Result<(), &'static str> {
+        let (kind, text) = match line.split_at_checked(1) {
+            // An empty line of context whose space was trimmed.
+            _ if is_blank(line) => (HunkLineKind::Context, line),
+            Some((" ", text)) => (HunkLineKind::Context, text),
+            Some(("-", text)) => (HunkLineKind::Removed, text),
+            Some(("+", text)) => (HunkLineKind::Added, text),
+            _ => return Err("a line of a hunk must begin with a space, `+` or `-`"),
+        };
+        for side in self.sides(kind) {
+            if side.lacks_newline() {
+                return Err("a line without a newline must be the last one of its side");
+            }
+            side.text.push_str(text);
+            side.lines += 1;
+        }
+        self.added += usize::from(kind == HunkLineKind::Added);
+        self.removed += usize::from(kind == HunkLineKind::Removed);
+        self.first = self.first.or(Some(kind));
+        self.last = Some(kind);
+        self.newline_dropped = false;
+        Ok(())
+    }
+
+    /// Heeds `\ No newline at end of file`.
+    fn drop_newline(&mut self, marker: &str) -> Result<(), &'static str> {
+        let last = self.last.filter(|_| !std::mem::replace(&mut self.newline_dropped, true));
+        let last = last.ok_or("there is no line above whose newline could be missing")?;
+        // In a patch that has CRLF everywhere, the return is not part of the line.
+        let end = if marker.ends_with("\r\n") { "\r\n" } else { "\n" };
+        for side in self.sides(last) {
+            let kept = side.text.strip_suffix(end).or(side.text.strip_suffix('\n')).map_or(0, str::len);
+            side.text.truncate(kept);
+            if !side.lacks_newline() {
+                return Err("an empty line cannot be without a newline");
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a line goes.
+    fn sides(&mut self, kind: HunkLineKind) -> impl Iterator<Item = &mut HunkSide> {
+        let old = (kind != HunkLineKind::Added).then_some(&mut self.old);
+        old.into_iter().chain((kind != HunkLineKind::Removed).then_some(&mut self.new))
+    }
+}
+
+/// Whether the header of another file follows. Where counts are wrong, nothing else tells it from a removed line `-- x`
+/// and an added one `++ x`.
+fn at_file_header(lines: PatchLines<'_>) -> Result<bool, ToolError> {
+    if !lines.at_file_names() || !lines.after_next().after_next().begin_with("@@") {
+        return Ok(false);
+    }
+    let prefixed = ["--- a/", "--- \"a/", "--- /dev/null"].iter().any(|start| lines.begin_with(start));
+    let new = lines.after_next();
+    if prefixed && ["+++ b/", "+++ \"b/", "+++ /dev/null"].iter().any(|start| new.begin_with(start)) {
+        return Ok(true);
+    }
+    let problem = "this may be the header of a file or two lines of the hunk above, whose counts are wrong";
+    Err(syntax_error(lines.number, problem).hint("begin the names with `a/` and `b/`, or make one patch for each file"))
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use crate::patch::tests::check_read;
+
+    #[track_caller]
+    fn check(hunk: &str, expected: Expect) {
+        check_read(&format!("--- f\n+++ f\n{hunk}"), expected);
+    }
+
+    #[test]
+    fn a_header_without_right_numbers_says_nothing() {
+        for header in [
+            "@@",
+            "@@ @@",
+            "@@ ... @@",
+            "@@ fn main() @@",
+            "@@ fn main() {",
+            "@@ -1 +1",
+            "@@ -a +1 @@",
+            "@@ -+1 +1 @@",
+            "@@ -1, +1 @@",
+            "@@ -0 +1 @@",
+            "@@ -0,0 +0,0 @@",
+            "@@ -4294967296 +1 @@",
+            "@@ -4294967295 +1 @@",
+            "@@ -1 +1,99999999999999999999999 @@",
+            "@@ - +1 @@",
+        ] {
+            check(&format!("{header}\n-x\n+y\n"), expect![[r#"Modify f, ?: "x\n" -> "y\n""#]]);
+        }
+        check("@@ -4294967294 +1 @@\n-x\n+y\n", expect![[r#"Modify f, 4294967294: "x\n" -> "y\n""#]]);
+        check("@@\n", expect!["line 3 of the patch: the hunk has no lines"]);
+        check("@@\n@@\n-x\n+y\n", expect!["line 3 of the patch: the hunk has no lines"]);
+    }
+
+    #[test]
+    fn a_hunk_without_counts_goes_as_far_as_its_lines_have_a_mark() {
+        check("@@\n a\n\n-x\n+y\n\n", expect![[r#"Modify f, ?: "a\n\nx\n" -> "a\n\ny\n""#]]);
+        check("@@\n-x\n+y\n\n@@\n-z\n\n", expect![[r#"Modify f, ?: "x\n" -> "y\n", ?: "z\n" -> """#]]);
+        check(
+            "@@\n-x\n+y\n--- a/g\n+++ b/g\n@@\n-z\n",
+            expect![[r#"Modify f, ?: "x\n" -> "y\n"; Modify g, ?: "z\n" -> """#]],
+        );
+        check(
+            "@@\n-x\n+y\n--- g\n+++ g\n@@\n-z\n",
+            expect![
+                "line 6 of the patch: this may be the header of a file or two lines of the hunk above, whose counts are wrong"
+            ],
+        );
+        check("@@\n-x\n--- a/g\n+++ b/g\n", expect![[r#"Modify f, ?: "x\n-- a/g\n" -> "++ b/g\n""#]]);
+        check("@@\n-x\n--\n", expect![[r#"Modify f, ?: "x\n-\n" -> """#]]);
+        check("@@\n-x\n-- \n2.47.3\n\n", expect![[r#"Modify f, ?: "x\n" -> """#]]);
+        check("@@\n-x\n+y\nz\n", expect!["line 6 of the patch: a line of a hunk must begin with a space, `+` or `-`"]);
+        check(
+            "@@\n-x\n+y\n\nThat is all.\n",
+            expect!["line 7 of the patch: a line of a hunk must begin with a space, `+` or `-`"],
+        );
+        check(
+            "@@\n-x\n+y\nIndex: g\n",
+            expect!["line 6 of the patch: a line of a hunk must begin with a space, `+` or `-`"],
+        );
+        check("@@\n-x\n+y\n\\ No newline at end of file\n", expect![[r#"Modify f, ?: "x\n" -> "y""#]]);
+    }
+
+    #[test]
+    fn a_hunk_is_read_by_its_counts() {
+        check(
+            "@@ -1,3 +1,3 @@ f\n a\n--- x\n+++ y\n b\n",
+            expect![[r#"Modify f, 1: "a\n-- x\nb\n" -> "a\n++ y\nb\n""#]],
+        );
+        check("@@ -1,3 +1,3 @@\n a\n\n-x\n+y\n", expect![[r#"Modify f, 1: "a\n\nx\n" -> "a\n\ny\n""#]]);
+        check("@@ -1,2 +1 @@\r\n a\r\n-b\r\n", expect![[r#"Modify f, 1: "a\r\nb\r\n" -> "a\r\n""#]]);
+        check("@@ -1 +1,3 @@\n a\r\n\n", expect![[r#"Modify f, ?: "a\r\n" -> "a\r\n""#]]);
+        check("@@ -1,4 +1,2 @@\n a\n-b\n+c\n", expect![[r#"Modify f, ?: "a\nb\n" -> "a\nc\n""#]]);
+        check(
+            "@@ -1,4 +1,4 @@\n a\n-b\n+c\n@@ -9 +9 @@\n-x\n+y\n",
+            expect![[r#"Modify f, ?: "a\nb\n" -> "a\nc\n", 9: "x\n" -> "y\n""#]],
+        );
+        check(
+            "@@ -1,3 +1,3 @@\n a\n-b\n+c\n--- g\n+++ g\n@@ -9 +9 @@\n-x\n+y\n",
+            expect![[r#"Modify f, 1: "a\nb\n-- g\n" -> "a\nc\n++ g\n", 9: "x\n" -> "y\n""#]],
+        );
+        check("@@ -1,2 +1,2 @@\n a\n-b\n+c\n d\n", expect![[r#"Modify f, ?: "a\nb\nd\n" -> "a\nc\nd\n""#]]);
+        check("@@ -1,2 +1,2 @@\n a\n-b\n+c\n\n+d\n--\n", expect![[r#"Modify f, ?: "a\nb\n\n-\n" -> "a\nc\n\nd\n""#]]);
+        check("@@ -1,2 +1 @@\n a\n--\n-b\n", expect![[r#"Modify f, ?: "a\n-\nb\n" -> "a\n""#]]);
+        check("@@ -1 +1 @@\n-a\n-b\n+c\n", expect![[r#"Modify f, ?: "a\nb\n" -> "c\n""#]]);
+        check(
+            "@@ -1,2 +1,2 @@\n a\nb\n",
+            expect!["line 5 of the patch: a line of a hunk must begin with a space, `+` or `-`"],
+        );
+    }
+
+    #[test]
+    fn a_missing_newline_is_heeded_on_each_side() {
+        let marker = "\\ No newline at end of file";
+        check(&format!("@@ -1 +1 @@\n-a\n{marker}\n+a\n"), expect![[r#"Modify f, 1: "a" -> "a\n""#]]);
+        check(&format!("@@ -1 +1 @@\n-a\n+a\n{marker}"), expect![[r#"Modify f, 1: "a\n" -> "a""#]]);
+        check(&format!("@@ -1,2 +1 @@\n-a\n b\n{marker}\n"), expect![[r#"Modify f, 1: "a\nb" -> "b""#]]);
+        check(&format!("@@ -1,2 +1 @@\r\n-a\r\n b\r\n{marker}\r\n"), expect![[r#"Modify f, 1: "a\r\nb" -> "b""#]]);
+        check(
+            &format!("@@ -1,2 +1 @@\n-a\n{marker}\n b\n"),
+            expect!["line 6 of the patch: a line without a newline must be the last one of its side"],
+        );
+        check(
+            &format!("@@ -1 +1 @@\n{marker}\n-a\n+b\n"),
+            expect!["line 4 of the patch: there is no line above whose newline could be missing"],
+        );
+        check(
+            &format!("@@ -1 +1 @@\n-a\n+b\n{marker}\n{marker}\n"),
+            expect!["line 7 of the patch: there is no line above whose newline could be missing"],
+        );
+        check(
+            &format!("@@ -1 +1 @@\n-a\n+\n{marker}\n"),
+            expect!["line 6 of the patch: an empty line cannot be without a newline"],
+        );
+        check(
+            &format!("@@ -1 +1 @@\n-a\n+b\n{marker}\n@@ -2 +2 @@\n-c\n+d\n"),
+            expect![[
+                r#"line 7 of the patch: the hunk above is the end of the file, by its `\ No newline at end of file`"#
+            ]],
+        );
+    }
+
+    #[test]
+    fn the_last_line_of_a_patch_may_lack_its_end() {
+        check("@@ -1 +1 @@\n-a\n+b", expect![[r#"Modify f, 1: "a\n" -> "b\n""#]]);
+        check("@@ -1 +1 @@\n-a\r\n+b", expect![[r#"Modify f, 1: "a\r\n" -> "b\r\n""#]]);
+        check("@@ -1 +1 @@\n-a\r\n+b\r", expect![[r#"Modify f, 1: "a\r\n" -> "b\r\n""#]]);
+    }
+}

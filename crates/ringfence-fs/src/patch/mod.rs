@@ -1,0 +1,82 @@
+//! Unified diffs: read once into types, then applied to the text of one file at a time.
+//!
+//! A hunk whose header is right goes where it says. Any other, whether its numbers are wrong, miscounted or left out, goes
+//! to the only place that has exactly its old lines, and nowhere if there are two. Only the ends of lines may differ, where
+//! the file has the same end everywhere.
+//!
+//! Not here: files. A path is only text, and which file has it is the caller's business.
+
+mod apply;
+mod header;
+mod hunk;
+mod hunk_locator;
+mod lines;
+mod parse;
+
+pub(crate) use apply::{HunkPlacement, apply};
+pub(crate) use parse::parse;
+
+/// What a diff says about one file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct FilePatch {
+    pub(crate) change: PatchKind,
+    /// As tools spell paths, without `a/` and `b/`. A diff of bare hunks names no file.
+    pub(crate) path: Option<String>,
+    /// None at all only where an empty file is created or deleted.
+    pub(crate) hunks: Vec<PatchHunk>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PatchKind {
+    Modify,
+    Create,
+    Delete,
+}
+
+/// Some lines in a row and what they become. Both texts have the lines of context in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PatchHunk {
+    /// The old line that its header states; nothing where the header has no numbers, or counts that are wrong.
+    stated: Option<usize>,
+    old: HunkSide,
+    new: HunkSide,
+    added: usize,
+    removed: usize,
+    /// It begins with a line of context.
+    context_above: bool,
+    /// It ends with a line of context.
+    context_below: bool,
+}
+
+/// The lines of a hunk in one of the two texts, with their ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct HunkSide {
+    text: String,
+    lines: usize,
+}
+
+impl HunkSide {
+    /// Nothing can follow in its text.
+    fn lacks_newline(&self) -> bool {
+        !self.text.is_empty() && !self.text.ends_with('\n')
+    }
+}
+
+impl PatchHunk {
+    /// How many lines, by its header, the old text has before it.
+    fn lines_before(&self) -> Option<usize> {
+        self.stated.map(|line| line.saturating_sub(usize::from(self.old.lines > 0)))
+    }
+
+    /// It can only be the end of a file.
+    fn reaches_end(&self) -> bool {
+        self.old.lacks_newline() || self.new.lacks_newline()
+    }
+}
+
+#[cfg(test)]
+mod fuzz;
+#[cfg(test)]
+mod malformed;
+#[cfg(test)]
+mod tests;

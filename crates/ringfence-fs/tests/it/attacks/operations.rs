@@ -1,0 +1,100 @@
+//! Every operation on a path: what the spelling, the links and the special files are crossed with.
+//!
+//! `other.txt` has to be there, and `fresh` must not.
+
+use ringfence_kernel::{Dialect, ErrorKind};
+use serde_json::{Value, json};
+
+use super::FsAttackCase;
+
+/// What an operation wants of the path that it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PathUse {
+    /// The contents of a file.
+    Read,
+    /// The names in a directory.
+    List,
+    Describe,
+    /// New contents for a file that may be there or not.
+    Write,
+    /// New contents for a file that has to be there.
+    Edit,
+    Delete,
+    MoveAway,
+    /// Where something is moved to, with leave to overwrite or without.
+    MoveTo {
+        overwrite: bool,
+    },
+    MakeDirectory,
+}
+
+/// One call on a path.
+#[derive(Clone, Debug)]
+pub(crate) struct PathOperation {
+    pub(crate) tool: &'static str,
+    pub(crate) arguments: Value,
+    pub(crate) usage: PathUse,
+}
+
+/// Every operation of a dialect, on one path.
+pub(crate) fn operations(dialect: Dialect, path: &str) -> Vec<PathOperation> {
+    let list = |(tool, arguments, usage)| PathOperation { tool, arguments, usage };
+    match dialect {
+        Dialect::Standard => vec![
+            ("read_file", json!({"path": path}), PathUse::Read),
+            ("read_file", json!({"path": path, "startLine": 1, "endLine": 2}), PathUse::Read),
+            ("read_file", json!({"path": path, "encoding": "base64"}), PathUse::Read),
+            ("copy_file", json!({"from": path, "to": "fresh"}), PathUse::Read),
+            ("list_directory", json!({"path": path}), PathUse::List),
+            ("list_directory", json!({"path": path, "recursive": true, "includeHidden": true}), PathUse::List),
+            ("find_files", json!({"path": path, "glob": "**"}), PathUse::List),
+            ("get_file_info", json!({"path": path}), PathUse::Describe),
+            ("write_file", json!({"path": path, "content": "new"}), PathUse::Write),
+            ("write_file", json!({"path": path, "content": "new", "createDirs": true}), PathUse::Write),
+            ("append_file", json!({"path": path, "content": "new"}), PathUse::Write),
+            ("copy_file", json!({"from": "other.txt", "to": path, "overwrite": true}), PathUse::Write),
+            ("edit_file", json!({"path": path, "oldText": "other", "newText": "new"}), PathUse::Edit),
+            ("apply_patch", json!({"path": path, "patch": "@@ -1 +1 @@\n-other\n+new\n"}), PathUse::Edit),
+            ("move_file", json!({"from": "other.txt", "to": path}), PathUse::MoveTo { overwrite: false }),
+            (
+                "move_file",
+                json!({"from": "other.txt", "to": path, "overwrite": true}),
+                PathUse::MoveTo { overwrite: true },
+            ),
+            ("create_directory", json!({"path": path}), PathUse::MakeDirectory),
+            ("move_file", json!({"from": path, "to": "fresh"}), PathUse::MoveAway),
+            ("delete_file", json!({"path": path}), PathUse::Delete),
+            ("delete_file", json!({"path": path, "recursive": true}), PathUse::Delete),
+        ],
+        Dialect::Miniclaw => vec![
+            ("read_file", json!({"path": path}), PathUse::Read),
+            ("list_dir", json!({"path": path}), PathUse::List),
+            ("write_file", json!({"path": path, "content": "new"}), PathUse::Write),
+            ("append_file", json!({"path": path, "content": "new"}), PathUse::Write),
+            ("edit_file", json!({"path": path, "old_text": "other", "new_text": "new"}), PathUse::Edit),
+        ],
+        Dialect::Crewagent => {
+            let path = format!("@workspace/{path}");
+            vec![
+                ("fs.read", json!({"path": path}), PathUse::Read),
+                ("fs.list", json!({"path": path}), PathUse::List),
+                ("fs.write", json!({"path": path, "content": "new"}), PathUse::Write),
+            ]
+        }
+    }
+    .into_iter()
+    .map(list)
+    .collect()
+}
+
+impl FsAttackCase {
+    /// Every operation on `path` is refused, with the kind that `judge` has for its use; those without one are left out.
+    pub(crate) fn refuses_every_operation(mut self, path: &str, judge: impl Fn(PathUse) -> Option<ErrorKind>) -> Self {
+        for PathOperation { tool, arguments, usage } in operations(self.setup.dialect, path) {
+            if let Some(kind) = judge(usage) {
+                self = self.fails(tool, arguments, kind);
+            }
+        }
+        self
+    }
+}

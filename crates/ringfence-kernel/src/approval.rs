@@ -1,0 +1,383 @@
+//! Who may do what.
+//!
+//! A `Ticket` proves that one call was allowed. Only the road makes one and a tool cannot run without one,
+//! so there is no way around the gate: the compiler keeps it, not the callers.
+//!
+//! Not here: how a person is asked. A front brings its own `Approver`.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    Assurance, AuthScope, CallContext, ErrorKind, PolicyAction, PolicyLayer, Preset, Principal, ResourceAccess,
+    ToolError, Verdict,
+};
+
+/// The right to run one planned call.
+#[derive(Debug)]
+pub struct Ticket<'a> {
+    cx: &'a CallContext<'a>,
+    change_id: String,
+    approval: Option<&'a Approval>,
+    accesses: &'a [ResourceAccess],
+    /// Groups of changes that turned out not to be possible.
+    withheld: RefCell<Vec<(usize, ToolError)>>,
+}
+
+impl<'a> Ticket<'a> {
+    pub(crate) fn new(
+        cx: &'a CallContext<'a>,
+        change_id: String,
+        approval: Option<&'a Approval>,
+        accesses: &'a [ResourceAccess],
+    ) -> Self {
+        Self { cx, change_id, approval, accesses, withheld: RefCell::default() }
+    }
+
+    pub fn context(&self) -> &'a CallContext<'a> {
+        self.cx
+    }
+
+    /// The id of the change that this call makes. Empty for a call that changes nothing.
+    pub fn change_id(&self) -> &str {
+        &self.change_id
+    }
+
+    /// Whether somebody saw this plan and said yes. Then what they saw is what must happen, and a target
+    /// that moved meanwhile is a conflict.
+    pub fn is_approved(&self) -> bool {
+        self.approval.is_some()
+    }
+
+    /// Who said yes, and how sure that is.
+    pub fn approval(&self) -> Option<&'a Approval> {
+        self.approval
+    }
+
+    /// Whether it was decided that something may go for good: the plan said so, and nothing else is meant by a yes.
+    pub fn may_lose(&self) -> bool {
+        self.accesses.iter().any(|touch| touch.action == PolicyAction::Lose)
+    }
+
+    /// What the plan said that it touches: the policy judged this, and nothing else.
+    pub fn accesses(&self) -> &'a [ResourceAccess] {
+        self.accesses
+    }
+
+    /// Says that a group of the changes that the ticket is for is not made, because it turned out that it cannot be.
+    pub fn withhold(&self, group: usize, why: ToolError) {
+        self.withheld.borrow_mut().push((group, why));
+    }
+
+    /// Every group that was withheld.
+    pub fn withheld(&self) -> Vec<(usize, ToolError)> {
+        self.withheld.borrow().clone()
+    }
+
+    /// To be called right before the world changes. An error means that nobody waits any more: stop.
+    pub fn commit(&self) -> Result<(), ToolError> {
+        self.cx.check()?;
+        self.cx.commit_state().commit()
+    }
+}
+
+/// What a person is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApprovalRequest {
+    pub id: String,
+    /// The call that waits.
+    pub step_id: String,
+    pub session: String,
+    /// Whose call it is. They never answer it.
+    pub principal: String,
+    pub agent: Option<String>,
+    pub tool: String,
+    /// In the words of whoever calls, which is a model.
+    pub args: Value,
+    pub reason: String,
+    /// The rule that wants it asked.
+    pub rule: String,
+    /// Whose rule it is.
+    pub layer: PolicyLayer,
+    /// What an answer must at least be.
+    pub assurance: Assurance,
+    /// What would happen, as text.
+    pub preview: String,
+    /// The same in one line.
+    pub summary: String,
+    /// The preview shows what is or shall be in a secret.
+    pub secret: bool,
+    /// What the preview showed; another one is another request.
+    pub fingerprint: String,
+    /// The very rule that an answer to be remembered adds, where one may be added.
+    pub grant: Option<String>,
+    /// The call returned to its caller, and goes on only when the caller calls again.
+    #[serde(default)]
+    pub suspended: bool,
+    #[serde(with = "time")]
+    pub opened: SystemTime,
+    /// Until when an answer counts.
+    #[serde(with = "time")]
+    pub expires: SystemTime,
+}
+
+impl ApprovalRequest {
+    /// The request for a channel that others hear: of a secret only the line that says what would happen. The arguments
+    /// can have its contents in them too.
+    #[must_use]
+    pub fn redacted_for_relay(&self) -> Self {
+        if !self.secret {
+            return self.clone();
+        }
+        Self { preview: self.summary.clone(), args: Value::Null, secret: false, ..self.clone() }
+    }
+}
+
+/// What they said.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ApprovalResponse {
+    pub approved: bool,
+    /// Arguments to use instead of the ones asked about.
+    #[serde(default)]
+    pub modified_args: Option<Value>,
+    /// Allow the same from now on, by the rule that the request shows.
+    #[serde(default)]
+    pub remember: bool,
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+/// An answer, and what the front that brings it knows about who gave it. None of this comes from outside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApprovalDecision {
+    pub response: ApprovalResponse,
+    pub approval: Approval,
+}
+
+impl ApprovalDecision {
+    /// A no that nobody said.
+    pub fn automatic_denial(reason: String) -> Self {
+        let response = ApprovalResponse { reason: Some(reason), ..ApprovalResponse::default() };
+        Self { response, approval: Approval { assurance: Assurance::None, by: None } }
+    }
+}
+
+/// Who said yes, and how sure that is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Approval {
+    pub assurance: Assurance,
+    /// Where it is known who. They need the scope to approve.
+    pub by: Option<Principal>,
+}
+
+/// What an answer comes to, once it is known whether it counts.
+pub(crate) enum ApprovalOutcome {
+    Approved(Approval),
+    /// Yes, and from now on.
+    ApprovedAlways(Approval),
+    ApprovedWithChanges(String, Approval),
+    Denied(ToolError),
+}
+
+/// Which question an answer is to.
+pub(crate) struct ApprovalContext<'a> {
+    pub(crate) verdict: &'a Verdict,
+    /// Who asked.
+    pub(crate) principal: &'a Principal,
+    /// Whether the answer may be remembered.
+    pub(crate) may_grant: bool,
+}
+
+impl ApprovalOutcome {
+    pub(crate) fn from_decision(answered: ApprovalDecision, asker: &ApprovalContext<'_>) -> Self {
+        let ApprovalDecision { response, approval } = answered;
+        let verdict = asker.verdict;
+        let refuse = |message: String| {
+            Self::Denied(with_rule_details(ToolError::new(ErrorKind::ApprovalDenied, message), verdict))
+        };
+        if !response.approved {
+            return refuse(denial_message(&verdict.reason, &response, &approval));
+        }
+        let no = |why: &str| refuse(format!("not approved: {why} ({})", action_text(&verdict.reason)));
+        if let Some(stranger) = approval.by.as_ref().filter(|by| !by.has_scope(AuthScope::Approve)) {
+            return no(&format!("`{}` may not approve calls", stranger.name));
+        }
+        if let Some(own) = approval.by.as_ref().filter(|by| by.name == asker.principal.name) {
+            return no(&format!("`{}` cannot approve a call of its own", own.name));
+        }
+        if approval.assurance < verdict.assurance {
+            return no(match verdict.assurance {
+                Assurance::Person => "the answer must be a person's at ringfence's own terminal or page",
+                _ => "the answer must come from somebody",
+            });
+        }
+        let by_person = approval.assurance == Assurance::Person;
+        match (response.modified_args, response.remember) {
+            (None, false) => Self::Approved(approval),
+            (Some(_), _) if !by_person => {
+                no("only a person at ringfence's own terminal or page may change the arguments")
+            }
+            (_, true) if !by_person => no("only a person at ringfence's own terminal or page may allow it for good"),
+            (Some(_), true) => no("what is allowed for good is the call as it was shown, and not a changed one"),
+            (None, true) if !asker.may_grant => no("it cannot be allowed for good"),
+            (None, true) => Self::ApprovedAlways(approval),
+            (Some(args), false) => Self::ApprovedWithChanges(args.to_string(), approval),
+        }
+    }
+}
+
+/// The message of a refusal: who refused, in their words, and which action.
+pub(crate) fn denial_message(asked_for: &str, response: &ApprovalResponse, approval: &Approval) -> String {
+    let action = action_text(asked_for);
+    let said = response.reason.as_deref().map(str::trim).filter(|said| !said.is_empty());
+    let by = match approval {
+        Approval { assurance: Assurance::Person, .. } => Some("the user"),
+        Approval { by, .. } => by.as_ref().map(|by| by.name.as_str()),
+    };
+    match (by, said) {
+        (Some(by), Some(said)) => format!("denied by {by}: \"{said}\" ({action})"),
+        (Some(by), None) => format!("denied by {by} ({action})"),
+        // Nobody said this: the words are ours.
+        (None, Some(said)) => format!("not approved: {said} ({action})"),
+        (None, None) => format!("not approved ({action})"),
+    }
+}
+
+/// What a call would have done, from the reason why somebody was asked.
+fn action_text(asked_for: &str) -> &str {
+    asked_for.strip_prefix("this would ").unwrap_or(asked_for)
+}
+
+/// An error with the rule that led to it, for programs.
+pub(crate) fn with_rule_details(error: ToolError, verdict: &Verdict) -> ToolError {
+    let error = error.detail("rule", &*verdict.rule).detail("layer", verdict.layer.name());
+    match &verdict.grant {
+        Some(grant) => error.detail("grant", grant.as_str()),
+        None => error,
+    }
+}
+
+/// What an approver has to say.
+#[derive(Clone, Debug)]
+pub enum ApproverReply {
+    Decided(ApprovalDecision),
+    /// The answer comes later: the caller gets a token that brings the call back.
+    Deferred,
+    /// As `Later`, but only this process can bring the call back: the request ends with it.
+    DeferredInProcess,
+}
+
+/// Puts a request to a person and waits for the answer. It is dropped when another front was first, when the time is
+/// over and when the call was cancelled.
+pub trait Approver: Send + Sync + fmt::Debug {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>>;
+}
+
+/// Nobody is there to be asked, so nothing is approved.
+#[derive(Clone, Debug)]
+pub struct DenyApprover {
+    /// What the caller can do instead, where a looser preset would do.
+    pub advice: String,
+}
+
+impl Approver for DenyApprover {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
+        let reason = match (request.layer, request.rule.as_str()) {
+            (PolicyLayer::Preset, Preset::ASK_RULE) => format!("no approver is available; {}", self.advice),
+            _ => "no approver is available; this needs a person's approval".to_owned(),
+        };
+        Box::pin(std::future::ready(ApproverReply::Decided(ApprovalDecision::automatic_denial(reason))))
+    }
+}
+
+/// Points in time as texts, for stores, tokens and pages.
+pub(crate) mod time {
+    use std::time::SystemTime;
+
+    use serde::{Deserialize as _, Deserializer, Serializer, de};
+
+    pub(crate) fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&humantime::format_rfc3339_nanos(*time))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
+        humantime::parse_rfc3339(&String::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::{
+        Approval, ApprovalRequest, ApprovalResponse, Approver, ApproverReply, Assurance, DenyApprover, PolicyLayer,
+        Principal, denial_message,
+    };
+
+    async fn denial_reason(layer: PolicyLayer, rule: &str) -> String {
+        let nobody = DenyApprover { advice: "try another preset".to_owned() };
+        let request = ApprovalRequest {
+            id: "a".to_owned(),
+            step_id: "1".to_owned(),
+            session: "s".to_owned(),
+            principal: "p".to_owned(),
+            agent: None,
+            tool: "t".to_owned(),
+            args: serde_json::Value::Null,
+            reason: String::new(),
+            rule: rule.to_owned(),
+            layer,
+            assurance: Assurance::Relayed,
+            preview: String::new(),
+            summary: String::new(),
+            secret: false,
+            fingerprint: String::new(),
+            grant: None,
+            suspended: false,
+            opened: SystemTime::UNIX_EPOCH,
+            expires: SystemTime::UNIX_EPOCH,
+        };
+        let ApproverReply::Decided(answered) = nobody.ask(&request).await else { panic!("nobody answers later") };
+        assert!(!answered.response.approved);
+        assert_eq!(answered.approval.assurance, Assurance::None);
+        answered.response.reason.unwrap()
+    }
+
+    #[test]
+    fn a_refusal_quotes_who_refused_and_cannot_be_read_as_its_opposite() {
+        let check = |assurance, by: Option<&str>, reason: Option<&str>, expected: &str| {
+            let response = ApprovalResponse { reason: reason.map(str::to_owned), ..ApprovalResponse::default() };
+            let approval = Approval { assurance, by: by.map(Principal::person) };
+            assert_eq!(denial_message("this would delete `README.md`", &response, &approval), expected);
+        };
+        let (person, relayed, none) = (Assurance::Person, Assurance::Relayed, Assurance::None);
+        check(
+            person,
+            Some("ann"),
+            Some("keep the readme"),
+            "denied by the user: \"keep the readme\" (delete `README.md`)",
+        );
+        check(person, Some("ann"), Some("  "), "denied by the user (delete `README.md`)");
+        check(relayed, Some("ci"), Some("no"), "denied by ci: \"no\" (delete `README.md`)");
+        check(none, None, Some("no answer in time"), "not approved: no answer in time (delete `README.md`)");
+        check(none, None, None, "not approved (delete `README.md`)");
+    }
+
+    #[tokio::test]
+    async fn the_deny_approver_suggests_another_preset_only_where_it_would_help() {
+        assert!(denial_reason(PolicyLayer::Preset, "preset ask").await.ends_with("; try another preset"));
+        for (layer, rule) in
+            [(PolicyLayer::Preset, "secret"), (PolicyLayer::Managed, "preset ask"), (PolicyLayer::User, "preset ask")]
+        {
+            assert!(denial_reason(layer, rule).await.ends_with("; this needs a person's approval"), "{layer:?} {rule}");
+        }
+    }
+}

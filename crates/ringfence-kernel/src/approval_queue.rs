@@ -1,0 +1,161 @@
+//! One question of a session at a time, and none after too many noes.
+//!
+//! Calls of a session may work side by side, but a person is asked about one of them and sees the next when that one
+//! is over. A call that had to wait for its turn is planned again: what was before it may have changed what it would do,
+//! or have been allowed for good. Where somebody said no several times in a row, the session pauses: nobody is asked
+//! until a person resumes it, and what needs no question still goes.
+//!
+//! Not here: asking itself (`ask.rs`).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::SystemTime;
+
+use tokio::sync::{Mutex as Line, OwnedMutexGuard};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::invocation::{CallProgress, Invocation};
+use crate::tool_binding::ErasedTool;
+use crate::{AbandonReason, Assurance, ErrorKind, Host, HostError, Session, ToolError};
+
+/// The lines of all sessions that have one.
+#[derive(Debug, Default)]
+pub(crate) struct ApprovalQueues(Mutex<HashMap<String, Weak<Line<()>>>>);
+
+/// The right to ask, until it is dropped.
+pub(crate) type ApprovalTurn = OwnedMutexGuard<()>;
+
+/// An answer that counts, for the session.
+pub(crate) enum AnswerKind {
+    Approved,
+    Denied(Assurance),
+}
+
+impl ApprovalQueues {
+    /// The line of a session. It is there as long as somebody stands in it.
+    fn queue(&self, session: &str) -> Arc<Line<()>> {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(line) = lines.get(session).and_then(Weak::upgrade) {
+            return line;
+        }
+        lines.retain(|_, line| line.strong_count() > 0);
+        let line = Arc::new(Line::new(()));
+        lines.insert(session.to_owned(), Arc::downgrade(&line));
+        line
+    }
+}
+
+impl Host {
+    /// As `set_out`, and where somebody has to be asked, with the turn to do so.
+    pub(crate) async fn start_in_queue(
+        &self,
+        trip: &Arc<Invocation>,
+        offer: &Arc<dyn ErasedTool>,
+        turn: &mut Option<ApprovalTurn>,
+        cancel: &CancellationToken,
+    ) -> Result<CallProgress, HostError> {
+        let asked = match self.start(trip, offer, cancel).await? {
+            CallProgress::NeedsApproval(asked) if turn.is_none() => asked,
+            leg => return Ok(leg),
+        };
+        let line = self.approval_queues.queue(&trip.session.id);
+        if let Ok(ours) = Arc::clone(&line).try_lock_owned() {
+            *turn = Some(ours);
+            return Ok(CallProgress::NeedsApproval(asked));
+        }
+        // What was planned is let go meanwhile, with the descriptors that it holds. What a program left is not.
+        let (touches, rest) = match asked.is_follow_up() {
+            true => (Vec::new(), Some(asked)),
+            false => (asked.accesses, None),
+        };
+        let waited = tokio::select! {
+            biased;
+            () = cancel.cancelled() => Err(AbandonReason::Cancel.error()),
+            ours = timeout(trip.session.limits.approval_time, line.lock_owned()) => ours.map_err(|_| queue_timeout_error()),
+        };
+        match (waited, rest) {
+            (Ok(ours), rest) => {
+                *turn = Some(ours);
+                match rest {
+                    Some(asked) => Ok(CallProgress::NeedsApproval(asked)),
+                    None => self.start(trip, offer, cancel).await,
+                }
+            }
+            (Err(error), Some(asked)) => trip.finish_without(*asked, error).map(CallProgress::Done),
+            (Err(error), None) => trip.refuse(&touches, &error).map(CallProgress::Done),
+        }
+    }
+
+    /// Why nobody may be asked for this session now, if that is so.
+    pub(crate) async fn approval_blocked(&self, session: &Session) -> Result<Option<ToolError>, HostError> {
+        let (id, most) = (session.id.clone(), session.limits.denials_in_a_row);
+        self.with_store(move |store| {
+            let noes = store.denial_streaks()?.into_iter().find(|noes| noes.session == id);
+            if let Some(noes) = noes.filter(|noes| noes.count >= most) {
+                return Ok(Some(session_paused_error(&id, noes.count)));
+            }
+            let pending = store.pending(SystemTime::now())?;
+            Ok(pending
+                .into_iter()
+                .find(|request| request.session == id)
+                .map(|request| request_pending_error(&request.id)))
+        })
+        .await
+    }
+
+    /// Counts an answer: a yes ends the noes in a row, and a no that nobody said is none.
+    pub(crate) async fn record_answer(&self, session: &Session, answer: AnswerKind) -> Result<(), HostError> {
+        let (id, principal) = (session.id.clone(), session.principal.name.clone());
+        self.with_store(move |store| match answer {
+            AnswerKind::Approved => store.reset_denials(&id).map(drop),
+            AnswerKind::Denied(Assurance::None) => Ok(()),
+            AnswerKind::Denied(_) => store.record_denial(&id, &principal, SystemTime::now()),
+        })
+        .await
+    }
+}
+
+fn queue_timeout_error() -> ToolError {
+    let message = "not approved: requests of other calls of this session took all of the time to answer";
+    ToolError::new(ErrorKind::ApprovalDenied, message)
+}
+
+fn request_pending_error(request: &str) -> ToolError {
+    let message = format!(
+        "not asked yet: another call of this session waits for an answer to the request `{request}`; call again when \
+         that is answered"
+    );
+    ToolError::new(ErrorKind::ApprovalPending, message).detail("waitsFor", request)
+}
+
+fn session_paused_error(session: &str, count: u64) -> ToolError {
+    let message = format!(
+        "not asked: this session is paused, because it was refused {count} times in a row; a person resumes it with \
+         `ringfence approvals resume {session}` at a terminal, or starts a new one. What needs no approval still goes"
+    );
+    ToolError::new(ErrorKind::ApprovalDenied, message).detail("paused", true).detail("session", session)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::ApprovalQueues;
+
+    #[test]
+    fn a_queue_exists_while_a_call_waits_in_it() {
+        let turns = ApprovalQueues::default();
+        let line = turns.queue("one");
+        let other = turns.queue("two");
+        assert!(Arc::ptr_eq(&line, &turns.queue("one")) && !Arc::ptr_eq(&line, &other));
+        drop(other);
+        drop(turns.queue("three"));
+        let left = |turns: &ApprovalQueues| turns.0.lock().unwrap().len();
+        assert_eq!(left(&turns), 2);
+        assert!(Arc::ptr_eq(&line, &turns.queue("one")));
+        drop(line);
+        drop(turns.queue("four"));
+        assert_eq!(left(&turns), 1);
+    }
+}

@@ -1,0 +1,328 @@
+//! Asking: a request goes to the store and to an approver, and the first answer counts.
+//!
+//! While a call waits it hears its own approver and, through the store, every other front. What nobody answers in time
+//! is a no. An approver may also put the answer off: then the caller gets a sealed token, and the call is over until
+//! somebody brings it back (`resume.rs`).
+//!
+//! Not here: what an answer means (`gate.rs`), and who may give one (`desk.rs`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Map, Value};
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::approval::{ApprovalContext, ApprovalOutcome};
+use crate::approval_queue::AnswerKind;
+use crate::grants::{format_rule_line, grant_subject};
+use crate::invocation::{Invocation, load_grants};
+use crate::resume_token::ResumeToken;
+use crate::{
+    AbandonReason, AnswerStatus, Approval, ApprovalDecision, ApprovalRequest, ApprovalStore, ApproverReply, ErrorKind,
+    GRANT_LIFETIME, Grant, Host, HostConfig, HostError, Preview, RuleText, Session, StoreError, SuspendLifetime,
+    ToolError, Verdict, id,
+};
+
+/// How often the store is looked at for an answer from elsewhere.
+const STORE_POLL_INTERVAL: Duration = Duration::from_millis(150);
+
+/// A call that waits for its answer, for fronts that can bring it back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SuspendedCall {
+    /// To be given to `Host::resume`, once.
+    pub token: String,
+    /// The id of the request that has to be answered first.
+    pub request_id: String,
+}
+
+/// What is shown of a plan. Only this goes in, not the plan itself: it is not `Sync`, and a call must be able to move
+/// between threads while it waits.
+#[derive(Debug)]
+pub(crate) struct ApprovalPrompt {
+    pub(crate) verdict: Verdict,
+    pub(crate) preview: Preview,
+    /// The rule that "always" would add.
+    pub(crate) grant: Option<RuleText>,
+}
+
+/// How asking ended.
+pub(crate) enum AskOutcome {
+    Answered(ApprovalOutcome),
+    Suspended(SuspendedCall),
+}
+
+impl Host {
+    /// Asks and waits. Where the call cannot be put off, it waits for another front instead.
+    pub(crate) async fn ask_approver(
+        &self,
+        trip: &Invocation,
+        shown: &ApprovalPrompt,
+        may_be_put_off: bool,
+        cancel: &CancellationToken,
+    ) -> Result<AskOutcome, HostError> {
+        if let Some(error) = self.approval_blocked(&trip.session).await? {
+            return Ok(AskOutcome::Answered(ApprovalOutcome::Denied(error)));
+        }
+        let request = build_request(trip, shown)?;
+        let pending = ApprovalRequestGuard::open(&self.config, &request).await?;
+        let word = tokio::select! {
+            biased;
+            () = cancel.cancelled() => None,
+            word = timeout(trip.session.limits.approval_time, self.first_reply(trip, &request, may_be_put_off)) => Some(word),
+        };
+        let answered = match word {
+            None => {
+                pending.close().await?;
+                return Ok(AskOutcome::Answered(ApprovalOutcome::Denied(AbandonReason::Cancel.error())));
+            }
+            Some(Ok(word)) => match word? {
+                ApproverReply::Decided(answered) => answered,
+                ApproverReply::Deferred => {
+                    pending.detach(SuspendLifetime::Persistent).await?;
+                    return self.suspend(trip, &request).await;
+                }
+                ApproverReply::DeferredInProcess => {
+                    pending.detach(SuspendLifetime::Process).await?;
+                    return self.suspend(trip, &request).await;
+                }
+            },
+            Some(Err(_)) => ApprovalDecision::automatic_denial("no answer in time".to_owned()),
+        };
+        let answered = self.record_first_answer(&request.id, answered).await?;
+        pending.close().await?;
+        let may_grant = request.grant.is_some();
+        let asker = ApprovalContext { verdict: &shown.verdict, principal: &trip.session.principal, may_grant };
+        self.evaluate_answer(&trip.session, answered, &asker).await.map(AskOutcome::Answered)
+    }
+
+    /// What an answer comes to, which counts for the session too.
+    pub(crate) async fn evaluate_answer(
+        &self,
+        session: &Session,
+        answered: ApprovalDecision,
+        asker: &ApprovalContext<'_>,
+    ) -> Result<ApprovalOutcome, HostError> {
+        let (approved, assurance) = (answered.response.approved, answered.approval.assurance);
+        let answer = ApprovalOutcome::from_decision(answered, asker);
+        match &answer {
+            ApprovalOutcome::Denied(_) if !approved => {
+                self.record_answer(session, AnswerKind::Denied(assurance)).await?
+            }
+            // A yes that does not count is neither.
+            ApprovalOutcome::Denied(_) => {}
+            _ => self.record_answer(session, AnswerKind::Approved).await?,
+        }
+        Ok(answer)
+    }
+
+    /// The answer of our own approver, or of another front that was first.
+    async fn first_reply(
+        &self,
+        trip: &Invocation,
+        request: &ApprovalRequest,
+        may_be_put_off: bool,
+    ) -> Result<ApproverReply, HostError> {
+        let word = tokio::select! {
+            biased;
+            word = self.config.approver.ask(request) => Ok(word),
+            answered = self.poll_store_for_answer(trip, &request.id, may_be_put_off) => answered.map(ApproverReply::Decided),
+        };
+        match word {
+            Ok(ApproverReply::Deferred | ApproverReply::DeferredInProcess) if !may_be_put_off => {
+                self.poll_store_for_answer(trip, &request.id, may_be_put_off).await.map(ApproverReply::Decided)
+            }
+            word => word,
+        }
+    }
+
+    /// The answer of another front. Meanwhile it is told what the call would do with other arguments, if it asks.
+    async fn poll_store_for_answer(
+        &self,
+        trip: &Invocation,
+        id: &str,
+        may_change: bool,
+    ) -> Result<ApprovalDecision, HostError> {
+        loop {
+            sleep(STORE_POLL_INTERVAL).await;
+            let request = id.to_owned();
+            let (answered, draft) =
+                self.with_store(move |store| Ok((store.answer_of(&request)?, store.draft_of(&request)?))).await?;
+            if let Some(answered) = answered {
+                return Ok(answered);
+            }
+            if let Some(draft) = draft.filter(|draft| draft.outcome.is_none() && may_change) {
+                self.answer_draft(trip, id, draft).await?;
+            }
+        }
+    }
+
+    /// Puts an answer, and gives the one that counts.
+    pub(crate) async fn record_first_answer(
+        &self,
+        id: &str,
+        answered: ApprovalDecision,
+    ) -> Result<ApprovalDecision, HostError> {
+        let id = id.to_owned();
+        let work = move |store: &dyn ApprovalStore| match store.answer(&id, &answered, SystemTime::now())? {
+            AnswerStatus::Accepted => Ok(answered),
+            AnswerStatus::AlreadyAnswered => Ok(store.answer_of(&id)?.unwrap_or_else(withdrawn_request)),
+            // Whoever came late is told, and a no needs no time.
+            AnswerStatus::Expired if answered.response.approved => {
+                Ok(ApprovalDecision::automatic_denial("no answer in time".to_owned()))
+            }
+            AnswerStatus::Expired => Ok(answered),
+            AnswerStatus::UnknownRequest => Ok(withdrawn_request()),
+        };
+        self.with_store(work).await
+    }
+
+    async fn suspend(&self, trip: &Invocation, request: &ApprovalRequest) -> Result<AskOutcome, HostError> {
+        let sealed = ResumeToken {
+            request: request.id.clone(),
+            call: trip.call.id.clone(),
+            tool: trip.call.name.clone(),
+            arguments: trip.call.arguments.clone(),
+            fingerprint: request.fingerprint.clone(),
+            principal: trip.session.principal.name.clone(),
+            session: trip.session.id.clone(),
+            expires: request.expires,
+            nonce: id::new_id("n")?,
+        };
+        let token = self.with_store(move |store| Ok(sealed.seal(&store.sealing_key()?))).await?;
+        let token = token.ok_or_else(|| StoreError(std::io::Error::other("the token cannot be sealed")))?;
+        Ok(AskOutcome::Suspended(SuspendedCall { token, request_id: request.id.clone() }))
+    }
+
+    /// Withdraws the requests of suspended calls of a session that is over: an answer would reach nobody.
+    pub fn withdraw_requests(&self, session: &str) -> Result<(), StoreError> {
+        let store = self.config.store.as_ref();
+        let pending = store.pending(SystemTime::now())?.into_iter();
+        pending
+            .filter(|request| request.suspended && request.session == session)
+            .try_for_each(|request| store.close_request(&request.id))
+    }
+
+    /// Keeps what a person allowed for good.
+    pub(crate) async fn store_grant(&self, rule: RuleText, approval: &Approval) -> Result<(), HostError> {
+        let Some(directory) = grant_subject(&rule).and_then(|subject| self.mount_identities.get(&subject).cloned())
+        else {
+            return Ok(());
+        };
+        let since = SystemTime::now();
+        let by = approval.by.as_ref().map(|by| by.name.clone()).unwrap_or_default();
+        let grant = Grant { id: id::new_id("g")?, rule, directory, by, since, until: since + GRANT_LIFETIME };
+        let (parts, directories) = (Arc::clone(&self.config), Arc::clone(&self.mount_identities));
+        self.with_store(move |store| {
+            store.add_grant(&grant)?;
+            load_grants(&parts, &directories).map(drop)
+        })
+        .await
+    }
+
+    /// The store may wait for a disk or for other processes.
+    pub(crate) async fn with_store<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&dyn ApprovalStore) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, HostError> {
+        in_store(&self.config, work).await
+    }
+}
+
+async fn in_store<T: Send + 'static>(
+    parts: &Arc<HostConfig>,
+    work: impl FnOnce(&dyn ApprovalStore) -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, HostError> {
+    let parts = Arc::clone(parts);
+    let done = spawn_blocking(move || work(parts.store.as_ref())).await;
+    let lost = |_| Err(StoreError(std::io::Error::other("the store failed in a way that it should not")));
+    Ok(done.unwrap_or_else(lost)?)
+}
+
+fn withdrawn_request() -> ApprovalDecision {
+    ApprovalDecision::automatic_denial("the request was withdrawn".to_owned())
+}
+
+fn build_request(trip: &Invocation, shown: &ApprovalPrompt) -> Result<ApprovalRequest, HostError> {
+    let ApprovalPrompt { verdict, preview, grant } = shown;
+    let opened = SystemTime::now();
+    Ok(ApprovalRequest {
+        id: id::new_id("a")?,
+        step_id: trip.call.id.clone(),
+        session: trip.session.id.clone(),
+        principal: trip.session.principal.name.clone(),
+        agent: trip.session.agent.clone(),
+        tool: trip.call.name.clone(),
+        // It decoded before, so it parses; an empty text stands for no arguments.
+        args: serde_json::from_str(&trip.call.arguments).unwrap_or_else(|_| Value::Object(Map::new())),
+        reason: verdict.reason.clone(),
+        rule: verdict.rule.to_string(),
+        layer: verdict.layer,
+        assurance: verdict.assurance,
+        preview: preview.text(),
+        summary: preview.summary().to_owned(),
+        secret: preview.is_secret(),
+        fingerprint: preview.fingerprint().to_owned(),
+        grant: grant.as_ref().and_then(format_rule_line),
+        suspended: false,
+        opened,
+        expires: opened + trip.session.limits.approval_time,
+    })
+}
+
+/// What the caller is told of a call that waits.
+pub(crate) fn pending_error(request: &str) -> ToolError {
+    let message = "an approval request waits for its answer; nothing was done yet";
+    ToolError::new(ErrorKind::ApprovalPending, message).detail("pending", true).detail("request", request)
+}
+
+/// A request in the store. It leaves the store also when the call that waits for it is dropped: an answer would
+/// reach nobody.
+struct ApprovalRequestGuard {
+    config: Arc<HostConfig>,
+    id: Option<String>,
+    dropped: Arc<AtomicBool>,
+}
+
+impl ApprovalRequestGuard {
+    async fn open(parts: &Arc<HostConfig>, request: &ApprovalRequest) -> Result<Self, HostError> {
+        let dropped = Arc::new(AtomicBool::new(false));
+        let pending = Self { config: Arc::clone(parts), id: Some(request.id.clone()), dropped: Arc::clone(&dropped) };
+        let request = request.clone();
+        let work = move |store: &dyn ApprovalStore| {
+            store.open_request(&request)?;
+            // The caller may have gone while this waited for a thread, and closed what was not there yet.
+            if dropped.load(Ordering::SeqCst) { store.close_request(&request.id) } else { Ok(()) }
+        };
+        in_store(parts, work).await?;
+        Ok(pending)
+    }
+
+    async fn close(mut self) -> Result<(), HostError> {
+        match self.id.take() {
+            Some(id) => in_store(&self.config, move |store| store.close_request(&id)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Lets it wait for an answer by itself.
+    async fn detach(mut self, lifetime: SuspendLifetime) -> Result<(), HostError> {
+        if let Some(id) = self.id.clone() {
+            in_store(&self.config, move |store| store.detach(&id, lifetime)).await?;
+        }
+        self.id = None;
+        Ok(())
+    }
+}
+
+impl Drop for ApprovalRequestGuard {
+    fn drop(&mut self) {
+        if let Some(id) = &self.id {
+            self.dropped.store(true, Ordering::SeqCst);
+            // Nobody is left who could be told that it failed.
+            let _ = self.config.store.close_request(id);
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Deciding about what a run left, group by group.
+//!
+//! Every group of changes is judged by the rules that hold for a tool's own change. What is allowed and what a person says
+//! yes to is made as one change; what is denied, or asked about without a yes, is dropped and leaves a record. There is at
+//! most one question, about all groups that ask.
+//!
+//! Not here: which changes belong together. The tool that left them knows.
+
+use crate::ask_approval::ApprovalPrompt;
+use crate::audit::AuditEvent;
+use crate::invocation::{
+    CallProgress, Invocation, PendingApproval, RunAuthorization, denial_error, plan_changed_error,
+};
+use crate::layered_rules::strictest;
+use crate::tool_binding::{ErasedPlan, RunOutcome};
+use crate::{
+    Approval, AuditSinkError, CallContext, ChangeGroup, CommitState, Decision, ErrorKind, HostError, IoMode,
+    KeepDecision, ResourceAccess, TaintSet, ToolError, ToolReply, Verdict,
+};
+
+/// What a run left, while a person is asked about some of it.
+pub(crate) struct PendingGroups {
+    /// What the run itself touched.
+    run_accesses: Vec<ResourceAccess>,
+    groups: Vec<ChangeGroup>,
+    /// What the policy said to each. Nothing for a group that cannot be kept at all.
+    verdicts: Vec<Option<Verdict>>,
+}
+
+impl Invocation {
+    /// Polices what a run left, and makes what is allowed, unless a person has to be asked about the rest.
+    pub(crate) fn run_follow_up(
+        &self,
+        mut rest: Box<dyn ErasedPlan>,
+        groups: Vec<ChangeGroup>,
+        ran: &[ResourceAccess],
+        cx: &CallContext<'_>,
+    ) -> Result<Option<CallProgress>, HostError> {
+        let is_allowed = |_: usize, verdict: &Verdict| verdict.decision == Decision::Allow;
+        let (seen, bits) = self.evaluate_groups(&groups, rest.as_ref(), is_allowed)?;
+        let decide = |(group, verdict): (&ChangeGroup, &Option<Verdict>)| match (&group.refusal, verdict) {
+            (None, Some(verdict)) => match verdict.decision {
+                Decision::Allow => KeepDecision::Keep,
+                Decision::Ask => KeepDecision::Ask,
+                Decision::Deny => KeepDecision::Refuse(denial_error(verdict)),
+            },
+            (refused, _) => refuse_group(refused.as_ref()),
+        };
+        let decided = rest.reconcile(groups.iter().zip(&seen).map(decide).collect());
+        let pending = PendingGroups { run_accesses: ran.to_vec(), groups, verdicts: seen };
+        let asked: Vec<usize> = indices_where(&decided, |decision| *decision == KeepDecision::Ask);
+        if asked.is_empty() {
+            return self.keep_groups(rest, &pending, &decided, None, cx);
+        }
+        let asked_verdicts = asked.iter().filter_map(|index| pending.verdicts.get(*index).cloned().flatten());
+        let verdict = strictest(asked_verdicts).unwrap_or_else(Verdict::unknown_effect);
+        let touches = pending.accesses_of(&asked);
+        match rest.preview(cx) {
+            Ok(preview) => {
+                // What code did is never allowed for good.
+                let shown = ApprovalPrompt { verdict, preview: preview.bound_to(&touches), grant: None };
+                let asked = PendingApproval {
+                    plan: rest,
+                    accesses: touches,
+                    taint: bits,
+                    prompt: shown,
+                    follow_up: Some(pending),
+                };
+                Ok(Some(CallProgress::NeedsApproval(Box::new(asked))))
+            }
+            Err(error) if is_abandoned(&error) => self.finish_without_follow_up(rest, &pending.run_accesses, error, cx),
+            Err(error) => {
+                let decided = rest.reconcile(replace_asks(decided, &KeepDecision::Refuse(error)));
+                self.keep_groups(rest, &pending, &decided, None, cx)
+            }
+        }
+    }
+
+    /// Goes on with what a person was asked about. The rules are asked once more: what they say by now counts.
+    pub(crate) fn apply_follow_up_answer(
+        &self,
+        asked: PendingApproval,
+        answer: Result<&Approval, ToolError>,
+        signal: &CommitState,
+    ) -> Result<Option<CallProgress>, HostError> {
+        let cx = CallContext::new(&self.session.limits, IoMode::Blocking, signal)
+            .with_services(self)
+            .with_origin(&self.origin);
+        let PendingApproval { plan: mut planned, follow_up: Some(pending), .. } = asked else { return Ok(None) };
+        let refused = answer.as_ref().err().cloned().unwrap_or_else(plan_changed_error);
+        let approval = answer.ok();
+        let holds = |index: usize, verdict: &Verdict| match verdict.decision {
+            Decision::Allow => true,
+            // Where by now only a review is wanted, there just was one.
+            Decision::Ask => approval.is_some_and(|approval| {
+                pending.verdicts.get(index).is_some_and(|seen| seen.as_ref() == Some(verdict))
+                    || verdict.is_review() && approval.assurance >= verdict.assurance
+            }),
+            Decision::Deny => false,
+        };
+        let (judged, _) = self.evaluate_groups(&pending.groups, planned.as_ref(), holds)?;
+        let decide = |(index, group): (usize, &ChangeGroup)| match judged.get(index) {
+            Some(Some(verdict)) if group.refusal.is_none() => match verdict.decision {
+                _ if holds(index, verdict) => KeepDecision::Keep,
+                Decision::Deny => KeepDecision::Refuse(denial_error(verdict)),
+                _ => KeepDecision::Refuse(refused.clone()),
+            },
+            _ => refuse_group(group.refusal.as_ref()),
+        };
+        let decided = planned.reconcile(pending.groups.iter().enumerate().map(decide).collect());
+        self.keep_groups(planned, &pending, &decided, approval, &cx)
+    }
+
+    /// Makes every group that is to be kept, as one change. What is not kept leaves a record first.
+    fn keep_groups(
+        &self,
+        planned: Box<dyn ErasedPlan>,
+        pending: &PendingGroups,
+        decided: &[KeepDecision],
+        approval: Option<&Approval>,
+        cx: &CallContext<'_>,
+    ) -> Result<Option<CallProgress>, HostError> {
+        let refusal = |(index, decision): (usize, &KeepDecision)| match decision {
+            KeepDecision::Refuse(error) => Some((index, error.clone())),
+            KeepDecision::Keep | KeepDecision::Ask => None,
+        };
+        let refused: Vec<(usize, ToolError)> = decided.iter().enumerate().filter_map(refusal).collect();
+        self.record_discarded(pending, &refused)?;
+        let kept = indices_where(decided, |decision| *decision == KeepDecision::Keep);
+        if kept.is_empty() {
+            let error = refused.into_iter().next().map_or_else(plan_changed_error, |(_, error)| error);
+            return self.finish_without_follow_up(planned, &pending.run_accesses, error, cx);
+        }
+        let touches = pending.accesses_of(&kept);
+        let verdicts = kept.iter().filter_map(|index| pending.verdicts.get(*index).cloned().flatten());
+        let verdict = strictest(verdicts).unwrap_or_else(Verdict::unknown_effect);
+        let approval = approval.filter(|_| verdict.decision == Decision::Ask);
+        let ticket = self.issue_ticket(&touches, RunAuthorization { verdict: &verdict, approval }, cx)?;
+        let result = match planned.run(&ticket, self.notes) {
+            Ok(RunOutcome::FollowUp(groups, rest)) => return self.run_follow_up(rest, groups, &touches, cx),
+            Ok(RunOutcome::Finished(text)) => Ok(text),
+            Err(error) => Err(error),
+        };
+        let withheld = ticket.withheld();
+        self.record_discarded(pending, &withheld)?;
+        let made: Vec<usize> =
+            kept.into_iter().filter(|kept| !withheld.iter().any(|(index, _)| index == kept)).collect();
+        let made = if made.is_empty() { pending.run_accesses.clone() } else { pending.accesses_of(&made) };
+        self.finish(&made, result, cx)
+    }
+
+    /// What the policy says to each group, as to its strictest touch. The bits of what may be kept then are raised in the
+    /// same step: if another call raised one in between, it is judged again.
+    fn evaluate_groups(
+        &self,
+        groups: &[ChangeGroup],
+        planned: &dyn ErasedPlan,
+        holds: impl Fn(usize, &Verdict) -> bool,
+    ) -> Result<(Vec<Option<Verdict>>, TaintSet), HostError> {
+        loop {
+            let possible = groups.iter().filter(|group| group.refusal.is_none());
+            let touches: Vec<ResourceAccess> = possible.flat_map(|group| group.accesses.iter().cloned()).collect();
+            let question = self.policy_request(&touches);
+            let judge = |group: &ChangeGroup| {
+                let judged = group.accesses.iter().map(|touch| self.config.policy.evaluate(touch, &question));
+                let verdict = strictest(judged).unwrap_or_else(Verdict::unknown_effect);
+                match planned.required_review().filter(|_| verdict.decision == Decision::Allow) {
+                    Some(review) => verdict.requiring_review(review),
+                    None => verdict,
+                }
+            };
+            let judged: Vec<Option<Verdict>> =
+                groups.iter().map(|group| group.refusal.is_none().then(|| judge(group))).collect();
+            if self.refresh_grants()? {
+                continue;
+            }
+            let is_kept = |(index, verdict): (usize, &Option<Verdict>)| {
+                verdict.as_ref().is_some_and(|verdict| holds(index, verdict))
+            };
+            let kept: Vec<bool> = judged.iter().enumerate().map(is_kept).collect();
+            let kept_groups = groups.iter().zip(kept).filter(|(_, kept)| *kept);
+            let kept_touches: Vec<ResourceAccess> =
+                kept_groups.flat_map(|(group, _)| group.accesses.iter().cloned()).collect();
+            let raises = self.policy_request(&kept_touches).added_taint();
+            if self.session.taint.compare_and_add(question.taint, raises) {
+                return Ok((judged, question.taint));
+            }
+        }
+    }
+
+    /// One record for each kind of reason, with everything that it holds for.
+    fn record_discarded(&self, pending: &PendingGroups, refused: &[(usize, ToolError)]) -> Result<(), AuditSinkError> {
+        let mut kinds: Vec<(&ToolError, Vec<usize>)> = Vec::new();
+        for (index, error) in refused {
+            match kinds.iter_mut().find(|(first, _)| first.kind == error.kind) {
+                Some((_, indices)) => indices.push(*index),
+                None => kinds.push((error, vec![*index])),
+            }
+        }
+        for (error, indices) in kinds {
+            let mut touches = pending.accesses_of(&indices);
+            // A host that a redirect leads to and that is not asked is in the error of the call.
+            touches.retain(|touch| touch.action.changes_files());
+            if !touches.is_empty() {
+                self.record(&touches, AuditEvent::ChangesDiscarded { error })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a call without anything of its rest.
+    fn finish_without_follow_up(
+        &self,
+        rest: Box<dyn ErasedPlan>,
+        ran: &[ResourceAccess],
+        refused: ToolError,
+        cx: &CallContext<'_>,
+    ) -> Result<Option<CallProgress>, HostError> {
+        let result = rest.abort(refused, self.notes);
+        self.finish(ran, result, cx)
+    }
+
+    /// Ends a call whose caller cancelled it while a person was asked about its rest.
+    pub(crate) fn finish_without(&self, asked: PendingApproval, refused: ToolError) -> Result<ToolReply, HostError> {
+        let PendingApproval { plan: planned, follow_up: rest, .. } = asked;
+        let ran = match rest {
+            Some(pending) => {
+                let all = indices_where(&pending.groups, |_| true);
+                let all: Vec<(usize, ToolError)> = all.into_iter().map(|index| (index, refused.clone())).collect();
+                self.record_discarded(&pending, &all)?;
+                pending.run_accesses
+            }
+            None => Vec::new(),
+        };
+        self.record_end(&ran, planned.abort(refused, self.notes))
+    }
+}
+
+impl PendingGroups {
+    fn accesses_of(&self, indices: &[usize]) -> Vec<ResourceAccess> {
+        let groups = indices.iter().filter_map(|index| self.groups.get(*index));
+        groups.flat_map(|group| group.accesses.iter().cloned()).collect()
+    }
+}
+
+fn indices_where<T>(all: &[T], wanted: impl Fn(&T) -> bool) -> Vec<usize> {
+    all.iter().enumerate().filter(|(_, one)| wanted(one)).map(|(index, _)| index).collect()
+}
+
+fn refuse_group(why: Option<&ToolError>) -> KeepDecision {
+    KeepDecision::Refuse(why.cloned().unwrap_or_else(plan_changed_error))
+}
+
+fn replace_asks(decided: Vec<KeepDecision>, instead: &KeepDecision) -> Vec<KeepDecision> {
+    let replace = |decision| if decision == KeepDecision::Ask { instead.clone() } else { decision };
+    decided.into_iter().map(replace).collect()
+}
+
+/// Whether the call was cancelled or timed out.
+fn is_abandoned(error: &ToolError) -> bool {
+    matches!(error.kind, ErrorKind::Cancelled | ErrorKind::Timeout)
+}

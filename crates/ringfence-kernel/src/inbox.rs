@@ -1,0 +1,168 @@
+//! Where requests are answered and grants are taken back, by those who may.
+//!
+//! Every front comes here: the terminal, the command line, later pages and protocols. An agent has no business at the
+//! desk: it sees no request and answers none, least of all its own.
+//!
+//! Not here: what the answer means for the call (`gate.rs`), which is checked again by the one who waits.
+
+use std::time::SystemTime;
+
+use serde_json::Value;
+
+use crate::{
+    AnswerStatus, Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, ApprovalStore, ArgumentDraft,
+    Assurance, AuthScope, DenialStreak, Grant, Principal, StoreError,
+};
+
+/// The requests and grants of a store, as one principal may see and answer them.
+#[derive(Clone, Copy, Debug)]
+pub struct ApprovalInbox<'a> {
+    pub store: &'a dyn ApprovalStore,
+    pub principal: &'a Principal,
+}
+
+/// Why somebody was sent away.
+#[derive(Debug, thiserror::Error)]
+pub enum InboxError {
+    #[error("`{0}` may not see or answer requests")]
+    MayNotApprove(String),
+    #[error("`{0}` may not change what was granted")]
+    MayNotAdmin(String),
+    #[error("`{0}` cannot answer a request of its own")]
+    OwnRequest(String),
+    #[error("`{0}` cannot resume a session of its own")]
+    OwnSession(String),
+    #[error("there is no request `{0}` that waits for an answer; `ringfence approvals list` has those that do")]
+    UnknownRequest(String),
+    #[error("the request `{0}` was answered already, and the first answer counts")]
+    AlreadyAnswered(String),
+    #[error("the request `{0}` was not answered in time")]
+    Expired(String),
+    #[error("this request needs the answer of a person at ringfence's own terminal or page")]
+    NeedsPerson,
+    #[error("this answer cannot be remembered: nothing may be allowed for good here")]
+    NotGrantable,
+    #[error(
+        "no preview: the caller of request `{0}` is not waiting; changed arguments are planned when it calls again"
+    )]
+    CallerNotWaiting(String),
+    #[error("the system gives no random bytes")]
+    Entropy,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl ApprovalInbox<'_> {
+    /// The requests that wait, the oldest first.
+    pub fn pending(&self, now: SystemTime) -> Result<Vec<ApprovalRequest>, InboxError> {
+        self.check_may_approve()?;
+        Ok(self.store.pending(now)?)
+    }
+
+    /// A request that waits.
+    pub fn request(&self, id: &str, now: SystemTime) -> Result<ApprovalRequest, InboxError> {
+        let found = self.pending(now)?.into_iter().find(|request| request.id == id);
+        found.ok_or_else(|| InboxError::UnknownRequest(id.to_owned()))
+    }
+
+    /// Answers a request. An answer that could not count is refused here, and leaves the request to others.
+    pub fn answer(
+        &self,
+        id: &str,
+        response: ApprovalResponse,
+        assurance: Assurance,
+        now: SystemTime,
+    ) -> Result<(), InboxError> {
+        self.check_may_approve()?;
+        let request = self.store.request(id)?.ok_or_else(|| InboxError::UnknownRequest(id.to_owned()))?;
+        if request.principal == self.principal.name {
+            return Err(InboxError::OwnRequest(self.principal.name.clone()));
+        }
+        let least = match (&response.modified_args, response.remember) {
+            (None, false) => request.assurance,
+            _ => Assurance::Person,
+        };
+        if response.approved && assurance < least {
+            return Err(InboxError::NeedsPerson);
+        }
+        if response.approved && response.remember && request.grant.is_none() {
+            return Err(InboxError::NotGrantable);
+        }
+        let answered =
+            ApprovalDecision { response, approval: Approval { assurance, by: Some(self.principal.clone()) } };
+        match self.store.answer(id, &answered, now)? {
+            AnswerStatus::Accepted => Ok(()),
+            AnswerStatus::AlreadyAnswered => Err(InboxError::AlreadyAnswered(id.to_owned())),
+            AnswerStatus::Expired => Err(InboxError::Expired(id.to_owned())),
+            AnswerStatus::UnknownRequest => Err(InboxError::UnknownRequest(id.to_owned())),
+        }
+    }
+
+    /// Asks the process that waits with a request what the call would do with other arguments. `draft_of` has the
+    /// outcome once it is there.
+    pub fn open_draft(&self, id: &str, args: Value, now: SystemTime) -> Result<ArgumentDraft, InboxError> {
+        let request = self.request(id, now)?;
+        if request.principal == self.principal.name {
+            return Err(InboxError::OwnRequest(self.principal.name.clone()));
+        }
+        if request.suspended {
+            return Err(InboxError::CallerNotWaiting(id.to_owned()));
+        }
+        let draft = ArgumentDraft { id: crate::id::new_id("d").map_err(|_| InboxError::Entropy)?, args, outcome: None };
+        match self.store.set_draft(id, &draft)? {
+            true => Ok(draft),
+            false => Err(InboxError::UnknownRequest(id.to_owned())),
+        }
+    }
+
+    /// A draft of this request, as far as it got.
+    pub fn draft_of(&self, id: &str, draft: &ArgumentDraft) -> Result<Option<ArgumentDraft>, InboxError> {
+        self.check_may_approve()?;
+        Ok(self.store.draft_of(id)?.filter(|found| found.id == draft.id))
+    }
+
+    /// The sessions that were refused so often in a row that they are paused.
+    pub fn paused_sessions(&self, denials_in_a_row: u64) -> Result<Vec<DenialStreak>, InboxError> {
+        self.check_may_approve()?;
+        Ok(self.store.denial_streaks()?.into_iter().filter(|noes| noes.count >= denials_in_a_row).collect())
+    }
+
+    /// Lets a session ask again. False where nobody said no to it.
+    pub fn resume_session(&self, session: &str, assurance: Assurance) -> Result<bool, InboxError> {
+        self.check_may_approve()?;
+        let noes = self.store.denial_streaks()?.into_iter().find(|noes| noes.session == session);
+        if noes.is_some_and(|noes| noes.principal == self.principal.name) {
+            return Err(InboxError::OwnSession(self.principal.name.clone()));
+        }
+        if assurance < Assurance::Person {
+            return Err(InboxError::NeedsPerson);
+        }
+        Ok(self.store.reset_denials(session)?)
+    }
+
+    /// What was granted for good.
+    pub fn grants(&self, now: SystemTime) -> Result<Vec<Grant>, InboxError> {
+        self.check_may_administer()?;
+        Ok(self.store.grants(now)?)
+    }
+
+    /// Takes a grant back. False where there is none.
+    pub fn revoke_grant(&self, id: &str) -> Result<bool, InboxError> {
+        self.check_may_administer()?;
+        Ok(self.store.revoke_grant(id)?)
+    }
+
+    fn check_may_approve(&self) -> Result<(), InboxError> {
+        match self.principal.has_scope(AuthScope::Approve) {
+            true => Ok(()),
+            false => Err(InboxError::MayNotApprove(self.principal.name.clone())),
+        }
+    }
+
+    fn check_may_administer(&self) -> Result<(), InboxError> {
+        match self.principal.has_scope(AuthScope::Admin) {
+            true => Ok(()),
+            false => Err(InboxError::MayNotAdmin(self.principal.name.clone())),
+        }
+    }
+}

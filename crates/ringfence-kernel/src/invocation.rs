@@ -1,0 +1,554 @@
+//! One call on its way: planned, policed, shown, recorded, run.
+//!
+//! All of it happens on one thread, the caller's own or a worker. What takes a person is handed back (`Leg::Asked`).
+//!
+//! Not here: waiting for that thread, and asking (`host.rs`).
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+
+use crate::approval::with_rule_details;
+use crate::ask_approval::ApprovalPrompt;
+use crate::audit::AuditEvent;
+use crate::connection_log::{ConnectionLog, ConnectionOutcome, UnlistedConnections};
+use crate::dialect::ReplyNotes;
+use crate::follow_up::PendingGroups;
+use crate::grants::access_subject;
+use crate::tool::CallServices;
+use crate::tool_binding::{ErasedPlan, ErasedTool, RunOutcome};
+use crate::{
+    AbandonReason, Approval, AuditSinkError, CallContext, CallOrigin, CallRecord, CommitState, Decision, ErrorKind,
+    Grant, HostConfig, HostError, IoMode, PolicyAction, PolicyRequest, Preview, ProgressListener, ProgressUpdate,
+    ResourceAccess, Session, StoreError, Taint, TaintSet, Ticket, ToolCall, ToolError, ToolReply, Verdict, id,
+};
+
+/// How far a piece of work got.
+pub(crate) enum CallProgress {
+    Done(ToolReply),
+    NeedsApproval(Box<PendingApproval>),
+}
+
+/// A plan that waits for a person.
+pub(crate) struct PendingApproval {
+    pub(crate) plan: Box<dyn ErasedPlan>,
+    pub(crate) accesses: Vec<ResourceAccess>,
+    /// What the session had been through then.
+    pub(crate) taint: TaintSet,
+    pub(crate) prompt: ApprovalPrompt,
+    /// Where this is what a run left to decide about: all of it.
+    pub(crate) follow_up: Option<PendingGroups>,
+}
+
+impl PendingApproval {
+    pub(crate) fn is_follow_up(&self) -> bool {
+        self.follow_up.is_some()
+    }
+}
+
+/// One call on its way.
+#[derive(Debug)]
+pub(crate) struct Invocation {
+    pub(crate) config: Arc<HostConfig>,
+    pub(crate) mount_identities: Arc<BTreeMap<String, String>>,
+    pub(crate) session: Arc<Session>,
+    pub(crate) call: ToolCall,
+    pub(crate) started: Instant,
+    /// How long a piece of work for it may take.
+    pub(crate) time_limit: Duration,
+    pub(crate) stops_gracefully: bool,
+    pub(crate) origin: CallOrigin,
+    /// What a person said yes to when they changed the arguments.
+    pub(crate) prior_approval: Option<PriorApproval>,
+    pub(crate) notes: ReplyNotes,
+    pub(crate) listener: Option<Arc<dyn ProgressListener>>,
+    pub(crate) connection_log: ConnectionLog,
+}
+
+/// What somebody saw when they said yes.
+#[derive(Debug)]
+pub(crate) struct PriorApproval {
+    pub(crate) accesses: Vec<ResourceAccess>,
+    pub(crate) taint: TaintSet,
+    pub(crate) fingerprint: String,
+    pub(crate) approval: Approval,
+}
+
+impl PriorApproval {
+    /// Fails where the same target is no longer what a person saw when they said yes.
+    fn check_unchanged(
+        &self,
+        touches: &[ResourceAccess],
+        planned: &mut dyn ErasedPlan,
+        cx: &CallContext<'_>,
+    ) -> Result<(), ToolError> {
+        if self.accesses == touches && planned.preview(cx)?.bound_to(touches).fingerprint() != self.fingerprint {
+            return Err(plan_changed_error());
+        }
+        Ok(())
+    }
+}
+
+impl Invocation {
+    /// The same call with the arguments that a person put in.
+    pub(crate) fn with_arguments(&self, arguments: String, covered: PriorApproval) -> Self {
+        Self {
+            config: Arc::clone(&self.config),
+            mount_identities: Arc::clone(&self.mount_identities),
+            session: Arc::clone(&self.session),
+            call: ToolCall { arguments, ..self.call.clone() },
+            started: self.started,
+            time_limit: self.time_limit,
+            stops_gracefully: self.stops_gracefully,
+            origin: self.origin.clone(),
+            prior_approval: Some(covered),
+            notes: ReplyNotes { modified: true },
+            listener: self.listener.clone(),
+            connection_log: ConnectionLog::default(),
+        }
+    }
+
+    /// Tries the call on the caller's own thread. `None` when it would have had to wait.
+    pub(crate) fn try_inline(&self, offer: &dyn ErasedTool) -> Result<Option<CallProgress>, HostError> {
+        let signal = CommitState::new();
+        let cx = CallContext::new(&self.session.limits, IoMode::NonBlocking, &signal)
+            .with_services(self)
+            .with_origin(&self.origin);
+        let leg = catch_tool_panic(self, &signal, || self.plan_and_decide(offer, &cx))?;
+        Ok(if cx.has_blocked() { None } else { leg })
+    }
+
+    pub(crate) fn run_blocking(
+        &self,
+        offer: &dyn ErasedTool,
+        signal: &CommitState,
+    ) -> Result<Option<CallProgress>, HostError> {
+        self.plan_and_decide(
+            offer,
+            &CallContext::new(&self.session.limits, IoMode::Blocking, signal)
+                .with_services(self)
+                .with_origin(&self.origin),
+        )
+    }
+
+    pub(crate) fn run_approved(
+        &self,
+        asked: Box<PendingApproval>,
+        approval: &Approval,
+        signal: &CommitState,
+    ) -> Result<Option<CallProgress>, HostError> {
+        let cx = CallContext::new(&self.session.limits, IoMode::Blocking, signal)
+            .with_services(self)
+            .with_origin(&self.origin);
+        let seen = asked.prompt.verdict.clone();
+        // Where by now only a look is wanted, somebody just had it.
+        let enough =
+            |verdict: &Verdict| *verdict == seen || verdict.is_review() && approval.assurance >= verdict.assurance;
+        let may_run = |verdict: &Verdict| verdict.decision == Decision::Allow || enough(verdict);
+        let (verdict, _) = self.authorize(&asked.accesses, asked.plan.as_ref(), &cx, may_run)?;
+        let refused = match verdict.decision {
+            Decision::Deny => denial_error(&verdict),
+            // Other calls went on while somebody was asked: this is no longer what they were told.
+            Decision::Ask if !enough(&verdict) => plan_changed_error(),
+            _ => {
+                let permission = RunAuthorization { verdict: &verdict, approval: Some(approval) };
+                return self.run(asked.plan, &asked.accesses, permission, &cx);
+            }
+        };
+        self.finish_refused(&asked.accesses, &refused, &cx)
+    }
+
+    /// Decode, plan, police. `None` when nobody waits for the result any more, or the quick attempt stalled.
+    fn plan_and_decide(&self, offer: &dyn ErasedTool, cx: &CallContext<'_>) -> Result<Option<CallProgress>, HostError> {
+        let (touches, mut planned) = match offer.plan(&self.call.arguments, cx) {
+            Ok(plan) => plan,
+            Err(_) if cx.has_blocked() => return Ok(None),
+            Err(error) => return self.finish_refused(&[], &self.mask_denied(error, cx), cx),
+        };
+        let covered = self.find_prior_approval(&touches);
+        let (verdict, bits) = self.authorize(&touches, planned.as_ref(), cx, |verdict| match verdict.decision {
+            Decision::Allow => true,
+            Decision::Ask => covered.is_some(),
+            Decision::Deny => false,
+        })?;
+        match (verdict.decision, covered) {
+            (Decision::Allow, _) => {
+                self.run(planned, &touches, RunAuthorization { verdict: &verdict, approval: None }, cx)
+            }
+            (Decision::Ask, Some(covered)) => match covered.check_unchanged(&touches, planned.as_mut(), cx) {
+                Ok(()) => {
+                    let approval = Some(&covered.approval);
+                    self.run(planned, &touches, RunAuthorization { verdict: &verdict, approval }, cx)
+                }
+                Err(_) if cx.has_blocked() => Ok(None),
+                Err(error) => self.finish_refused(&touches, &error, cx),
+            },
+            // What is shown may take a while, and so may a look at what was granted meanwhile.
+            (Decision::Ask, None) if cx.io_mode == IoMode::NonBlocking => {
+                let _ = cx.would_block();
+                Ok(None)
+            }
+            (Decision::Ask, None) => match planned.preview(cx) {
+                // Nobody is asked about a call that is known to fail, as long as the reason is the caller's to know.
+                Ok(preview) if preview.failure().is_some() && self.may_read_without_approval(&touches) => {
+                    let failure = preview.failure().cloned().unwrap_or_else(plan_changed_error);
+                    self.finish_refused(&touches, &failure, cx)
+                }
+                Ok(preview) => {
+                    let asked = self.pending_approval(planned, touches, verdict, bits, preview);
+                    Ok(Some(CallProgress::NeedsApproval(Box::new(asked))))
+                }
+                Err(error) => self.finish_refused(&touches, &error, cx),
+            },
+            (Decision::Deny, _) => self.finish_refused(&touches, &self.mask_denied(denial_error(&verdict), cx), cx),
+        }
+    }
+
+    /// Whether everything that a plan touches may be read without a question, and without a trace in the session.
+    fn may_read_without_approval(&self, touches: &[ResourceAccess]) -> bool {
+        let may_read = |touch: &ResourceAccess| {
+            let read = ResourceAccess { action: PolicyAction::Read, resource: touch.resource.clone() };
+            Taint::from_access(&read).is_none() && self.evaluate(&read).decision == Decision::Allow
+        };
+        touches.iter().all(may_read)
+    }
+
+    /// Why there is no plan, or a plan is denied. What is or is not where nobody may even list is not told: both are said
+    /// in the same words.
+    fn mask_denied(&self, error: ToolError, cx: &CallContext<'_>) -> ToolError {
+        let list = |place| self.evaluate(&ResourceAccess { action: PolicyAction::List, resource: place });
+        let denied = cx.lookup_resources().into_iter().map(list).find(|verdict| verdict.decision == Decision::Deny);
+        match denied {
+            Some(verdict) => denial_error(&verdict),
+            None => error.suggest_name(|place| list(place.clone()).decision != Decision::Deny),
+        }
+    }
+
+    /// Plans and polices a call that came back with an answer, and runs nothing yet.
+    pub(crate) fn replan(
+        &self,
+        offer: &dyn ErasedTool,
+        signal: &CommitState,
+    ) -> Result<Option<CallProgress>, HostError> {
+        let cx = CallContext::new(&self.session.limits, IoMode::Blocking, signal)
+            .with_services(self)
+            .with_origin(&self.origin);
+        let (touches, mut planned) = match offer.plan(&self.call.arguments, &cx) {
+            Ok(plan) => plan,
+            Err(error) => return self.finish_refused(&[], &self.mask_denied(error, &cx), &cx),
+        };
+        let (verdict, bits) = self.authorize(&touches, planned.as_ref(), &cx, |_| false)?;
+        match verdict.decision {
+            Decision::Deny => self.finish_refused(&touches, &self.mask_denied(denial_error(&verdict), &cx), &cx),
+            _ => match planned.preview(&cx) {
+                Ok(preview) => Ok(Some(CallProgress::NeedsApproval(Box::new(
+                    self.pending_approval(planned, touches, verdict, bits, preview),
+                )))),
+                Err(error) => self.finish_refused(&touches, &error, &cx),
+            },
+        }
+    }
+
+    fn pending_approval(
+        &self,
+        planned: Box<dyn ErasedPlan>,
+        touches: Vec<ResourceAccess>,
+        verdict: Verdict,
+        bits: TaintSet,
+        preview: Preview,
+    ) -> PendingApproval {
+        // What goes for good is asked about each time.
+        let is_ours = |touch: &ResourceAccess| {
+            touch.action != PolicyAction::Lose && self.mount_identities.contains_key(&access_subject(touch))
+        };
+        let grant = match touches.iter().all(is_ours) {
+            true => self.config.policy.narrowest_grant(&self.policy_request(&touches)),
+            false => None,
+        };
+        let shown = ApprovalPrompt { verdict, preview: preview.bound_to(&touches), grant };
+        PendingApproval { plan: planned, accesses: touches, taint: bits, prompt: shown, follow_up: None }
+    }
+
+    /// Decides, and where the call may run then, raises the bits that it raises. Both are one step: if another call
+    /// raised a bit in between, it is decided again.
+    fn authorize(
+        &self,
+        touches: &[ResourceAccess],
+        planned: &dyn ErasedPlan,
+        cx: &CallContext<'_>,
+        may_run: impl Fn(&Verdict) -> bool,
+    ) -> Result<(Verdict, TaintSet), HostError> {
+        loop {
+            let question = self.policy_request(touches);
+            let verdict = self.config.policy.decide(&question);
+            let review = planned.required_review().filter(|_| verdict.decision == Decision::Allow);
+            let verdict = match review {
+                Some(review) => verdict.requiring_review(review),
+                None => verdict,
+            };
+            let grants_matter =
+                verdict.decision == Decision::Ask || touches.iter().any(|touch| touch.action.changes_files());
+            if grants_matter && cx.io_mode == IoMode::Blocking && self.refresh_grants()? {
+                continue;
+            }
+            // A quick attempt that raises a bit is made again by a worker, and must not meet its own bit there.
+            let runs = may_run(&verdict) && cx.io_mode == IoMode::Blocking;
+            if !runs || self.session.taint.compare_and_add(question.taint, question.added_taint()) {
+                return Ok((verdict, question.taint));
+            }
+        }
+    }
+
+    /// Another process may have granted something, or taken it back. True when that is so.
+    pub(crate) fn refresh_grants(&self) -> Result<bool, StoreError> {
+        if self.mount_identities.is_empty() {
+            return Ok(false);
+        }
+        load_grants(&self.config, &self.mount_identities)
+    }
+
+    pub(crate) fn policy_request<'a>(&'a self, touches: &'a [ResourceAccess]) -> PolicyRequest<'a> {
+        PolicyRequest::new(&self.session, &self.call.name, touches, self.session.taint.snapshot())
+    }
+
+    fn run(
+        &self,
+        planned: Box<dyn ErasedPlan>,
+        touches: &[ResourceAccess],
+        permission: RunAuthorization<'_>,
+        cx: &CallContext<'_>,
+    ) -> Result<Option<CallProgress>, HostError> {
+        let changes = touches.iter().any(|touch| touch.action.changes_files());
+        let matters = changes || touches.iter().any(|touch| Taint::from_access(touch).is_some());
+        if matters && cx.io_mode == IoMode::NonBlocking {
+            let _ = cx.would_block();
+            return Ok(None);
+        }
+        let ticket = self.issue_ticket(touches, permission, cx)?;
+        let result = match planned.run(&ticket, self.notes) {
+            Ok(RunOutcome::FollowUp(groups, rest)) => return self.run_follow_up(rest, groups, touches, cx),
+            Ok(RunOutcome::Finished(text)) => Ok(text),
+            Err(error) => Err(error),
+        };
+        self.finish(touches, result, cx)
+    }
+
+    /// Records that something is about to be done, and gives the right to do it.
+    pub(crate) fn issue_ticket<'t>(
+        &self,
+        touches: &'t [ResourceAccess],
+        RunAuthorization { verdict: Verdict { rule, layer, .. }, approval: approved }: RunAuthorization<'t>,
+        cx: &'t CallContext<'t>,
+    ) -> Result<Ticket<'t>, HostError> {
+        let changes = touches.iter().any(|touch| touch.action.changes_files());
+        let change = if changes { id::new_id("c")? } else { String::new() };
+        self.record(touches, AuditEvent::Begin { rule, layer: *layer, approved, change: &change })?;
+        Ok(Ticket::new(cx, change, approved, touches))
+    }
+
+    /// Ends a call that ran, unless the road gave up on it first.
+    pub(crate) fn finish(
+        &self,
+        touches: &[ResourceAccess],
+        result: Result<String, ToolError>,
+        cx: &CallContext<'_>,
+    ) -> Result<Option<CallProgress>, HostError> {
+        // From here on the reply is ours to give, or nobody's.
+        if cx.has_blocked() || cx.commit_state().commit().is_err() {
+            return Ok(None);
+        }
+        self.record_end(touches, result).map(|reply| Some(CallProgress::Done(reply)))
+    }
+
+    /// What a person already said yes to, if it was these targets or wider ones, in a session that has been through
+    /// no more since. Nobody can have said yes to a plan that names no target.
+    fn find_prior_approval(&self, touches: &[ResourceAccess]) -> Option<&PriorApproval> {
+        let covered = self.prior_approval.as_ref().filter(|_| !touches.is_empty())?;
+        if covered.taint != self.session.taint.snapshot() {
+            return None;
+        }
+        let is_covered = |touch: &ResourceAccess| covered.accesses.iter().any(|covered| is_covered_by(touch, covered));
+        touches.iter().all(is_covered).then_some(covered)
+    }
+
+    /// Ends a call that never began to run, unless the road gave up on it first.
+    fn finish_refused(
+        &self,
+        touches: &[ResourceAccess],
+        error: &ToolError,
+        cx: &CallContext<'_>,
+    ) -> Result<Option<CallProgress>, HostError> {
+        if cx.commit_state().commit().is_err() {
+            return Ok(None);
+        }
+        let reply = self.error_reply(error);
+        let moment = AuditEvent::Refused { error, reply: &reply.text, duration: self.started.elapsed() };
+        self.record_with_subject(cx.commit_state().subject(), touches, moment)?;
+        Ok(Some(CallProgress::Done(reply)))
+    }
+
+    /// What a finished job means for the one who waited.
+    pub(crate) fn into_progress(
+        &self,
+        done: Option<Result<Option<CallProgress>, HostError>>,
+    ) -> Result<CallProgress, HostError> {
+        match done {
+            Some(Ok(Some(leg))) => Ok(leg),
+            Some(Err(fatal)) => Err(fatal),
+            Some(Ok(None)) | None => self
+                .record_end(&[], Err(ToolError::new(ErrorKind::Internal, "the call was lost on the way")))
+                .map(CallProgress::Done),
+        }
+    }
+
+    pub(crate) fn refuse(&self, touches: &[ResourceAccess], error: &ToolError) -> Result<ToolReply, HostError> {
+        let reply = self.error_reply(error);
+        self.record(touches, AuditEvent::Refused { error, reply: &reply.text, duration: self.started.elapsed() })?;
+        Ok(reply)
+    }
+
+    pub(crate) fn record_end(
+        &self,
+        touches: &[ResourceAccess],
+        result: Result<String, ToolError>,
+    ) -> Result<ToolReply, HostError> {
+        let (reply, error) = match result {
+            Ok(text) => (ToolReply { call_id: self.call.id.clone(), text, error: None, suspended: None }, None),
+            Err(error) => (self.error_reply(&error), Some(error)),
+        };
+        let duration = self.started.elapsed();
+        self.record(touches, AuditEvent::End { error: error.as_ref(), reply: &reply.text, duration })
+            .map_err(HostError::EndUnrecorded)?;
+        Ok(reply)
+    }
+
+    pub(crate) fn record_overdue(&self, why: AbandonReason, subject: Option<&str>) -> Result<ToolReply, HostError> {
+        let error =
+            why.error().hint("it was already being carried out, and may still be").detail("committed", "unknown");
+        let reply = self.error_reply(&error);
+        let moment = AuditEvent::Overdue { error: &error, reply: &reply.text, duration: self.started.elapsed() };
+        self.record_with_subject(subject, &[], moment)?;
+        Ok(reply)
+    }
+
+    pub(crate) fn error_reply(&self, error: &ToolError) -> ToolReply {
+        let text = self.session.dialect.render_error(error);
+        ToolReply { call_id: self.call.id.clone(), text, error: Some(error.kind), suspended: None }
+    }
+
+    pub(crate) fn record(&self, touches: &[ResourceAccess], moment: AuditEvent<'_>) -> Result<(), AuditSinkError> {
+        self.record_with_subject(None, touches, moment)
+    }
+
+    pub(crate) fn record_with_subject(
+        &self,
+        subject: Option<&str>,
+        touches: &[ResourceAccess],
+        moment: AuditEvent<'_>,
+    ) -> Result<(), AuditSinkError> {
+        if matches!(moment, AuditEvent::End { .. }) {
+            let UnlistedConnections { made, refused } = self.connection_log.take_unlisted();
+            if made > 0 || refused > 0 {
+                self.record(&[], AuditEvent::UnlistedConnections { made, refused })?;
+            }
+        }
+        self.config.audit.record(&CallRecord {
+            time: SystemTime::now(),
+            session: &self.session,
+            call_id: &self.call.id,
+            tool: &self.call.name,
+            arguments: &self.call.arguments,
+            subject,
+            accesses: touches,
+            event: moment,
+        })
+    }
+}
+
+impl CallServices for Invocation {
+    fn evaluate(&self, touch: &ResourceAccess) -> Verdict {
+        self.config.policy.evaluate(touch, &self.policy_request(std::slice::from_ref(touch)))
+    }
+
+    fn add_taint(&self, bit: Taint) {
+        self.session.taint.add(bit);
+    }
+
+    fn report_progress(&self, progress: &ProgressUpdate<'_>) {
+        if let Some(listener) = &self.listener {
+            listener.on_progress(progress);
+        }
+    }
+
+    fn record_connection(&self, touch: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), AuditSinkError> {
+        let outcome = if refused.is_some() { ConnectionOutcome::Refused } else { ConnectionOutcome::Made };
+        if self.connection_log.should_record(touch, outcome) {
+            self.record(std::slice::from_ref(touch), AuditEvent::Connection { refused })?;
+            if outcome == ConnectionOutcome::Made {
+                self.connection_log.mark_recorded(touch);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the policy refuses.
+pub(crate) fn denial_error(verdict: &Verdict) -> ToolError {
+    with_rule_details(ToolError::new(ErrorKind::PermissionDenied, verdict.reason.clone()), verdict)
+}
+
+/// What a call has begun cannot be asked about any other way than while it waits.
+pub(crate) fn arguments_fixed_error() -> ToolError {
+    let message =
+        "the call has begun, and its arguments stay as they are; what it does next can be approved or refused";
+    ToolError::new(ErrorKind::ApprovalDenied, message)
+}
+
+/// What somebody said yes to is no longer so.
+pub(crate) fn plan_changed_error() -> ToolError {
+    ToolError::new(ErrorKind::Conflict, "what was approved has changed meanwhile; nothing was done")
+}
+
+/// Lets the policy know which grants hold now. True when they are others than before.
+pub(crate) fn load_grants(parts: &HostConfig, directories: &BTreeMap<String, String>) -> Result<bool, StoreError> {
+    let grants = parts.store.grants(SystemTime::now())?;
+    let ours: Vec<Grant> = grants.into_iter().filter(|grant| grant.applies_to(directories)).collect();
+    Ok(parts.policy.set_grants(&ours))
+}
+
+/// Why a plan may run.
+pub(crate) struct RunAuthorization<'a> {
+    pub(crate) verdict: &'a Verdict,
+    pub(crate) approval: Option<&'a Approval>,
+}
+
+/// A tool that panics is a bug of ours and not the caller's end: the call fails, the host goes on. Of a call that
+/// the road gave up on, the end is recorded already.
+pub(crate) fn catch_tool_panic(
+    trip: &Invocation,
+    signal: &CommitState,
+    work: impl FnOnce() -> Result<Option<CallProgress>, HostError>,
+) -> Result<Option<CallProgress>, HostError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        if signal.commit().is_err() {
+            return Ok(None);
+        }
+        trip.record_end(&[], Err(ToolError::new(ErrorKind::Internal, "the tool failed in a way that it should not")))
+            .map(|reply| Some(CallProgress::Done(reply)))
+    })
+}
+
+fn is_covered_by(touch: &ResourceAccess, covered: &ResourceAccess) -> bool {
+    let real = |touch: &ResourceAccess| {
+        touch.resource.resolved_path.clone().unwrap_or_else(|| touch.resource.requested_path.clone())
+    };
+    let (inner, outer) = (real(touch), real(covered));
+    let beneath = inner.strip_prefix(&outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let no_worse = touch.action == covered.action
+        || touch.action == PolicyAction::List
+        || (touch.action, covered.action) == (PolicyAction::Create, PolicyAction::Overwrite);
+    touch.resource.mount == covered.resource.mount && beneath && no_worse
+}

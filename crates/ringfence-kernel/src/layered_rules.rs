@@ -1,0 +1,307 @@
+//! The policy that config writes: rules, in layers.
+//!
+//! A deny anywhere is final. Else the first layer that has a matching rule decides, and within it the strictest rule:
+//! the machine's owner, the user, what was granted, what a workspace says that a person trusts, the preset. What any
+//! other workspace says about itself is added on top and can only tighten. Every touch is judged by itself, and the
+//! strictest one decides about the call.
+//!
+//! Not here: what a rule matches (`rule.rs`), and how rules are read (config).
+
+use serde::{Deserialize, Serialize};
+
+use crate::grants::narrowest_grant;
+use crate::pattern::{host_pattern, path_pattern};
+use crate::rule::{RuleSubject, quote_words};
+use crate::{
+    Assurance, Decision, Policy, PolicyAction, PolicyRequest, PolicyRule, Preset, ResourceAccess, RuleText, Taint,
+    TaintSet, Verdict, acting_program,
+};
+
+/// Whose rule it is. The first that has something to say decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PolicyLayer {
+    /// The owner of the machine's.
+    Managed,
+    User,
+    /// What a person once allowed for good.
+    Grants,
+    /// What a workspace allows, where a person trusts it to. It reaches secrets and protected paths only by saying so.
+    Trusted,
+    /// What holds where nobody said otherwise.
+    Preset,
+    /// What a workspace says about itself: it holds on top of what the others decide, and never allows.
+    Workspace,
+}
+
+impl PolicyLayer {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Managed => "managed",
+            Self::User => "user",
+            Self::Grants => "grants",
+            Self::Trusted => "trusted",
+            Self::Preset => "preset",
+            Self::Workspace => "workspace",
+        }
+    }
+
+    /// Whose rule it is, in words that follow its name.
+    const fn owner_text(self) -> &'static str {
+        match self {
+            Self::Managed => "set by this machine's owner",
+            Self::User => "of your config",
+            Self::Grants => "that was granted",
+            Self::Preset => "of the preset",
+            Self::Trusted | Self::Workspace => "of the workspace's ringfence.toml",
+        }
+    }
+}
+
+/// Every rule that holds.
+#[derive(Clone, Debug)]
+pub struct LayeredRules {
+    /// In the order in which they are asked; the preset is the last.
+    layers: Vec<(PolicyLayer, Vec<PolicyRule>)>,
+    /// On top of what the others decide.
+    workspace: Vec<PolicyRule>,
+    /// What asks even where a layer allows, unless the rule that does says it knows.
+    exfiltration_guard: Vec<PolicyRule>,
+}
+
+impl LayeredRules {
+    /// The preset by itself.
+    pub fn from_preset(preset: Preset) -> Self {
+        Self {
+            layers: vec![(PolicyLayer::Preset, preset.rules())],
+            workspace: Vec::new(),
+            exfiltration_guard: exfiltration_rules(),
+        }
+    }
+
+    /// Adds rules to a layer. What is added to one layer twice is asked one after the other.
+    #[must_use]
+    pub fn with_layer(mut self, layer: PolicyLayer, rules: Vec<PolicyRule>) -> Self {
+        match layer {
+            PolicyLayer::Workspace => {
+                self.workspace.extend(rules.into_iter().filter(|rule| rule.decision != Decision::Allow))
+            }
+            _ => {
+                let after = self.layers.partition_point(|(other, _)| *other <= layer);
+                self.layers.insert(after, (layer, rules));
+            }
+        }
+        self
+    }
+
+    /// What the owner of the machine chose as preset: nobody below can allow what it asks about.
+    #[must_use]
+    pub fn with_managed_preset(self, preset: Preset) -> Self {
+        let strict = preset.rules().into_iter().filter(|rule| rule.decision != Decision::Allow);
+        self.with_layer(PolicyLayer::Managed, strict.collect())
+    }
+
+    /// What a workspace chose as preset: it holds on top, as far as it is stricter than the others.
+    #[must_use]
+    pub fn with_workspace_preset(self, preset: Preset) -> Self {
+        self.with_layer(PolicyLayer::Workspace, preset.additional_rules())
+    }
+
+    /// The layers that have rules, in the order in which they decide.
+    pub fn layers(&self) -> impl Iterator<Item = (PolicyLayer, Vec<&PolicyRule>)> {
+        let workspace = std::iter::once((PolicyLayer::Workspace, self.workspace.iter().collect()));
+        let guard =
+            |layer: PolicyLayer| if layer == PolicyLayer::Preset { self.exfiltration_guard.as_slice() } else { &[] };
+        let decide =
+            self.layers.iter().map(move |(layer, rules)| (*layer, guard(*layer).iter().chain(rules).collect()));
+        workspace.chain(decide).filter(|(_, rules): &(PolicyLayer, Vec<&PolicyRule>)| !rules.is_empty())
+    }
+
+    /// Every rule that denies, wherever it is.
+    fn denials(&self) -> impl Iterator<Item = (PolicyLayer, &PolicyRule)> {
+        let layered = self.layers.iter().flat_map(|(layer, rules)| rules.iter().map(move |rule| (*layer, rule)));
+        let workspace = self.workspace.iter().map(|rule| (PolicyLayer::Workspace, rule));
+        layered.chain(workspace).filter(|(_, rule)| rule.decision == Decision::Deny)
+    }
+}
+
+impl Policy for LayeredRules {
+    fn evaluate(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
+        let (seen, bits) = (RuleSubject::from_access(touch), question.taint_without(touch));
+        let judge = |layer: PolicyLayer, rule: &PolicyRule| build_verdict(layer, rule, touch, &seen, question.tool);
+        let about = |rule: &&PolicyRule| rule.matches(&seen, question, bits);
+        if let Some((layer, rule)) = self.denials().find(|(_, rule)| about(rule)) {
+            return judge(layer, rule);
+        }
+        let guard = self.exfiltration_guard.iter().find(about);
+        // A workspace that is trusted with its files is not yet trusted with what is among them by chance.
+        let names = |rule: &PolicyRule| {
+            (!seen.is_secret() || rule.secret == Some(true)) && (!seen.is_protected() || rule.protected == Some(true))
+        };
+        // Where the third bit would come up, only a rule that says it knows can allow, and a grant cannot know.
+        let counts = |layer: PolicyLayer, rule: &PolicyRule| {
+            let knows = |guard: &PolicyRule| {
+                layer <= PolicyLayer::User && rule.required_taint.contains_all(guard.required_taint)
+            };
+            rule.decision != Decision::Allow
+                || (guard.is_none_or(knows) && (layer != PolicyLayer::Trusted || names(rule)))
+        };
+        let decided = self.layers.iter().find_map(|(layer, rules)| {
+            let matching = rules.iter().filter(|rule| counts(*layer, rule)).filter(about);
+            strictest(matching.map(|rule| judge(*layer, rule)))
+        });
+        let allowed = decided.as_ref().is_some_and(|verdict| verdict.decision == Decision::Allow);
+        let guard = guard.filter(|_| !allowed).map(|rule| judge(PolicyLayer::Preset, rule));
+        let tightened = self.workspace.iter().filter(about).map(|rule| judge(PolicyLayer::Workspace, rule));
+        // What is said first is what people are told where both ask.
+        strictest(guard.into_iter().chain(decided).chain(tightened)).unwrap_or_else(Verdict::unknown_effect)
+    }
+
+    fn decide(&self, question: &PolicyRequest<'_>) -> Verdict {
+        let judged = question.accesses.iter().map(|touch| self.evaluate(touch, question));
+        if let Some(verdict) = strictest(judged) {
+            return verdict;
+        }
+        let denial = self.denials().find(|(_, rule)| rule.matches_any_access(question));
+        denial.map_or_else(Verdict::unknown_effect, |(layer, rule)| Verdict {
+            decision: Decision::Deny,
+            rule: rule.name.clone(),
+            layer,
+            reason: reason_text(layer, rule, rule.because.as_deref(), "it is not known what this would touch"),
+            assurance: Assurance::None,
+            grant: None,
+        })
+    }
+
+    fn narrowest_grant(&self, question: &PolicyRequest<'_>) -> Option<RuleText> {
+        narrowest_grant(self, question)
+    }
+}
+
+/// The strictest, and among equals the first.
+pub(crate) fn strictest(verdicts: impl Iterator<Item = Verdict>) -> Option<Verdict> {
+    verdicts.reduce(|strictest, next| if next.strictness() > strictest.strictness() { next } else { strictest })
+}
+
+/// Data leaks where a secret, a stranger's words and a way out come together. Two of them make the third ask.
+fn exfiltration_rules() -> Vec<PolicyRule> {
+    let rule = |bits: [Taint; 2], because: &str| PolicyRule {
+        required_taint: TaintSet::from_iter(bits),
+        ..PolicyRule::built_in("third bit", Some(because))
+    };
+    vec![
+        PolicyRule {
+            actions: vec![PolicyAction::Fetch, PolicyAction::External],
+            ..rule(
+                [Taint::ReadSecret, Taint::SawUntrusted],
+                "and this session has read a secret and seen content that strangers wrote",
+            )
+        },
+        PolicyRule {
+            actions: vec![PolicyAction::Read, PolicyAction::Move],
+            secret: Some(true),
+            ..rule(
+                [Taint::SawUntrusted, Taint::HasEgress],
+                "which may hold secrets, and this session has seen content that strangers wrote and can send data out",
+            )
+        },
+    ]
+}
+
+fn build_verdict(
+    layer: PolicyLayer,
+    rule: &PolicyRule,
+    touch: &ResourceAccess,
+    seen: &RuleSubject<'_>,
+    tool: &str,
+) -> Verdict {
+    let would = || match touch.action {
+        PolicyAction::External => format!("this would call the external tool `{}`", touch.resource.display_path),
+        verb => format!("this would {} `{}`", verb.as_str(), touch.resource.display_path),
+    };
+    let grant = grant_line(layer, rule, touch, tool);
+    let because = reason_with_program(rule, touch).or_else(|| rule.because.clone());
+    let (reason, assurance) = match rule.decision {
+        Decision::Allow => (because.unwrap_or_default(), Assurance::None),
+        Decision::Ask => (
+            reason_text(layer, rule, because.as_deref(), &would()),
+            rule.assurance.unwrap_or_else(|| required_assurance(touch, seen)),
+        ),
+        Decision::Deny => {
+            let place = if layer == PolicyLayer::Preset { "instead" } else { "in that rule" };
+            let lifted = grant.as_ref().map(|grant| format!("; `{grant}` {place} would lift this"));
+            (reason_text(layer, rule, because.as_deref(), &would()) + &lifted.unwrap_or_default(), Assurance::None)
+        }
+    };
+    Verdict { decision: rule.decision, rule: rule.name.clone(), layer, reason, assurance, grant }
+}
+
+/// An answer that a client may have given by itself is enough for changes that can be taken back, and for no more.
+fn required_assurance(touch: &ResourceAccess, seen: &RuleSubject<'_>) -> Assurance {
+    let gives_away =
+        matches!(touch.action, PolicyAction::Fetch | PolicyAction::Lose | PolicyAction::Run | PolicyAction::External)
+            || (seen.is_secret() && touch.action != PolicyAction::List);
+    if gives_away || (seen.is_protected() && touch.action.changes_files()) {
+        Assurance::Person
+    } else {
+        Assurance::Relayed
+    }
+}
+
+/// The reason of our rule about protected paths, where the name tells which program acts on it.
+fn reason_with_program(rule: &PolicyRule, touch: &ResourceAccess) -> Option<String> {
+    let because = rule.because.as_deref().filter(|_| rule.is_built_in && rule.protected == Some(true))?;
+    let program = touch.resource.names().find_map(acting_program)?;
+    Some(format!("{because} ({program})"))
+}
+
+/// Why, for a person and a model.
+fn reason_text(layer: PolicyLayer, rule: &PolicyRule, because: Option<&str>, would: &str) -> String {
+    let owner = layer.owner_text();
+    if rule.is_built_in {
+        let because = because.map(|because| format!(", {because}")).unwrap_or_default();
+        let owner = if layer == PolicyLayer::Preset { String::new() } else { format!("; the preset is one {owner}") };
+        return format!("{would}{because}{owner}");
+    }
+    let does = if rule.decision == Decision::Deny { "denies it" } else { "wants it asked" };
+    let because = because.map(|because| format!(" ({because})")).unwrap_or_default();
+    let mut text = format!("{would}, and the rule `{}` {owner} {does}{because}", rule.name);
+    if rule.decision == Decision::Deny {
+        let scope = rule.scope_text();
+        let about = if scope.is_empty() { "everything".to_owned() } else { format!("`{scope}`, and nothing else") };
+        text.push_str(&format!("; it is about {about}"));
+    }
+    text
+}
+
+/// The line of config that would let this touch happen without asking, where a user may write one.
+fn grant_line(layer: PolicyLayer, rule: &PolicyRule, touch: &ResourceAccess, tool: &str) -> Option<String> {
+    match layer {
+        _ if rule.decision == Decision::Allow => None,
+        PolicyLayer::User => rule.exception_line(touch),
+        PolicyLayer::Preset if rule.decision == Decision::Deny => {
+            Some(format!("preset = {}", quote_words(&[Preset::looser_preset_for(touch.action).name()])))
+        }
+        // What is asked because of its name, or because of what happened before, is not to be waved through.
+        PolicyLayer::Preset if rule.secret.is_some() || rule.protected.is_some() || !rule.required_taint.is_empty() => {
+            None
+        }
+        PolicyLayer::Preset => allow_rule_line(touch, tool),
+        PolicyLayer::Managed | PolicyLayer::Grants | PolicyLayer::Trusted | PolicyLayer::Workspace => None,
+    }
+}
+
+/// The rule that allows a tool this very place, where one can be written.
+fn allow_rule_line(touch: &ResourceAccess, tool: &str) -> Option<String> {
+    let names: Vec<String> = match touch.action {
+        PolicyAction::Fetch => touch.resource.names().map(host_pattern).collect::<Option<_>>()?,
+        _ => touch.resource.names().map(path_pattern).collect(),
+    };
+    let place = match touch.action {
+        PolicyAction::Run => return Some(format!("{{ decision = \"allow\", tool = {} }}", quote_words(&[tool]))),
+        PolicyAction::Fetch => format!("host = {}", quote_words(&names)),
+        PolicyAction::External => format!("effect = \"external\", path = {}", quote_words(&names)),
+        _ => format!("mount = {}, path = {}", quote_words(&[&touch.resource.mount]), quote_words(&names)),
+    };
+    Some(format!("{{ decision = \"allow\", tool = {}, {place} }}", quote_words(&[tool])))
+}

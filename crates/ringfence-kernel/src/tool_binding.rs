@@ -1,0 +1,331 @@
+//! How a tool looks in a dialect: its name, the arguments it takes there, and how its outcome is said.
+//!
+//! The type of the arguments is the schema, and its doc comment is the description that the model reads.
+//!
+//! Not here: the names of errors and the envelopes (`dialect.rs`).
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::decode::decode;
+use crate::dialect::ReplyNotes;
+use crate::{
+    CallContext, CallLimits, ChangeGroup, Dialect, ErrorKind, FollowUpPlan, KeepDecision, NextPhase, Preview,
+    ResourceAccess, ReviewRequirement, Ticket, Tool, ToolCapabilities, ToolError, ToolPlan,
+};
+
+/// A tool as one dialect offers it.
+pub struct ToolBinding<T: Tool> {
+    definition: ToolDefinition,
+    decode: fn(&str, u64) -> Result<T::Args, ToolError>,
+    render: OutcomeRenderer<T>,
+}
+
+/// What a model is told about a tool.
+#[derive(Clone, Debug)]
+pub struct ToolDefinition {
+    pub dialect: Dialect,
+    pub name: Cow<'static, str>,
+    pub description: String,
+    /// JSON Schema of the arguments.
+    pub parameters: Value,
+    /// JSON Schema of the value in a success reply, in the dialects that reply with a value.
+    pub output: Option<Value>,
+    /// What its calls can do.
+    pub capabilities: ToolCapabilities,
+    /// False where every call ends as `Unavailable` until the user changes the config.
+    pub is_available: bool,
+}
+
+/// What another program says about a tool of its own.
+#[derive(Clone, Debug)]
+pub struct ExternalToolDefinition {
+    pub name: String,
+    pub description: String,
+    /// JSON Schema of the arguments.
+    pub parameters: Value,
+}
+
+enum OutcomeRenderer<T: Tool> {
+    Value(fn(T::Outcome, ReplyNotes) -> String),
+    Text(fn(&T::Outcome) -> String),
+}
+
+impl<T: Tool> ToolBinding<T> {
+    /// A face in the `standard` dialect: arguments `A`, reply value `V`.
+    pub fn standard<A, V>(name: &'static str) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + TryInto<T::Args>,
+        ToolError: From<A::Error>,
+        V: From<T::Outcome> + Serialize + JsonSchema,
+    {
+        Self {
+            definition: build_definition::<A, T>(Dialect::Standard, name, Some(output_schema::<V>())),
+            decode: decode_into::<A, T>,
+            render: OutcomeRenderer::Value(|outcome, notes| Dialect::render_value(&V::from(outcome), notes)),
+        }
+    }
+
+    /// A face in the `standard` dialect for a tool that another program describes: any object of arguments, reply value
+    /// `V`. Whether they are what the schema says is for that program to judge.
+    pub fn external<V>(declared: ExternalToolDefinition) -> Self
+    where
+        Map<String, Value>: TryInto<T::Args>,
+        ToolError: From<<Map<String, Value> as TryInto<T::Args>>::Error>,
+        V: From<T::Outcome> + Serialize + JsonSchema,
+    {
+        let ExternalToolDefinition { name, description, parameters } = declared;
+        let (dialect, output) = (Dialect::Standard, Some(output_schema::<V>()));
+        let effect = ToolCapabilities { actions: T::ACTIONS, idempotent: T::IDEMPOTENT };
+        Self {
+            definition: ToolDefinition {
+                dialect,
+                name: Cow::Owned(name),
+                description,
+                parameters,
+                output,
+                capabilities: effect,
+                is_available: true,
+            },
+            decode: decode_into::<Map<String, Value>, T>,
+            render: OutcomeRenderer::Value(|outcome, notes| Dialect::render_value(&V::from(outcome), notes)),
+        }
+    }
+
+    /// A face in the `crewagent` dialect: arguments `A`, reply fields `V`.
+    pub fn crewagent<A, V>(name: &'static str) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + TryInto<T::Args>,
+        ToolError: From<A::Error>,
+        V: From<T::Outcome> + Serialize + JsonSchema,
+    {
+        Self {
+            definition: build_definition::<A, T>(Dialect::Crewagent, name, Some(output_schema::<V>())),
+            decode: decode_into::<A, T>,
+            render: OutcomeRenderer::Value(|outcome, notes| Dialect::render_flat(&V::from(outcome), notes)),
+        }
+    }
+
+    /// A face in the `miniclaw` dialect: arguments `A`, reply text.
+    pub fn miniclaw<A>(name: &'static str, render: fn(&T::Outcome) -> String) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + TryInto<T::Args>,
+        ToolError: From<A::Error>,
+    {
+        Self {
+            definition: build_definition::<A, T>(Dialect::Miniclaw, name, None),
+            decode: decode_into::<A, T>,
+            render: OutcomeRenderer::Text(render),
+        }
+    }
+}
+
+impl<T: Tool> ToolBinding<T> {
+    /// The same face of a tool that has no backend in this config. It can be called, and says what to set.
+    #[must_use]
+    pub fn unavailable(mut self) -> Self {
+        self.definition.is_available = false;
+        self
+    }
+
+    pub(crate) fn name(&self) -> Cow<'static, str> {
+        self.definition.name.clone()
+    }
+
+    fn render(&self, outcome: T::Outcome, notes: ReplyNotes) -> String {
+        match self.render {
+            OutcomeRenderer::Value(render) => render(outcome, notes),
+            OutcomeRenderer::Text(render) => render(&outcome),
+        }
+    }
+}
+
+/// A face bound to its tool, with the types gone: what a catalog holds.
+pub(crate) trait ErasedTool: Send + Sync {
+    fn definition(&self) -> &ToolDefinition;
+    /// What the tool is called, in every dialect.
+    fn names(&self) -> &[Cow<'static, str>];
+    fn supports_non_blocking(&self) -> bool;
+    fn stops_gracefully(&self) -> bool;
+    fn time_limit(&self, limits: &CallLimits) -> Duration;
+    fn plan(
+        &self,
+        arguments: &str,
+        cx: &CallContext<'_>,
+    ) -> Result<(Vec<ResourceAccess>, Box<dyn ErasedPlan>), ToolError>;
+}
+
+/// A plan with the types gone: what the road carries from the policy to the run.
+pub(crate) trait ErasedPlan: Send {
+    fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError>;
+    fn required_review(&self) -> Option<ReviewRequirement>;
+    fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: ReplyNotes) -> Result<RunOutcome, ToolError>;
+    fn reconcile(&mut self, wanted: Vec<KeepDecision>) -> Vec<KeepDecision>;
+    fn abort(self: Box<Self>, refused: ToolError, notes: ReplyNotes) -> Result<String, ToolError>;
+}
+
+/// How far a run brought a call.
+pub(crate) enum RunOutcome {
+    Finished(String),
+    /// There is more to decide about.
+    FollowUp(Vec<ChangeGroup>, Box<dyn ErasedPlan>),
+}
+
+pub(crate) fn bind<T: Tool>(
+    tool: Arc<T>,
+    face: ToolBinding<T>,
+    names: Arc<[Cow<'static, str>]>,
+) -> Arc<dyn ErasedTool> {
+    Arc::new(BoundTool { tool, binding: Arc::new(face), names })
+}
+
+struct BoundTool<T: Tool> {
+    tool: Arc<T>,
+    binding: Arc<ToolBinding<T>>,
+    names: Arc<[Cow<'static, str>]>,
+}
+
+struct BoundPlan<T: Tool> {
+    tool: Arc<T>,
+    binding: Arc<ToolBinding<T>>,
+    prepared: T::Prepared,
+}
+
+impl<T: Tool> ErasedTool for BoundTool<T> {
+    fn definition(&self) -> &ToolDefinition {
+        &self.binding.definition
+    }
+
+    fn names(&self) -> &[Cow<'static, str>] {
+        &self.names
+    }
+
+    fn supports_non_blocking(&self) -> bool {
+        T::SUPPORTS_NON_BLOCKING
+    }
+
+    fn stops_gracefully(&self) -> bool {
+        T::GRACEFUL_STOP
+    }
+
+    fn time_limit(&self, limits: &CallLimits) -> Duration {
+        T::time_limit(limits)
+    }
+
+    fn plan(
+        &self,
+        arguments: &str,
+        cx: &CallContext<'_>,
+    ) -> Result<(Vec<ResourceAccess>, Box<dyn ErasedPlan>), ToolError> {
+        let args = (self.binding.decode)(arguments, cx.limits.argument_bytes)?;
+        let ToolPlan { accesses: touches, prepared: work } = self.tool.plan(args, cx)?;
+        check_actions::<T>(&touches)?;
+        Ok((
+            touches,
+            Box::new(BoundPlan { tool: Arc::clone(&self.tool), binding: Arc::clone(&self.binding), prepared: work }),
+        ))
+    }
+}
+
+impl<T: Tool> ErasedPlan for BoundPlan<T> {
+    fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+        self.tool.preview(&mut self.prepared, cx)
+    }
+
+    fn required_review(&self) -> Option<ReviewRequirement> {
+        self.tool.required_review(&self.prepared)
+    }
+
+    fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: ReplyNotes) -> Result<RunOutcome, ToolError> {
+        let Self { tool, binding: face, prepared: work } = *self;
+        let outcome = tool.run(work, ticket)?;
+        Ok(match tool.next_phase(outcome) {
+            NextPhase::Done(outcome) => RunOutcome::Finished(face.render(outcome, notes)),
+            NextPhase::FollowUp(FollowUpPlan { groups, prepared: work }) => {
+                groups.iter().try_for_each(|group| check_actions::<T>(&group.accesses))?;
+                RunOutcome::FollowUp(groups, Box::new(Self { tool, binding: face, prepared: work }))
+            }
+        })
+    }
+
+    fn reconcile(&mut self, wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
+        self.tool.reconcile(&mut self.prepared, wanted)
+    }
+
+    fn abort(self: Box<Self>, refused: ToolError, notes: ReplyNotes) -> Result<String, ToolError> {
+        let outcome = self.tool.abort(self.prepared, refused)?;
+        Ok(self.binding.render(outcome, notes))
+    }
+}
+
+/// Callers were told what the tool can do, and may have decided by it.
+fn check_actions<T: Tool>(touches: &[ResourceAccess]) -> Result<(), ToolError> {
+    match touches.iter().find(|touch| !T::ACTIONS.contains(&touch.action)) {
+        None => Ok(()),
+        Some(touch) => {
+            let message = format!("the tool wants to {}, which it does not say that it does", touch.action.as_str());
+            Err(ToolError::new(ErrorKind::Internal, message))
+        }
+    }
+}
+
+fn decode_into<A, T>(arguments: &str, limit: u64) -> Result<T::Args, ToolError>
+where
+    T: Tool,
+    A: DeserializeOwned + TryInto<T::Args>,
+    ToolError: From<A::Error>,
+{
+    Ok(decode::<A>(arguments, limit)?.try_into()?)
+}
+
+fn build_definition<A: JsonSchema, T: Tool>(
+    dialect: Dialect,
+    name: &'static str,
+    output: Option<Value>,
+) -> ToolDefinition {
+    let mut schema = schema_settings().into_generator().into_root_schema_for::<A>();
+    schema.remove("title");
+    let description = match schema.remove("description") {
+        Some(Value::String(text)) => text,
+        _ => String::new(),
+    };
+    let effect = ToolCapabilities { actions: T::ACTIONS, idempotent: T::IDEMPOTENT };
+    ToolDefinition {
+        dialect,
+        name: Cow::Borrowed(name),
+        description,
+        parameters: Value::from(schema),
+        output,
+        capabilities: effect,
+        is_available: true,
+    }
+}
+
+fn output_schema<V: JsonSchema>() -> Value {
+    let mut schema: Schema = schema_settings().for_serialize().into_generator().into_root_schema_for::<V>();
+    schema.remove("title");
+    schema.remove("description");
+    Value::from(schema)
+}
+
+/// Whole schemas without references: many models and servers do not follow `$ref`.
+fn schema_settings() -> SchemaSettings {
+    SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    })
+}
+
+impl<T: Tool> fmt::Debug for ToolBinding<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Face").field("definition", &self.definition).finish_non_exhaustive()
+    }
+}

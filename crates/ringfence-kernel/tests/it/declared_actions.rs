@@ -1,0 +1,130 @@
+//! What a tool says that it does, and that it does nothing else.
+
+use std::sync::Arc;
+
+use ringfence_kernel::{
+    CallContext, CallLimits, Dialect, ErrorKind, Host, HostConfig, MemoryStore, PolicyAction, PolicyResource, Preview,
+    Principal, ResourceAccess, Session, SessionTaint, Ticket, Tool, ToolBinding, ToolCall, ToolCapabilities, ToolError,
+    ToolFilter, ToolPlan, ToolRegistry,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use crate::harness::{HostAuditTrace, PathWordPolicy, QueuedApprover, assert_error};
+
+/// Says that it reads.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+struct Args {
+    write: bool,
+}
+
+struct UndeclaredActionTool;
+
+impl Tool for UndeclaredActionTool {
+    type Args = Args;
+    type Prepared = ();
+    type Outcome = Args;
+    const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Read];
+
+    fn plan(&self, args: Args, _: &CallContext<'_>) -> Result<ToolPlan<()>, ToolError> {
+        let verb = if args.write { PolicyAction::Overwrite } else { PolicyAction::Read };
+        let place = PolicyResource {
+            mount: Arc::from("workspace"),
+            requested_path: "a".to_owned(),
+            ..PolicyResource::default()
+        };
+        Ok(ToolPlan { accesses: vec![ResourceAccess { action: verb, resource: place }], prepared: () })
+    }
+
+    fn preview(&self, (): &mut (), _: &CallContext<'_>) -> Result<Preview, ToolError> {
+        Ok(Preview::default())
+    }
+
+    fn run(&self, (): (), _: &Ticket<'_>) -> Result<Args, ToolError> {
+        Ok(Args { write: false })
+    }
+}
+
+#[tokio::test]
+async fn a_plan_that_does_more_than_its_tool_says_is_refused() {
+    let mut registry = ToolRegistry::new();
+    registry.register(UndeclaredActionTool, [ToolBinding::standard::<Args, Args>("liar")]).unwrap();
+    let session = Arc::new(Session {
+        id: "s".to_owned(),
+        principal: Principal::agent("p"),
+        dialect: Dialect::Standard,
+        agent: None,
+        limits: CallLimits::for_dialect(Dialect::Standard),
+        catalog: registry.catalog(Dialect::Standard, &ToolFilter::default()).unwrap(),
+        taint: SessionTaint::default(),
+    });
+    assert!(session.catalog.get("liar").unwrap().capabilities.is_read_only());
+    let host = Host::new(HostConfig {
+        policy: Box::new(PathWordPolicy),
+        approver: Box::new(QueuedApprover::default()),
+        audit: Box::new(HostAuditTrace::with_capacity(10)),
+        store: Box::new(MemoryStore::default()),
+        workers: 1,
+    });
+    let call =
+        |arguments: &str| ToolCall { id: "1".to_owned(), name: "liar".to_owned(), arguments: arguments.to_owned() };
+    let cancel = CancellationToken::new();
+    assert_eq!(host.call(&session, call(r#"{"write":false}"#), &cancel).await.unwrap().error, None);
+    assert_error(&host.call(&session, call(r#"{"write":true}"#), &cancel).await.unwrap(), ErrorKind::Internal);
+}
+
+#[test]
+fn a_tool_that_is_chosen_by_one_name_is_chosen_by_all() {
+    let mut registry = ToolRegistry::new();
+    let faces = || {
+        [
+            ToolBinding::standard::<Args, Args>("liar"),
+            ToolBinding::miniclaw::<Args>("lie", |_| String::new()),
+            ToolBinding::crewagent::<Args, Args>("fs.liar"),
+        ]
+    };
+    registry.register(UndeclaredActionTool, faces()).unwrap();
+    registry
+        .register(
+            UndeclaredActionTool,
+            [ToolBinding::standard::<Args, Args>("other"), ToolBinding::crewagent::<Args, Args>("fs.other")],
+        )
+        .unwrap();
+    assert!(registry.register(UndeclaredActionTool, faces()).is_err());
+    let offered = |dialect, choice: &ToolFilter| -> Vec<String> {
+        registry.catalog(dialect, choice).unwrap().list().map(|tool| tool.name.to_string()).collect()
+    };
+    for name in ["liar", "lie", "fs.liar", "fs-liar"] {
+        let names = || [name.to_owned()].into();
+        let (none, one) =
+            (ToolFilter { deny: names(), allow: None }, ToolFilter { allow: Some(names()), ..ToolFilter::default() });
+        for (dialect, own, other) in [
+            (Dialect::Standard, "liar", Some("other")),
+            (Dialect::Miniclaw, "lie", None),
+            (Dialect::Crewagent, "fs.liar", Some("fs.other")),
+        ] {
+            assert_eq!(offered(dialect, &none), Vec::from_iter(other), "{name}");
+            assert_eq!(offered(dialect, &one), [own], "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_tool_s_capabilities_follow_from_its_actions() {
+    let cases: [(&'static [PolicyAction], [bool; 3]); 9] = [
+        (&[], [true, false, false]),
+        (&[PolicyAction::List, PolicyAction::Read], [true, false, false]),
+        (&[PolicyAction::Fetch], [true, false, true]),
+        (&[PolicyAction::Create], [false, false, false]),
+        (&[PolicyAction::Read, PolicyAction::Overwrite], [false, true, false]),
+        (&[PolicyAction::Delete], [false, true, false]),
+        (&[PolicyAction::Run], [false, true, false]),
+        (&[PolicyAction::External], [false, true, true]),
+        (&PolicyAction::ALL, [false, true, true]),
+    ];
+    for (verbs, expected) in cases {
+        let effect = ToolCapabilities { actions: verbs, idempotent: false };
+        assert_eq!([effect.is_read_only(), effect.is_destructive(), effect.is_open_world()], expected, "{verbs:?}");
+    }
+}

@@ -1,0 +1,431 @@
+//! A call whose effects only its run can tell: what it left is judged, shown and made like a plan of its own.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use ringfence_kernel::{
+    ApprovalDecision, ApprovalResponse, CODE_MOUNT, CallContext, CallLimits, ChangeGroup, Dialect, ErrorKind,
+    FollowUpPlan, Host, HostConfig, KeepDecision, MemoryStore, NextPhase, Policy, PolicyAction, PolicyResource, Preset,
+    Preview, Principal, ProgressListener, ProgressUpdate, ResourceAccess, ReviewRequirement, Session, SessionTaint,
+    Ticket, Tool, ToolBinding, ToolCall, ToolError, ToolFilter, ToolPlan, ToolRegistry, ToolReply,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::harness::{
+    HostAuditTrace, PathWordPolicy, QueuedApprover, approve, approve_with_changes, assert_error, decision_by_person,
+    deny, reply_json,
+};
+
+/// Run a program that changes a path.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    path: String,
+    #[serde(default)]
+    review: bool,
+}
+
+#[derive(Debug)]
+enum TestProgramWork {
+    Start(Args),
+    Keep(Args, Vec<KeepDecision>),
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct TestProgramOutcome {
+    committed: bool,
+    approved: bool,
+    refused: Option<String>,
+    #[serde(skip)]
+    follow_up: Option<Args>,
+}
+
+/// Runs until it may go on, and leaves a change.
+struct TestProgramTool {
+    release: Mutex<Option<Receiver<()>>>,
+    starts: Arc<AtomicUsize>,
+    kept: Arc<AtomicBool>,
+}
+
+impl Tool for TestProgramTool {
+    type Args = Args;
+    type Prepared = TestProgramWork;
+    type Outcome = TestProgramOutcome;
+    const GRACEFUL_STOP: bool = true;
+
+    fn plan(&self, args: Args, _: &CallContext<'_>) -> Result<ToolPlan<TestProgramWork>, ToolError> {
+        Ok(ToolPlan {
+            accesses: vec![access(PolicyAction::Run, CODE_MOUNT, "python")],
+            prepared: TestProgramWork::Start(args),
+        })
+    }
+
+    fn preview(&self, work: &mut TestProgramWork, _: &CallContext<'_>) -> Result<Preview, ToolError> {
+        match work {
+            TestProgramWork::Start(args) => Ok(Preview::new(&format!("keep `{}`", args.path), "f")),
+            TestProgramWork::Keep(args, decided) => {
+                let asked = args.path.split('+').zip(decided).filter(|(_, decision)| **decision == KeepDecision::Ask);
+                let paths: Vec<&str> = asked.map(|(path, _)| path).collect();
+                Ok(Preview::new(&format!("keep `{}`", paths.join("+")), "f"))
+            }
+        }
+    }
+
+    fn run(&self, work: TestProgramWork, ticket: &Ticket<'_>) -> Result<TestProgramOutcome, ToolError> {
+        let cx = ticket.context();
+        let (committed, left) = match work {
+            TestProgramWork::Start(args) => {
+                self.starts.fetch_add(1, Ordering::SeqCst);
+                cx.report_progress(&ProgressUpdate { stream: "stdout", text: "half way" });
+                if let Some(go) = self.release.lock().unwrap().take() {
+                    // Until it may go on, it listens for the order to stop, as a real program's keeper does.
+                    while go.recv_timeout(std::time::Duration::from_millis(1)).is_err() {
+                        cx.check().map_err(|error| error.detail("stdout", "half way"))?;
+                    }
+                }
+                (false, Some(args))
+            }
+            TestProgramWork::Keep(args, decided) => {
+                ticket.commit()?;
+                self.kept.store(true, Ordering::SeqCst);
+                let paths = args.path.split('+').enumerate();
+                paths
+                    .filter(|(_, path)| path.starts_with("late"))
+                    .for_each(|(group, _)| ticket.withhold(group, ToolError::new(ErrorKind::Conflict, "late")));
+                assert!(decided.contains(&KeepDecision::Keep) && !decided.contains(&KeepDecision::Ask));
+                (true, None)
+            }
+        };
+        Ok(TestProgramOutcome { committed, approved: ticket.is_approved(), refused: None, follow_up: left })
+    }
+
+    fn required_review(&self, work: &TestProgramWork) -> Option<ReviewRequirement> {
+        matches!(work, TestProgramWork::Keep(args, _) if args.review).then_some(ReviewRequirement::REQUESTED_BY_CALLER)
+    }
+
+    fn next_phase(&self, mut outcome: TestProgramOutcome) -> NextPhase<TestProgramOutcome, TestProgramWork> {
+        match outcome.follow_up.take() {
+            Some(args) if !args.path.is_empty() => {
+                let group = |path: &str| ChangeGroup {
+                    accesses: vec![access(PolicyAction::Overwrite, "workspace", path)],
+                    refusal: path.starts_with("pipe").then(|| ToolError::new(ErrorKind::WrongType, "a pipe")),
+                };
+                let groups = args.path.split('+').map(group).collect();
+                NextPhase::FollowUp(FollowUpPlan { groups, prepared: TestProgramWork::Keep(args, Vec::new()) })
+            }
+            _ => NextPhase::Done(outcome),
+        }
+    }
+
+    fn reconcile(&self, work: &mut TestProgramWork, wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
+        if let TestProgramWork::Keep(_, decided) = work {
+            decided.clone_from(&wanted);
+        }
+        wanted
+    }
+
+    fn abort(&self, _: TestProgramWork, refused: ToolError) -> Result<TestProgramOutcome, ToolError> {
+        match refused.kind {
+            ErrorKind::Cancelled => Err(refused),
+            _ => Ok(TestProgramOutcome {
+                committed: false,
+                approved: false,
+                refused: Some(refused.message),
+                follow_up: None,
+            }),
+        }
+    }
+}
+
+/// A call like most.
+struct TestReadTool;
+
+impl Tool for TestReadTool {
+    type Args = Args;
+    type Prepared = ();
+    type Outcome = TestProgramOutcome;
+    const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Read];
+
+    fn plan(&self, args: Args, _: &CallContext<'_>) -> Result<ToolPlan<()>, ToolError> {
+        Ok(ToolPlan { accesses: vec![access(PolicyAction::Read, "workspace", &args.path)], prepared: () })
+    }
+
+    fn preview(&self, (): &mut (), _: &CallContext<'_>) -> Result<Preview, ToolError> {
+        Ok(Preview::new("look", "f"))
+    }
+
+    fn run(&self, (): (), _: &Ticket<'_>) -> Result<TestProgramOutcome, ToolError> {
+        Ok(TestProgramOutcome { committed: false, approved: false, refused: None, follow_up: None })
+    }
+}
+
+fn access(verb: PolicyAction, mount: &str, path: &str) -> ResourceAccess {
+    let place = PolicyResource {
+        mount: Arc::from(mount),
+        requested_path: path.to_owned(),
+        display_path: path.to_owned(),
+        ..PolicyResource::default()
+    };
+    ResourceAccess { action: verb, resource: place }
+}
+
+struct FollowUpHost {
+    host: Host,
+    session: Arc<Session>,
+    approver: QueuedApprover,
+    trace: HostAuditTrace,
+    starts: Arc<AtomicUsize>,
+    kept: Arc<AtomicBool>,
+}
+
+impl FollowUpHost {
+    fn new(policy: impl Policy + 'static, approver: QueuedApprover, go: Option<Receiver<()>>) -> Self {
+        let (kept, starts, trace) =
+            (Arc::<AtomicBool>::default(), Arc::default(), HostAuditTrace::with_capacity(usize::MAX));
+        let mut registry = ToolRegistry::new();
+        let tool = TestProgramTool { release: Mutex::new(go), starts: Arc::clone(&starts), kept: Arc::clone(&kept) };
+        registry.register(tool, [ToolBinding::standard::<Args, TestProgramOutcome>("run")]).unwrap();
+        registry.register(TestReadTool, [ToolBinding::standard::<Args, TestProgramOutcome>("look")]).unwrap();
+        let session = Session {
+            id: "test".to_owned(),
+            principal: Principal::agent("test"),
+            dialect: Dialect::Standard,
+            agent: None,
+            limits: CallLimits::for_dialect(Dialect::Standard),
+            catalog: registry.catalog(Dialect::Standard, &ToolFilter::default()).unwrap(),
+            taint: SessionTaint::default(),
+        };
+        let host = Host::new(HostConfig {
+            policy: Box::new(policy),
+            approver: Box::new(approver.clone()),
+            audit: Box::new(trace.clone()),
+            store: Box::new(MemoryStore::default()),
+            workers: 1,
+        });
+        Self { host, session: Arc::new(session), approver, trace, starts, kept }
+    }
+
+    fn answering(answers: impl IntoIterator<Item = ApprovalDecision>) -> Self {
+        Self::new(PathWordPolicy, QueuedApprover::with_answers(answers), None)
+    }
+
+    async fn call(&self, arguments: &Value, cancel: &CancellationToken) -> ToolReply {
+        let call = ToolCall { id: "1".to_owned(), name: "run".to_owned(), arguments: arguments.to_string() };
+        self.host.call(&self.session, call, cancel).await.unwrap()
+    }
+
+    async fn run(&self, arguments: Value) -> Value {
+        reply_json(&self.call(&arguments, &CancellationToken::new()).await)
+    }
+
+    fn changes_kept(&self) -> bool {
+        self.kept.load(Ordering::SeqCst)
+    }
+}
+
+#[tokio::test]
+async fn allowed_changes_are_kept_with_a_record_of_their_own() {
+    let stage = FollowUpHost::answering([]);
+    let reply = stage.run(json!({"path": "free"})).await;
+    assert_eq!(reply["value"], json!({"committed": true, "approved": false, "refused": null}));
+    assert_eq!(stage.trace.lines(), ["begin python", "begin change free", "end ok free"]);
+}
+
+#[tokio::test]
+async fn a_run_without_changes_ends_the_call() {
+    let stage = FollowUpHost::answering([]);
+    assert_eq!(stage.run(json!({"path": ""})).await["value"]["committed"], false);
+    assert_eq!(stage.trace.lines(), ["begin python", "end ok python"]);
+}
+
+#[tokio::test]
+async fn changes_asked_about_are_kept_when_approved_and_discarded_when_denied() {
+    let stage = FollowUpHost::answering([approve(), deny()]);
+    let reply = stage.run(json!({"path": "ask"})).await;
+    assert_eq!(reply["value"], json!({"committed": true, "approved": true, "refused": null}));
+    stage.kept.store(false, Ordering::SeqCst);
+    let reply = stage.run(json!({"path": "ask"})).await;
+    assert_eq!((&reply["ok"], &reply["value"]["committed"]), (&json!(true), &json!(false)));
+    assert!(reply["value"]["refused"].as_str().unwrap().contains("I do not like it"), "{reply}");
+    assert!(!stage.changes_kept());
+    let lines = [
+        "begin python",
+        "begin approved change ask",
+        "end ok ask",
+        "begin python",
+        "not kept ApprovalDenied ask",
+        "end ok python",
+    ];
+    assert_eq!(stage.trace.lines(), lines);
+    let asked = stage.approver.asked.lock().unwrap()[0].clone();
+    assert_eq!((asked.preview.as_str(), asked.grant), ("keep `ask`", None));
+}
+
+#[tokio::test]
+async fn denied_changes_are_discarded_without_asking() {
+    let stage = FollowUpHost::answering([approve()]);
+    let reply = stage.run(json!({"path": "deny"})).await;
+    assert_eq!((&reply["ok"], &reply["value"]["committed"]), (&json!(true), &json!(false)));
+    assert_eq!((stage.changes_kept(), stage.approver.asked.lock().unwrap().len()), (false, 0));
+    let lines = ["begin python", "not kept PermissionDenied deny", "end ok python"];
+    assert_eq!(stage.trace.lines(), lines, "what was denied never happened");
+}
+
+/// A run that leaves several groups: what is asked, and what the records say is kept.
+#[tokio::test]
+async fn every_group_is_decided_by_itself_with_one_question_and_one_change() {
+    for (path, answer, asked, lines) in [
+        ("free+deny", None, None, vec!["not kept PermissionDenied deny", "begin change free", "end ok free"]),
+        (
+            "free+ask 1+ask 2",
+            Some(approve()),
+            Some("keep `ask 1+ask 2`"),
+            vec!["begin approved change free ask 1 ask 2", "end ok free ask 1 ask 2"],
+        ),
+        (
+            "free+ask 1+deny",
+            Some(deny()),
+            Some("keep `ask 1`"),
+            vec!["not kept ApprovalDenied ask 1", "not kept PermissionDenied deny", "begin change free", "end ok free"],
+        ),
+        ("pipe+free", None, None, vec!["not kept WrongType pipe", "begin change free", "end ok free"]),
+        (
+            "ask 1+pipe",
+            Some(deny()),
+            Some("keep `ask 1`"),
+            vec!["not kept ApprovalDenied ask 1", "not kept WrongType pipe", "end ok python"],
+        ),
+        ("free+late", None, None, vec!["begin change free late", "not kept Conflict late", "end ok free"]),
+    ] {
+        let stage = FollowUpHost::answering(answer);
+        stage.run(json!({"path": path})).await;
+        assert_eq!(stage.trace.lines()[1..], lines, "{path}");
+        let questions: Vec<String> =
+            stage.approver.asked.lock().unwrap().iter().map(|request| request.preview.clone()).collect();
+        assert_eq!(questions, asked.map(str::to_owned).into_iter().collect::<Vec<_>>(), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_review_is_asked_for_where_the_policy_allows_and_never_loosens_it() {
+    let stage = FollowUpHost::answering([deny(), approve()]);
+    assert_eq!(stage.run(json!({"path": "free", "review": true})).await["value"]["committed"], false);
+    assert_eq!(stage.run(json!({"path": "free", "review": true})).await["value"]["committed"], true);
+    assert_eq!(stage.run(json!({"path": "deny", "review": true})).await["value"]["committed"], false);
+    let asked = stage.approver.asked.lock().unwrap().clone();
+    assert_eq!(asked.iter().map(|request| request.rule.as_str()).collect::<Vec<_>>(), ["review", "review"]);
+}
+
+#[tokio::test]
+async fn the_arguments_of_a_run_cannot_be_changed_or_granted_afterwards() {
+    let always = decision_by_person(ApprovalResponse { approved: true, remember: true, ..ApprovalResponse::default() });
+    let stage = FollowUpHost::answering([approve_with_changes(json!({"path": "other"})), always]);
+    for _ in 0..2 {
+        assert_eq!(stage.run(json!({"path": "ask"})).await["value"]["committed"], false);
+    }
+    assert!(!stage.changes_kept());
+}
+
+#[tokio::test]
+async fn a_deferred_answer_is_waited_for() {
+    let somebody = QueuedApprover { defers: true, ..QueuedApprover::default() };
+    let stage = Arc::new(FollowUpHost::new(PathWordPolicy, somebody, None));
+    let call = tokio::spawn({
+        let stage = Arc::clone(&stage);
+        async move { stage.run(json!({"path": "ask"})).await }
+    });
+    stage.approver.asked_notify.notified().await;
+    let person = Principal::person("somebody");
+    let desk = stage.host.inbox(&person);
+    let request = desk.pending(SystemTime::now()).unwrap().remove(0);
+    desk.answer(&request.id, approve().response, ringfence_kernel::Assurance::Person, SystemTime::now()).unwrap();
+    assert_eq!(call.await.unwrap()["value"]["committed"], true);
+}
+
+#[tokio::test]
+async fn a_run_waiting_in_the_approval_queue_is_not_run_again() {
+    let stage = Arc::new(FollowUpHost::new(PathWordPolicy, QueuedApprover::default(), None));
+    let run = |path: &'static str| {
+        let stage = Arc::clone(&stage);
+        tokio::spawn(async move { stage.run(json!({"path": path})).await })
+    };
+    let calls = [run("ask 1"), run("ask 2")];
+    let person = Principal::person("somebody");
+    for _ in &calls {
+        stage.approver.asked_notify.notified().await;
+        let desk = stage.host.inbox(&person);
+        let waiting = desk.pending(SystemTime::now()).unwrap();
+        assert_eq!(waiting.len(), 1);
+        desk.answer(&waiting[0].id, approve().response, ringfence_kernel::Assurance::Person, SystemTime::now())
+            .unwrap();
+    }
+    for call in calls {
+        assert_eq!(call.await.unwrap()["value"]["committed"], true);
+    }
+    assert_eq!(stage.starts.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_preset_says_to_a_program_what_it_says_to_every_tool() {
+    for (preset, path, committed) in [
+        (Preset::Ask, "src/main.rs", false),
+        (Preset::Ask, ".git/hooks/pre-commit", false),
+        (Preset::Edits, "src/main.rs", true),
+        (Preset::Edits, ".vscode/tasks.json", false),
+        (Preset::ReadOnly, "src/main.rs", false),
+    ] {
+        let stage = FollowUpHost::new(preset, QueuedApprover::with_answers([deny()]), None);
+        assert_eq!(stage.run(json!({"path": path})).await["value"]["committed"], committed, "{preset:?} {path}");
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_run_ends_by_itself_and_says_what_it_had_to_say() {
+    let (_go, held) = channel();
+    let stage = FollowUpHost::new(PathWordPolicy, QueuedApprover::default(), Some(held));
+    let cancel = CancellationToken::new();
+    let listener = Arc::new(CancelOnProgress(cancel.clone(), Mutex::default()));
+    let call = ToolCall { id: "1".to_owned(), name: "run".to_owned(), arguments: json!({"path": "free"}).to_string() };
+    let heard: Arc<dyn ProgressListener> = listener.clone();
+    let reply = stage.host.call_with_progress(&stage.session, call, &cancel, Some(heard)).await.unwrap();
+    assert_error(&reply, ErrorKind::Cancelled);
+    assert_eq!(reply_json(&reply)["error"]["details"]["stdout"], "half way");
+    assert_eq!(*listener.1.lock().unwrap(), ["stdout half way"]);
+    assert_eq!(
+        (stage.changes_kept(), stage.trace.lines()),
+        (false, vec!["begin python".to_owned(), "end Cancelled python".to_owned()])
+    );
+}
+
+#[tokio::test]
+async fn other_calls_go_on_while_programs_take_all_their_places() {
+    let (go, held) = channel();
+    let stage = Arc::new(FollowUpHost::new(PathWordPolicy, QueuedApprover::default(), Some(held)));
+    let program = tokio::spawn({
+        let stage = Arc::clone(&stage);
+        async move { stage.run(json!({"path": "free"})).await }
+    });
+    stage.trace.wait_for_lines(1).await;
+    let call = ToolCall { id: "2".to_owned(), name: "look".to_owned(), arguments: json!({"path": "a"}).to_string() };
+    let reply = stage.host.call(&stage.session, call, &CancellationToken::new()).await.unwrap();
+    assert_eq!(reply.error, None, "{}", reply.text);
+    assert!(!program.is_finished());
+    go.send(()).unwrap();
+    assert_eq!(program.await.unwrap()["value"]["committed"], true);
+}
+
+/// Cancels as soon as it hears of anything.
+#[derive(Debug)]
+struct CancelOnProgress(CancellationToken, Mutex<Vec<String>>);
+
+impl ProgressListener for CancelOnProgress {
+    fn on_progress(&self, progress: &ProgressUpdate<'_>) {
+        self.1.lock().unwrap().push(format!("{} {}", progress.stream, progress.text));
+        self.0.cancel();
+    }
+}

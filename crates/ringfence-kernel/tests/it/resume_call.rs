@@ -1,0 +1,102 @@
+//! A suspended call that its client brings back whole, perhaps with what its user said.
+
+use std::sync::Arc;
+
+use ringfence_kernel::{
+    Approval, ApprovalDecision, ApprovalResponse, ApprovalStore, Assurance, ErrorKind, MemoryStore, Principal,
+    ResumeRequest, SuspendedCall, ToolCall, ToolReply,
+};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::harness::{HookedStore, HostSetup, QueuedApprover, TestHost, assert_error, reply_json};
+
+fn deferring_host() -> TestHost {
+    let store: Arc<dyn ApprovalStore> = Arc::new(MemoryStore::default());
+    let somebody = QueuedApprover { defers: true, ..QueuedApprover::default() };
+    HostSetup { approver: somebody, store: HookedStore::shared(&store), ..HostSetup::default() }.build()
+}
+
+/// What the user of a client said.
+fn relayed_decision(approved: bool) -> Option<ApprovalDecision> {
+    let response = ApprovalResponse { approved, ..ApprovalResponse::default() };
+    let by = Some(Principal::person("the client's user"));
+    Some(ApprovalDecision { response, approval: Approval { assurance: Assurance::Relayed, by } })
+}
+
+impl TestHost {
+    async fn suspend(&self, arguments: &Value) -> SuspendedCall {
+        self.call(arguments).await.suspended.unwrap()
+    }
+
+    async fn resume_call(&self, token: &str, arguments: &str, answered: Option<ApprovalDecision>) -> ToolReply {
+        let call = ToolCall { id: "2".to_owned(), name: "act".to_owned(), arguments: arguments.to_owned() };
+        let back = ResumeRequest { token: token.to_owned(), call, decision: answered, listener: None };
+        self.host.resume_call(&self.session, back, &CancellationToken::new()).await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_resumed_call_brings_its_answer_along() {
+    for approved in [true, false] {
+        let road = deferring_host();
+        let SuspendedCall { token, .. } = road.suspend(&json!({"path": "ask"})).await;
+        let reply = road.resume_call(&token, r#" { "path" : "ask" } "#, relayed_decision(approved)).await;
+        assert_eq!((reply.error.is_none(), road.runs()), (approved, usize::from(approved)), "{}", reply.text);
+        let again = road.resume_call(&token, r#"{"path":"ask"}"#, relayed_decision(true)).await;
+        assert_error(&again, ErrorKind::ApprovalDenied);
+        assert_eq!(road.runs(), usize::from(approved));
+    }
+}
+
+#[tokio::test]
+async fn without_an_answer_a_resumed_call_keeps_waiting() {
+    let road = deferring_host();
+    let suspended = road.suspend(&json!({"path": "ask"})).await;
+    let reply = road.resume_call(&suspended.token, r#"{"path":"ask"}"#, None).await;
+    assert_eq!(reply.suspended, Some(suspended));
+}
+
+#[tokio::test]
+async fn another_call_cannot_come_in_its_place() {
+    let road = deferring_host();
+    let SuspendedCall { token, .. } = road.suspend(&json!({"path": "ask"})).await;
+    for arguments in [r#"{"path":"ask2"}"#, "", "{"] {
+        let reply = road.resume_call(&token, arguments, relayed_decision(true)).await;
+        assert_error(&reply, ErrorKind::ApprovalDenied);
+        assert!(reply.text.contains("another call"), "{}", reply.text);
+        assert_eq!(road.runs(), 0);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_sure_enough_leaves_the_request_to_a_person() {
+    let road = deferring_host();
+    let SuspendedCall { token, request_id: request } = road.suspend(&json!({"path": "ask/person"})).await;
+    let reply = road.resume_call(&token, r#"{"path":"ask/person"}"#, relayed_decision(true)).await;
+    assert!(reply.suspended.is_some(), "{}", reply.text);
+    assert_eq!((road.runs(), road.pending()[0].id.as_str()), (0, request.as_str()));
+    let person = Principal::person("the person");
+    let yes = ApprovalResponse { approved: true, ..ApprovalResponse::default() };
+    road.host.inbox(&person).answer(&request, yes, Assurance::Person, std::time::SystemTime::now()).unwrap();
+    let reply = road.resume_call(&token, r#"{"path":"ask/person"}"#, None).await;
+    assert_eq!(reply_json(&reply)["value"]["approved"], true);
+}
+
+#[tokio::test]
+async fn a_client_that_abandons_its_call_ends_the_request_and_counts_no_denial() {
+    let road = deferring_host();
+    let SuspendedCall { token, .. } = road.suspend(&json!({"path": "ask"})).await;
+    let none = ApprovalDecision::automatic_denial("the client declined".to_owned());
+    let reply = road.resume_call(&token, r#"{"path":"ask"}"#, Some(none)).await;
+    assert_error(&reply, ErrorKind::ApprovalDenied);
+    assert!(reply.text.contains("not approved: the client declined"), "{}", reply.text);
+    assert_eq!((road.runs(), road.pending().len()), (0, 0));
+    // A yes that nobody said is none at all.
+    let SuspendedCall { token, .. } = road.suspend(&json!({"path": "ask"})).await;
+    let mut yes = ApprovalDecision::automatic_denial(String::new());
+    yes.response.approved = true;
+    let reply = road.resume_call(&token, r#"{"path":"ask"}"#, Some(yes)).await;
+    assert!(reply.suspended.is_some(), "{}", reply.text);
+    assert_eq!((road.runs(), road.pending().len()), (0, 1));
+}

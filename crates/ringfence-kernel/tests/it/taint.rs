@@ -1,0 +1,175 @@
+//! What a session has been through: who raises a bit, when, and what two calls at once come to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ringfence_kernel::{
+    ApprovalDecision, ApprovalStore, ErrorKind, LayeredRules, MemoryStore, Policy, PolicyLayer, PolicyRequest,
+    PolicyRule, Preset, ResourceAccess, SessionTaint, Taint, ToolError, Verdict,
+};
+use serde_json::{Value, json};
+
+use crate::harness::{
+    HookedStore, HostSetup, QueuedApprover, TestHost, ToolScript, approve, approve_with_changes, assert_error, deny,
+    reply_json,
+};
+
+fn rules(texts: impl IntoIterator<Item = Value>) -> LayeredRules {
+    let rule = |text: Value| PolicyRule::new(serde_json::from_value(text).unwrap(), "rule").unwrap();
+    LayeredRules::from_preset(Preset::Edits).with_layer(PolicyLayer::User, texts.into_iter().map(rule).collect())
+}
+
+/// A road on which everything is allowed that no bit forbids.
+fn allowing_setup() -> HostSetup {
+    HostSetup { policy: Box::new(rules([json!({"decision": "allow"})])), ..HostSetup::default() }
+}
+
+fn taint_names(road: &TestHost) -> Vec<&'static str> {
+    road.session.taint.snapshot().iter().map(Taint::name).collect()
+}
+
+#[tokio::test]
+async fn reading_a_secret_and_fetching_add_lasting_taint() {
+    let road = allowing_setup().build();
+    road.call(&json!({"path": "a", "verb": "read"})).await;
+    road.call(&json!({"path": ".env"})).await;
+    assert_eq!(taint_names(&road), [] as [&str; 0]);
+    assert_eq!(road.call(&json!({"path": ".env", "verb": "read"})).await.error, None);
+    assert_eq!(taint_names(&road), ["read-secret"]);
+    assert_eq!(road.call(&json!({"path": "docs.rs:443", "verb": "fetch"})).await.error, None);
+    assert_eq!(taint_names(&road), ["read-secret", "has-egress"]);
+    road.call(&json!({"path": "a", "verb": "read"})).await;
+    assert_eq!(taint_names(&road), ["read-secret", "has-egress"]);
+}
+
+#[tokio::test]
+async fn taint_is_added_before_the_call_runs_and_only_if_it_runs() {
+    let bits = SessionTaint::default();
+    let seen = bits.clone();
+    let script = ToolScript::run(move |_, _| match seen.contains(Taint::ReadSecret) {
+        true => Err(ToolError::new(ErrorKind::Io, "half of it was read")),
+        false => Ok(()),
+    });
+    let road = HostSetup { script, taint: bits, ..allowing_setup() }.build();
+    assert_error(&road.call(&json!({"path": ".env", "verb": "read"})).await, ErrorKind::Io);
+    assert_eq!(taint_names(&road), ["read-secret"]);
+    let denied = HostSetup { policy: Box::new(rules([json!({"decision": "deny"})])), ..HostSetup::default() }.build();
+    assert_error(&denied.call(&json!({"path": ".env", "verb": "read"})).await, ErrorKind::PermissionDenied);
+    assert_eq!(taint_names(&denied), [] as [&str; 0]);
+}
+
+#[tokio::test]
+async fn a_tool_says_that_it_saw_what_strangers_wrote() {
+    let script = ToolScript::run(|args, ticket| {
+        if args.path == "page" {
+            ticket.context().add_taint(Taint::SawUntrusted);
+        }
+        ticket.commit()
+    });
+    let road = HostSetup { script, ..allowing_setup() }.build();
+    road.call(&json!({"path": "a", "verb": "read"})).await;
+    assert_eq!(taint_names(&road), [] as [&str; 0]);
+    road.call(&json!({"path": "page", "verb": "read"})).await;
+    assert_eq!(taint_names(&road), ["saw-untrusted"]);
+}
+
+#[tokio::test]
+async fn after_two_taints_the_third_is_asked_about() {
+    let road = HostSetup { approver: QueuedApprover::with_answers([approve()]), ..allowing_setup() }.build();
+    road.session.taint.add(Taint::SawUntrusted);
+    assert_eq!(road.call(&json!({"path": ".env", "verb": "read"})).await.error, None);
+    assert_eq!(road.approver.asked_paths(), [] as [Value; 0]);
+    let reply = road.call(&json!({"path": "docs.rs:443", "verb": "fetch"})).await;
+    assert_eq!(reply_json(&reply)["value"], json!({"path": "docs.rs:443", "approved": true}));
+    assert_eq!(road.approver.asked_paths(), [json!("docs.rs:443")]);
+    assert_eq!(taint_names(&road), ["read-secret", "saw-untrusted", "has-egress"]);
+}
+
+#[tokio::test]
+async fn a_non_blocking_call_is_not_judged_by_its_own_taint() {
+    let once = rules([
+        json!({"decision": "deny", "effect": "read", "secret": true, "when": "read-secret"}),
+        json!({"decision": "allow"}),
+    ]);
+    let road = HostSetup { non_blocking: true, policy: Box::new(once), ..HostSetup::default() }.build();
+    assert_eq!(road.call(&json!({"path": ".env", "verb": "read"})).await.error, None);
+    assert_eq!((taint_names(&road), road.runs()), (vec!["read-secret"], 1));
+    assert_error(&road.call(&json!({"path": ".env", "verb": "read"})).await, ErrorKind::PermissionDenied);
+}
+
+#[tokio::test]
+async fn of_two_calls_at_once_the_second_is_decided_about_again() {
+    let rules = rules([json!({"decision": "allow"})]);
+    let policy = TaintingPolicy { rules, tainted: AtomicBool::new(false) };
+    let road = HostSetup { policy: Box::new(policy), ..HostSetup::with_answers([deny()]) }.build();
+    road.session.taint.add(Taint::SawUntrusted);
+    let reply = road.call(&json!({"path": "docs.rs:443", "verb": "fetch"})).await;
+    assert_error(&reply, ErrorKind::ApprovalDenied);
+    assert_eq!(reply_json(&reply)["error"]["details"]["rule"], "third bit");
+    assert_eq!((taint_names(&road), road.runs()), (vec!["read-secret", "saw-untrusted"], 0));
+}
+
+/// A policy that is slow: while it decides for the first time, another call reads a secret.
+#[derive(Debug)]
+struct TaintingPolicy {
+    rules: LayeredRules,
+    tainted: AtomicBool,
+}
+
+impl Policy for TaintingPolicy {
+    fn evaluate(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
+        let verdict = self.rules.evaluate(touch, question);
+        if !self.tainted.swap(true, Ordering::SeqCst) {
+            question.session.taint.add(Taint::ReadSecret);
+        }
+        verdict
+    }
+}
+
+/// A road on which a secret is read while somebody is asked.
+fn host_tainted_while_asking(answers: impl IntoIterator<Item = ApprovalDecision>, policy: LayeredRules) -> TestHost {
+    let bits = SessionTaint::default();
+    bits.add(Taint::SawUntrusted);
+    let raised = bits.clone();
+    let store: Arc<dyn ApprovalStore> = Arc::new(MemoryStore::default());
+    // While the store opens the first request, another call reads a secret.
+    let store = HookedStore::new(&store, move |step| {
+        if step == "open_request" {
+            raised.add(Taint::ReadSecret);
+        }
+        Ok(())
+    });
+    HostSetup { taint: bits, store, policy: Box::new(policy), ..HostSetup::with_answers(answers) }.build()
+}
+
+#[tokio::test]
+async fn a_yes_to_what_has_become_worse_meanwhile_does_not_count() {
+    let fetch = json!({"path": "docs.rs:443", "verb": "fetch"});
+    let road = host_tainted_while_asking([approve()], rules([]));
+    assert_error(&road.call(&fetch).await, ErrorKind::Conflict);
+    assert_eq!((road.trace.lines(), road.runs()), (vec!["refused Conflict docs.rs:443".to_owned()], 0));
+    let deny = json!({"decision": "deny", "effect": "fetch", "when": "read-secret"});
+    let road = host_tainted_while_asking([approve()], rules([deny]));
+    assert_error(&road.call(&fetch).await, ErrorKind::PermissionDenied);
+    assert_eq!(road.runs(), 0);
+    // What has nothing to do with it goes on.
+    let road = host_tainted_while_asking([approve()], rules([json!({"decision": "ask", "path": "a"})]));
+    assert_eq!(road.call(&json!({"path": "a"})).await.error, None);
+    // And so does what is allowed by now, and raises its bit.
+    let allow = json!({"decision": "allow", "effect": "fetch", "when": ["read-secret", "saw-untrusted"]});
+    let rule = |text: Value| PolicyRule::new(serde_json::from_value(text).unwrap(), "rule").unwrap();
+    let policy = rules([json!({"decision": "ask"})]).with_layer(PolicyLayer::Managed, vec![rule(allow)]);
+    let road = host_tainted_while_asking([approve()], policy);
+    assert_eq!(road.call(&fetch).await.error, None);
+    assert_eq!(taint_names(&road), ["read-secret", "saw-untrusted", "has-egress"]);
+}
+
+#[tokio::test]
+async fn a_yes_with_other_arguments_is_asked_again_when_the_session_went_on_meanwhile() {
+    let fetch = json!({"path": "docs.rs:443", "verb": "fetch"});
+    let road = host_tainted_while_asking([approve_with_changes(fetch.clone()), deny()], rules([]));
+    let reply = road.call(&fetch).await;
+    assert_error(&reply, ErrorKind::ApprovalDenied);
+    assert_eq!(reply_json(&reply)["error"]["details"]["rule"], "third bit");
+    assert_eq!((road.approver.asked_paths().len(), road.runs()), (2, 0));
+}

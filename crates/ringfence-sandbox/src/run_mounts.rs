@@ -1,0 +1,182 @@
+//! What a run brings into its jail: the workspace under a layer, mounts beside it, covers over secrets, the script.
+//!
+//! What the program writes to the workspace lands in the layer, which lies in memory, has a size, and outlives the jail in
+//! the descriptor that is given back. A cover is a mount over what exists at that moment, found from the descriptor of the
+//! mount and never outside it.
+//!
+//! Not here: finding the directories on the host. They come as mounts.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fchmod, fstat, mkdirat, open, openat, openat2};
+use rustix::io::Errno;
+use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_string, fspick};
+
+use crate::jail::max_inodes;
+use crate::limits::JailLimits;
+use crate::mounts::{
+    EMPTY_DIR, EMPTY_FILE, READ_ONLY, TmpfsMode, attach, attach_over, clone_mount, overlay, overlay_by_paths, tmpfs,
+};
+use crate::protocol::{RunSpec, SetupError, SetupStep};
+use crate::sys::{MountScope, set_mount_flags};
+
+pub(crate) const WORKSPACE: &str = "/workspace";
+const MOUNTS_DIR: &str = "/mnt";
+pub(crate) const SCRIPT_DIR: &str = "/run/ringfence";
+
+/// Where a directory of the view is found that is not the workspace.
+pub(crate) fn mount_point(alias: &OsStr) -> PathBuf {
+    Path::new(MOUNTS_DIR).join(alias)
+}
+
+/// Brings it all in. `shown` are the mounts of `order.shown`.
+pub(crate) fn mount_workspace(
+    order: &RunSpec,
+    shown: &[OwnedFd],
+    layer: &JailOverlay,
+    hall: &OwnedFd,
+) -> Result<(), SetupError> {
+    resize_tmp(order.limits.tmp_bytes).map_err(SetupStep::Root.failed())?;
+    let workspace = shown.first().ok_or(Errno::BADMSG).map_err(SetupStep::Order.failed())?;
+    layer.mount_overlay(workspace, order.limits.disk_bytes, hall).map_err(SetupStep::Layer.failed())?;
+    mount_read_only_dirs(order, shown, hall).map_err(SetupStep::Show.failed())?;
+    mask_all(order).map_err(SetupStep::Cover.failed())?;
+    write_script(order).map_err(|cause| SetupStep::Script.failed_with(&cause))
+}
+
+fn resize_tmp(bytes: u64) -> Result<(), Errno> {
+    if bytes == JailLimits::default().tmp_bytes {
+        return Ok(());
+    }
+    ["/tmp", "/dev/shm"].iter().try_for_each(|path| resize(CWD, path, bytes))
+}
+
+fn resize(directory: BorrowedFd<'_>, path: &str, bytes: u64) -> Result<(), Errno> {
+    let context = fspick(directory, path, FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH)?;
+    fsconfig_set_string(&context, "size", bytes.to_string())?;
+    fsconfig_set_string(&context, "nr_inodes", max_inodes(bytes))?;
+    fsconfig_reconfigure(&context)
+}
+
+/// Memory for what the program writes to the workspace. Whoever has it keeps it to the end of its process: to close a mount
+/// that is attached nowhere, the kernel waits for its other processors, and a run would wait with it.
+#[derive(Debug)]
+pub(crate) struct JailOverlay {
+    memory: OwnedFd,
+    pub(crate) upper: OwnedFd,
+    work: OwnedFd,
+}
+
+impl JailOverlay {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let bytes = JailLimits::default().disk_bytes;
+        let memory = tmpfs(&bytes.to_string(), &max_inodes(bytes), TmpfsMode::OwnerOnly)?;
+        let directory = |name| {
+            mkdirat(&memory, name, Mode::from_raw_mode(0o700))?;
+            openat(&memory, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        };
+        let (upper, work) = (directory("upper")?, directory("work")?);
+        Ok(Self { memory, upper, work })
+    }
+
+    /// The workspace below, memory above.
+    fn mount_overlay(&self, workspace: &OwnedFd, bytes: u64, hall: &OwnedFd) -> Result<(), Errno> {
+        if bytes != JailLimits::default().disk_bytes {
+            resize(self.memory.as_fd(), "", bytes)?;
+        }
+        // The program sees the layer's own permissions at the top of the workspace.
+        fchmod(&self.upper, Mode::from_raw_mode(fstat(workspace)?.st_mode & 0o777))?;
+        attach_hidden(workspace, hall, "workspace")?;
+        let both = overlay(&[workspace], Some((&self.upper, &self.work))).or_else(|_| {
+            attach_hidden(&self.memory, hall, "memory")?;
+            overlay_by_paths(hall, "workspace", &[("upperdir", "memory/upper"), ("workdir", "memory/work")])
+        })?;
+        attach(&both, CWD, WORKSPACE)
+    }
+}
+
+/// Attaches a mount in the hall. One that came from another namespace can be part of an overlay only where it is attached;
+/// in the hall no program sees it, and it stays there until the jail ends, because to detach it takes longer than all the
+/// rest: the kernel waits for its other processors.
+fn attach_hidden(mount: &OwnedFd, hall: &OwnedFd, name: &str) -> Result<(), Errno> {
+    mkdirat(hall, name, Mode::from_raw_mode(0o700))?;
+    attach(mount, hall.as_fd(), name)
+}
+
+/// Each is the lower part of an overlay without an upper one: through a plain mount, read-only or not, a program could
+/// speak to whoever listens at a socket in it, and would see in its list of mounts where the directory is on the host.
+fn mount_read_only_dirs(order: &RunSpec, shown: &[OwnedFd], hall: &OwnedFd) -> Result<(), Errno> {
+    if order.mounts.len() < 2 {
+        return Ok(());
+    }
+    let names = tmpfs("64k", "1024", TmpfsMode::OwnerOnly)?;
+    for directory in order.mounts.iter().skip(1) {
+        mkdirat(&names, &directory.alias, Mode::from_raw_mode(0o755))?;
+    }
+    attach(&names, CWD, MOUNTS_DIR)?;
+    // An overlay has two parts at least.
+    mkdirat(hall, "empty", Mode::from_raw_mode(0o755))?;
+    let empty = openat(hall, "empty", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    for (number, (directory, mount)) in order.mounts.iter().zip(shown).enumerate().skip(1) {
+        let place = format!("beside-{number}");
+        attach_hidden(mount, hall, &place)?;
+        let both =
+            overlay(&[mount, &empty], None).or_else(|_| overlay_by_paths(hall, &format!("{place}:empty"), &[]))?;
+        set_mount_flags(both.as_fd(), READ_ONLY, MountScope::Mount, None)?;
+        attach(&both, names.as_fd(), &directory.alias)?;
+    }
+    set_mount_flags(names.as_fd(), READ_ONLY, MountScope::Mount, None)
+}
+
+fn mask_all(order: &RunSpec) -> Result<(), Errno> {
+    for (index, directory) in order.mounts.iter().enumerate() {
+        let shown = if index == 0 { WORKSPACE.into() } else { mount_point(&directory.alias) };
+        // It may also lie in what every jail shows, as `/usr/src/app` does in many containers, or have a toolchain in it.
+        for place in [&shown, &directory.path] {
+            let root = match open(place, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
+                Err(_) if *place != shown => continue,
+                opened => opened?,
+            };
+            directory.masked.iter().try_for_each(|path| mask_path(root.as_fd(), path))?;
+        }
+    }
+    Ok(())
+}
+
+fn mask_path(root: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
+    let Some(target) = resolve_beneath(root, path)? else { return Ok(()) };
+    let nothing = match FileType::from_raw_mode(fstat(&target)?.st_mode) {
+        FileType::Directory => EMPTY_DIR,
+        _ => EMPTY_FILE,
+    };
+    attach_over(&clone_mount(CWD, nothing, MountScope::Mount)?, target.as_fd())
+}
+
+/// What a path means now, beneath the root. A link is followed as long as it stays there: what it leads to would be read
+/// through it. Nothing, where there is nothing.
+pub(crate) fn resolve_beneath(root: BorrowedFd<'_>, path: &Path) -> Result<Option<OwnedFd>, Errno> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let strict = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let found = match openat2(root, path, flags, Mode::empty(), strict | ResolveFlags::NO_SYMLINKS) {
+        Err(Errno::LOOP) => openat2(root, path, flags, Mode::empty(), strict),
+        other => other,
+    };
+    match found {
+        Ok(target) => Ok(Some(target)),
+        // Not there, or a link that leads out, to what the jail has there.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::LOOP) => Ok(None),
+        Err(other) => Err(other),
+    }
+}
+
+fn write_script(order: &RunSpec) -> std::io::Result<()> {
+    let directory = open(SCRIPT_DIR, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(&directory, &order.script_name, flags, Mode::from_raw_mode(0o444))?;
+    File::from(file).write_all(&order.script)?;
+    Ok(set_mount_flags(directory.as_fd(), READ_ONLY, MountScope::Mount, None)?)
+}

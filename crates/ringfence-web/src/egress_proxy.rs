@@ -1,0 +1,437 @@
+//! The jail's way out: a proxy for the hosts that a run was granted, and for no others.
+//!
+//! The jail listens for its programs and hands its sockets over; here they are served: the proxy, and each address of this
+//! machine's loopback that was granted, which programs ask at the same address of their own. Every connection is recorded before it
+//! is made, goes by the same addresses as any other request, and in it TLS must name the host that was asked for. A host
+//! is granted whole: where only a part of it is allowed, the policy has said no before.
+//!
+//! Not here: who may have which host (the kernel's policy), and the jail.
+
+use std::convert::Infallible;
+use std::io::{self, Write as _};
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdListener};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http_body_util::{Either, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{HOST, HeaderName, HeaderValue};
+use hyper::service::service_fn;
+use hyper::upgrade::Upgraded;
+use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use ringfence_kernel::{
+    CallContext, ConnectionAttempt, Egress, EgressChannel, ErrorKind, NET_MOUNT, PolicyAction, PolicyResource,
+    ResourceAccess, ToolError,
+};
+use rustix::io::retry_on_intr;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::timeout;
+
+use crate::client_hello::{self, ClientHello};
+use crate::connector::WebConnector;
+use crate::error::WebError;
+use crate::fetch_target::{FetchTarget, TargetHost};
+
+/// Connections of one run at once.
+const MAX_CONNECTIONS: usize = 64;
+
+/// Sockets that one jail hands over.
+const MAX_LISTENERS: usize = 64;
+
+/// How long a program may take to say what it wants, and whom it means.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Headers between two machines, which go no further.
+const HOP_BY_HOP: &[&str] = &[
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Opens ways out over the same connections that web tools have.
+#[derive(Debug)]
+pub struct EgressProxy {
+    net: Arc<WebConnector>,
+}
+
+impl EgressProxy {
+    pub fn new(net: Arc<WebConnector>) -> Self {
+        Self { net }
+    }
+}
+
+impl Egress for EgressProxy {
+    fn open(&self, hosts: &[String], cx: &CallContext<'_>) -> Result<Box<dyn EgressChannel>, ToolError> {
+        let granted = hosts.iter().map(|host| ProxyHostGrant::parse(host, &self.net)).collect::<Result<Vec<_>, _>>()?;
+        let failed =
+            |cause: io::Error| ToolError::new(ErrorKind::Network, format!("no way out could be made: {cause}"));
+        let (ours, theirs) = StdUnixStream::pair().map_err(failed)?;
+        // The jail reads this before it listens.
+        let loopback: String =
+            granted.iter().filter_map(ProxyHostGrant::loopback).map(|address| format!("{address}\n")).collect();
+        (&ours).write_all(loopback.as_bytes()).map_err(failed)?;
+        let (asks, asked) = channel();
+        let desk = Arc::new(ProxyState {
+            net: Arc::clone(&self.net),
+            grants: granted,
+            attempts: Mutex::new(asks),
+            connect_timeout: cx.limits.fetch_connect_time,
+        });
+        // It ends when the jail's end of the socket is closed.
+        std::thread::Builder::new().name("egress".to_owned()).spawn(move || serve(ours, desk)).map_err(failed)?;
+        Ok(Box::new(ProxyChannel { socket: Some(theirs.into()), attempts: asked }))
+    }
+
+    fn canonical_host(&self, host: &str) -> Result<String, ToolError> {
+        let ProxyHostGrant { host, port } = ProxyHostGrant::parse(host, &self.net)?;
+        Ok(format!("{host}:{port}"))
+    }
+}
+
+#[derive(Debug)]
+struct ProxyChannel {
+    socket: Option<OwnedFd>,
+    attempts: Receiver<ConnectionAttempt>,
+}
+
+impl EgressChannel for ProxyChannel {
+    fn socket(&mut self) -> Option<OwnedFd> {
+        self.socket.take()
+    }
+
+    fn next_attempt(&self) -> Option<ConnectionAttempt> {
+        self.attempts.try_recv().ok()
+    }
+}
+
+/// A host that a run was granted.
+#[derive(Debug, PartialEq, Eq)]
+struct ProxyHostGrant {
+    host: TargetHost,
+    port: u16,
+}
+
+impl ProxyHostGrant {
+    fn parse(text: &str, net: &WebConnector) -> Result<Self, WebError> {
+        let wrong = |_| WebError::Name(text.to_owned(), "a host looks like `pypi.org:443`");
+        let target =
+            FetchTarget::parse(&format!("http://{text}/"), net.private_hosts()).map_err(|error| match error {
+                WebError::Url(_) => wrong(()),
+                other => other,
+            })?;
+        if target.path_and_query() != "/" {
+            return Err(wrong(()));
+        }
+        Ok(Self { host: target.host().clone(), port: target.port() })
+    }
+
+    /// Where programs find it on their own loopback, if it is at an address of this machine's that they ask no proxy for.
+    fn loopback(&self) -> Option<SocketAddr> {
+        let own = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
+        let ip = match &self.host {
+            TargetHost::Address(ip) => own.into_iter().find(|own| own == ip),
+            TargetHost::Name(name) => own.into_iter().next().filter(|_| name == "localhost"),
+        };
+        ip.map(|ip| SocketAddr::new(ip, self.port))
+    }
+}
+
+/// What the connections of one run share.
+#[derive(Debug)]
+struct ProxyState {
+    net: Arc<WebConnector>,
+    grants: Vec<ProxyHostGrant>,
+    attempts: Mutex<Sender<ConnectionAttempt>>,
+    connect_timeout: Duration,
+}
+
+/// Until the jail is gone.
+fn serve(socket: StdUnixStream, desk: Arc<ProxyState>) {
+    let Ok(listeners) = receive_listeners(&socket) else { return };
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() else { return };
+    let _ = runtime.block_on(async {
+        socket.set_nonblocking(true)?;
+        let mut socket = UnixStream::from_std(socket)?;
+        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        for (index, listener) in listeners.into_iter().enumerate() {
+            let address = listener.local_addr()?;
+            // The first is the proxy's. Another that was not asked for is not served.
+            let granted = desk.grants.iter().find(|grant| grant.loopback() == Some(address));
+            let entrance = match granted.map(|grant| format!("{}:{}", grant.host, grant.port)) {
+                _ if index == 0 => ProxyIngress::Proxy,
+                Some(authority) => ProxyIngress::Loopback(authority),
+                None => continue,
+            };
+            listener.set_nonblocking(true)?;
+            tokio::spawn(accept(TcpListener::from_std(listener)?, entrance, Arc::clone(&desk), Arc::clone(&slots)));
+        }
+        // Nothing is ever said: it ends.
+        socket.read(&mut [0]).await
+    });
+    runtime.shutdown_background();
+}
+
+/// Where a program came in.
+#[derive(Clone, Debug)]
+enum ProxyIngress {
+    Proxy,
+    /// At an address that stands for this host.
+    Loopback(String),
+}
+
+async fn accept(
+    listener: TcpListener,
+    entrance: ProxyIngress,
+    desk: Arc<ProxyState>,
+    slots: Arc<Semaphore>,
+) -> io::Result<Infallible> {
+    loop {
+        let slot = Arc::clone(&slots).acquire_owned().await.map_err(io::Error::other)?;
+        let (stream, _) = listener.accept().await?;
+        tokio::spawn(serve_connection(stream, entrance.clone(), Arc::clone(&desk), Arc::new(slot)));
+    }
+}
+
+/// The sockets that the jail listens on. None where it never came to that.
+fn receive_listeners(socket: &StdUnixStream) -> io::Result<Vec<StdListener>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_LISTENERS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    retry_on_intr(|| {
+        recvmsg(socket.as_fd(), &mut [io::IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    Ok(descriptors.flatten().map(StdListener::from).collect())
+}
+
+/// One of the connections that a run may have, until nothing of it is left.
+type ProxyConnectionPermit = Arc<OwnedSemaphorePermit>;
+
+/// One connection of a program.
+async fn serve_connection(
+    stream: TcpStream,
+    entrance: ProxyIngress,
+    desk: Arc<ProxyState>,
+    slot: ProxyConnectionPermit,
+) {
+    let service = service_fn(move |request| {
+        let (entrance, desk, slot) = (entrance.clone(), Arc::clone(&desk), Arc::clone(&slot));
+        async move { Ok::<_, Infallible>(handle_request(request, &entrance, desk, slot).await) }
+    });
+    let mut server = hyper::server::conn::http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(HANDSHAKE_TIMEOUT).max_headers(256).half_close(true);
+    let _ = server.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
+}
+
+type ProxyResponse = Response<Either<Full<Bytes>, Incoming>>;
+
+fn text_response(status: StatusCode, text: &str) -> ProxyResponse {
+    let mut said = Response::new(Either::Left(Full::new(Bytes::from(format!("ringfence: {text}\n")))));
+    *said.status_mut() = status;
+    said
+}
+
+async fn handle_request(
+    request: Request<Incoming>,
+    entrance: &ProxyIngress,
+    desk: Arc<ProxyState>,
+    slot: ProxyConnectionPermit,
+) -> ProxyResponse {
+    let asked = match entrance {
+        ProxyIngress::Proxy => proxy_target(&request, &desk.net),
+        ProxyIngress::Loopback(authority) => loopback_target(&request, authority, &desk.net),
+    };
+    let asked = match asked {
+        Ok(target) => target,
+        Err(error) => return desk.refuse(request.uri(), error).await,
+    };
+    let upstream = match desk.connect(&asked).await {
+        Ok(upstream) => upstream,
+        Err(ProxyConnectError::Refused(why)) => return text_response(StatusCode::FORBIDDEN, &why),
+        Err(ProxyConnectError::Failed(why)) => return text_response(StatusCode::BAD_GATEWAY, &why),
+    };
+    match request.method() == Method::CONNECT {
+        true => {
+            tokio::spawn(async move {
+                if let Ok(upgraded) = hyper::upgrade::on(request).await {
+                    let _ = tunnel(TokioIo::new(upgraded), upstream, asked.host()).await;
+                }
+                drop(slot);
+            });
+            Response::new(Either::Left(Full::default()))
+        }
+        false => {
+            forward(request, upstream, &asked).await.unwrap_or_else(|why| text_response(StatusCode::BAD_GATEWAY, &why))
+        }
+    }
+}
+
+/// What a request is for: a tunnel to a host, or a page of one.
+pub(crate) fn proxy_target<B>(request: &Request<B>, net: &WebConnector) -> Result<FetchTarget, WebError> {
+    let wrong = || WebError::Url("is not what a proxy is asked for".to_owned());
+    let uri = request.uri();
+    let authority = uri.authority().ok_or_else(wrong)?.as_str();
+    let text = match (request.method(), uri.scheme_str()) {
+        (&Method::CONNECT, None) if uri.port_u16().is_some() => format!("http://{authority}/"),
+        (&Method::CONNECT, _) => return Err(wrong()),
+        (_, Some("http")) => uri.to_string(),
+        _ => return Err(wrong()),
+    };
+    FetchTarget::parse(&text, net.private_hosts())
+}
+
+/// A page of the host that an entrance stands for.
+fn loopback_target<B>(request: &Request<B>, authority: &str, net: &WebConnector) -> Result<FetchTarget, WebError> {
+    let page = request.uri().path_and_query().filter(|_| request.uri().authority().is_none());
+    let page = page.ok_or_else(|| WebError::Url("is not what a web server is asked for".to_owned()))?;
+    FetchTarget::parse(&format!("http://{authority}{page}"), net.private_hosts())
+}
+
+/// Why a program gets no connection.
+enum ProxyConnectError {
+    Refused(String),
+    Failed(String),
+}
+
+impl ProxyState {
+    /// A connection, once it is recorded.
+    async fn connect(&self, target: &FetchTarget) -> Result<TcpStream, ProxyConnectError> {
+        let grant = ProxyHostGrant { host: target.host().clone(), port: target.port() };
+        let refused = (!self.grants.contains(&grant)).then(|| {
+            let message = format!("the run was not granted `{}`; name it in `network`", target.authority());
+            ToolError::new(ErrorKind::Network, message)
+        });
+        let why = refused.as_ref().map(|refused| refused.message.clone());
+        self.record_attempt(host_access(target), refused).await?;
+        if let Some(why) = why {
+            return Err(ProxyConnectError::Refused(why));
+        }
+        let dialled = timeout(self.connect_timeout, self.net.dial(target, self.connect_timeout)).await;
+        let dialled =
+            dialled.unwrap_or(Err(WebError::Timeout("reaching the host", self.connect_timeout.as_secs_f64())));
+        dialled.map_err(|error| match error {
+            WebError::NotPublic { .. } => ProxyConnectError::Refused(error.to_string()),
+            _ => ProxyConnectError::Failed(error.to_string()),
+        })
+    }
+
+    /// What may be asked for by nobody is recorded as well.
+    async fn refuse(&self, uri: &Uri, error: WebError) -> ProxyResponse {
+        let why = error.to_string();
+        if let Some(authority) = uri.authority() {
+            let given: String = authority.as_str().chars().take(300).collect();
+            let place = PolicyResource {
+                mount: Arc::from(NET_MOUNT),
+                display_path: given.clone(),
+                requested_path: given,
+                ..PolicyResource::default()
+            };
+            let refused = ToolError::new(ErrorKind::Network, why.clone());
+            let _ = self
+                .record_attempt(ResourceAccess { action: PolicyAction::Fetch, resource: place }, Some(refused))
+                .await;
+        }
+        text_response(StatusCode::FORBIDDEN, &why)
+    }
+
+    async fn record_attempt(&self, touch: ResourceAccess, refused: Option<ToolError>) -> Result<(), ProxyConnectError> {
+        let closed = || ProxyConnectError::Refused("the run is over, or its connections cannot be recorded".to_owned());
+        let (go, goes) = oneshot::channel();
+        let attempt = ConnectionAttempt::new(touch, refused, move || {
+            // Nobody may wait for it any more.
+            let _ = go.send(());
+        });
+        self.attempts.lock().unwrap_or_else(PoisonError::into_inner).send(attempt).map_err(|_| closed())?;
+        goes.await.map_err(|_| closed())
+    }
+}
+
+/// The host alone: of an encrypted connection nobody knows more.
+fn host_access(target: &FetchTarget) -> ResourceAccess {
+    let mut touch = target.access(NET_MOUNT);
+    touch.resource.requested_path = target.authority();
+    touch.resource.display_path = target.authority();
+    touch
+}
+
+/// Bytes to and fro, once the program has named the host that it was granted.
+async fn tunnel(mut program: TokioIo<Upgraded>, mut upstream: TcpStream, host: &TargetHost) -> io::Result<()> {
+    let mut greeting = Vec::new();
+    let named = timeout(HANDSHAKE_TIMEOUT, async {
+        loop {
+            match client_hello::parse_client_hello(&greeting) {
+                ClientHello::Partial if program.read_buf(&mut greeting).await? == 0 => return Ok(None),
+                ClientHello::Partial => {}
+                ClientHello::Refused(_) => return Ok(None),
+                ClientHello::Complete(name) => return io::Result::Ok(Some(name)),
+            }
+        }
+    });
+    let Ok(Ok(Some(name))) = named.await else { return Ok(()) };
+    let is_meant = match (host, name) {
+        (TargetHost::Name(host), Some(name)) => name.trim_end_matches('.').eq_ignore_ascii_case(host),
+        // TLS has no addresses for names.
+        (TargetHost::Address(_), None) => true,
+        _ => false,
+    };
+    if is_meant {
+        upstream.write_all(&greeting).await?;
+        copy_bidirectional(&mut program, &mut upstream).await?;
+    }
+    Ok(())
+}
+
+/// The request as the host is to have it, and its answer.
+async fn forward(
+    mut request: Request<Incoming>,
+    upstream: TcpStream,
+    target: &FetchTarget,
+) -> Result<ProxyResponse, String> {
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(upstream))
+        .await
+        .map_err(|cause| format!("`{}` did not answer: {cause}", target.host()))?;
+    // It ends with the connection of the program, whose runtime it is in.
+    tokio::spawn(connection);
+    *request.uri_mut() = target.path_and_query().parse::<Uri>().map_err(|_| "the path cannot be sent".to_owned())?;
+    strip_hop_by_hop(request.headers_mut());
+    let host = HeaderValue::from_str(&target.host_header()).map_err(|_| "the host cannot be sent".to_owned())?;
+    request.headers_mut().insert(HOST, host);
+    let answer = sender.send_request(request).await;
+    let mut answer = answer.map_err(|cause| format!("`{}` did not answer: {cause}", target.host()))?;
+    strip_hop_by_hop(answer.headers_mut());
+    Ok(answer.map(Either::Right))
+}
+
+/// Takes out what is said between two machines only.
+fn strip_hop_by_hop(headers: &mut hyper::HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all("connection")
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(*name);
+    }
+}

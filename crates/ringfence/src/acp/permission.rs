@@ -1,0 +1,141 @@
+//! Asking through an editor.
+//!
+//! An editor can answer by itself, so its word is a relayed one: it is asked about what such a word is enough for, and
+//! nothing that it says is remembered or changes a call. Everything else waits for a person at ringfence's own terminal
+//! or page, and the card says how they answer.
+
+use std::collections::BTreeSet;
+use std::future::pending;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use ringfence_kernel::{
+    Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, Approver, ApproverReply, Assurance, AuthScope,
+    Principal,
+};
+use serde_json::{Value, json};
+
+use super::diff;
+use super::updates::{AcpSessionUpdates, text_content, tool_kind};
+
+/// Bytes of a preview that an editor is sent.
+const MAX_PREVIEW_BYTES: usize = 256 << 10;
+
+const ALLOW: &str = "allow";
+
+/// Asks whoever sits at the editor.
+#[derive(Debug)]
+pub(super) struct AcpApprover {
+    pub(super) updates: Arc<AcpSessionUpdates>,
+}
+
+impl Approver for AcpApprover {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
+        Box::pin(async move {
+            let question = PermissionRequest::from_approval(request, &self.updates);
+            let card = self.updates.tool_call_update(question.diffs.clone(), question.tool_call_fields(request));
+            let needs_person = request.assurance > Assurance::Relayed;
+            if request.secret || (needs_person && matches!(tool_kind(&request.tool), "read" | "search")) {
+                self.updates.hide_reply();
+            }
+            if needs_person {
+                let how = format!(
+                    "this waits for a person: `ringfence approvals answer {}` at a terminal of this machine, or the page",
+                    request.id
+                );
+                self.updates.note(&how);
+                self.updates.send_tool_call_update(with_text(card, &how));
+                // Until somebody answered elsewhere, the time is over, or the prompt is cancelled.
+                return pending().await;
+            }
+            self.updates.send_tool_call_update(card.clone());
+            let options = json!([
+                {"optionId": ALLOW, "name": "Allow once", "kind": "allow_once"},
+                {"optionId": "reject", "name": "Reject", "kind": "reject_once"},
+            ]);
+            let said = self.updates.request_permission(card.clone(), options).await;
+            let answered = decision_from_option(said.as_deref());
+            if answered.response.approved {
+                self.updates.send_tool_call_update(json!({"toolCallId": card["toolCallId"], "status": "in_progress"}));
+            }
+            ApproverReply::Decided(answered)
+        })
+    }
+}
+
+/// What the editor's user said. Only a yes is a yes.
+fn decision_from_option(said: Option<&str>) -> ApprovalDecision {
+    let reason = match said {
+        Some(ALLOW) => {
+            let response = ApprovalResponse { approved: true, ..ApprovalResponse::default() };
+            return ApprovalDecision { response, approval: relayed_approval() };
+        }
+        None => "the editor could not ask its user",
+        Some("") => "the editor dismissed the request; no person is known to have answered",
+        Some(_) => return ApprovalDecision { response: ApprovalResponse::default(), approval: relayed_approval() },
+    };
+    ApprovalDecision::automatic_denial(reason.to_owned())
+}
+
+fn relayed_approval() -> Approval {
+    let by = Principal { name: "the user of the editor".to_owned(), scopes: BTreeSet::from([AuthScope::Approve]) };
+    Approval { assurance: Assurance::Relayed, by: Some(by) }
+}
+
+/// A request, as a card shows it.
+struct PermissionRequest {
+    text: String,
+    diffs: Vec<Value>,
+}
+
+impl PermissionRequest {
+    fn from_approval(request: &ApprovalRequest, screen: &AcpSessionUpdates) -> Self {
+        let request = request.redacted_for_relay();
+        let asks = format!("Ringfence asks, because {}:\n\n", request.reason);
+        let end = request.preview.floor_char_boundary(MAX_PREVIEW_BYTES);
+        if end < request.preview.len() {
+            let more = request.preview.len() - end;
+            let rest = format!("\n… {more} bytes more: `ringfence approvals show {}`", request.id);
+            return Self { text: format!("{asks}{}{rest}", &request.preview[..end]), diffs: Vec::new() };
+        }
+        let shown = diff::parse_diffs(&request.preview);
+        let diffs = screen.diff_contents(&shown.hunks);
+        // A file outside of the workspace has no place in the editor: all of it is words then.
+        match diffs.len() == shown.hunks.len() {
+            true => Self { text: asks + &shown.text, diffs },
+            false => Self { text: asks + &request.preview, diffs: Vec::new() },
+        }
+    }
+
+    fn tool_call_fields(&self, request: &ApprovalRequest) -> Value {
+        let mut content = vec![text_content(&self.text)];
+        content.extend(self.diffs.iter().cloned());
+        json!({"title": request.summary, "kind": tool_kind(&request.tool), "status": "pending", "content": content})
+    }
+}
+
+fn with_text(mut card: Value, text: &str) -> Value {
+    if let Some(content) = card["content"].as_array_mut() {
+        content.push(text_content(text));
+    }
+    card
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_kernel::Assurance;
+
+    use super::decision_from_option;
+
+    #[test]
+    fn only_a_yes_is_a_yes() {
+        let cases =
+            [(Some("allow"), true), (Some("reject"), false), (Some(""), false), (Some("always"), false), (None, false)];
+        for (said, approved) in cases {
+            let answered = decision_from_option(said);
+            assert_eq!(answered.response.approved, approved, "{said:?}");
+            assert!(answered.approval.assurance < Assurance::Person, "{said:?}");
+            assert!(answered.response.modified_args.is_none() && !answered.response.remember);
+        }
+    }
+}

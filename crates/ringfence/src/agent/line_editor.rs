@@ -1,0 +1,108 @@
+//! Lines that a person types: edited, with those of before, one at a time.
+//!
+//! The editor waits on a thread of its own, so that whoever waits for a line can be stopped meanwhile. Whatever happens,
+//! the terminal is left as it was found.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustyline::error::ReadlineError;
+use rustyline::history::FileHistory;
+use rustyline::{Config, Editor};
+use tokio::sync::oneshot;
+
+/// Lines that are remembered from one time to the next.
+const HISTORY_LINES: usize = 1000;
+
+/// What was typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LineInput {
+    Text(String),
+    /// `Ctrl-C`.
+    Interrupted,
+    /// `Ctrl-D`, or the terminal is gone.
+    End,
+}
+
+/// Whether a line is worth coming back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LineHistory {
+    Save,
+    Skip,
+}
+
+struct LineRequest {
+    prompt: String,
+    history: LineHistory,
+    reply: oneshot::Sender<LineInput>,
+}
+
+/// Somebody who types.
+#[derive(Clone, Debug)]
+pub(crate) struct LineEditor(Sender<LineRequest>);
+
+impl LineEditor {
+    /// Starts the thread. It ends when nobody asks any more.
+    pub(crate) fn start(remembered: PathBuf) -> io::Result<Self> {
+        let (ask, asked) = channel();
+        std::thread::Builder::new().name("lines".to_owned()).spawn(move || run_editor(&asked, &remembered))?;
+        Ok(Self(ask))
+    }
+
+    pub(crate) async fn read(&self, prompt: &str, worth: LineHistory) -> LineInput {
+        let (tell, told) = oneshot::channel();
+        match self.0.send(LineRequest { prompt: prompt.to_owned(), history: worth, reply: tell }) {
+            Ok(()) => told.await.unwrap_or(LineInput::End),
+            Err(_) => LineInput::End,
+        }
+    }
+}
+
+fn run_editor(asked: &Receiver<LineRequest>, remembered: &Path) {
+    let Ok(mut editor) = new_editor() else { return };
+    // The first time there is none.
+    let _ = editor.load_history(remembered);
+    while let Ok(LineRequest { prompt, history: worth, reply: tell }) = asked.recv() {
+        let line = match editor.readline(&prompt) {
+            Ok(text) => LineInput::Text(text),
+            Err(ReadlineError::Interrupted) => LineInput::Interrupted,
+            Err(_) => LineInput::End,
+        };
+        if let (LineInput::Text(text), LineHistory::Save) = (&line, worth)
+            && editor.add_history_entry(text.as_str()).is_ok()
+        {
+            // What cannot be remembered is typed again.
+            let _ = editor.save_history(remembered);
+        }
+        // Who does not wait any more has left.
+        let _ = tell.send(line);
+    }
+}
+
+fn new_editor() -> rustyline::Result<Editor<(), FileHistory>> {
+    let config = Config::builder().max_history_size(HISTORY_LINES)?.history_ignore_space(true).build();
+    Editor::with_config(config)
+}
+
+/// How the terminal was. It is so again when this is dropped.
+#[derive(Debug)]
+pub(crate) struct TermiosGuard(Option<(File, Termios)>);
+
+impl TermiosGuard {
+    pub(crate) fn save() -> Self {
+        let terminal = File::options().read(true).write(true).open("/dev/tty").ok();
+        Self(terminal.and_then(|terminal| tcgetattr(&terminal).ok().map(|modes| (terminal, modes))))
+    }
+}
+
+impl Drop for TermiosGuard {
+    fn drop(&mut self) {
+        if let Some((terminal, modes)) = &self.0 {
+            // A terminal that is gone needs nothing put back.
+            let _ = tcsetattr(terminal, OptionalActions::Drain, modes);
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Who comes in, and how much of it.
+//!
+//! A request for another host, or from a page of another origin, is turned away before anything else
+//! (`request_source.rs`). Nobody is served without a token. Bodies are bounded, read whole, and may not say the same thing
+//! twice.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use axum::body::{Body, Bytes};
+use axum::http::{Extensions, HeaderMap};
+use tokio::time::timeout;
+
+use super::error::ApiError;
+use crate::lock::lock;
+use crate::mcp::listener::ConnectionHandle;
+use crate::mcp::strict_json::{self, StrictJsonError};
+use crate::request_auth::{AuthError, BODY_TIMEOUT, RequestBodyError, RequestBodyReader, authenticate, read_bounded};
+use crate::request_rate::{RATE_LIMITED, RequestRate};
+use crate::request_source::{SourceCheck, SourceError};
+use crate::token_slots::{SlotLimits, SlotPermit, TokenSlots};
+use crate::tokens::{TokenIdentity, Tokens};
+
+/// Requests at once, those that wait for a person among them.
+const REQUEST_SLOTS: SlotLimits = SlotLimits { per_token: 256, total: 1536, reserved: 256 };
+
+/// Bytes that a page sends to be let in.
+const LOGIN_BYTES: usize = 4096;
+
+/// Pages that come in at once, in all and from one address.
+const MAX_LOGINS: usize = 16;
+const LOGINS_PER_ADDRESS: usize = 4;
+
+/// What stands between the network and the API.
+#[derive(Clone, Debug)]
+pub(super) struct ApiAuthLayer {
+    tokens: Tokens,
+    source: SourceCheck,
+    requests: TokenSlots,
+    logins: LoginLimiter,
+    bodies: RequestBodyReader,
+    rate: RequestRate,
+}
+
+impl ApiAuthLayer {
+    pub(super) fn new(tokens: Tokens, source: SourceCheck, longest: usize, rate: RequestRate) -> Self {
+        Self {
+            tokens,
+            source,
+            requests: TokenSlots::new(REQUEST_SLOTS),
+            logins: LoginLimiter::default(),
+            bodies: RequestBodyReader::new(longest),
+            rate,
+        }
+    }
+
+    /// A slot for a request of a token, as long as it is held.
+    pub(super) fn request_slot(&self, who: &TokenIdentity) -> Result<SlotPermit, ApiError> {
+        let full = || format!("{} requests of this token are being served; wait for some", REQUEST_SLOTS.per_token);
+        self.requests.acquire(who).ok_or_else(|| ApiError::too_many_requests(full()))
+    }
+
+    /// The body of a login, which shows no token yet: short, and one of few from its address.
+    pub(super) async fn read_login(&self, client: Option<IpAddr>, body: Body) -> Result<Bytes, ApiError> {
+        let _login =
+            self.logins.try_enter(client).ok_or_else(|| ApiError::too_many_requests("too many logins at once"))?;
+        timeout(BODY_TIMEOUT, read_bounded(body, LOGIN_BYTES))
+            .await
+            .unwrap_or(Err(RequestBodyError::Timeout))
+            .map_err(body_error)
+    }
+
+    /// Fails for a request that a page of another site may have sent. Gives the client's address.
+    pub(super) fn check_source(
+        &self,
+        headers: &HeaderMap,
+        extensions: &Extensions,
+    ) -> Result<Option<IpAddr>, ApiError> {
+        let peer = ConnectionHandle::from_extensions(extensions).map(ConnectionHandle::peer);
+        self.source.check(headers, peer).map_err(|error| match error {
+            SourceError::Host => ApiError::misdirected(error.to_string()),
+            SourceError::Origin => ApiError::forbidden(error.to_string()),
+        })?;
+        Ok(self.source.client(headers, peer))
+    }
+
+    /// Who comes, as often as they may.
+    pub(super) async fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        extensions: &Extensions,
+    ) -> Result<TokenIdentity, ApiError> {
+        let owner = self.reauthenticate(headers).await?;
+        if let Some(connection) = ConnectionHandle::from_extensions(extensions) {
+            connection.authenticate(&owner.id);
+        }
+        match self.rate.try_acquire(&owner.id, Instant::now()) {
+            true => Ok(owner),
+            false => Err(ApiError::too_many_requests(RATE_LIMITED)),
+        }
+    }
+
+    /// Who is there. To look again whether a token holds is no request.
+    pub(super) async fn reauthenticate(&self, headers: &HeaderMap) -> Result<TokenIdentity, ApiError> {
+        authenticate(&self.tokens, headers).await.map_err(|unknown| match unknown {
+            AuthError::MissingToken | AuthError::UnknownToken => ApiError::unauthorized(unknown.to_string()),
+            AuthError::Unreadable => ApiError::internal(unknown.to_string()),
+        })
+    }
+
+    /// The body, whole. Nothing where there is none.
+    pub(super) async fn read(&self, who: &TokenIdentity, body: Body) -> Result<Bytes, ApiError> {
+        self.bodies.read(who, body).await.map_err(body_error)
+    }
+}
+
+/// Logins that are being read, by the address that they come from.
+#[derive(Clone, Debug, Default)]
+struct LoginLimiter(Arc<Mutex<HashMap<Option<IpAddr>, usize>>>);
+
+/// One of them, until it is dropped.
+struct LoginPermit {
+    logins: LoginLimiter,
+    client: Option<IpAddr>,
+}
+
+impl LoginLimiter {
+    fn try_enter(&self, client: Option<IpAddr>) -> Option<LoginPermit> {
+        let mut all = lock(&self.0);
+        let own = all.get(&client).copied().unwrap_or_default();
+        if own >= LOGINS_PER_ADDRESS || all.values().sum::<usize>() >= MAX_LOGINS {
+            return None;
+        }
+        all.insert(client, own + 1);
+        Some(LoginPermit { logins: self.clone(), client })
+    }
+}
+
+impl Drop for LoginPermit {
+    fn drop(&mut self) {
+        let mut all = lock(&self.logins.0);
+        match all.get_mut(&self.client) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => {
+                all.remove(&self.client);
+            }
+        }
+    }
+}
+
+fn body_error(why: RequestBodyError) -> ApiError {
+    match why {
+        RequestBodyError::TooLong(_) => ApiError::payload_too_large(why.to_string()),
+        RequestBodyError::Timeout => ApiError::request_timeout(why.to_string()),
+        RequestBodyError::Aborted => ApiError::bad_request(why.to_string()),
+        RequestBodyError::TooMany => ApiError::too_many_requests(why.to_string()),
+    }
+}
+
+/// Fails where a body is no JSON, or says the same thing twice.
+pub(super) fn check_json(body: &[u8]) -> Result<(), ApiError> {
+    strict_json::check_json(body).map_err(|bad| match bad {
+        StrictJsonError::Syntax => ApiError::bad_request("the body is no JSON"),
+        StrictJsonError::DuplicateKey(said) => ApiError::bad_request(said),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use axum::body::Body;
+    use axum::http::StatusCode;
+    use futures_util::stream::pending;
+    use ringfence_kernel::{Assurance, AuthScope};
+
+    use super::{ApiAuthLayer, LOGIN_BYTES, LOGINS_PER_ADDRESS, REQUEST_SLOTS};
+    use crate::lock::lock;
+    use crate::request_rate::RequestRate;
+    use crate::request_source::{SourceCheck, SourceOptions};
+    use crate::tokens::{TokenIdentity, Tokens};
+
+    /// A door that takes bodies of a mebibyte.
+    fn test_auth_layer() -> ApiAuthLayer {
+        let tokens = Tokens::new(std::path::Path::new("."));
+        let source = SourceCheck::new("127.0.0.1:7431".parse().unwrap(), SourceOptions::default());
+        ApiAuthLayer::new(tokens, source, 1 << 20, RequestRate::new(10))
+    }
+
+    fn test_identity(name: &str) -> TokenIdentity {
+        TokenIdentity {
+            id: name.into(),
+            name: name.into(),
+            scopes: BTreeSet::from([AuthScope::Call]),
+            assurance: Assurance::Relayed,
+        }
+    }
+
+    #[test]
+    fn request_slots_are_limited_per_token() {
+        let door = test_auth_layer();
+        let (greedy, other) = (test_identity("greedy"), test_identity("other"));
+        let mut taken: Vec<_> = (0..REQUEST_SLOTS.per_token).map(|_| door.request_slot(&greedy).unwrap()).collect();
+        assert_eq!(door.request_slot(&greedy).unwrap_err().status(), StatusCode::TOO_MANY_REQUESTS);
+        assert!(door.request_slot(&other).is_ok());
+        taken.pop();
+        assert!(door.request_slot(&greedy).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_login_is_short_and_one_of_few_from_its_address() {
+        let door = test_auth_layer();
+        let (here, there) = (Some("192.0.2.1".parse().unwrap()), Some("192.0.2.2".parse().unwrap()));
+        assert_eq!(door.read_login(here, "x".repeat(LOGIN_BYTES).into()).await.unwrap().len(), LOGIN_BYTES);
+        let longer = door.read_login(here, "x".repeat(LOGIN_BYTES + 1).into()).await.unwrap_err();
+        assert_eq!(longer.status(), StatusCode::PAYLOAD_TOO_LARGE);
+        let endless = || Body::from_stream(pending::<Result<&str, std::io::Error>>());
+        let _slow: Vec<_> = (0..LOGINS_PER_ADDRESS)
+            .map(|_| {
+                let door = door.clone();
+                tokio::spawn(async move { door.read_login(here, endless()).await })
+            })
+            .collect();
+        while lock(&door.logins.0).get(&here) != Some(&LOGINS_PER_ADDRESS) {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(door.read_login(here, "x".into()).await.unwrap_err().status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(door.read_login(there, "x".into()).await.unwrap(), "x");
+        assert_eq!(door.read(&test_identity("agent"), "x".repeat(1 << 20).into()).await.unwrap().len(), 1 << 20);
+    }
+}

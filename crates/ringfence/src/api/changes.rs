@@ -1,0 +1,260 @@
+//! What a person looks at and takes back: changes, files. Each is a call of a tool on the road, made for them.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_DISPOSITION, HeaderName};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ringfence_kernel::{AuthScope, ErrorKind, Session, ToolCall};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::ApiState;
+use super::error::ApiError;
+use super::json::response_with;
+use super::routes::ApiRequestContext;
+use super::views::{ChangeDetails, ChangeList, DirectoryListing, DocumentedValue, FileText, UndoResult};
+use crate::app::App;
+use crate::session_owners::SessionOwnership;
+use crate::tokens::TokenIdentity;
+
+/// Which changes.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ChangesQuery {
+    workspace: Option<String>,
+    /// Only those of this session.
+    session: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WorkspaceQuery {
+    workspace: Option<String>,
+}
+
+/// What to take back: a change, all of a session, or all since a time; the last one where nothing is named.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct UndoBody {
+    #[serde(skip_serializing)]
+    workspace: Option<String>,
+    change: Option<String>,
+    session: Option<String>,
+    #[schemars(extend("format" = "date-time"))]
+    since: Option<String>,
+    /// Only say what would be done.
+    #[serde(default)]
+    dry_run: bool,
+    /// Take back also what was changed since.
+    #[serde(default)]
+    force: bool,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RedoBody {
+    workspace: Option<String>,
+    /// The undo; the last one where it is left out.
+    change: Option<String>,
+}
+
+/// A path in a workspace.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FileQuery {
+    workspace: Option<String>,
+    /// `.` where it is left out.
+    #[schemars(length(min = 1))]
+    path: Option<String>,
+    /// Give the contents of a file that may hold secrets too.
+    #[serde(default)]
+    reveal: bool,
+}
+
+/// The host by which a person looks, and their session on it for one call.
+#[derive(Debug)]
+struct PersonSeat {
+    wired: Arc<App>,
+    session: Arc<Session>,
+    _owner: SessionOwnership,
+}
+
+impl ApiState {
+    /// The host by which somebody looks, and their session on it.
+    async fn person_session(&self, who: &TokenIdentity, workspace: Option<&str>) -> Result<PersonSeat, ApiError> {
+        let wired = self.hosts.person_host(workspace, who.assurance).await?;
+        // What the path wanted was checked; to look and to undo are calls.
+        let mut caller = who.principal();
+        caller.scopes.insert(AuthScope::Call);
+        let session = Arc::new(Session { agent: None, ..wired.session.for_principal(&wired.session.id, caller) });
+        let _owner = self.feed.owners().register(&session, &who.id);
+        Ok(PersonSeat { wired, session, _owner })
+    }
+
+    /// Whether a call would show what may be a secret. What cannot be planned shows nothing.
+    async fn shows_secret(
+        &self,
+        who: &TokenIdentity,
+        workspace: Option<&str>,
+        tool: &str,
+        arguments: &Value,
+    ) -> Result<bool, ApiError> {
+        let PersonSeat { wired, session, _owner } = self.person_session(who, workspace).await?;
+        let call = ToolCall { id: "page".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
+        let explained = wired.host.explain(&session, call).await;
+        Ok(explained
+            .is_ok_and(|found| found.accesses.iter().any(|each| each.access.resource.effective_sensitivity().secret)))
+    }
+
+    /// A read for the page, which shows a secret only where that is wanted.
+    async fn read_unless_secret(
+        &self,
+        who: &TokenIdentity,
+        at: &FileQuery,
+        arguments: Value,
+    ) -> Result<Value, ApiError> {
+        let workspace = at.workspace.as_deref();
+        if !at.reveal && self.shows_secret(who, workspace, "read_file", &arguments).await? {
+            return Err(ApiError::secret_hidden("this file may hold secrets; `reveal=true` gives its contents"));
+        }
+        self.call_tool(who, workspace, "read_file", arguments).await
+    }
+
+    /// As `ask`, and says whether the reply shows a secret.
+    async fn call_tool_marking_secrets(
+        &self,
+        who: &TokenIdentity,
+        workspace: Option<&str>,
+        tool: &str,
+        arguments: Value,
+    ) -> Result<Value, ApiError> {
+        let secret = self.shows_secret(who, workspace, tool, &arguments).await?;
+        let mut value = self.call_tool(who, workspace, tool, arguments).await?;
+        if secret && value.is_object() {
+            value["secret"] = json!(true);
+        }
+        Ok(value)
+    }
+
+    /// Makes a call for a person, and gives its value.
+    async fn call_tool(
+        &self,
+        who: &TokenIdentity,
+        workspace: Option<&str>,
+        tool: &str,
+        arguments: Value,
+    ) -> Result<Value, ApiError> {
+        let PersonSeat { wired, session, _owner } = self.person_session(who, workspace).await?;
+        let call = ToolCall { id: "page".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
+        let reply = wired.host.call(&session, call, &CancellationToken::new()).await?;
+        let mut said: Value = serde_json::from_str(&reply.text).unwrap_or_default();
+        let Some(kind) = reply.error else { return Ok(said["value"].take()) };
+        let error = &said["error"];
+        let mut message = error["message"].as_str().unwrap_or(&reply.text).to_owned();
+        for conflict in error["details"]["conflicts"].as_array().into_iter().flatten() {
+            let text = |key: &str| conflict[key].as_str().unwrap_or_default();
+            let (path, expected, found) = (text("path"), text("expected"), text("found"));
+            message.push_str(&format!("; {path}: {expected} was expected, {found} is there"));
+        }
+        Err(match kind {
+            ErrorKind::NotFound => ApiError::not_found(message),
+            ErrorKind::Conflict | ErrorKind::AlreadyExists => ApiError::conflict(message),
+            ErrorKind::PermissionDenied
+            | ErrorKind::ApprovalDenied
+            | ErrorKind::ApprovalPending
+            | ErrorKind::ReadOnly => ApiError::forbidden(message),
+            ErrorKind::Unavailable | ErrorKind::Timeout => ApiError::unavailable(message),
+            ErrorKind::Internal | ErrorKind::Io => ApiError::internal(message),
+            _ => ApiError::bad_request(message),
+        })
+    }
+}
+
+pub(super) async fn changes(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    which: ChangesQuery,
+) -> Result<DocumentedValue<ChangeList>, ApiError> {
+    let ChangesQuery { workspace, session } = which;
+    api.call_tool(&visit.identity, workspace.as_deref(), "list_changes", json!({"session": session}))
+        .await
+        .map(DocumentedValue::from)
+}
+
+pub(super) async fn change(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    at: WorkspaceQuery,
+) -> Result<DocumentedValue<ChangeDetails>, ApiError> {
+    let which = json!({"change": visit.path_param(0)});
+    api.call_tool_marking_secrets(&visit.identity, at.workspace.as_deref(), "show_change", which)
+        .await
+        .map(DocumentedValue::from)
+}
+
+pub(super) async fn undo(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    undo: UndoBody,
+) -> Result<DocumentedValue<UndoResult>, ApiError> {
+    api.call_tool_marking_secrets(&visit.identity, undo.workspace.as_deref(), "undo", json!(undo))
+        .await
+        .map(DocumentedValue::from)
+}
+
+pub(super) async fn redo(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    redo: RedoBody,
+) -> Result<DocumentedValue<UndoResult>, ApiError> {
+    api.call_tool(&visit.identity, redo.workspace.as_deref(), "redo", json!({"change": redo.change}))
+        .await
+        .map(DocumentedValue::from)
+}
+
+pub(super) async fn files(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    at: FileQuery,
+) -> Result<DocumentedValue<DirectoryListing>, ApiError> {
+    let path = at.path.as_deref().unwrap_or(".");
+    let arguments = json!({"path": path, "includeHidden": true});
+    api.call_tool(&visit.identity, at.workspace.as_deref(), "list_directory", arguments)
+        .await
+        .map(DocumentedValue::from)
+}
+
+pub(super) async fn file_text(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    at: FileQuery,
+) -> Result<DocumentedValue<FileText>, ApiError> {
+    let path = at.path.as_deref().unwrap_or(".");
+    api.read_unless_secret(&visit.identity, &at, json!({"path": path})).await.map(DocumentedValue::from)
+}
+
+/// The bytes of a file, to be saved. A browser never shows them as a page.
+pub(super) async fn raw_file(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    at: FileQuery,
+) -> Result<Response, ApiError> {
+    let path = at.path.as_deref().unwrap_or(".");
+    let arguments = json!({"path": path, "encoding": "base64"});
+    let value = api.read_unless_secret(&visit.identity, &at, arguments).await?;
+    let bytes = STANDARD.decode(value["content"].as_str().unwrap_or_default());
+    let bytes = bytes.map_err(|_| ApiError::internal("the contents cannot be decoded"))?;
+    let mut response = response_with(StatusCode::OK, "application/octet-stream", Body::from(bytes));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
+    if value["truncated"] == true {
+        headers.insert(HeaderName::from_static("ringfence-truncated"), HeaderValue::from_static("true"));
+    }
+    Ok(response)
+}

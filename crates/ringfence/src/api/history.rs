@@ -1,0 +1,221 @@
+//! Sessions of other fronts, for a person to look at: those of the agent at a terminal or in an editor, with what was said
+//! in them, and those of clients of the Model Context Protocol, of which the audit log has the calls.
+//!
+//! Nothing here goes on with a session, ends one, or changes what is kept of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ringfence_fs::read_records;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::ApiState;
+use super::error::ApiError;
+use super::hosts::{HostKey, run_blocking};
+use super::routes::{ApiRequestContext, EmptyRequest};
+use crate::app::workspace_id;
+use crate::sessions_text::entries_of;
+use crate::transcripts::{SqliteTranscriptError, SqliteTranscripts, TranscriptHeader};
+
+/// Sessions that are listed.
+const MAX_SESSIONS: usize = 200;
+
+/// Bytes of a session that are shown: the newest.
+const MAX_BYTES: usize = 4 << 20;
+
+/// What ids of sessions begin with that the Model Context Protocol made.
+const MCP_ID_PREFIXES: [&str; 2] = ["mcp-", "http-"];
+
+/// A session of another front.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct HistorySession {
+    id: String,
+    /// The workspace, where it is known.
+    workspace: Option<String>,
+    /// Who calls in it.
+    principal: String,
+    agent: Option<String>,
+    dialect: String,
+    /// The model that it is with.
+    model: Option<String>,
+    /// The first prompt, in one line.
+    title: Option<String>,
+    started: String,
+    updated: String,
+    /// Whether what was said is kept.
+    has_transcript: bool,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct HistoryList {
+    /// The one that was used last first.
+    sessions: Vec<HistorySession>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct HistoryTranscript {
+    session: HistorySession,
+    /// What was said, called and answered, and how each prompt ended; the oldest first.
+    entries: Vec<Value>,
+    /// How many older ones are not shown.
+    left_out: usize,
+}
+
+/// What a record of the audit log says of its session.
+#[derive(Debug, Deserialize)]
+struct AuditSessionFields {
+    ts: String,
+    session: Option<String>,
+    principal: Option<String>,
+    dialect: Option<String>,
+    agent: Option<String>,
+}
+
+impl HistorySession {
+    fn from_transcript(workspace: &str, head: TranscriptHeader) -> Self {
+        let at = |time| humantime::format_rfc3339_millis(time).to_string();
+        Self {
+            id: head.id,
+            workspace: Some(workspace.to_owned()),
+            principal: "agent".to_owned(),
+            agent: head.agent,
+            dialect: head.dialect,
+            model: Some(head.model),
+            title: Some(head.title),
+            started: at(head.started),
+            updated: at(head.updated),
+            has_transcript: true,
+        }
+    }
+
+    fn from_audit(id: String, record: &AuditSessionFields) -> Self {
+        Self {
+            id,
+            workspace: None,
+            principal: record.principal.clone().unwrap_or_default(),
+            agent: record.agent.clone(),
+            dialect: record.dialect.clone().unwrap_or_default(),
+            model: None,
+            title: None,
+            started: record.ts.clone(),
+            updated: record.ts.clone(),
+            has_transcript: false,
+        }
+    }
+}
+
+impl ApiState {
+    /// The declared workspaces, by their names and by the name that no other directory has. One that is not there has no
+    /// sessions.
+    fn declared_directories(&self) -> Vec<(String, String)> {
+        let directory = |name: String| {
+            let (settings, environment) = self.hosts.settings(&HostKey::for_workspace(Some(&name))).ok()?;
+            Some((name, workspace_id(&settings, &environment).ok()?))
+        };
+        self.hosts.names().into_iter().filter_map(directory).collect()
+    }
+
+    /// Sessions of the agent in declared workspaces that no run of the API began.
+    fn agent_sessions(&self) -> Result<Vec<HistorySession>, ApiError> {
+        let (own, sessions) = (self.runs.sessions(), SqliteTranscripts::new(&self.state));
+        let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
+        for (name, directory) in self.declared_directories() {
+            // Two names may mean one directory.
+            if !seen.insert(directory.clone()) {
+                continue;
+            }
+            let heads = sessions.list(&directory)?.into_iter().filter(|head| !own.contains(&head.id));
+            all.extend(heads.map(|head| HistorySession::from_transcript(&name, head)));
+        }
+        Ok(all)
+    }
+
+    /// Sessions of clients of the Model Context Protocol that called something.
+    fn mcp_sessions(&self) -> Result<Vec<HistorySession>, ApiError> {
+        let mut all: BTreeMap<String, HistorySession> = BTreeMap::new();
+        let read = read_records(&self.state, |line| {
+            let Ok(record) = serde_json::from_str::<AuditSessionFields>(line) else { return Ok(()) };
+            let id = record.session.clone().filter(|id| MCP_ID_PREFIXES.iter().any(|prefix| id.starts_with(prefix)));
+            if let Some(id) = id {
+                let known = all.entry(id.clone()).or_insert_with(|| HistorySession::from_audit(id, &record));
+                known.updated = record.ts;
+            }
+            Ok(())
+        });
+        match read {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(ApiError::internal("the audit log cannot be read"))
+            }
+            _ => Ok(all.into_values().collect()),
+        }
+    }
+}
+
+pub(super) async fn list(api: Arc<ApiState>, _: ApiRequestContext, _: EmptyRequest) -> Result<HistoryList, ApiError> {
+    run_blocking(move || {
+        let mut sessions = api.agent_sessions()?;
+        sessions.extend(api.mcp_sessions()?);
+        sessions.sort_by(|a, b| b.updated.cmp(&a.updated));
+        sessions.truncate(MAX_SESSIONS);
+        Ok(HistoryList { sessions })
+    })
+    .await
+}
+
+/// One of them, with what was said in it where that is kept.
+pub(super) async fn show(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    _: EmptyRequest,
+) -> Result<HistoryTranscript, ApiError> {
+    let id = visit.path_param(0).to_owned();
+    run_blocking(move || {
+        for (name, directory) in api.declared_directories() {
+            let (head, entries) = match entries_of(&SqliteTranscripts::new(&api.state), &directory, &id) {
+                Err(SqliteTranscriptError::Unknown(_)) => continue,
+                found => found?,
+            };
+            let left_out = entries.len() - newest_that_fit(&entries);
+            let entries = entries.into_iter().skip(left_out).collect();
+            return Ok(HistoryTranscript { session: HistorySession::from_transcript(&name, head), entries, left_out });
+        }
+        let found = api.mcp_sessions()?.into_iter().find(|session| session.id == id);
+        let session = found.ok_or_else(|| {
+            ApiError::not_found("no other front has a session of that id; `GET /v1/history` lists those that there are")
+        })?;
+        Ok(HistoryTranscript { session, entries: Vec::new(), left_out: 0 })
+    })
+    .await
+}
+
+/// How many of the newest fit.
+fn newest_that_fit(entries: &[Value]) -> usize {
+    let mut left = MAX_BYTES;
+    let fits = |entry: &&Value| {
+        let size = entry.to_string().len();
+        let fits = size <= left;
+        left = left.saturating_sub(size);
+        fits
+    };
+    entries.iter().rev().take_while(fits).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{MAX_BYTES, newest_that_fit};
+
+    #[test]
+    fn of_a_long_session_the_newest_entries_are_shown() {
+        let half = json!("x".repeat(MAX_BYTES / 2 - 2));
+        assert_eq!(newest_that_fit(&[]), 0);
+        assert_eq!(newest_that_fit(&[half.clone(), half.clone()]), 2);
+        assert_eq!(newest_that_fit(&[half.clone(), json!(1), half]), 2);
+        assert_eq!(newest_that_fit(&[json!(1), json!("x".repeat(MAX_BYTES))]), 0);
+    }
+}

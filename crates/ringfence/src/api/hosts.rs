@@ -1,0 +1,279 @@
+//! The hosts behind the API: one for each workspace, dialect and agent that somebody asked for.
+//!
+//! A workspace is one that the user declared, or the one of the command line, and is known by its name alone: nobody who
+//! comes in says where on this machine something is. Hosts of one workspace meet where those of several processes do: in
+//! locks, the audit log and the store.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ringfence_kernel::{ApprovalRequest, Approver, ApproverReply, Assurance, Dialect};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+use super::error::ApiError;
+use super::feed::EventFeed;
+use crate::app::{App, AppError, build_app_with_tap, build_person_app};
+use crate::approval::approver_for;
+use crate::config::{AppSettings, CliFlags, Environment, load};
+use crate::lock::lock;
+
+/// What the workspace of the command line is called.
+pub(super) const MAIN_WORKSPACE: &str = "main";
+
+/// More hosts than this nobody needs at once.
+const MAX_HOSTS: usize = 256;
+
+/// Which host.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct HostKey {
+    pub(super) workspace: String,
+    pub(super) dialect: Option<Dialect>,
+    pub(super) agent: Option<String>,
+    /// The run of a workflow whose state is `@state`.
+    pub(super) run: Option<String>,
+}
+
+impl HostKey {
+    pub(super) fn for_workspace(workspace: Option<&str>) -> Self {
+        Self { workspace: workspace.unwrap_or(MAIN_WORKSPACE).to_owned(), dialect: None, agent: None, run: None }
+    }
+}
+
+/// Everything that hosts are made from, and those that were.
+#[derive(Clone, Debug)]
+pub(crate) struct HostPool(Arc<HostPoolInner>);
+
+#[derive(Debug)]
+struct HostPoolInner {
+    flags: CliFlags,
+    environment: Environment,
+    declared: BTreeMap<String, String>,
+    feed: EventFeed,
+    approver: DeferringApprover,
+    agents: Mutex<HashMap<HostKey, Arc<App>>>,
+    persons: Mutex<HashMap<(String, Assurance), Arc<App>>>,
+    /// Held by whoever puts a host together.
+    build_lock: Mutex<()>,
+}
+
+impl HostPool {
+    pub(super) fn new(
+        flags: CliFlags,
+        environment: Environment,
+        feed: EventFeed,
+        waits: DeferringApprover,
+    ) -> Result<Self, AppError> {
+        let declared = load(&flags, &environment)?.workspaces;
+        let (agents, persons, making) = Default::default();
+        Ok(Self(Arc::new(HostPoolInner {
+            flags,
+            environment,
+            declared,
+            feed,
+            approver: waits,
+            agents,
+            persons,
+            build_lock: making,
+        })))
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        std::iter::once(MAIN_WORKSPACE.to_owned())
+            .chain(self.0.declared.keys().filter(|name| *name != MAIN_WORKSPACE).cloned())
+            .collect()
+    }
+
+    /// The host that agents use.
+    pub(super) async fn agent_host(&self, which: HostKey) -> Result<Arc<App>, ApiError> {
+        if let Some(there) = lock(&self.0.agents).get(&which) {
+            return Ok(Arc::clone(there));
+        }
+        let inner = Arc::clone(&self.0);
+        run_blocking(move || {
+            let (settings, _) = Self(Arc::clone(&inner)).settings(&which)?;
+            // One at a time, and nobody who only looks waits for it: a server of other tools may take its time.
+            let _making = lock(&inner.build_lock);
+            {
+                let mut all = lock(&inner.agents);
+                if let Some(there) = all.get(&which) {
+                    return Ok(Arc::clone(there));
+                }
+                if all.len() >= MAX_HOSTS {
+                    all.retain(|_, wired| Arc::strong_count(wired) > 1);
+                }
+                if all.len() >= MAX_HOSTS {
+                    return Err(ApiError::too_many_requests("too many kinds of sessions are open; end some"));
+                }
+            }
+            let approver = approver_for(&settings, || Box::new(inner.approver.clone()));
+            let feed = Box::new(inner.feed.clone());
+            let wired = Arc::new(build_app_with_tap(settings, &inner.environment, approver, feed)?);
+            lock(&inner.agents).insert(which, Arc::clone(&wired));
+            Ok(wired)
+        })
+        .await
+    }
+
+    /// The settings of one, and where they hold.
+    pub(super) fn settings(&self, which: &HostKey) -> Result<(AppSettings, Environment), ApiError> {
+        let flags = self.0.flags_for(which)?;
+        let mut settings = load(&flags, &self.0.environment).map_err(AppError::from)?;
+        // Who calls chooses words, and not what is allowed without asking.
+        let own = load(&self.0.flags, &self.0.environment).map_err(AppError::from)?;
+        settings.preset = settings.preset.max(own.preset);
+        self.0.check_managed_workspace(&flags, settings.workspace.as_deref())?;
+        Ok((settings, self.0.environment.clone()))
+    }
+
+    /// The host by which a person looks at a workspace and takes changes back, or somebody whose word is less sure.
+    pub(super) async fn person_host(&self, workspace: Option<&str>, word: Assurance) -> Result<Arc<App>, ApiError> {
+        let which = HostKey::for_workspace(workspace);
+        let key = (which.workspace.clone(), word);
+        if let Some(there) = lock(&self.0.persons).get(&key) {
+            return Ok(Arc::clone(there));
+        }
+        let inner = Arc::clone(&self.0);
+        run_blocking(move || {
+            let (settings, _) = Self(Arc::clone(&inner)).settings(&which)?;
+            let wired =
+                Arc::new(build_person_app(settings, &inner.environment, word, Some(Box::new(inner.feed.clone())))?);
+            lock(&inner.persons).insert(key, Arc::clone(&wired));
+            Ok(wired)
+        })
+        .await
+    }
+}
+
+impl HostPoolInner {
+    /// What the command line would have said.
+    fn flags_for(&self, which: &HostKey) -> Result<CliFlags, ApiError> {
+        let mut flags = self.flags.clone();
+        if let Some(path) = self.declared.get(&which.workspace) {
+            flags.workspace = Some(path.clone());
+        } else if which.workspace != MAIN_WORKSPACE {
+            let known = self.declared.keys().map(String::as_str).chain([MAIN_WORKSPACE]);
+            let guess = ringfence_kernel::nearest_name(&which.workspace, known);
+            let guess = guess.map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
+            return Err(ApiError::not_found(format!("no workspace of that name is declared{guess}")));
+        }
+        if let (Some(own), Some(wanted)) = (&flags.agent, &which.agent)
+            && own != wanted
+        {
+            return Err(ApiError::forbidden("this server is for one agent, and not for that one"));
+        }
+        flags.dialect = which.dialect.or(flags.dialect);
+        flags.agent = which.agent.clone().or(flags.agent);
+        if let Some(run) = &which.run {
+            // The graph of the command line is for the run of the command line.
+            flags.graph = flags.graph.filter(|_| flags.run.as_ref() == Some(run));
+            flags.run = Some(run.clone());
+        }
+        Ok(flags)
+    }
+
+    /// The owner of the machine may have set one workspace for everybody.
+    fn check_managed_workspace(&self, flags: &CliFlags, holds: Option<&str>) -> Result<(), ApiError> {
+        match flags.workspace.as_deref() {
+            wanted if wanted.is_some() && wanted != holds => {
+                Err(ApiError::forbidden("this machine's owner has set another workspace"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Work that may wait for a disk.
+pub(super) async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    spawn_blocking(work)
+        .await
+        .unwrap_or_else(|_| Err(ApiError::internal("the server failed in a way that it should not")))
+}
+
+/// How long calls wait for a person before their callers are told to come again.
+#[derive(Clone, Debug)]
+pub(super) struct DeferringApprover {
+    default_wait: Duration,
+    /// By session and call, where the caller said so.
+    overrides: Arc<Mutex<HashMap<(String, String), Duration>>>,
+}
+
+/// Keeps what a caller said until its call is over.
+#[derive(Debug)]
+pub(super) struct WaitOverride {
+    approver: DeferringApprover,
+    key: (String, String),
+}
+
+impl DeferringApprover {
+    pub(super) fn new(default_wait: Duration) -> Self {
+        Self { default_wait, overrides: Arc::default() }
+    }
+
+    pub(super) fn override_wait(&self, session: &str, call: &str, time: Option<Duration>) -> Option<WaitOverride> {
+        let key = (session.to_owned(), call.to_owned());
+        lock(&self.overrides).insert(key.clone(), time?);
+        Some(WaitOverride { approver: self.clone(), key })
+    }
+}
+
+impl Drop for WaitOverride {
+    fn drop(&mut self) {
+        lock(&self.approver.overrides).remove(&self.key);
+    }
+}
+
+/// Asks nobody by itself: whoever answers does so at the desk, from the page or a terminal.
+impl Approver for DeferringApprover {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
+        let key = (request.session.clone(), request.step_id.clone());
+        let time = lock(&self.overrides).get(&key).copied().unwrap_or(self.default_wait);
+        Box::pin(async move {
+            sleep(time).await;
+            ApproverReply::Deferred
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use ringfence_kernel::Dialect;
+
+    use super::{DeferringApprover, HostKey, HostPool};
+    use crate::api::feed::EventFeed;
+    use crate::config::{CliFlags, Environment};
+
+    #[tokio::test]
+    async fn a_host_that_several_ask_for_at_once_is_made_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(directory.path()).unwrap();
+        let workspace = root.join("ws");
+        std::fs::create_dir(&workspace).unwrap();
+        let flags = CliFlags { workspace: Some(workspace.to_str().unwrap().to_owned()), ..CliFlags::default() };
+        let environment = Environment::isolated(&root, root.join("none"));
+        let houses =
+            HostPool::new(flags, environment, EventFeed::new(), DeferringApprover::new(Duration::ZERO)).unwrap();
+        let ask = |dialect| {
+            let houses = houses.clone();
+            tokio::spawn(async move {
+                houses.agent_host(HostKey { dialect, ..HostKey::for_workspace(None) }).await.unwrap()
+            })
+        };
+        let asked: Vec<_> = (0..8).map(|_| ask(None)).collect();
+        let other = ask(Some(Dialect::Miniclaw));
+        let mut made = Vec::new();
+        for asked in asked {
+            made.push(asked.await.unwrap());
+        }
+        assert!(made.iter().all(|one| Arc::ptr_eq(one, &made[0])));
+        assert!(!Arc::ptr_eq(&other.await.unwrap(), &made[0]));
+    }
+}

@@ -1,0 +1,282 @@
+//! What holds and what was: who you are, the tools, the rules, the trace, and the walls.
+
+use std::sync::Arc;
+
+use ringfence_fs::{AuditVerification, read_records, verify};
+use ringfence_kernel::{Dialect, Principal, Session, SessionTaint, ToolCall};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::ApiState;
+use super::error::ApiError;
+use super::hosts::{HostKey, run_blocking};
+use super::routes::{ApiRequestContext, EmptyRequest};
+use super::views::{AuditRecordView, DocumentedValue, IsolationView, ToolView};
+use crate::policy_text;
+use crate::tool_listing::full_listing;
+
+/// Records of one answer.
+const MAX_RECORDS: u64 = 1000;
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct TokenInfo {
+    name: String,
+    scopes: Vec<&'static str>,
+    /// Of this server.
+    version: &'static str,
+    /// The workspaces that sessions can be begun on.
+    workspaces: Vec<String>,
+}
+
+/// Which tools, in which form.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ToolsQuery {
+    workspace: Option<String>,
+    /// `standard`, `miniclaw` or `crewagent`.
+    dialect: Option<String>,
+    agent: Option<String>,
+    #[serde(default)]
+    format: ApiToolFormat,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum ApiToolFormat {
+    /// With schemas of what comes and goes, and what calls can do.
+    #[default]
+    Full,
+    /// What chat completions take as `tools`.
+    Openai,
+    /// The bare functions.
+    Functions,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ToolList {
+    tools: Vec<DocumentedValue<ToolView>>,
+}
+
+/// Which records.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AuditQuery {
+    /// Those after this number; without it the newest.
+    after: Option<u64>,
+    /// At most so many.
+    limit: Option<u64>,
+    /// Only those of this session.
+    session: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct AuditRecordList {
+    /// As they are in the log, the oldest first.
+    records: Vec<DocumentedValue<AuditRecordView>>,
+    /// The number of the last one that was looked at, for the next question.
+    next: u64,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct AuditVerifyResult {
+    ok: bool,
+    /// How many records there are.
+    records: u64,
+    /// How many of them a signed head vouches for.
+    signed: u64,
+    message: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PolicyQuery {
+    workspace: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct PolicyView {
+    text: String,
+    /// In the order in which they decide.
+    layers: Vec<PolicyLayerView>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct PolicyLayerView {
+    layer: &'static str,
+    remark: String,
+    rules: Vec<PolicyRuleView>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct PolicyRuleView {
+    rule: String,
+    /// Where it is written.
+    source: Option<String>,
+}
+
+/// A call to be judged without being made.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExplainBody {
+    workspace: Option<String>,
+    tool: String,
+    #[serde(default)]
+    arguments: Map<String, Value>,
+    /// As in a session that has been through this: `read-secret`, `saw-untrusted`, `has-egress`.
+    #[serde(default)]
+    when: Vec<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ExplainResult {
+    /// `allow`, `ask` or `deny`; nothing where the call would not get so far.
+    decision: Option<&'static str>,
+    rule: Option<String>,
+    layer: Option<&'static str>,
+    text: String,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct IsolationReport {
+    walls: Vec<DocumentedValue<IsolationView>>,
+}
+
+pub(super) async fn token_info(
+    api: Arc<ApiState>,
+    visit: ApiRequestContext,
+    _: EmptyRequest,
+) -> Result<TokenInfo, ApiError> {
+    Ok(TokenInfo {
+        name: visit.identity.name.to_string(),
+        scopes: visit.identity.scopes.iter().map(|scope| scope.name()).collect(),
+        version: env!("CARGO_PKG_VERSION"),
+        workspaces: api.hosts.names(),
+    })
+}
+
+pub(super) async fn tools(api: Arc<ApiState>, _: ApiRequestContext, which: ToolsQuery) -> Result<ToolList, ApiError> {
+    let dialect = match which.dialect.as_deref() {
+        None => None,
+        Some(name) => Some(Dialect::from_name(name).ok_or_else(|| ApiError::bad_request("there is no such dialect"))?),
+    };
+    let house = HostKey { dialect, agent: which.agent, ..HostKey::for_workspace(which.workspace.as_deref()) };
+    let wired = api.hosts.agent_host(house).await?;
+    let catalog = &wired.session.catalog;
+    let tools = match which.format {
+        ApiToolFormat::Full => full_listing(&wired),
+        ApiToolFormat::Openai => catalog.openai_tools(),
+        ApiToolFormat::Functions => catalog.openai_functions(),
+    };
+    Ok(ToolList { tools: tools.into_iter().map(DocumentedValue::from).collect() })
+}
+
+pub(super) async fn audit_records(
+    api: Arc<ApiState>,
+    _: ApiRequestContext,
+    which: AuditQuery,
+) -> Result<AuditRecordList, ApiError> {
+    let most = which.limit.unwrap_or(100).clamp(1, MAX_RECORDS);
+    let state = api.state.clone();
+    run_blocking(move || {
+        let mut found = std::collections::VecDeque::new();
+        let (mut number, mut next) = (0, which.after.unwrap_or(0));
+        let read = read_records(&state, |line| {
+            number += 1;
+            if which.after.is_some_and(|after| number <= after || found.len() as u64 >= most) {
+                return Ok(());
+            }
+            let record: Value = serde_json::from_str(line).unwrap_or_default();
+            next = number;
+            if which.session.as_ref().is_none_or(|session| record["session"] == session.as_str()) {
+                found.push_back(record);
+            }
+            // Without a number to begin at, the newest are wanted.
+            if which.after.is_none() && found.len() as u64 > most {
+                found.pop_front();
+            }
+            Ok(())
+        });
+        match read {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(ApiError::internal("the audit log cannot be read"))
+            }
+            _ => Ok(AuditRecordList { records: found.into_iter().map(DocumentedValue::from).collect(), next }),
+        }
+    })
+    .await
+}
+
+pub(super) async fn verify_audit(
+    api: Arc<ApiState>,
+    _: ApiRequestContext,
+    _: EmptyRequest,
+) -> Result<AuditVerifyResult, ApiError> {
+    let state = api.state.clone();
+    run_blocking(move || {
+        Ok(match verify(&state, &[]) {
+            Ok(AuditVerification { records, last_signed: signed, .. }) => {
+                let message = format!("{records} records, signed up to {signed}");
+                AuditVerifyResult { ok: true, records, signed, message }
+            }
+            Err(broken) => AuditVerifyResult { ok: false, records: 0, signed: 0, message: broken.to_string() },
+        })
+    })
+    .await
+}
+
+pub(super) async fn policy(
+    api: Arc<ApiState>,
+    _: ApiRequestContext,
+    which: PolicyQuery,
+) -> Result<PolicyView, ApiError> {
+    let wired = api.hosts.agent_host(HostKey::for_workspace(which.workspace.as_deref())).await?;
+    let rules = wired.settings.rules();
+    let layers = rules.layers().map(|(layer, rules)| PolicyLayerView {
+        layer: layer.name(),
+        remark: policy_text::layer_description(layer).trim_start_matches([':', ' ']).to_owned(),
+        rules: rules
+            .iter()
+            .map(|rule| PolicyRuleView { rule: rule.to_string(), source: rule.source().map(str::to_owned) })
+            .collect(),
+    });
+    Ok(PolicyView { layers: layers.collect(), text: policy_text::format_rules(&rules) })
+}
+
+pub(super) async fn explain(
+    api: Arc<ApiState>,
+    _: ApiRequestContext,
+    supposed: ExplainBody,
+) -> Result<ExplainResult, ApiError> {
+    let wired = api.hosts.agent_host(HostKey::for_workspace(supposed.workspace.as_deref())).await?;
+    let model = &wired.session;
+    let bits = SessionTaint::default();
+    for name in &supposed.when {
+        bits.add(
+            ringfence_kernel::Taint::from_name(name).ok_or_else(|| ApiError::bad_request("there is no such bit"))?,
+        );
+    }
+    let caller = Principal::agent(&model.principal.name);
+    let session = Arc::new(Session { taint: bits, ..model.for_principal(&model.id, caller) });
+    let arguments = Value::Object(supposed.arguments).to_string();
+    let call = ToolCall { id: "explain".to_owned(), name: supposed.tool, arguments };
+    Ok(match wired.host.explain(&session, call).await {
+        Ok(explanation) => ExplainResult {
+            decision: Some(explanation.verdict.decision.name()),
+            rule: Some(explanation.verdict.rule.to_string()),
+            layer: Some(explanation.verdict.layer.name()),
+            text: policy_text::format_explanation(&explanation),
+        },
+        Err(error) => ExplainResult { decision: None, rule: None, layer: None, text: error.message },
+    })
+}
+
+pub(super) async fn isolation(
+    api: Arc<ApiState>,
+    _: ApiRequestContext,
+    _: EmptyRequest,
+) -> Result<IsolationReport, ApiError> {
+    let program = api.program.clone();
+    let walls = run_blocking(move || Ok(ringfence_sandbox::probe(&program))).await?;
+    Ok(IsolationReport { walls: walls.iter().map(|wall| json!(wall).into()).collect() })
+}

@@ -1,0 +1,183 @@
+//! Asking through a client.
+//!
+//! A client can answer by itself, so its word is a relayed one: it is asked about what such a word is enough for, and
+//! nothing it says is remembered or changes a call. Everything else waits for a person at ringfence's own terminal or
+//! page, and the client is told how they answer.
+
+use std::collections::BTreeSet;
+use std::pin::Pin;
+use std::time::Duration;
+
+use ringfence_kernel::{
+    Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, Approver, ApproverReply, Assurance, AuthScope,
+    Principal,
+};
+use rmcp::RoleServer;
+use rmcp::model::{
+    BooleanSchema, CancelledNotification, CancelledNotificationParam, ClientResult, ElicitRequest, ElicitRequestParams,
+    ElicitResult, ElicitationAction, ElicitationSchema, RequestId, ServerNotification, ServerRequest,
+};
+use rmcp::service::{Peer, PeerRequestOptions, ServiceError};
+use tokio::time::sleep;
+
+use super::callers::{McpCaller, McpCallers};
+use super::client_info::ApprovalChannel;
+
+/// What the user is asked for.
+const FIELD: &str = "approve";
+
+/// Bytes of a preview that are sent to a client.
+const MAX_PREVIEW_BYTES: usize = 16 << 10;
+
+/// Asks the client that made a call, where its answer counts.
+#[derive(Debug)]
+pub(super) struct ElicitationApprover {
+    pub(super) callers: McpCallers,
+    /// How long a person is waited for.
+    pub(super) wait: Duration,
+}
+
+impl Approver for ElicitationApprover {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
+        Box::pin(async move {
+            // A call that came back with an answer, and has another question, is not known by its first id any more.
+            let Some(caller) = self.callers.find(&request.session, &request.step_id) else {
+                return defer(self.wait).await;
+            };
+            let word = async {
+                match caller.client.approval_channel(request.assurance) {
+                    ApprovalChannel::Result => ApproverReply::Deferred,
+                    ApprovalChannel::Unavailable => {
+                        let reason = "resources are read without asking; call the tool `read_file` instead";
+                        ApproverReply::Decided(ApprovalDecision::automatic_denial(reason.to_owned()))
+                    }
+                    ApprovalChannel::Form => ApproverReply::Decided(elicit(&caller, request).await),
+                    ApprovalChannel::Person => {
+                        caller.progress.notice(answer_instructions(&request.id));
+                        defer(self.wait).await
+                    }
+                }
+            };
+            tokio::select! {
+                word = word => word,
+                () = caller.closed.cancelled() => ApproverReply::Decided(ApprovalDecision::automatic_denial("the client is gone".to_owned())),
+            }
+        })
+    }
+}
+
+/// The client is told to come again. Only this process knows then which call it means.
+async fn defer(patience: Duration) -> ApproverReply {
+    sleep(patience).await;
+    ApproverReply::DeferredInProcess
+}
+
+/// What a person does about a request that waits.
+pub(super) fn answer_instructions(request: &str) -> String {
+    format!("this waits for a person: `ringfence approvals answer {request}` at a terminal of this machine")
+}
+
+/// The question, for the client's user to read.
+pub(super) fn elicitation_params(request: &ApprovalRequest) -> ElicitRequestParams {
+    let request = request.redacted_for_relay();
+    let end = request.preview.floor_char_boundary(MAX_PREVIEW_BYTES);
+    let mut message = format!("Ringfence asks, because {}:\n\n{}", request.reason, &request.preview[..end]);
+    if end < request.preview.len() {
+        let more = request.preview.len() - end;
+        message.push_str(&format!("\n… {more} bytes more: `ringfence approvals show {}`", request.id));
+    }
+    let yes = || BooleanSchema::new().title("Allow it").description("Whether this may be done now, this once.");
+    let requested_schema = ElicitationSchema::builder().required_bool_property(FIELD, |_| yes()).build_unchecked();
+    ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema }
+}
+
+/// What the client answered. Only a yes is a yes, and clients also decline without asking anyone.
+pub(super) fn decision_from_result(result: &ElicitResult) -> ApprovalDecision {
+    let said = result.content.as_ref().and_then(|content| content.get(FIELD)).and_then(|field| field.as_bool());
+    let reason = match (&result.action, said) {
+        (ElicitationAction::Accept, Some(true)) => {
+            let response = ApprovalResponse { approved: true, ..ApprovalResponse::default() };
+            return ApprovalDecision { response, approval: relayed_approval() };
+        }
+        (ElicitationAction::Accept, Some(false)) => {
+            let response = ApprovalResponse { reason: Some("no".to_owned()), ..ApprovalResponse::default() };
+            return ApprovalDecision { response, approval: relayed_approval() };
+        }
+        (ElicitationAction::Accept, None) => "the client accepted the request without an answer",
+        (ElicitationAction::Cancel, _) => "the client dismissed the request; no person is known to have answered",
+        _ => "the client declined the request; no person is known to have answered",
+    };
+    ApprovalDecision::automatic_denial(reason.to_owned())
+}
+
+fn relayed_approval() -> Approval {
+    let by = Principal { name: "the user of the MCP client".to_owned(), scopes: BTreeSet::from([AuthScope::Approve]) };
+    Approval { assurance: Assurance::Relayed, by: Some(by) }
+}
+
+async fn elicit(caller: &McpCaller, request: &ApprovalRequest) -> ApprovalDecision {
+    let asked = ServerRequest::ElicitRequest(ElicitRequest::new(elicitation_params(request)));
+    match send_request(&caller.peer, asked).await {
+        Ok(ClientResult::ElicitResult(result)) => decision_from_result(&result),
+        Ok(_) | Err(_) => ApprovalDecision::automatic_denial("the client could not ask its user".to_owned()),
+    }
+}
+
+/// Sends a request to the client. Dropped before there is an answer, it takes the question back.
+async fn send_request(peer: &Peer<RoleServer>, request: ServerRequest) -> Result<ClientResult, ServiceError> {
+    let handle = peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await?;
+    let mut open = PendingElicitation { peer: peer.clone(), id: Some(handle.id.clone()) };
+    let answered = handle.await_response().await;
+    open.id = None;
+    answered
+}
+
+/// A question that is still on the client's screen.
+struct PendingElicitation {
+    peer: Peer<RoleServer>,
+    id: Option<RequestId>,
+}
+
+impl Drop for PendingElicitation {
+    fn drop(&mut self) {
+        let Some(id) = self.id.take() else { return };
+        let reason = "the question is settled".to_owned();
+        let notification = CancelledNotification::new(CancelledNotificationParam::new(Some(id), Some(reason)));
+        let peer = self.peer.clone();
+        // It ends with the connection, at the latest.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                let _ = peer.send_notification(ServerNotification::CancelledNotification(notification)).await;
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_kernel::Assurance;
+    use rmcp::model::ElicitResult;
+    use serde_json::json;
+
+    use super::decision_from_result;
+
+    #[test]
+    fn only_a_yes_is_a_yes() {
+        let cases = [
+            (json!({"action": "accept", "content": {"approve": true}}), true),
+            (json!({"action": "accept", "content": {"approve": false}}), false),
+            (json!({"action": "accept", "content": {"approve": "true"}}), false),
+            (json!({"action": "accept", "content": {}}), false),
+            (json!({"action": "accept"}), false),
+            (json!({"action": "decline", "content": {"approve": true}}), false),
+            (json!({"action": "cancel", "content": {"approve": true}}), false),
+        ];
+        for (said, approved) in cases {
+            let result: ElicitResult = serde_json::from_value(said.clone()).unwrap();
+            let answered = decision_from_result(&result);
+            assert_eq!(answered.response.approved, approved, "{said}");
+            assert!(answered.approval.assurance < Assurance::Person, "{said}");
+            assert!(answered.response.modified_args.is_none() && !answered.response.remember);
+        }
+    }
+}

@@ -1,0 +1,468 @@
+//! The server that a client talks to: lists of tools, and calls.
+//!
+//! Every call goes to `Host::call`. Calls that may change something go one after another, in the order in which they came;
+//! those that only read never wait for them.
+//!
+//! Not here: who is asked (`approve.rs`), what is read as a resource (`resources.rs`), how messages travel (`lines.rs`).
+
+#![expect(deprecated, reason = "older clients have no other log")]
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use ringfence_kernel::{ApprovalRequest, ErrorKind, HostError, Principal, ResumeRequest, ToolCall, ToolReply};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, ContentBlock, CustomRequest,
+    CustomResult, ElicitRequest, ElicitResult, ErrorCode, ErrorData, Implementation, InitializeRequestParams,
+    InitializeResult, InputRequest, InputRequiredResult, InputResponses, ListPromptsResult,
+    ListResourceTemplatesResult, ListToolsResult, LoggingLevel, PaginatedRequestParams, ProtocolVersion,
+    ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, SetLevelRequestParams,
+};
+use rmcp::service::{NotificationContext, RequestContext};
+use rmcp::{RoleServer, ServerHandler};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::McpServerContext;
+use super::callers::{McpCaller, McpCallerGuard};
+use super::catch_panic::catch_panic;
+use super::client_info::{ApprovalChannel, McpClientInfo, ProtocolEra};
+use super::deferred::DeferredCall;
+use super::elicitation::{answer_instructions, decision_from_result, elicitation_params};
+use super::instructions::instructions;
+use super::plain_text;
+use super::progress::ProgressNotifier;
+use super::resources::{self, ResourceEncoding};
+use super::roots::DeclaredRoots;
+use super::session::{McpSession, McpSessionSource, RootsState};
+use super::tools::{ResultForm, ResultSettings, call_result, tool};
+use super::truncate;
+
+/// The name of our question among those that a result can have.
+const APPROVAL_INPUT: &str = "approval";
+
+/// How long a client may take to say what it has open.
+const ROOTS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether a person answered.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Methods that the SDK knows. One of them reaches `on_custom_request` only with params that it cannot read.
+const METHODS: [&str; 6] =
+    ["server/discover", "tools/list", "tools/call", "resources/list", "resources/templates/list", "resources/read"];
+
+/// Those that the newest revision has no more.
+const HANDSHAKE_METHODS: [&str; 3] = ["initialize", "ping", "logging/setLevel"];
+
+/// One session of a client with the host.
+#[derive(Debug)]
+pub(super) struct McpServerHandler {
+    context: McpServerContext,
+    source: McpSessionSource,
+    /// Told when the client closed the connection.
+    closed: CancellationToken,
+    /// The least that the client wants in its log.
+    level: Mutex<LoggingLevel>,
+    /// The handshake was made.
+    is_initialized: AtomicBool,
+}
+
+/// A call on its way through this server.
+struct McpCall<'a> {
+    call: ToolCall,
+    session: &'a McpSession,
+    client: &'a McpClientInfo,
+    cancel: &'a CancellationToken,
+    notifier: ProgressNotifier,
+    caller: McpCaller,
+}
+
+impl McpServerHandler {
+    pub(super) fn new(context: McpServerContext, source: McpSessionSource, closed: CancellationToken) -> Self {
+        let level = Mutex::new(LoggingLevel::Warning);
+        Self { context, source, closed, level, is_initialized: AtomicBool::new(false) }
+    }
+
+    fn new_call<'a>(
+        &self,
+        talk: &'a McpSession,
+        (name, arguments): (&str, String),
+        client: &'a McpClientInfo,
+        context: &'a RequestContext<RoleServer>,
+    ) -> McpCall<'a> {
+        let call = ToolCall { id: format!("call-{}", talk.next_call_number()), name: name.to_owned(), arguments };
+        let level = match client.era {
+            ProtocolEra::Handshake => Some(*self.level.lock().unwrap_or_else(PoisonError::into_inner)),
+            ProtocolEra::Stateless => context.meta.log_level(),
+        };
+        let (news, teller) = ProgressNotifier::new(context.peer.clone(), context.meta.get_progress_token(), level);
+        let caller = McpCaller {
+            client: client.clone(),
+            peer: context.peer.clone(),
+            progress: news,
+            closed: self.closed.clone(),
+        };
+        McpCall { call, session: talk, client, cancel: &context.ct, notifier: teller, caller }
+    }
+
+    /// Narrows the session to what the client has open, before its first call and when it says that this changed. A client
+    /// that does not answer says nothing, and the config alone holds.
+    async fn refresh_roots(&self, talk: &McpSession, client: &McpClientInfo, context: &RequestContext<RoleServer>) {
+        let has_roots = context.client_capabilities().is_some_and(|capabilities| capabilities.roots.is_some());
+        if client.era == ProtocolEra::Stateless || !has_roots {
+            return;
+        }
+        let mut known = talk.roots.lock().await;
+        if *known == RootsState::Unknown {
+            if let Ok(Ok(said)) = timeout(ROOTS_TIMEOUT, context.peer.list_roots()).await {
+                let open = DeclaredRoots::from_uris(said.roots.iter().map(|root| root.uri.as_str()));
+                self.context.front.roots.narrow(&talk.session.id, &open, &self.context.mounts);
+            }
+            *known = RootsState::Known;
+        }
+    }
+
+    fn register_caller(&self, trip: &McpCall<'_>) -> McpCallerGuard {
+        self.context.front.callers.register(&trip.session.session.id, &trip.call.id, trip.caller.clone())
+    }
+
+    async fn call(
+        &self,
+        params: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let mut client = McpClientInfo::from_context(&context)?;
+        client.supports_forms &= self.source.may_relay(&context);
+        let arguments = serde_json::to_string(&params.arguments.unwrap_or_default())
+            .map_err(|_| ErrorData::internal_error("the arguments cannot be written", None))?;
+        let talk = self.source.session(client.era, &context)?;
+        self.refresh_roots(&talk, &client, &context).await;
+        let mut trip = self.new_call(&talk, (&params.name, arguments), &client, &context);
+        let _turn = tokio::select! {
+            turn = talk.change_lock(&params.name) => turn,
+            // The host says what becomes of a call that was cancelled.
+            () = context.ct.cancelled() => None,
+        };
+        let reply = match params.request_state.filter(|_| client.era == ProtocolEra::Stateless) {
+            Some(token) => self.resume_call(&mut trip, token, params.input_responses).await,
+            None => self.run_call(&mut trip).await,
+        };
+        self.call_response(&trip, reply.map_err(|fatal| internal_error(&fatal))?).await
+    }
+
+    /// Makes a call for the first time, or goes on with it where its client came again.
+    async fn run_call(&self, trip: &mut McpCall<'_>) -> Result<ToolReply, HostError> {
+        let _entered = self.register_caller(trip);
+        let McpCall { call, session: talk, cancel, notifier: teller, caller, .. } = trip;
+        match talk.deferred.take(call, SystemTime::now()) {
+            Some(waiting) => {
+                let going_on = async {
+                    caller.progress.notice(answer_instructions(&waiting.request));
+                    self.wait_for_answer(&waiting.request).await;
+                    let listener = Some(Arc::new(caller.progress.clone()) as _);
+                    let back = ResumeRequest { token: waiting.token, call: call.clone(), decision: None, listener };
+                    self.context.host.resume_call(&talk.session, back, cancel).await
+                };
+                teller.run_with_progress(going_on).await
+            }
+            None => {
+                let listener = Some(Arc::new(caller.progress.clone()) as _);
+                teller
+                    .run_with_progress(self.context.host.call_with_progress(
+                        &talk.session,
+                        call.clone(),
+                        cancel,
+                        listener,
+                    ))
+                    .await
+            }
+        }
+    }
+
+    /// Goes on with a call that its client brings back with an answer.
+    async fn resume_call(
+        &self,
+        trip: &mut McpCall<'_>,
+        token: String,
+        said: Option<InputResponses>,
+    ) -> Result<ToolReply, HostError> {
+        let _entered = self.register_caller(trip);
+        let said = said.unwrap_or_default().remove(APPROVAL_INPUT).filter(|_| trip.client.supports_forms);
+        let answered = said
+            .and_then(|said| serde_json::from_value::<ElicitResult>(said).ok())
+            .map(|said| decision_from_result(&said));
+        let listener = Some(Arc::new(trip.caller.progress.clone()) as _);
+        let back = ResumeRequest { token, call: trip.call.clone(), decision: answered, listener };
+        let McpCall { session: talk, cancel, notifier: teller, .. } = trip;
+        teller.run_with_progress(self.context.host.resume_call(&talk.session, back, cancel)).await
+    }
+
+    /// Returns when a request is answered, or a client would not wait any longer.
+    async fn wait_for_answer(&self, request: &str) {
+        let until = Instant::now() + self.context.front.wait;
+        while Instant::now() < until && self.request(request).await.is_some() {
+            sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// A request that nobody answered yet.
+    async fn request(&self, id: &str) -> Option<ApprovalRequest> {
+        let (host, id) = (self.context.host.clone(), id.to_owned());
+        let look = move || {
+            // Only to read it: who answers is somebody else.
+            let reader = Principal::person("MCP server");
+            host.inbox(&reader).request(&id, SystemTime::now()).ok()
+        };
+        spawn_blocking(look).await.ok().flatten()
+    }
+
+    /// Reads a file for a resource.
+    async fn read(
+        &self,
+        talk: &McpSession,
+        (path, form): (&str, ResourceEncoding),
+        client: &McpClientInfo,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<ToolReply, ErrorData> {
+        let mut trip = self.new_call(talk, ("read_file", form.arguments(path)), client, context);
+        self.run_call(&mut trip).await.map_err(|fatal| internal_error(&fatal))
+    }
+
+    /// What a call comes to that waits for a person: a question to the client, or words that say who has to answer.
+    async fn deferred_response(
+        &self,
+        trip: &McpCall<'_>,
+        reply: &ToolReply,
+        token: String,
+        id: String,
+    ) -> CallToolResponse {
+        let request = self.request(&id).await;
+        if let Some(request) = &request
+            && trip.client.approval_channel(request.assurance) == ApprovalChannel::Result
+        {
+            let asked = InputRequest::Elicitation(ElicitRequest::new(elicitation_params(request)));
+            let questions = BTreeMap::from([(APPROVAL_INPUT.to_owned(), asked)]);
+            return InputRequiredResult::new(Some(questions), Some(token)).into();
+        }
+        let mut said = call_result(reply, self.result_settings(trip));
+        let advice = format!("{}; then make the same call again", answer_instructions(&id));
+        said.content.push(ContentBlock::text(advice));
+        if let Some(request) = request {
+            trip.session.deferred.insert(&trip.call, DeferredCall { token, request: id, expires: request.expires });
+        }
+        said.into()
+    }
+
+    async fn call_response(&self, trip: &McpCall<'_>, reply: ToolReply) -> Result<CallToolResponse, ErrorData> {
+        if let Some(waits) = reply.suspended.clone() {
+            return Ok(self.deferred_response(trip, &reply, waits.token, waits.request_id).await);
+        }
+        let name = &trip.call.name;
+        match reply.error {
+            None => trip.notifier.log(LoggingLevel::Info, &format!("{name}: ok")).await,
+            Some(ErrorKind::UnknownTool) => {
+                return Err(ErrorData::invalid_params(
+                    format!("there is no tool `{}` here", truncate_name(name)),
+                    None,
+                ));
+            }
+            Some(kind) => {
+                let level = match kind {
+                    ErrorKind::ApprovalDenied | ErrorKind::ApprovalPending | ErrorKind::PermissionDenied => {
+                        LoggingLevel::Warning
+                    }
+                    _ => LoggingLevel::Info,
+                };
+                let sentence = plain_text::error_message(&reply.text);
+                let text = truncate::truncate_text(&sentence, trip.session.max_message_bytes());
+                trip.notifier.log(level, &format!("{name}: {text}")).await;
+            }
+        }
+        Ok(call_result(&reply, self.result_settings(trip)).into())
+    }
+
+    fn result_settings<'a>(&self, trip: &'a McpCall<'_>) -> ResultSettings<'a> {
+        ResultSettings {
+            tool: &trip.call.name,
+            dialect: trip.session.session.dialect,
+            form: self.form_for(trip.client),
+            most: trip.session.max_message_bytes(),
+        }
+    }
+
+    fn form_for(&self, client: &McpClientInfo) -> ResultForm {
+        match self.context.front.form {
+            ResultForm::Structured if !client.supports_structured => ResultForm::Json,
+            form => form,
+        }
+    }
+}
+
+impl ServerHandler for McpServerHandler {
+    async fn call_tool(
+        &self,
+        params: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        // The SDK moves the future of a request three times before it is polled; a large one costs more than the box.
+        catch_panic(Box::pin(self.call(params, context))).await
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let client = McpClientInfo::from_context(&context)?;
+        let form = self.form_for(&client);
+        let available = self.source.template().catalog.list().filter(|definition| definition.is_available);
+        Ok(ListToolsResult::with_all_items(available.map(|definition| tool(definition, form)).collect()))
+    }
+
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        if self.is_initialized.swap(true, Ordering::Relaxed) {
+            return Err(ErrorData::invalid_request("this connection was initialized already", None));
+        }
+        let mut client = request.clone();
+        let said = self.negotiate_initialize(&request)?;
+        client.protocol_version = said.protocol_version.clone();
+        context.peer.set_peer_info(client);
+        Ok(said)
+    }
+
+    async fn set_level(
+        &self,
+        request: SetLevelRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        if McpClientInfo::from_context(&context)?.era == ProtocolEra::Stateless {
+            return Err(method_not_found("logging/setLevel"));
+        }
+        *self.level.lock().unwrap_or_else(PoisonError::into_inner) = request.level;
+        Ok(())
+    }
+
+    async fn on_roots_list_changed(&self, _: NotificationContext<RoleServer>) {
+        // Only a connection with a session of its own has roots.
+        if let Some(talk) = self.source.own_session() {
+            *talk.roots.lock().await = RootsState::Unknown;
+        }
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        let templates =
+            if resources::are_available(self.source.template()) { vec![resources::template()] } else { Vec::new() };
+        Ok(ListResourceTemplatesResult::with_all_items(templates))
+    }
+
+    async fn read_resource(
+        &self,
+        params: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let mut client = McpClientInfo::from_context(&context)?;
+        client.may_be_asked = false;
+        let path = resources::path(&params.uri)?;
+        if !resources::are_available(self.source.template()) {
+            return Err(ErrorData::invalid_params("there are no resources in this dialect", None));
+        }
+        let talk = self.source.session(client.era, &context)?;
+        self.refresh_roots(&talk, &client, &context).await;
+        let mut form = ResourceEncoding::Text;
+        let mut reply = self.read(&talk, (&path, form), &client, &context).await?;
+        if reply.error == Some(ErrorKind::NotText) {
+            form = ResourceEncoding::Bytes;
+            reply = self.read(&talk, (&path, form), &client, &context).await?;
+        }
+        Ok(resources::read_result(&params.uri, &reply, form, talk.max_message_bytes())?.into())
+    }
+
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        let method = request.method.as_str();
+        let is_stateless =
+            McpClientInfo::from_context(&context).is_ok_and(|client| client.era == ProtocolEra::Stateless);
+        if METHODS.contains(&method) || (!is_stateless && HANDSHAKE_METHODS.contains(&method)) {
+            return Err(ErrorData::invalid_params(format!("`{method}` does not take these params"), None));
+        }
+        Err(method_not_found(method))
+    }
+
+    async fn list_prompts(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Err(method_not_found("prompts/list"))
+    }
+
+    async fn complete(
+        &self,
+        _: CompleteRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        Err(method_not_found("completion/complete"))
+    }
+
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = ServerCapabilities::builder().enable_tools().enable_logging();
+        let mut info = ServerConfig::new(match resources::are_available(self.source.template()) {
+            true => capabilities.enable_resources().build(),
+            false => capabilities.build(),
+        });
+        info.protocol_version = ProtocolVersion::LATEST_WITH_INITIALIZE;
+        info.instructions = Some(instructions(self.source.template(), &self.context.mounts));
+        info.server_info = Implementation::new("ringfence", env!("CARGO_PKG_VERSION")).with_title("Ringfence");
+        info
+    }
+
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS)
+    }
+}
+
+/// There is no such method, or the client's revision has it no more.
+fn method_not_found(method: &str) -> ErrorData {
+    let message = format!("there is no method `{}` here", truncate_name(method));
+    ErrorData::new(ErrorCode::METHOD_NOT_FOUND, message, None)
+}
+
+/// Names that a client made up are quoted in part.
+fn truncate_name(name: &str) -> &str {
+    &name[..name.floor_char_boundary(64)]
+}
+
+impl Drop for McpServerHandler {
+    fn drop(&mut self) {
+        if let Some(talk) = self.source.own_session() {
+            self.context.front.roots.remove_session(&talk.session.id);
+        }
+    }
+}
+
+/// The call cannot be made safely, or nobody knows how it ended.
+fn internal_error(fatal: &HostError) -> ErrorData {
+    let mut text = fatal.to_string();
+    let mut cause = std::error::Error::source(fatal);
+    while let Some(error) = cause {
+        let _ = write!(text, ": {error}");
+        cause = error.source();
+    }
+    ErrorData::internal_error(text, None)
+}

@@ -1,0 +1,210 @@
+//! One session of a client with the host, and what this front knows about it beside.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use axum::http::request::Parts;
+use ringfence_kernel::{AuthScope, Host, Principal, Session};
+use rmcp::RoleServer;
+use rmcp::model::ErrorData;
+use rmcp::service::RequestContext;
+use tokio::sync::{Mutex as Line, MutexGuard};
+
+use super::client_info::ProtocolEra;
+use super::deferred::DeferredCalls;
+use crate::app::App;
+use crate::session_owners::{SessionOwners, SessionOwnership};
+use crate::taint::TokenTaint;
+use crate::tokens::TokenIdentity;
+
+/// Whether the client was asked what it has open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RootsState {
+    Unknown,
+    Known,
+}
+
+/// A session, and what goes with it.
+#[derive(Debug)]
+pub(super) struct McpSession {
+    pub(super) session: Arc<Session>,
+    host: Host,
+    /// Whose it is, where the door let them in.
+    _owner: Option<SessionOwnership>,
+    pub(super) deferred: DeferredCalls,
+    /// Whether the session is narrowed to what the client has open.
+    pub(super) roots: Line<RootsState>,
+    /// Held by a call that may change something.
+    changes: Line<()>,
+    calls: AtomicU64,
+}
+
+impl McpSession {
+    pub(super) fn new(session: Arc<Session>, host: Host, owner: Option<SessionOwnership>) -> Arc<Self> {
+        Arc::new(Self {
+            session,
+            host,
+            _owner: owner,
+            deferred: DeferredCalls::default(),
+            roots: Line::new(RootsState::Unknown),
+            changes: Line::new(()),
+            calls: AtomicU64::new(0),
+        })
+    }
+
+    /// A number for the next call.
+    pub(super) fn next_call_number(&self) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Bytes that a message to the client may have.
+    pub(super) fn max_message_bytes(&self) -> usize {
+        usize::try_from(self.session.limits.reply_bytes).unwrap_or(usize::MAX)
+    }
+
+    /// Waits until no call that came before may still change something. At once where this one only reads.
+    pub(super) async fn change_lock(&self, tool: &str) -> Option<MutexGuard<'_, ()>> {
+        let only_reads = self.session.catalog.get(tool).is_none_or(|tool| tool.capabilities.is_read_only());
+        if only_reads { None } else { Some(self.changes.lock().await) }
+    }
+}
+
+impl Drop for McpSession {
+    fn drop(&mut self) {
+        if !self.deferred.is_empty() {
+            // Nobody is left who could be told that it failed, and the requests end by themselves too.
+            let _ = self.host.withdraw_requests(&self.session.id);
+        }
+    }
+}
+
+/// Somebody who came with a token, as the door let them in.
+#[derive(Clone, Debug)]
+pub(super) struct McpTokenId {
+    /// The id of the token.
+    token: Arc<str>,
+    name: Arc<str>,
+    /// Answers that its client gives count as relayed from a person, and not as the agent's own.
+    may_relay: bool,
+}
+
+impl McpTokenId {
+    pub(super) fn new(owner: &TokenIdentity) -> Self {
+        Self {
+            token: Arc::clone(&owner.id),
+            name: Arc::clone(&owner.name),
+            may_relay: owner.has_scope(AuthScope::Relay),
+        }
+    }
+
+    fn from_context(context: &RequestContext<RoleServer>) -> Option<&Self> {
+        context.extensions.get::<Parts>()?.extensions.get()
+    }
+}
+
+/// The talks of visitors.
+#[derive(Clone, Debug)]
+pub(super) struct McpSessions {
+    /// What sessions are like.
+    template: Arc<Session>,
+    /// The workspace, by a name that no other directory has.
+    workspace_id: Arc<str>,
+    /// What visitors have been through there.
+    taint: TokenTaint,
+    owners: SessionOwners,
+    /// Of those whose protocol has no sessions: one each.
+    stateless: Arc<Mutex<HashMap<Arc<str>, Arc<McpSession>>>>,
+    host: Host,
+}
+
+impl McpSessions {
+    pub(super) fn new(wired: &App, taint: TokenTaint, owners: SessionOwners) -> Self {
+        let (template, workspace_id) = (Arc::clone(&wired.session), Arc::from(wired.workspace_id.as_str()));
+        Self { template, workspace_id, taint, owners, stateless: Arc::default(), host: wired.host.clone() }
+    }
+
+    /// A talk of a visitor.
+    fn open_session(&self, visitor: &McpTokenId, id: String) -> Arc<McpSession> {
+        let bits = self.taint.for_token(&visitor.token, &self.workspace_id);
+        let session = Session { taint: bits, ..self.template.for_principal(id, Principal::agent(&*visitor.name)) };
+        let owner = self.owners.register(&session, &visitor.token);
+        McpSession::new(Arc::new(session), self.host.clone(), Some(owner))
+    }
+
+    /// The one talk of a visitor. There are as many as there are tokens.
+    fn stateless_session(&self, visitor: &McpTokenId) -> Arc<McpSession> {
+        let mut talks = self.stateless.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || self.open_session(visitor, format!("http-{}", visitor.token));
+        Arc::clone(talks.entry(Arc::clone(&visitor.token)).or_insert_with(new))
+    }
+}
+
+/// Where a connection has its talk from.
+#[derive(Debug)]
+pub(super) enum McpSessionSource {
+    /// There is one client, and it is known.
+    Stdio(Arc<McpSession>),
+    /// Whoever the door lets in.
+    Http(Box<HttpConnection>),
+}
+
+/// A connection through the door.
+#[derive(Debug)]
+pub(super) struct HttpConnection {
+    pub(super) sessions: McpSessions,
+    /// The token whose connection it is, where it has a session of its own.
+    pub(super) session: OnceLock<(Arc<str>, Arc<McpSession>)>,
+}
+
+impl McpSessionSource {
+    /// The talk that a request belongs to.
+    pub(super) fn session(
+        &self,
+        era: ProtocolEra,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Arc<McpSession>, ErrorData> {
+        let guest = match self {
+            Self::Stdio(talk) => return Ok(Arc::clone(talk)),
+            Self::Http(guest) => guest,
+        };
+        let visitor = McpTokenId::from_context(context);
+        let visitor = visitor.ok_or_else(|| ErrorData::internal_error("nobody was let in", None))?;
+        if era == ProtocolEra::Stateless {
+            return Ok(guest.sessions.stateless_session(visitor));
+        }
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes).map_err(|_| ErrorData::internal_error("the system gives no random bytes", None))?;
+        let id = format!("http-{:016x}", u64::from_ne_bytes(bytes));
+        let new = || (Arc::clone(&visitor.token), guest.sessions.open_session(visitor, id));
+        match guest.session.get_or_init(new) {
+            (owner, talk) if *owner == visitor.token => Ok(Arc::clone(talk)),
+            _ => Err(ErrorData::invalid_request("this session belongs to another token", None)),
+        }
+    }
+
+    /// Whether the client's own answer to an approval request counts. On standard input and output the user started the
+    /// client; over HTTP the client is the agent, unless its token says otherwise.
+    pub(super) fn may_relay(&self, context: &RequestContext<RoleServer>) -> bool {
+        match self {
+            Self::Stdio(_) => true,
+            Self::Http(_) => McpTokenId::from_context(context).is_some_and(|visitor| visitor.may_relay),
+        }
+    }
+
+    /// What sessions here are like.
+    pub(super) fn template(&self) -> &Session {
+        match self {
+            Self::Stdio(talk) => &talk.session,
+            Self::Http(guest) => &guest.sessions.template,
+        }
+    }
+
+    /// The talk that ends with this connection, if one does.
+    pub(super) fn own_session(&self) -> Option<&McpSession> {
+        match self {
+            Self::Stdio(talk) => Some(talk),
+            Self::Http(guest) => guest.session.get().map(|(_, talk)| talk.as_ref()),
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! The wire on standard input and output: one JSON-RPC message a line.
+//!
+//! Whatever comes in gets an answer or is one: a line that is no message is told so, where the SDK's own reader would
+//! drop it. Messages leave in the order in which they were given. Structured content that is a string is JSON already, and
+//! leaves as what it says (`tools.rs`).
+//!
+//! Not here: what a message means. The SDK takes it from here.
+
+use std::io;
+
+use rmcp::RoleServer;
+use rmcp::model::{
+    ClientJsonRpcMessage, ClientNotification, ErrorCode, ErrorData, GetExtensions as _, JsonRpcMessage, RequestId,
+};
+use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
+use rmcp::transport::Transport;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::in_flight::{InFlightError, InFlightRequests};
+use super::strict_json::{self, StrictJsonError};
+
+/// More requests wait for their answer than may.
+const SERVER_BUSY: ErrorCode = ErrorCode(-32000);
+
+/// How much is asked of the input at once, and put to the output at once.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// A connection to a client.
+#[derive(Debug)]
+pub(super) struct StdioServerTransport<R> {
+    input: BoundedLines<R>,
+    output: OutputQueue,
+    in_flight: InFlightRequests,
+    /// Told when the client closed its side.
+    closed: CancellationToken,
+}
+
+impl<R: AsyncRead + Unpin + Send> StdioServerTransport<R> {
+    /// `longest` is how many bytes a message may have.
+    pub(super) fn new(
+        input: R,
+        output: impl AsyncWrite + Unpin + Send + 'static,
+        longest: usize,
+        in_flight: InFlightRequests,
+        closed: CancellationToken,
+    ) -> Self {
+        let input =
+            BoundedLines { input, buffer: Vec::new(), seen: 0, max_bytes: longest, skipping: false, at_end: false };
+        Self { input, output: OutputQueue::new(output), in_flight, closed }
+    }
+
+    /// The message of a line, if it can be taken.
+    fn read(&self, line: &[u8]) -> Result<RxJsonRpcMessage<RoleServer>, RejectedLine> {
+        let refuse = |code, message: &str| RejectedLine { id: id_of(line), error: error_data(code, message) };
+        strict_json::check_json(line).map_err(|bad| match bad {
+            StrictJsonError::Syntax => {
+                RejectedLine { id: None, error: error_data(ErrorCode::PARSE_ERROR, "this line is no JSON") }
+            }
+            StrictJsonError::DuplicateKey(said) => refuse(ErrorCode::INVALID_REQUEST, &said),
+        })?;
+        if line.trim_ascii_start().starts_with(b"[") {
+            return Err(refuse(ErrorCode::INVALID_REQUEST, "batches are not taken; send each message in its own line"));
+        }
+        let mut message: ClientJsonRpcMessage = serde_json::from_slice(line).map_err(|_| {
+            refuse(ErrorCode::INVALID_REQUEST, "this is no JSON-RPC 2.0 request, notification or response")
+        })?;
+        match &mut message {
+            JsonRpcMessage::Request(request) => {
+                let taken = self.in_flight.admit(&request.id, line.len()).map_err(|why| match why {
+                    InFlightError::DuplicateId => {
+                        refuse(ErrorCode::INVALID_REQUEST, "a request with this id still waits for its answer")
+                    }
+                    InFlightError::TooMany => {
+                        refuse(SERVER_BUSY, "too many requests wait for their answers; send this one again later")
+                    }
+                })?;
+                request.request.extensions_mut().insert(taken);
+            }
+            JsonRpcMessage::Notification(notification) => {
+                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
+                    && let Some(id) = &cancelled.params.request_id
+                {
+                    self.in_flight.mark_cancelled(id);
+                }
+            }
+            _ => {}
+        }
+        Ok(message)
+    }
+}
+
+impl<R: AsyncRead + Unpin + Send> Transport<RoleServer> for StdioServerTransport<R> {
+    type Error = io::Error;
+
+    fn send(
+        &mut self,
+        message: TxJsonRpcMessage<RoleServer>,
+    ) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
+        let answers = match &message {
+            JsonRpcMessage::Response(response) => Some(response.id.clone()),
+            JsonRpcMessage::Error(error) => error.id.clone(),
+            _ => None,
+        };
+        let sent = self.output.send_line(message);
+        let in_flight = self.in_flight.clone();
+        async move {
+            let sent = sent.await;
+            if let Some(id) = answers {
+                in_flight.mark_answered(&id);
+            }
+            sent
+        }
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
+        loop {
+            let line = tokio::select! {
+                biased;
+                // Where no answer gets out any more, none is waited for in vain.
+                () = self.output.wait_closed() => Ok(None),
+                line = self.input.next() => line,
+            };
+            let refusal = match line {
+                // Where the input cannot be read any more, it is as good as closed.
+                Ok(None) | Err(_) => {
+                    self.closed.cancel();
+                    return None;
+                }
+                Ok(Some(BoundedLine::TooLong)) => {
+                    let message = format!("this line has more than {} bytes", self.input.max_bytes);
+                    RejectedLine { id: None, error: error_data(ErrorCode::INVALID_REQUEST, &message) }
+                }
+                Ok(Some(BoundedLine::Whole(line))) if line.trim_ascii().is_empty() => continue,
+                Ok(Some(BoundedLine::Whole(line))) => match self.read(&line) {
+                    Ok(message) => return Some(message),
+                    Err(refusal) => refusal,
+                },
+            };
+            let message: TxJsonRpcMessage<RoleServer> = JsonRpcMessage::error(refusal.error, refusal.id);
+            // A client that reads nothing is not read from either. Dropped here, the refusal is on its way already.
+            let _ = self.output.send_line(message).await;
+        }
+    }
+
+    async fn close(&mut self) -> Result<(), io::Error> {
+        self.output.close().await
+    }
+}
+
+struct RejectedLine {
+    id: Option<RequestId>,
+    error: ErrorData,
+}
+
+fn error_data(code: ErrorCode, message: &str) -> ErrorData {
+    ErrorData::new(code, message.to_owned(), None)
+}
+
+/// The id of a message that is none otherwise, so that its sender knows which one it was.
+fn id_of(line: &[u8]) -> Option<RequestId> {
+    #[derive(Deserialize)]
+    struct JsonRpcIdFields {
+        id: Option<Value>,
+        method: Option<Value>,
+    }
+    let JsonRpcIdFields { id, method } = serde_json::from_slice(line).ok()?;
+    method?;
+    serde_json::from_value(id?).ok()
+}
+
+/// Lines of an input, each with a bound.
+#[derive(Debug)]
+struct BoundedLines<R> {
+    input: R,
+    buffer: Vec<u8>,
+    /// So much of the buffer has no end of a line in it.
+    seen: usize,
+    max_bytes: usize,
+    /// The line that comes in is too long already, and its start is forgotten.
+    skipping: bool,
+    at_end: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum BoundedLine {
+    Whole(Vec<u8>),
+    TooLong,
+}
+
+impl<R: AsyncRead + Unpin> BoundedLines<R> {
+    /// The next line, without its end. It may be dropped and called again: nothing is lost.
+    async fn next(&mut self) -> io::Result<Option<BoundedLine>> {
+        loop {
+            if let Some(end) = memchr::memchr(b'\n', &self.buffer[self.seen..]) {
+                let rest = self.buffer.split_off(self.seen + end + 1);
+                let line = std::mem::replace(&mut self.buffer, rest);
+                self.seen = 0;
+                return Ok(Some(self.finish_line(line)));
+            }
+            self.seen = self.buffer.len();
+            if self.buffer.len() > self.max_bytes {
+                self.skipping = true;
+            }
+            if self.skipping {
+                self.buffer = Vec::new();
+                self.seen = 0;
+            }
+            if self.at_end {
+                let line = std::mem::take(&mut self.buffer);
+                let nothing = line.is_empty() && !self.skipping;
+                self.seen = 0;
+                return Ok(if nothing { None } else { Some(self.finish_line(line)) });
+            }
+            self.buffer.reserve(CHUNK_BYTES);
+            self.at_end = self.input.read_buf(&mut self.buffer).await? == 0;
+        }
+    }
+
+    fn finish_line(&mut self, line: Vec<u8>) -> BoundedLine {
+        let too_long = std::mem::take(&mut self.skipping) || line.len() > self.max_bytes;
+        if too_long { BoundedLine::TooLong } else { BoundedLine::Whole(line) }
+    }
+}
+
+/// A line, and who waits until it is written.
+type QueuedLine = (Vec<u8>, oneshot::Sender<io::Result<()>>);
+
+/// A queue of messages, and the task that writes them out. It ends when the queue is closed, or nobody reads.
+#[derive(Debug)]
+struct OutputQueue {
+    queue: Option<mpsc::UnboundedSender<QueuedLine>>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl OutputQueue {
+    fn new(output: impl AsyncWrite + Unpin + Send + 'static) -> Self {
+        let (queue, messages) = mpsc::unbounded_channel();
+        Self { queue: Some(queue), writer: Some(tokio::spawn(write_lines(output, messages))) }
+    }
+
+    /// Puts a message in the queue at once, and returns when it is written.
+    fn send_line(&self, message: TxJsonRpcMessage<RoleServer>) -> impl Future<Output = io::Result<()>> + Send + use<> {
+        let (written, is_written) = oneshot::channel();
+        let put = encode_line(&message).and_then(|line| {
+            let queue = self.queue.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
+            queue.send((line, written)).map_err(|_| io::ErrorKind::BrokenPipe.into())
+        });
+        async move {
+            put?;
+            is_written.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+        }
+    }
+
+    /// Waits until nothing can be written any more.
+    async fn wait_closed(&self) {
+        if let Some(queue) = &self.queue {
+            queue.closed().await;
+        }
+    }
+
+    async fn close(&mut self) -> io::Result<()> {
+        self.queue = None;
+        match self.writer.take() {
+            Some(writer) => writer.await.map_err(io::Error::other),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A message as it leaves.
+fn encode_line(message: &TxJsonRpcMessage<RoleServer>) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+async fn write_lines(mut output: impl AsyncWrite + Unpin, mut messages: mpsc::UnboundedReceiver<QueuedLine>) {
+    while let Some((mut bytes, written)) = messages.recv().await {
+        let mut waiting = vec![written];
+        // What waits already goes out in one piece.
+        while bytes.len() < CHUNK_BYTES
+            && let Ok((more, written)) = messages.try_recv()
+        {
+            bytes.extend_from_slice(&more);
+            waiting.push(written);
+        }
+        let done = match output.write_all(&bytes).await {
+            Ok(()) => output.flush().await,
+            Err(error) => Err(error),
+        };
+        for written in waiting {
+            // Who sent it may have stopped waiting.
+            let _ = written.send(done.as_ref().copied().map_err(|error| error.kind().into()));
+        }
+        if done.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rmcp::model::{JsonRpcMessage, NumberOrString, ServerResult};
+    use rmcp::transport::Transport as _;
+    use tokio_util::sync::CancellationToken;
+
+    use super::{BoundedLine, BoundedLines, StdioServerTransport};
+    use crate::mcp::in_flight::InFlightRequests;
+
+    #[tokio::test]
+    async fn a_connection_that_takes_no_answer_is_over_though_its_client_stays() {
+        let (_client, input) = tokio::io::duplex(64);
+        let (nobody, output) = tokio::io::duplex(64);
+        drop(nobody);
+        let gone = CancellationToken::new();
+        let mut wire = StdioServerTransport::new(input, output, 64, InFlightRequests::default(), gone.clone());
+        let pong = JsonRpcMessage::response(ServerResult::empty(()), NumberOrString::Number(1));
+        assert!(wire.send(pong).await.is_err());
+        let ended = tokio::time::timeout(Duration::from_secs(20), wire.receive()).await;
+        assert!(matches!(ended, Ok(None)), "it waits for more");
+        assert!(gone.is_cancelled());
+    }
+
+    async fn lines(input: &[u8], longest: usize) -> Vec<BoundedLine> {
+        let mut lines =
+            BoundedLines { input, buffer: Vec::new(), seen: 0, max_bytes: longest, skipping: false, at_end: false };
+        let mut all = Vec::new();
+        while let Some(line) = lines.next().await.unwrap() {
+            all.push(line);
+        }
+        all
+    }
+
+    fn whole(line: &str) -> BoundedLine {
+        BoundedLine::Whole(line.as_bytes().to_vec())
+    }
+
+    #[tokio::test]
+    async fn lines_come_whole_and_in_order() {
+        assert_eq!(lines(b"a\n\nbc\n", 10).await, [whole("a\n"), whole("\n"), whole("bc\n")]);
+    }
+
+    #[tokio::test]
+    async fn the_last_line_needs_no_end() {
+        assert_eq!(lines(b"a\nbc", 10).await, [whole("a\n"), whole("bc")]);
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_too_long_is_passed_over_and_the_next_is_read() {
+        let long = [&[b'x'; 300_000][..], b"\nnext\n"].concat();
+        assert_eq!(lines(&long, 10).await, [BoundedLine::TooLong, whole("next\n")]);
+        assert_eq!(lines(&[b'x'; 300_000], 10).await, [BoundedLine::TooLong]);
+    }
+}

@@ -1,0 +1,104 @@
+//! Bytes of any kind from a server: they are the same lines however they come, who asks is answered, and of the tools that are
+//! listed only those are taken whose names are plain and whose words hide nothing.
+
+use std::collections::BTreeSet;
+
+use ringfence_fuzz::FuzzTarget;
+use ringfence_kernel::sanitize_text;
+use serde_json::Value;
+
+use super::definition::{self, McpToolList};
+use super::jsonrpc::{self, LineSplitter, McpServerMessage};
+use crate::mcp_config::{McpServerConfig, ServerTransport};
+
+fn listed(result: &Value) -> McpToolList {
+    let way = ServerTransport::Url { url: "https://a.example/mcp".to_owned(), key: None };
+    let tools = result["tools"].as_array().cloned().unwrap_or_default();
+    definition::parse_tools(&McpServerConfig { name: "far-away".to_owned(), transport: way, timeout: None }, tools)
+}
+
+fn check_listed(listed: &McpToolList) {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    for (index, tool) in listed.tools.iter().enumerate() {
+        assert!(tool.name.len() <= 64 && tool.name.bytes().all(plain), "{}", tool.name);
+        assert!(listed.tools[..index].iter().all(|other| other.name != tool.name), "{}", tool.name);
+        assert!(
+            tool.rule_name.starts_with("far-away/") && tool.rule_name.matches('/').count() == 1,
+            "{}",
+            tool.rule_name
+        );
+        assert_eq!(sanitize_text(&tool.description), tool.description);
+        assert!(tool.parameters["type"] == "object" && !has_hidden_text(&tool.parameters), "{}", tool.parameters);
+    }
+    for why in &listed.skipped {
+        assert_eq!(&sanitize_text(why), why);
+    }
+}
+
+/// Whether a text or a key anywhere in it would not be shown as it is.
+fn has_hidden_text(value: &Value) -> bool {
+    match value {
+        Value::String(text) => sanitize_text(text) != *text,
+        Value::Array(values) => values.iter().any(has_hidden_text),
+        Value::Object(keys) => keys.iter().any(|(key, value)| sanitize_text(key) != *key || has_hidden_text(value)),
+        _ => false,
+    }
+}
+
+/// The lines, with the one that has no end.
+fn lines(pieces: &[&[u8]]) -> Vec<Vec<u8>> {
+    let mut lines = LineSplitter::default();
+    let mut whole: Vec<Vec<u8>> = pieces.iter().flat_map(|piece| lines.push(piece).unwrap()).collect();
+    whole.push(lines.remainder());
+    whole
+}
+
+#[test]
+fn server_messages_parse_the_same_for_any_chunking() {
+    FuzzTarget::new("server-lines", env!("CARGO_MANIFEST_DIR"))
+        .tokens(&[
+            "{\"jsonrpc\":\"2.0\"",
+            ",\"id\":1",
+            ",\"id\":\"a\"",
+            ",\"method\":\"ping\"",
+            ",\"method\":\"sampling/createMessage\"",
+            ",\"result\":{\"tools\":[",
+            "{\"name\":\"a\"",
+            ",\"description\":\"",
+            ",\"inputSchema\":{\"type\":\"object\"",
+            ",\"properties\":{",
+            "}}]}}\n",
+            ",\"error\":{\"code\":-1,\"message\":\"no\"}}",
+            "\n",
+            "\r\n",
+            "\u{202e}",
+            "\\u200b",
+            "\u{1b}[2K",
+            "../",
+        ])
+        .check(|bytes| {
+            let all = lines(&[bytes]);
+            for cut in 1..4 {
+                let (head, tail) = bytes.split_at(bytes.len() * cut / 4);
+                assert_eq!(lines(&[head, tail]), all, "cut at {}", head.len());
+            }
+            let heard = all.iter().map(|line| match jsonrpc::parse(line) {
+                McpServerMessage::Response { result: Ok(result), .. } => {
+                    let listed = listed(&result);
+                    check_listed(&listed);
+                    (0, listed.tools.len().min(3), listed.skipped.len().min(3))
+                }
+                McpServerMessage::Response { result: Err(refusal), .. } => {
+                    (1, usize::from(refusal.message.is_empty()), 0)
+                }
+                McpServerMessage::Request { id, method } => {
+                    let reply = jsonrpc::encode_reply(&id, &method);
+                    let read: Value = serde_json::from_slice(&reply).unwrap();
+                    assert!(!reply.contains(&b'\n') && read["id"] == id, "{read}");
+                    (2, usize::from(read["error"].is_object()), 0)
+                }
+                McpServerMessage::Other => (3, 0, 0),
+            });
+            heard.collect::<BTreeSet<_>>()
+        });
+}

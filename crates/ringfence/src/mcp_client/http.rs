@@ -1,0 +1,205 @@
+//! A server that is posted to: streamable HTTP. One message a request; the answer is JSON, or an event among others.
+//!
+//! Not here: which hosts may be reached. The user wrote this one down, so it may, wherever it is, and no other.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use ringfence_kernel::ErrorKind;
+use ringfence_web::{EndpointRequest, HttpEndpoint, HttpResponseHead};
+use serde_json::{Value, json};
+
+use super::jsonrpc::{self, LineSplitter, MAX_MESSAGE_BYTES, McpServerMessage};
+use super::transport::{McpClientError, McpDeadline, McpTransport};
+
+const SESSION_HEADER: &str = "mcp-session-id";
+const VERSION_HEADER: &str = "mcp-protocol-version";
+
+/// How long it may take to say that nobody waits any more.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A server behind a URL.
+pub(crate) struct HttpTransport {
+    endpoint: HttpEndpoint,
+    next: AtomicU64,
+    session: Mutex<Option<String>>,
+    version: OnceLock<String>,
+    closed: AtomicBool,
+}
+
+impl HttpTransport {
+    pub(crate) fn new(endpoint: HttpEndpoint) -> Self {
+        let (next, closed) = (AtomicU64::new(1), AtomicBool::new(false));
+        Self { endpoint, next, session: Mutex::default(), version: OnceLock::new(), closed }
+    }
+
+    /// Posts a message, and gives the answer to it, if it is one that has an answer.
+    fn post(
+        &self,
+        id: Option<u64>,
+        body: Vec<u8>,
+        patience: &McpDeadline<'_>,
+    ) -> Result<Option<Value>, McpClientError> {
+        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let headers = [(SESSION_HEADER, session.as_deref()), (VERSION_HEADER, self.version.get().map(String::as_str))];
+        let headers: Vec<(&str, &str)> = headers.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
+        let message = EndpointRequest { body, headers: &headers, timeout: patience.remaining() };
+        let mut reading = McpBodyReader::new(id);
+        let head =
+            self.endpoint.post(&message, SESSION_HEADER, patience.check, |head, bytes| reading.push(head, bytes));
+        let head = head.map_err(|error| match ((patience.check)(), error.kind) {
+            (Err(stopped), _) => McpClientError::Cancelled(stopped),
+            (Ok(()), ErrorKind::Timeout) => McpClientError::Timeout,
+            (Ok(()), _) => McpClientError::Network(error.message),
+        })?;
+        match head.status {
+            200..300 => {}
+            404 if session.is_some() => {
+                self.closed.store(true, Ordering::Relaxed);
+                return Err(McpClientError::Exited("it has forgotten this session".to_owned()));
+            }
+            status => return Err(McpClientError::Network(format!("it answered with the status {status}"))),
+        }
+        if head.requested_header.is_some() {
+            *self.session.lock().unwrap_or_else(PoisonError::into_inner) = head.requested_header.clone();
+        }
+        reading.finish(&head)
+    }
+}
+
+impl McpTransport for HttpTransport {
+    fn request(&self, method: &str, params: &Value, patience: &McpDeadline<'_>) -> Result<Value, McpClientError> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let answer = self.post(Some(id), jsonrpc::encode_request(Some(id), method, params), patience);
+        if matches!(answer, Err(McpClientError::Timeout | McpClientError::Cancelled(_))) {
+            let stop = json!({"requestId": id, "reason": "nobody waits any more"});
+            let until = std::time::Instant::now() + CANCEL_TIMEOUT;
+            // Where that cannot be said, it is too late anyway.
+            let _ = self.notify("notifications/cancelled", &stop, &McpDeadline { until, check: &|| Ok(()) });
+        }
+        answer?.ok_or(McpClientError::ProtocolViolation("no answer to what was asked"))
+    }
+
+    fn notify(&self, method: &str, params: &Value, patience: &McpDeadline<'_>) -> Result<(), McpClientError> {
+        self.post(None, jsonrpc::encode_request(None, method, params), patience).map(drop)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    fn set_protocol_version(&self, version: &str) {
+        self.version.get_or_init(|| version.to_owned());
+    }
+}
+
+/// A body as it comes.
+struct McpBodyReader {
+    id: Option<u64>,
+    lines: LineSplitter,
+    /// The text of the event that is being read.
+    event: Vec<u8>,
+    answer: Option<Result<Value, jsonrpc::McpServerError>>,
+    too_long: bool,
+}
+
+impl McpBodyReader {
+    fn new(id: Option<u64>) -> Self {
+        Self { id, lines: LineSplitter::default(), event: Vec::new(), answer: None, too_long: false }
+    }
+
+    /// True when there is nothing more to wait for.
+    fn push(&mut self, head: &HttpResponseHead, bytes: &[u8]) -> bool {
+        let Ok(lines) = self.lines.push(bytes) else {
+            self.too_long = true;
+            return true;
+        };
+        for line in lines {
+            match is_event_stream(head) {
+                true => self.push_line(&line),
+                false => self.event.extend(line),
+            }
+        }
+        self.too_long |= self.event.len() > MAX_MESSAGE_BYTES;
+        self.too_long || self.answer.is_some()
+    }
+
+    /// One line of events: those about data belong together until there is an empty one.
+    fn push_line(&mut self, line: &[u8]) {
+        let line = line.trim_ascii_end();
+        if let Some(data) = line.strip_prefix(b"data:") {
+            self.event.extend(data);
+            self.event.push(b'\n');
+        } else if line.is_empty() {
+            self.finish_event();
+        }
+    }
+
+    fn finish_event(&mut self) {
+        if let McpServerMessage::Response { id, result } = jsonrpc::parse(&std::mem::take(&mut self.event))
+            && Some(id) == self.id
+        {
+            self.answer.get_or_insert(result);
+        }
+    }
+
+    fn finish(mut self, head: &HttpResponseHead) -> Result<Option<Value>, McpClientError> {
+        if self.too_long {
+            return Err(McpClientError::TooLong);
+        }
+        let rest = std::mem::take(&mut self.lines).remainder();
+        match is_event_stream(head) {
+            true => self.push_line(&rest),
+            false => self.event.extend(rest),
+        }
+        self.finish_event();
+        self.answer.transpose().map_err(McpClientError::Refused)
+    }
+}
+
+fn is_event_stream(head: &HttpResponseHead) -> bool {
+    head.content_type.to_ascii_lowercase().starts_with("text/event-stream")
+}
+
+impl fmt::Debug for HttpTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Posts").field("endpoint", &self.endpoint).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_web::HttpResponseHead;
+    use serde_json::{Value, json};
+
+    use super::McpBodyReader;
+    use crate::mcp_client::jsonrpc::MAX_MESSAGE_BYTES;
+    use crate::mcp_client::transport::McpClientError;
+
+    fn read(content_type: &str, body: &[u8], cut: usize) -> Result<Option<Value>, McpClientError> {
+        let head = HttpResponseHead { status: 200, content_type: content_type.to_owned(), requested_header: None };
+        let mut reading = McpBodyReader::new(Some(7));
+        let _ = reading.push(&head, &body[..cut]) || reading.push(&head, &body[cut..]);
+        reading.finish(&head)
+    }
+
+    #[test]
+    fn an_answer_is_found_in_json_and_among_events_however_they_are_cut() {
+        let json_body = b"{\"jsonrpc\":\"2.0\",\n\"id\":7,\"result\":{\"a\":1}}";
+        let events = b"event: message\r\ndata: {\"method\":\"notifications/progress\"}\r\n\r\nid: 4\ndata: {\"id\":7,\ndata: \"result\":{\"a\":1}}\n\ndata: {\"id\":7,\"result\":{\"a\":2}}\n\n";
+        for cut in 0..json_body.len() {
+            assert_eq!(read("application/json", json_body, cut).unwrap(), Some(json!({"a": 1})));
+        }
+        for cut in 0..events.len() {
+            assert_eq!(read("text/event-stream; charset=utf-8", events, cut).unwrap(), Some(json!({"a": 1})), "{cut}");
+        }
+        assert_eq!(read("application/json", br#"{"id":8,"result":{}}"#, 0).unwrap(), None);
+        assert!(matches!(read("text/html", &vec![b'x'; MAX_MESSAGE_BYTES + 1], 0), Err(McpClientError::TooLong)));
+        assert!(matches!(
+            read("application/json", br#"{"id":7,"error":{"code":1,"message":"no"}}"#, 3),
+            Err(McpClientError::Refused(_))
+        ));
+    }
+}

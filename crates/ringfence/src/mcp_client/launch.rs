@@ -1,0 +1,343 @@
+//! How a server is started: in the jail, outside of it where the user said so, or not at all because it runs elsewhere.
+//!
+//! Wherever it starts, no file of the workspace is found by a name that its command or an interpreter looks up.
+//!
+//! In the jail it has no network and no file of the user's: it sees an empty workspace, and what it writes is gone with it.
+//! One that was given more has it while it works on a call, and only then: what it sees of the workspace is what the policy
+//! lets programs see at that moment, and every connection is recorded with the call.
+
+use std::fs::{DirBuilder, File};
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime};
+
+use ringfence_kernel::{CallContext, Egress, ErrorKind, ExposedDir, ToolError, Workspace, WorkspaceView};
+use ringfence_sandbox::{
+    JailError, JailJob, JailLimits, JailScript, OutputStream, ProgramObserver, RunResult, Sandbox,
+};
+use ringfence_web::{HttpEndpoint, WebConnector};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::http::HttpTransport;
+use super::stdio::{ProcessGuard, ResponseRouter, StdioTransport, write_messages};
+use super::transport::{McpClientError, McpTransport};
+use crate::app::jail_settings;
+use crate::config::{AppSettings, Environment, EnvironmentVariables};
+use crate::mcp_config::{McpServerProgram, ServerTransport, ServerWorkspaceAccess};
+use crate::program_launcher::{LaunchedProgram, ProgramLauncher};
+
+/// Below the state directory: what servers in the jail see as their workspace. It stays empty.
+const EMPTY_WORKSPACE: &str = "mcp-empty";
+
+/// Programs of the jail start in the workspace, where `python3 -m NAME` or `npx NAME` would run a file of it. A server goes to
+/// the jail's own `/tmp` first, which is empty and its alone.
+const IN_EMPTY_DIRECTORY: [&str; 4] = ["/bin/sh", "-c", "cd /tmp && exec \"$@\"", "sh"];
+
+/// What a shell ends with that finds no program.
+const PROGRAM_NOT_FOUND: [i32; 2] = [126, 127];
+
+/// A server may be there as long as we are.
+const MAX_LIFETIME: Duration = Duration::from_hours(10_000);
+
+/// Bytes of output that the jail keeps. We have read it by then.
+const OUTPUT_BYTES: u64 = 4 << 10;
+
+/// What servers can be given: the workspace, and a way out.
+#[derive(Debug, Default)]
+pub(crate) struct ServerGrants {
+    pub(crate) workspace: Option<Arc<dyn Workspace>>,
+    pub(crate) egress: Option<Arc<dyn Egress>>,
+}
+
+/// A server that was started for one call.
+#[derive(Debug)]
+pub(crate) struct PerCallServer {
+    pub(crate) transport: Arc<dyn McpTransport>,
+    /// The way out that it has. It is open as long as this is there.
+    pub(crate) channel: Option<Box<dyn ringfence_kernel::EgressChannel>>,
+}
+
+/// What servers are started with.
+#[derive(Debug)]
+pub(crate) struct ServerLauncher {
+    grants: ServerGrants,
+    jail_settings: ringfence_sandbox::SandboxSettings,
+    limits: JailLimits,
+    empty: PathBuf,
+    /// One for all servers, from the first on that needs it.
+    sandbox: Mutex<Option<Arc<Sandbox>>>,
+    launcher: ProgramLauncher,
+    net: WebConnector,
+}
+
+impl ServerLauncher {
+    pub(crate) fn new(settings: &AppSettings, environment: &Environment, grants: ServerGrants) -> Self {
+        let limits = &settings.limits;
+        Self {
+            grants,
+            jail_settings: ringfence_sandbox::SandboxSettings { pool: 0, ..jail_settings(settings, environment) },
+            limits: JailLimits {
+                wall: MAX_LIFETIME,
+                cpu: limits.run_cpu_time,
+                memory_bytes: limits.run_memory_bytes,
+                processes: limits.run_processes,
+                open_files: limits.run_open_files,
+                file_bytes: limits.run_file_bytes,
+                disk_bytes: limits.run_disk_bytes,
+                tmp_bytes: limits.run_tmp_bytes,
+                output_bytes: OUTPUT_BYTES,
+            },
+            empty: settings.state.join(EMPTY_WORKSPACE),
+            sandbox: Mutex::default(),
+            launcher: ProgramLauncher::new(settings, environment),
+            net: WebConnector::with_system_defaults(settings.web.private.clone()),
+        }
+    }
+
+    /// A line to a server that was just started.
+    pub(crate) fn open(&self, way: &ServerTransport) -> Result<Arc<dyn McpTransport>, McpClientError> {
+        match way {
+            ServerTransport::Program(program) if program.jail => self.jail(program, self.empty_view()?, None),
+            ServerTransport::Program(program) => self.launch(program),
+            ServerTransport::Url { url, key } => {
+                let endpoint = HttpEndpoint::new(&self.net, url, key.clone());
+                let endpoint =
+                    endpoint.map_err(|problem| McpClientError::Start(format!("its `url` is wrong: {problem}")))?;
+                Ok(Arc::new(HttpTransport::new(endpoint)))
+            }
+        }
+    }
+
+    /// Hosts as rules know them, however they were spelled.
+    pub(crate) fn canonical_hosts(&self, hosts: &[String]) -> Result<Vec<String>, ToolError> {
+        let known = |host: &String| match &self.grants.egress {
+            Some(egress) => egress.canonical_host(host),
+            None => Ok(host.clone()),
+        };
+        hosts.iter().map(known).collect()
+    }
+
+    /// A line to a server that was just started with what it was given, for the call that this is about.
+    pub(crate) fn open_for_call(
+        &self,
+        program: &McpServerProgram,
+        cx: &CallContext<'_>,
+    ) -> Result<PerCallServer, McpClientError> {
+        let missing = |what: &str| {
+            let message = format!("there is no {what} that a program could be given here");
+            McpClientError::NotStarted(ToolError::new(ErrorKind::Unavailable, message))
+        };
+        let view = match (program.workspace, &self.grants.workspace) {
+            (ServerWorkspaceAccess::None, _) => self.empty_view()?,
+            (ServerWorkspaceAccess::Read, None) => return Err(missing("workspace")),
+            // The other mounts are not its business.
+            (ServerWorkspaceAccess::Read, Some(workspace)) => WorkspaceView {
+                read_only_mounts: Vec::new(),
+                ..workspace.view(cx).map_err(McpClientError::NotStarted)?
+            },
+        };
+        let mut way = match (program.network.as_slice(), &self.grants.egress) {
+            ([], _) => None,
+            (_, None) => return Err(missing("network")),
+            (hosts, Some(egress)) => Some(egress.open(hosts, cx).map_err(McpClientError::NotStarted)?),
+        };
+        let egress = way.as_mut().and_then(|way| way.socket());
+        Ok(PerCallServer { transport: self.jail(program, view, egress)?, channel: way })
+    }
+
+    fn empty_view(&self) -> Result<WorkspaceView, McpClientError> {
+        let workspace = ExposedDir {
+            alias: "workspace".to_owned(),
+            directory: self.empty_directory().map_err(start_error("make its empty workspace"))?,
+            path: self.empty.clone(),
+            masked: Vec::new(),
+            hidden: Vec::new(),
+        };
+        Ok(WorkspaceView { workspace, read_only_mounts: Vec::new(), started: SystemTime::now() })
+    }
+
+    fn jail(
+        &self,
+        program: &McpServerProgram,
+        view: WorkspaceView,
+        egress: Option<OwnedFd>,
+    ) -> Result<Arc<dyn McpTransport>, McpClientError> {
+        let sandbox = self.sandbox()?;
+        let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).map_err(start_error("make a pipe"))?;
+        let (inbox, to_write) = ResponseRouter::new();
+        let work = JailedServerRun {
+            sandbox,
+            program: McpServerProgram {
+                env: EnvironmentVariables(self.launcher.safe_variables(&program.env.0)),
+                ..program.clone()
+            },
+            limits: self.limits.clone(),
+            view,
+            toolchains: self.jail_settings.toolchains.clone(),
+            input: theirs,
+            router: Arc::clone(&inbox),
+            stop: Arc::default(),
+            has_output: AtomicBool::new(false),
+        };
+        let stop = Arc::clone(&work.stop);
+        spawn("mcp-writer", move || write_messages(&to_write, File::from(ours)))?;
+        let thread = Some(spawn("mcp-jail", move || work.run(egress))?);
+        Ok(Arc::new(StdioTransport::new(inbox, Box::new(JailedServerGuard { stop, thread }))))
+    }
+
+    fn launch(&self, program: &McpServerProgram) -> Result<Arc<dyn McpTransport>, McpClientError> {
+        let McpServerProgram { command, args, env, .. } = program;
+        let (launched, input, mut output) = self.launcher.spawn_server(command, args, env).map_err(|cause| {
+            // What we found out ourselves says what to do; what the system says is its kind.
+            match cause.get_ref() {
+                Some(why) => McpClientError::Start(why.to_string()),
+                None => start_error("start the program")(cause),
+            }
+        })?;
+        let (inbox, to_write) = ResponseRouter::new();
+        let held = Arc::new(launched);
+        let (ear, reader) = (Arc::clone(&inbox), Arc::clone(&held));
+        spawn("mcp-writer", move || write_messages(&to_write, input))?;
+        spawn("mcp-reader", move || {
+            let mut buffer = [0; 64 << 10];
+            while let Ok(length @ 1..) = output.read(&mut buffer) {
+                ear.receive(buffer.get(..length).unwrap_or_default());
+                if ear.is_closed() {
+                    break;
+                }
+            }
+            ear.close(McpClientError::Exited("its output is closed".to_owned()));
+            reader.stop(Duration::ZERO);
+        })?;
+        Ok(Arc::new(StdioTransport::new(
+            Arc::clone(&inbox),
+            Box::new(HostServerGuard { router: inbox, program: held }),
+        )))
+    }
+
+    fn sandbox(&self) -> Result<Arc<Sandbox>, McpClientError> {
+        let mut sandbox = self.sandbox.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sandbox) = sandbox.as_ref() {
+            return Ok(Arc::clone(sandbox));
+        }
+        let started =
+            Sandbox::start(self.jail_settings.clone()).map_err(|failure| McpClientError::Start(failure.to_string()))?;
+        Ok(Arc::clone(sandbox.insert(Arc::new(started))))
+    }
+
+    fn empty_directory(&self) -> std::io::Result<OwnedFd> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.empty)?;
+        Ok(File::open(&self.empty)?.into())
+    }
+}
+
+fn start_error<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> McpClientError {
+    move |cause| McpClientError::Start(format!("we could not {what} ({})", cause.into().kind()))
+}
+
+/// Whoever spawns one of these ends it by closing what it reads.
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, McpClientError> {
+    thread::Builder::new().name(name.to_owned()).spawn(work).map_err(start_error("make a thread"))
+}
+
+/// A server in the jail, as the thread that follows it has it.
+struct JailedServerRun {
+    sandbox: Arc<Sandbox>,
+    program: McpServerProgram,
+    limits: JailLimits,
+    view: WorkspaceView,
+    toolchains: Vec<ringfence_sandbox::Toolchain>,
+    input: OwnedFd,
+    router: Arc<ResponseRouter>,
+    stop: Arc<AtomicBool>,
+    /// Whether it printed anything.
+    has_output: AtomicBool,
+}
+
+impl JailedServerRun {
+    fn run(self, egress: Option<OwnedFd>) {
+        let McpServerProgram { command, args, env, .. } = &self.program;
+        let words = std::iter::once(command).chain(args).map(String::as_str);
+        let job = JailJob {
+            argv: IN_EMPTY_DIRECTORY.into_iter().chain(words).map(Into::into).collect(),
+            script: JailScript { name: "none", bytes: Vec::new() },
+            env: env.0.clone(),
+            limits: self.limits.clone(),
+            view: &self.view,
+            toolchains: &self.toolchains,
+            egress,
+            stdin: Some(&self.input),
+        };
+        let why = match self.sandbox.run(&job, &self) {
+            Ok(RunResult { exit_code, .. })
+                if PROGRAM_NOT_FOUND.contains(&exit_code) && !self.has_output.load(Ordering::Relaxed) =>
+            {
+                program_not_found()
+            }
+            Ok(RunResult { exit_reason: ended_by, exit_code, .. }) => {
+                McpClientError::Exited(format!("{}, {exit_code}", ended_by.name()))
+            }
+            Err(JailError::ProgramNotFound { .. }) => program_not_found(),
+            Err(failure) => McpClientError::Start(failure.to_string()),
+        };
+        self.router.close(why);
+    }
+}
+
+fn program_not_found() -> McpClientError {
+    let hint = "there is no such program in the jail, which has the system's and those of `run_code.toolchains`";
+    McpClientError::Start(hint.to_owned())
+}
+
+impl ProgramObserver for JailedServerRun {
+    fn on_output(&self, stream: OutputStream, bytes: &[u8]) {
+        if stream == OutputStream::Stdout {
+            self.has_output.store(true, Ordering::Relaxed);
+            self.router.receive(bytes);
+        }
+    }
+
+    fn should_stop(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.router.is_closed()
+    }
+}
+
+/// A server in the jail. It has nothing to lose.
+#[derive(Debug)]
+struct JailedServerGuard {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ProcessGuard for JailedServerGuard {}
+
+impl Drop for JailedServerGuard {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A server outside of the jail. It may have something to put in order.
+#[derive(Debug)]
+struct HostServerGuard {
+    router: Arc<ResponseRouter>,
+    program: Arc<LaunchedProgram>,
+}
+
+impl ProcessGuard for HostServerGuard {}
+
+impl Drop for HostServerGuard {
+    fn drop(&mut self) {
+        const STOP_TIMEOUT: Duration = Duration::from_millis(500);
+        self.router.close(McpClientError::Exited("the session is over".to_owned()));
+        self.program.stop(STOP_TIMEOUT);
+    }
+}

@@ -1,0 +1,195 @@
+//! One server: greeted, its tools listed, its tools called. One that ended is started again by the next call, and has to
+//! say about that tool what it said when the session began.
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ringfence_kernel::{CallContext, ToolError};
+use serde_json::{Map, Value, json};
+
+use super::definition::{McpToolDefinition, McpToolList, parse_tools};
+use super::jsonrpc::PROTOCOL_VERSIONS;
+use super::launch::{PerCallServer, ServerLauncher};
+use super::transport::{McpClientError, McpDeadline, McpTransport};
+use crate::mcp_config::{McpServerConfig, McpServerProgram, ServerTransport, ServerWorkspaceAccess};
+
+/// How long a server may take to be ready, where the user says nothing.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Pages of a list that are asked for.
+const MAX_PAGES: usize = 16;
+
+/// A server, running or not.
+#[derive(Debug)]
+pub(crate) struct McpServerHandle {
+    config: McpServerConfig,
+    launcher: Arc<ServerLauncher>,
+    transport: Mutex<Option<Arc<dyn McpTransport>>>,
+}
+
+impl McpServerHandle {
+    pub(crate) fn new(config: McpServerConfig, launcher: Arc<ServerLauncher>) -> Self {
+        Self { config, launcher, transport: Mutex::default() }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// How long a call may take, of what it may take at most.
+    pub(crate) fn call_timeout(&self, most: Duration) -> Duration {
+        self.config.timeout.map_or(most, |timeout| timeout.min(most))
+    }
+
+    /// Where it runs, for a person who decides about its calls.
+    pub(crate) fn location(&self) -> Cow<'static, str> {
+        match &self.config.transport {
+            ServerTransport::Program(program) if program.is_per_call() => {
+                let files = match program.workspace {
+                    ServerWorkspaceAccess::None => "without files",
+                    ServerWorkspaceAccess::Read => "with the workspace to be read",
+                };
+                let network = match program.network.as_slice() {
+                    [] => "without network".to_owned(),
+                    hosts => format!("with a way to {}", hosts.join(", ")),
+                };
+                format!("in the jail, {files} and {network}").into()
+            }
+            ServerTransport::Program(McpServerProgram { jail: true, .. }) => {
+                "in the jail, without network and files".into()
+            }
+            ServerTransport::Program(_) => "outside of the jail, with all that you may do".into(),
+            ServerTransport::Url { .. } => "on another machine, or behind a port of this one".into(),
+        }
+    }
+
+    /// Hosts that it may reach from the jail, as rules know them.
+    pub(crate) fn network(&self) -> Result<Vec<String>, ToolError> {
+        match &self.config.transport {
+            ServerTransport::Program(program) => self.launcher.canonical_hosts(&program.network),
+            ServerTransport::Url { .. } => Ok(Vec::new()),
+        }
+    }
+
+    /// Starts it, and gives its tools, or the reason why there are none.
+    pub(crate) fn start_and_list(&self) -> Result<McpToolList, String> {
+        let until = Instant::now() + self.config.timeout.unwrap_or(START_TIMEOUT);
+        let patience = McpDeadline { until, check: &|| Ok(()) };
+        let (line, listed) = self.connect(&patience).map_err(|trouble| trouble.to_string())?;
+        // Who is started anew for each call has no more to do.
+        let stays = !matches!(&self.config.transport, ServerTransport::Program(program) if program.is_per_call());
+        *self.transport.lock().unwrap_or_else(PoisonError::into_inner) = Some(line).filter(|_| stays);
+        Ok(listed)
+    }
+
+    /// Calls a tool.
+    pub(crate) fn call(
+        &self,
+        tool: &McpToolDefinition,
+        arguments: &Map<String, Value>,
+        patience: &McpDeadline<'_>,
+        cx: &CallContext<'_>,
+    ) -> Result<Value, McpClientError> {
+        let asked = json!({"name": tool.remote_name, "arguments": arguments});
+        match &self.config.transport {
+            ServerTransport::Program(program) if program.is_per_call() => {
+                let PerCallServer { transport: line, channel: way } = self.launcher.open_for_call(program, cx)?;
+                let check = || {
+                    while let Some(attempt) = way.as_ref().and_then(|way| way.next_attempt()) {
+                        attempt.record(cx);
+                    }
+                    (patience.check)()
+                };
+                let patience = McpDeadline { until: patience.until, check: &check };
+                let listed = self.initialize(line.as_ref(), &patience).map_err(before_call)?;
+                check_definition(&listed, tool)?;
+                let answer = line.request("tools/call", &asked, &patience);
+                // It ends with its line. What it still wanted then is recorded too, and not made.
+                drop(line);
+                while let Some(attempt) = way.as_ref().and_then(|way| way.next_attempt()) {
+                    attempt.record(cx);
+                }
+                answer
+            }
+            ServerTransport::Program(_) | ServerTransport::Url { .. } => {
+                self.transport_for(tool, patience)?.request("tools/call", &asked, patience)
+            }
+        }
+    }
+
+    /// The line that there is, or a new one to a server that is still the same.
+    fn transport_for(
+        &self,
+        tool: &McpToolDefinition,
+        patience: &McpDeadline<'_>,
+    ) -> Result<Arc<dyn McpTransport>, McpClientError> {
+        let mut now = self.transport.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(line) = now.as_ref().filter(|line| !line.is_closed()) {
+            return Ok(Arc::clone(line));
+        }
+        // What is left of it ends before there is another.
+        *now = None;
+        let (line, listed) = self.connect(patience).map_err(before_call)?;
+        check_definition(&listed, tool)?;
+        Ok(Arc::clone(now.insert(line)))
+    }
+
+    fn connect(&self, patience: &McpDeadline<'_>) -> Result<(Arc<dyn McpTransport>, McpToolList), McpClientError> {
+        let line = self.launcher.open(&self.config.transport)?;
+        let listed = self.initialize(line.as_ref(), patience)?;
+        Ok((line, listed))
+    }
+
+    /// Makes its acquaintance, and hears what tools it has.
+    fn initialize(&self, line: &dyn McpTransport, patience: &McpDeadline<'_>) -> Result<McpToolList, McpClientError> {
+        let hello = json!({
+            "protocolVersion": PROTOCOL_VERSIONS[0],
+            "capabilities": {},
+            "clientInfo": {"name": "ringfence", "version": env!("CARGO_PKG_VERSION")},
+        });
+        let answer = line.request("initialize", &hello, patience)?;
+        let version = answer["protocolVersion"].as_str().unwrap_or_default();
+        if !PROTOCOL_VERSIONS.contains(&version) {
+            return Err(McpClientError::ProtocolViolation("a version that we do not know"));
+        }
+        line.set_protocol_version(version);
+        line.notify("notifications/initialized", &Value::Null, patience)?;
+        let tools = list_tools(line, patience)?;
+        Ok(parse_tools(&self.config, tools))
+    }
+}
+
+/// Trouble before the server got the call.
+fn before_call(trouble: McpClientError) -> McpClientError {
+    match trouble {
+        McpClientError::Cancelled(error) => McpClientError::Cancelled(error),
+        other => McpClientError::Start(other.to_string()),
+    }
+}
+
+/// Whether a server says about a tool what it said when the session began.
+fn check_definition(listed: &McpToolList, tool: &McpToolDefinition) -> Result<(), McpClientError> {
+    let same = listed.tools.iter().any(|now| now.remote_name == tool.remote_name && now.digest == tool.digest);
+    if same { Ok(()) } else { Err(McpClientError::DefinitionChanged) }
+}
+
+/// Every tool, as the server says it.
+fn list_tools(line: &dyn McpTransport, patience: &McpDeadline<'_>) -> Result<Vec<Value>, McpClientError> {
+    let mut tools = Vec::new();
+    let mut cursor = Value::Null;
+    for _ in 0..MAX_PAGES {
+        let params = if cursor.is_null() { json!({}) } else { json!({"cursor": cursor}) };
+        let mut page = line.request("tools/list", &params, patience)?;
+        let mut take = |key: &str| page.get_mut(key).map(Value::take);
+        let Some(Value::Array(more)) = take("tools") else {
+            return Err(McpClientError::ProtocolViolation("no list of tools"));
+        };
+        tools.extend(more);
+        cursor = take("nextCursor").unwrap_or_default();
+        if !cursor.is_string() {
+            return Ok(tools);
+        }
+    }
+    Err(McpClientError::ProtocolViolation("a list of tools without end"))
+}

@@ -1,0 +1,169 @@
+//! A server on the other end of two pipes: one message a line.
+//!
+//! Nobody here waits for ever: a thread writes, so that a server that does not read holds up that thread alone, and who
+//! asks looks at the clock. A server that says too much at once is ended. When the last owner lets go, so is it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::jsonrpc::{self, LineSplitter, McpServerError, McpServerMessage};
+use super::transport::{McpClientError, McpDeadline, McpTransport};
+
+/// How often it is asked whether anybody still waits.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// How many messages wait for a server to read them.
+const MAX_QUEUED: usize = 16;
+
+/// What a server said, sorted to who waits for it.
+#[derive(Debug)]
+pub(crate) struct ResponseRouter {
+    state: Mutex<RouterState>,
+    changed: Condvar,
+    /// What is to be written. Nothing, once it is over.
+    out: Mutex<Option<SyncSender<Vec<u8>>>>,
+}
+
+#[derive(Debug, Default)]
+struct RouterState {
+    lines: LineSplitter,
+    /// Who waits, and what came for them.
+    waiting: HashMap<u64, Option<Result<Value, McpServerError>>>,
+    closed: Option<McpClientError>,
+}
+
+impl ResponseRouter {
+    /// With what is to be written to the server.
+    pub(crate) fn new() -> (Arc<Self>, Receiver<Vec<u8>>) {
+        let (out, to_write) = sync_channel(MAX_QUEUED);
+        let inbox = Self { state: Mutex::default(), changed: Condvar::new(), out: Mutex::new(Some(out)) };
+        (Arc::new(inbox), to_write)
+    }
+
+    /// Takes in what the server printed.
+    pub(crate) fn receive(&self, bytes: &[u8]) {
+        let mut state = self.state();
+        if state.closed.is_some() {
+            return;
+        }
+        let Ok(lines) = state.lines.push(bytes) else {
+            drop(state);
+            return self.close(McpClientError::TooLong);
+        };
+        for line in lines {
+            match jsonrpc::parse(&line) {
+                McpServerMessage::Response { id, result } => {
+                    if let Some(place) = state.waiting.get_mut(&id) {
+                        place.get_or_insert(result);
+                    }
+                }
+                // Whether that can be said is the server's own trouble.
+                McpServerMessage::Request { id, method } => drop(self.send(jsonrpc::encode_reply(&id, &method))),
+                McpServerMessage::Other => {}
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// Nothing comes any more. The first reason counts.
+    pub(crate) fn close(&self, why: McpClientError) {
+        self.state().closed.get_or_insert(why);
+        *self.out.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state().closed.is_some()
+    }
+
+    fn send(&self, mut message: Vec<u8>) -> Result<(), McpClientError> {
+        message.push(b'\n');
+        match &*self.out.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(out) => out.try_send(message).map_err(|_| McpClientError::Busy),
+            None => Err(McpClientError::Exited("it is gone".to_owned())),
+        }
+    }
+
+    fn wait_for_response(&self, id: u64, patience: &McpDeadline<'_>) -> Result<Value, McpClientError> {
+        let mut state = self.state();
+        loop {
+            if let Some(Some(result)) = state.waiting.get_mut(&id).map(Option::take) {
+                return result.map_err(McpClientError::Refused);
+            }
+            if let Some(why) = &state.closed {
+                return Err(why.clone());
+            }
+            let left = patience.remaining();
+            if left.is_zero() {
+                return Err(McpClientError::Timeout);
+            }
+            let waited = self.changed.wait_timeout(state, left.min(POLL_INTERVAL));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            (patience.check)().map_err(McpClientError::Cancelled)?;
+        }
+    }
+
+    /// A panic elsewhere cannot leave this half changed.
+    fn state(&self) -> MutexGuard<'_, RouterState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes what is to be written, until the server is gone.
+pub(crate) fn write_messages(to_write: &Receiver<Vec<u8>>, mut input: impl Write) {
+    for message in to_write {
+        if input.write_all(&message).and_then(|()| input.flush()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Whoever ends a program when it is dropped.
+pub(crate) trait ProcessGuard: Send + Sync + fmt::Debug {}
+
+/// A program and the pipes to it.
+#[derive(Debug)]
+pub(crate) struct StdioTransport {
+    router: Arc<ResponseRouter>,
+    next: AtomicU64,
+    _program: Box<dyn ProcessGuard>,
+}
+
+impl StdioTransport {
+    pub(crate) fn new(router: Arc<ResponseRouter>, program: Box<dyn ProcessGuard>) -> Self {
+        Self { router, next: AtomicU64::new(1), _program: program }
+    }
+}
+
+impl McpTransport for StdioTransport {
+    fn request(&self, method: &str, params: &Value, patience: &McpDeadline<'_>) -> Result<Value, McpClientError> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.router.state().waiting.insert(id, None);
+        let answer = self
+            .router
+            .send(jsonrpc::encode_request(Some(id), method, params))
+            .and_then(|()| self.router.wait_for_response(id, patience));
+        self.router.state().waiting.remove(&id);
+        if matches!(answer, Err(McpClientError::Timeout | McpClientError::Cancelled(_))) {
+            // Where that cannot be said, it is not read either.
+            let stop = json!({"requestId": id, "reason": "nobody waits any more"});
+            let _ = self.router.send(jsonrpc::encode_request(None, "notifications/cancelled", &stop));
+        }
+        answer
+    }
+
+    fn notify(&self, method: &str, params: &Value, _: &McpDeadline<'_>) -> Result<(), McpClientError> {
+        self.router.send(jsonrpc::encode_request(None, method, params))
+    }
+
+    fn is_closed(&self) -> bool {
+        self.router.is_closed()
+    }
+}

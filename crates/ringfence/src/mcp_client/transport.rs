@@ -1,0 +1,104 @@
+//! A line to a server: something is asked and answered, or is not in time. Pipes and HTTP are two kinds of it.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use ringfence_kernel::{ErrorKind, ToolError, sanitize_line};
+use serde_json::Value;
+
+use super::jsonrpc::{MAX_MESSAGE_BYTES, McpServerError};
+
+/// Words of a server that a message of ours repeats.
+const MAX_QUOTED_CHARS: usize = 500;
+
+/// A connection to a server that runs.
+pub(crate) trait McpTransport: Send + Sync + fmt::Debug {
+    /// Asks, and waits for the answer.
+    fn request(&self, method: &str, params: &Value, patience: &McpDeadline<'_>) -> Result<Value, McpClientError>;
+
+    /// Says something that has no answer.
+    fn notify(&self, method: &str, params: &Value, patience: &McpDeadline<'_>) -> Result<(), McpClientError>;
+
+    /// Nothing can be asked any more.
+    fn is_closed(&self) -> bool;
+
+    /// From here on this version of the protocol is spoken.
+    fn set_protocol_version(&self, _: &str) {}
+}
+
+/// How long somebody waits.
+pub(crate) struct McpDeadline<'a> {
+    pub(crate) until: Instant,
+    /// Fails as soon as nobody waits any more.
+    pub(crate) check: &'a (dyn Fn() -> Result<(), ToolError> + 'a),
+}
+
+impl McpDeadline<'_> {
+    pub(crate) fn remaining(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+}
+
+impl fmt::Debug for McpDeadline<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Patience").field("until", &self.until).finish_non_exhaustive()
+    }
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum McpClientError {
+    #[error("it cannot be started: {0}")]
+    Start(String),
+    #[error("it ended: {0}")]
+    Exited(String),
+    #[error("it did not answer in time")]
+    Timeout,
+    #[error("it said more than {} MiB at once", MAX_MESSAGE_BYTES >> 20)]
+    TooLong,
+    #[error("it takes in nothing any more")]
+    Busy,
+    #[error("it refused: {}", truncate_line(&.0.message))]
+    Refused(McpServerError),
+    #[error("it answered what the protocol does not have: {0}")]
+    ProtocolViolation(&'static str),
+    #[error("{0}")]
+    Network(String),
+    #[error("it says something else about this tool than when the session began")]
+    DefinitionChanged,
+    #[error("{0}")]
+    Cancelled(ToolError),
+    /// What it was to be given could not be had, so it was not started.
+    #[error("{0}")]
+    NotStarted(ToolError),
+}
+
+impl McpClientError {
+    /// For who made a call that a server may have got.
+    pub(crate) fn into_tool_error(self, server: &str) -> ToolError {
+        let message = format!("the MCP server `{server}`: {self}");
+        let unknown =
+            |error: ToolError| error.hint("whether it did something is not known").detail("committed", "unknown");
+        match self {
+            Self::Start(_) => ToolError::new(ErrorKind::Unavailable, message),
+            Self::DefinitionChanged => {
+                ToolError::new(ErrorKind::Conflict, message).hint("nothing was done; begin a new session")
+            }
+            Self::Refused(_) => ToolError::new(ErrorKind::Execution, message),
+            Self::Busy => ToolError::new(ErrorKind::Unavailable, message).hint("nothing was done; try again later"),
+            Self::Timeout => unknown(ToolError::new(ErrorKind::Timeout, message)),
+            Self::Exited(_) => unknown(ToolError::new(ErrorKind::Unavailable, message)),
+            Self::Network(_) => unknown(ToolError::new(ErrorKind::Network, message)),
+            Self::TooLong | Self::ProtocolViolation(_) => unknown(ToolError::new(ErrorKind::Execution, message)),
+            Self::NotStarted(error) => error,
+            Self::Cancelled(error) => unknown(error.hint("the MCP server was told to stop")),
+        }
+    }
+}
+
+/// A stranger's words in one line of ours.
+pub(crate) fn truncate_line(words: &str) -> String {
+    let cut = words.floor_char_boundary(MAX_QUOTED_CHARS);
+    let (kept, more) = words.split_at(cut);
+    format!("{}{}", sanitize_line(kept), if more.is_empty() { "" } else { "…" })
+}

@@ -1,0 +1,171 @@
+//! Modes: what the user of a front tightens a session to while it goes on.
+//!
+//! A mode stands in front of the policy and never allows what that does not. Going back to `configured` gives what the
+//! config gave at the start, and nothing more, so the word of a client is enough to change it.
+//!
+//! Not here: who changes it. Nothing that a model says does.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use ringfence_kernel::{
+    Assurance, Decision, Grant, Policy, PolicyAction, PolicyLayer, PolicyRequest, ResourceAccess, RuleText, Verdict,
+};
+
+/// What is asked beyond what the config says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SessionMode {
+    /// Nothing.
+    #[default]
+    Configured,
+    /// Every change is asked about.
+    Ask,
+    /// No change is made.
+    ReadOnly,
+}
+
+impl SessionMode {
+    pub const ALL: [Self; 3] = [Self::Configured, Self::Ask, Self::ReadOnly];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Configured => "configured",
+            Self::Ask => "ask",
+            Self::ReadOnly => "read-only",
+        }
+    }
+
+    /// For people.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Configured => "As configured",
+            Self::Ask => "Ask about every change",
+            Self::ReadOnly => "Read only",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name() == name)
+    }
+}
+
+/// The mode of a session, shared by who changes it and who goes by it.
+#[derive(Clone, Debug, Default)]
+pub struct SharedMode(Arc<RwLock<SessionMode>>);
+
+impl SharedMode {
+    pub fn get(&self) -> SessionMode {
+        *self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn set(&self, mode: SessionMode) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = mode;
+    }
+}
+
+/// A policy, with the mode of the session in front of it.
+#[derive(Debug)]
+pub struct ModePolicy<P> {
+    pub policy: P,
+    pub mode: SharedMode,
+}
+
+impl<P: Policy> ModePolicy<P> {
+    fn apply_mode(&self, verdict: Verdict, touches: &[ResourceAccess]) -> Verdict {
+        let mode = self.mode.get();
+        let acts = |verb: PolicyAction| verb.changes_files() || verb == PolicyAction::External;
+        if !touches.iter().any(|touch| acts(touch.action)) {
+            return verdict;
+        }
+        let because = |decision, reason: &str| Verdict {
+            decision,
+            rule: Arc::from(format!("mode {}", mode.name())),
+            layer: PolicyLayer::Workspace,
+            reason: reason.to_owned(),
+            assurance: verdict.assurance.max(Assurance::Relayed),
+            grant: None,
+        };
+        match (mode, verdict.decision) {
+            (SessionMode::ReadOnly, Decision::Allow | Decision::Ask) => {
+                because(Decision::Deny, "the session is in the mode `read-only`, which allows no change")
+            }
+            (SessionMode::Ask, Decision::Allow) => {
+                because(Decision::Ask, "the session is in the mode `ask`, in which every change is asked about")
+            }
+            _ => verdict,
+        }
+    }
+}
+
+impl<P: Policy> Policy for ModePolicy<P> {
+    fn evaluate(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
+        self.apply_mode(self.policy.evaluate(touch, question), std::slice::from_ref(touch))
+    }
+
+    fn decide(&self, question: &PolicyRequest<'_>) -> Verdict {
+        self.apply_mode(self.policy.decide(question), question.accesses)
+    }
+
+    fn narrowest_grant(&self, question: &PolicyRequest<'_>) -> Option<RuleText> {
+        self.policy.narrowest_grant(question).filter(|_| self.mode.get() == SessionMode::Configured)
+    }
+
+    fn set_grants(&self, grants: &[Grant]) -> bool {
+        self.policy.set_grants(grants)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ringfence_kernel::{
+        CallLimits, Decision, Dialect, Policy, PolicyAction, PolicyRequest, PolicyResource, Preset, Principal,
+        ResourceAccess, Session, SessionTaint, TaintSet, ToolCatalog,
+    };
+
+    use super::{ModePolicy, SessionMode, SharedMode};
+
+    fn touch(verb: PolicyAction, path: &str) -> ResourceAccess {
+        let place = PolicyResource {
+            mount: Arc::from("workspace"),
+            requested_path: path.to_owned(),
+            display_path: path.to_owned(),
+            ..PolicyResource::default()
+        };
+        ResourceAccess { action: verb, resource: place }
+    }
+
+    #[test]
+    fn no_mode_allows_what_the_policy_does_not() {
+        let session = Session {
+            id: "s".to_owned(),
+            principal: Principal::agent("test"),
+            dialect: Dialect::Standard,
+            agent: None,
+            limits: CallLimits::for_dialect(Dialect::Standard),
+            catalog: ToolCatalog::default(),
+            taint: SessionTaint::default(),
+        };
+        for (preset, mode) in Preset::ALL.into_iter().flat_map(|preset| SessionMode::ALL.map(|mode| (preset, mode))) {
+            let modes = SharedMode::default();
+            modes.set(mode);
+            let tightened = ModePolicy { policy: preset, mode: modes };
+            for (verb, path) in
+                PolicyAction::ALL.into_iter().flat_map(|verb| ["a.txt", ".env", ".git/config"].map(|path| (verb, path)))
+            {
+                let touches = [touch(PolicyAction::Read, "b.txt"), touch(verb, path)];
+                let question = PolicyRequest::new(&session, "t", &touches, TaintSet::default());
+                let (before, after) = (preset.decide(&question), tightened.decide(&question));
+                assert!(after.strictness() >= before.strictness(), "{preset:?} {mode:?} {verb:?} {path}");
+                assert_eq!(after.decision, tightened.evaluate(&touches[1], &question).decision);
+                let acts = verb.changes_files() || verb == PolicyAction::External;
+                match mode {
+                    SessionMode::Configured => assert_eq!(after, before),
+                    SessionMode::Ask if acts => assert!(after.decision > Decision::Allow),
+                    SessionMode::ReadOnly if acts => assert_eq!(after.decision, Decision::Deny),
+                    SessionMode::Ask | SessionMode::ReadOnly => assert_eq!(after, before),
+                }
+            }
+        }
+    }
+}
