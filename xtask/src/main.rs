@@ -30,6 +30,7 @@ mod searxng;
 mod server;
 #[cfg(test)]
 mod tidy;
+mod vocabulary;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -71,7 +72,9 @@ const USAGE: &str =
   package      archives, a Debian package and checksums, below target/package
   road         what somebody reads who follows one call from the command line to the disk
   schemathesis the API of the server against a grader that makes requests of its document; fetches it on the first run
-  screenshots  pictures of the page for the README, into docs/images";
+  screenshots  pictures of the page for the README, into docs/images
+  vocabulary   figures about type names, module cycles and the wording of texts, with their limits; `--details` lists
+               every name and phrase";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -112,6 +115,7 @@ fn main() -> ExitCode {
         ["road"] => road::run(),
         ["package"] => package::package(),
         ["screenshots"] => browser::screenshots(),
+        ["vocabulary", ref options @ ..] => vocabulary::run(options),
         ["bench", "layer"] => run(&["bench", "-p", "ringfence-fs", "--bench", "layer"], &[]),
         ["bench", "sandbox"] => bench_sandbox::run(),
         ["bench", "sandbox", "--builds", ref projects @ ..] => bench_builds::run(projects),

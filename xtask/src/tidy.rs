@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::vocabulary::{ENFORCED, Repository};
+
 const LONGEST_FILE: usize = 700;
 
 fn repository() -> PathBuf {
@@ -133,4 +135,14 @@ fn the_continuous_check_runs_the_readmes_test_command() {
     let read = |name: &str| fs::read_to_string(repository().join(name)).unwrap();
     assert!(read(".ci/run").contains("exec cargo xtask test\n"));
     assert!(read("README.md").contains("$ cargo xtask test\n"));
+}
+
+#[test]
+fn names_modules_and_words_stay_within_their_limits() {
+    let measurements = Repository::read(&repository()).unwrap().measurements();
+    for limit in ENFORCED {
+        let found = measurements.iter().find(|measurement| measurement.limit == *limit).unwrap();
+        let (title, details) = (found.title, found.details.join("\n"));
+        assert!(found.holds(), "{title}: {}, and the limit is {}\n{details}", found.value, found.most);
+    }
 }
