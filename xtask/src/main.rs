@@ -41,7 +41,7 @@ const USAGE: &str =
   acpx         a foreign client of the Agent Client Protocol against our agent; fetches it on the first run
   attack       attacks, races and escapes against ours, others and an unsafe control, into docs/security.md; PART is
                files, races, jails or web; fetches the others on the first run
-  test         format, lints, every test, doc tests
+  test         format, lints, dependencies (with cargo-deny), documentation, every test, doc tests
   test --full  the same with long races, many property cases, every crash point, a real search engine and a real
                browser, which it installs where it can
   test --model a live model of an OpenAI-compatible server makes, reads and edits a file through the agent
@@ -140,8 +140,21 @@ fn take(words: &mut Vec<&str>, flag: &str) -> bool {
 
 fn test(settings: &[(&str, &str)]) -> bool {
     run(&["fmt", "--all", "--check"], &[])
+        && check_dependencies()
         && run(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], &[])
+        && run(&["doc", "--workspace", "--no-deps", "--locked"], &[("RUSTDOCFLAGS", "-D warnings")])
         && run(&["test", "--workspace", "--locked"], settings)
+}
+
+/// The rules of `deny.toml`, but for advisories, which need a network. Skipped, with a line that says so, where `cargo-deny`
+/// is not installed.
+fn check_dependencies() -> bool {
+    let installed = cargo().args(["deny", "--version"]).output().is_ok_and(|output| output.status.success());
+    if !installed {
+        say("skipped: cargo deny check bans licenses sources (`cargo install --locked cargo-deny` installs it)");
+        return true;
+    }
+    run(&["deny", "--locked", "check", "bans", "licenses", "sources"], &[])
 }
 
 /// The repository.
