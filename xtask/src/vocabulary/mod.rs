@@ -157,7 +157,9 @@ impl Repository {
         ];
         for (name, graph) in &self.graphs {
             let (direct, through) = (largest_cycle(&graph.direct).len(), largest_cycle(&graph.through_root).len());
-            lines.push(format!("largest module cycle of {name:<19}{direct} ({through} with re-exports of the root)"));
+            let nested = graph.nested.values().map(|edges| largest_cycle(edges).len()).max().unwrap_or(0);
+            let more = format!("({through} with re-exports of the root; {nested} inside a module)");
+            lines.push(format!("largest module cycle of {name:<19}{direct} {more}"));
         }
         lines
     }
@@ -166,10 +168,14 @@ impl Repository {
         let shared_public =
             self.names.shared_public.iter().map(|(name, places)| format!("{name}: {}", places.join(", ")));
         let most_shared = self.names.most_shared.iter().map(|(name, count)| format!("{name} {count}"));
-        let cycle = self.graphs.iter().map(|(name, graph)| (name, largest_cycle(&graph.direct)));
+        let cycle = self.graphs.iter().flat_map(|(name, graph)| {
+            let nested = graph.nested.iter().map(move |(module, edges)| (format!("{name}::{module}"), edges));
+            std::iter::once((name.clone(), &graph.direct)).chain(nested)
+        });
+        let cycle = cycle.map(|(place, edges)| (place, largest_cycle(edges)));
         let cycle = cycle.max_by_key(|(_, modules)| modules.len());
         let facade = self.graphs.get("ringfence").cloned().unwrap_or_default();
-        let fronts = imports_between(&facade.direct, FRONTS);
+        let fronts = imports_between(&facade.through_root, FRONTS);
         let words = self.word_hits.iter().map(|(file, hits)| {
             let places: Vec<String> = hits.iter().map(|hit| format!("{} `{}`", hit.line, hit.phrase)).collect();
             format!("{:>4}  {file}: {}", hits.len(), places.join(", "))
