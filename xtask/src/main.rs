@@ -30,6 +30,7 @@ mod searxng;
 mod serve_process;
 #[cfg(test)]
 mod tidy;
+mod vocabulary;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -40,7 +41,7 @@ const USAGE: &str =
   acpx         a foreign client of the Agent Client Protocol against our agent; fetches it on the first run
   attack       attacks, races and escapes against ours, others and an unsafe control, into docs/security.md; PART is
                files, races, jails or web; fetches the others on the first run
-  test         format, lints, every test, doc tests
+  test         format, lints, dependencies (with cargo-deny), documentation, every test, doc tests
   test --full  the same with long races, many property cases, every crash point, a real search engine and a real
                browser, which it installs where it can
   test --model a live model of an OpenAI-compatible server makes, reads and edits a file through the agent
@@ -71,7 +72,9 @@ const USAGE: &str =
   package      archives, a Debian package and checksums, below target/package
   road         what somebody reads who follows one call from the command line to the disk
   schemathesis the API of the server against a grader that makes requests of its document; fetches it on the first run
-  screenshots  pictures of the page for the README, into docs/images";
+  screenshots  pictures of the page for the README, into docs/images
+  vocabulary   figures about type names, module cycles and the wording of texts, with their limits; `--details` lists
+               every name and phrase";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -112,6 +115,7 @@ fn main() -> ExitCode {
         ["road"] => call_path::run(),
         ["package"] => package::package(),
         ["screenshots"] => browser::screenshots(),
+        ["vocabulary", ref options @ ..] => vocabulary::run(options),
         ["bench", "layer"] => run_cargo(&["bench", "-p", "ringfence-fs", "--bench", "layer"], &[]),
         ["bench", "sandbox"] => bench_sandbox::run(),
         ["bench", "sandbox", "--builds", ref projects @ ..] => bench_builds::run(projects),
@@ -136,8 +140,23 @@ fn take_flag(words: &mut Vec<&str>, flag: &str) -> bool {
 
 fn run_tests(settings: &[(&str, &str)]) -> bool {
     run_cargo(&["fmt", "--all", "--check"], &[])
+        && check_dependencies()
         && run_cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], &[])
+        && run_cargo(&["doc", "--workspace", "--no-deps", "--locked"], &[("RUSTDOCFLAGS", "-D warnings")])
         && run_cargo(&["test", "--workspace", "--locked"], settings)
+}
+
+/// The rules of `deny.toml`, but for advisories, which need a network. Skipped, with a line that says so, where `cargo-deny`
+/// is not installed.
+fn check_dependencies() -> bool {
+    let installed = cargo().args(["deny", "--version"]).output().is_ok_and(|output| output.status.success());
+    if !installed {
+        print_status(
+            "skipped: cargo deny check bans licenses sources (`cargo install --locked cargo-deny` installs it)",
+        );
+        return true;
+    }
+    run_cargo(&["deny", "--locked", "check", "bans", "licenses", "sources"], &[])
 }
 
 /// The repository.

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::vocabulary::{ENFORCED, Repository};
+
 const MAX_FILE_LINES: usize = 700;
 
 fn repository() -> PathBuf {
@@ -132,5 +134,25 @@ fn only_the_frontends_print() {
 fn the_continuous_check_runs_the_readmes_test_command() {
     let read = |name: &str| fs::read_to_string(repository().join(name)).unwrap();
     assert!(read(".ci/run").contains("exec cargo xtask test\n"));
+    assert!(read(".github/workflows/ci.yml").contains("        run: cargo xtask test\n"));
     assert!(read("README.md").contains("$ cargo xtask test\n"));
+}
+
+#[test]
+fn the_changelog_has_the_version_below_what_is_unreleased() {
+    let changelog = fs::read_to_string(repository().join("CHANGELOG.md")).unwrap();
+    let headings: Vec<&str> = changelog.lines().filter(|line| line.starts_with("## ")).collect();
+    assert_eq!(headings[0], "## [Unreleased]");
+    let version = format!("## [{}] - ", env!("CARGO_PKG_VERSION"));
+    assert!(headings[1].starts_with(&version), "{} is not `{version}…`", headings[1]);
+}
+
+#[test]
+fn names_modules_and_words_stay_within_their_limits() {
+    let measurements = Repository::read(&repository()).unwrap().measurements();
+    for limit in ENFORCED {
+        let found = measurements.iter().find(|measurement| measurement.limit == *limit).unwrap();
+        let (title, details) = (found.title, found.details.join("\n"));
+        assert!(found.holds(), "{title}: {}, and the limit is {}\n{details}", found.value, found.most);
+    }
 }

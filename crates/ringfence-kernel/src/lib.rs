@@ -5,6 +5,53 @@
 //! road makes one.
 //!
 //! Not here: any file, process, socket, protocol or model. Tools bring those.
+//!
+//! A host without tools, and a call that it refuses:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use ringfence_kernel::{
+//!     Bits, Choice, Dialect, ErrorKind, Host, Limits, MemoryStore, Nobody, Parts, Preset, Principal, Registry, Rules,
+//!     Session, ToolCall, Unrecorded,
+//! };
+//! use tokio_util::sync::CancellationToken;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let host = Host::new(Parts {
+//!     policy: Box::new(Rules::of(Preset::ReadOnly)),
+//!     approver: Box::new(Nobody { advice: "start with another preset".to_owned() }),
+//!     audit: Box::new(Unrecorded),
+//!     store: Box::new(MemoryStore::default()),
+//!     workers: 1,
+//! });
+//! let session = Arc::new(Session {
+//!     id: "session-1".to_owned(),
+//!     principal: Principal::agent("example"),
+//!     dialect: Dialect::Standard,
+//!     agent: None,
+//!     limits: Limits::of(Dialect::Standard),
+//!     catalog: Registry::new().catalog(Dialect::Standard, &Choice::default())?,
+//!     bits: Bits::default(),
+//! });
+//! let call = ToolCall { id: "call-1".to_owned(), name: "read_file".to_owned(), arguments: "{}".to_owned() };
+//! let reply = host.call(&session, call, &CancellationToken::new()).await?;
+//! assert_eq!(reply.error, Some(ErrorKind::UnknownTool));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Limits are those of a dialect until they are tightened, and nothing widens them again:
+//!
+//! ```
+//! use ringfence_kernel::{Dialect, Limits};
+//!
+//! let defaults = Limits::of(Dialect::Standard);
+//! let tight = defaults.tightened(&Limits { read_bytes: 4096, ..defaults.clone() });
+//! assert_eq!(tight.read_bytes, 4096);
+//! assert_eq!(tight.tightened(&defaults), tight);
+//! ```
 
 mod approval;
 mod approval_queue;
