@@ -86,7 +86,7 @@ pub enum AgentEvent<'a> {
 }
 
 /// Who started the run: hears of it, and is asked where it goes in circles.
-pub trait Front: Send + Sync + fmt::Debug {
+pub trait AgentObserver: Send + Sync + fmt::Debug {
     fn on_event(&self, event: &AgentEvent<'_>);
 
     /// Whether to go on all the same. Nothing where nobody is there to say.
@@ -99,7 +99,7 @@ pub trait Front: Send + Sync + fmt::Debug {
 #[derive(Clone, Copy, Debug)]
 pub struct SilentObserver;
 
-impl Front for SilentObserver {
+impl AgentObserver for SilentObserver {
     fn on_event(&self, _: &AgentEvent<'_>) {}
 }
 
@@ -107,12 +107,12 @@ impl Front for SilentObserver {
 #[derive(Debug)]
 pub struct AnnouncingApprover {
     pub approver: Box<dyn Approver>,
-    pub front: Arc<dyn Front>,
+    pub observer: Arc<dyn AgentObserver>,
 }
 
 impl Approver for AnnouncingApprover {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
-        self.front.on_event(&AgentEvent::AwaitingApproval { request });
+        self.observer.on_event(&AgentEvent::AwaitingApproval { request });
         self.approver.ask(request)
     }
 }

@@ -21,7 +21,7 @@ mod run;
 mod text_calls;
 mod tool_calls;
 
-pub use event::{AgentEvent, AnnouncingApprover, Front, SilentObserver};
+pub use event::{AgentEvent, AgentObserver, AnnouncingApprover, SilentObserver};
 pub use history::{MessageHistory, NoTranscript, TranscriptError, TranscriptStore, complete_calls};
 pub use ledger::{FileOutcome, Ledger, LedgerCall, LedgerChange, LedgerCommand, LedgerSink};
 pub use limits::AgentLimits;

@@ -34,7 +34,7 @@ pub enum AgentStopReason {
     /// Too many of its calls in a row were no calls.
     BadCalls,
     /// The tokens for this prompt are used up.
-    Tokens,
+    TokenLimit,
     /// The time for this prompt is over.
     TimeLimit,
     /// There is no answer to be had from the model.
@@ -59,7 +59,7 @@ impl AgentStopReason {
             Self::Repeated => "repeated_call",
             Self::Denied => "too_many_denials",
             Self::BadCalls => "invalid_calls",
-            Self::Tokens => "token_budget",
+            Self::TokenLimit => "token_budget",
             Self::TimeLimit => "time_budget",
             Self::Model(_) => "model_error",
             Self::Transcript(_) => "session_lost",
@@ -84,7 +84,7 @@ impl AgentStopReason {
             Self::BadCalls => {
                 "too many answers in a row had only calls that named no tool or made no sense; another model may do better".to_owned()
             }
-            Self::Tokens => "the tokens for this prompt are used up; `max_prompt_tokens` sets them".to_owned(),
+            Self::TokenLimit => "the tokens for this prompt are used up; `max_prompt_tokens` sets them".to_owned(),
             Self::TimeLimit => "the time for this prompt is over; `max_prompt_duration` sets it".to_owned(),
             Self::Model(error) => error.to_string(),
             Self::Transcript(lost) => error_chain(lost),

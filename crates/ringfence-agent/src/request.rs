@@ -100,11 +100,11 @@ impl AgentRun<'_> {
     ) -> Result<Result<ModelResponse, ModelError>, AgentStopReason> {
         let aside = asking.note.map(|text| self.history.add_transient_note(text));
         let agent = self.agent;
-        let front = &agent.front;
+        let observer = &agent.observer;
         let mut parts = |part: ResponsePart<'_>| match part {
-            ResponsePart::Text(text) => front.on_event(&AgentEvent::Text { text }),
-            ResponsePart::Reasoning(text) => front.on_event(&AgentEvent::Reasoning { text }),
-            ResponsePart::Call(name) => front.on_event(&AgentEvent::CallStarted { name }),
+            ResponsePart::Text(text) => observer.on_event(&AgentEvent::Text { text }),
+            ResponsePart::Reasoning(text) => observer.on_event(&AgentEvent::Reasoning { text }),
+            ResponsePart::Call(name) => observer.on_event(&AgentEvent::CallStarted { name }),
         };
         let ask = ModelRequest {
             system: &agent.system,

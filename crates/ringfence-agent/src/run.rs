@@ -15,7 +15,7 @@ use ringfence_kernel::{Host, Session, Taint};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::event::{AgentEvent, Front};
+use crate::event::{AgentEvent, AgentObserver};
 use crate::history::{MessageHistory, TranscriptError};
 use crate::ledger::LedgerSink;
 use crate::limits::AgentLimits;
@@ -52,7 +52,7 @@ pub struct Agent {
     pub limits: AgentLimits,
     /// Hears the records of `host`.
     pub tap: LedgerSink,
-    pub front: Arc<dyn Front>,
+    pub observer: Arc<dyn AgentObserver>,
 }
 
 impl Agent {
@@ -82,7 +82,7 @@ impl Agent {
             Err(lost) => FinalAnswer::without_text(AgentStopReason::Transcript(lost)),
         };
         let outcome = run.into_outcome(ended, started.elapsed());
-        self.front.on_event(&AgentEvent::Finished { outcome: &outcome });
+        self.observer.on_event(&AgentEvent::Finished { outcome: &outcome });
         outcome
     }
 
@@ -159,7 +159,7 @@ impl AgentRun<'_> {
                 Ok(LoopControl::Continue(told)) => aside = told,
             }
             if self.over_budget() {
-                return FinalAnswer::without_text(AgentStopReason::Tokens);
+                return FinalAnswer::without_text(AgentStopReason::TokenLimit);
             }
             if self.is_last_step() {
                 return self.request_summary(tools).await;
@@ -396,7 +396,7 @@ impl AgentRun<'_> {
     }
 
     pub(crate) fn emit(&self, event: &AgentEvent<'_>) {
-        self.agent.front.on_event(event);
+        self.agent.observer.on_event(event);
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ringfence_kernel::{ErrorKind, ProgressListener, ProgressUpdate, ToolCall, ToolError, ToolReply};
 use tokio::time::Instant;
 
-use crate::event::{AgentEvent, Front};
+use crate::event::{AgentEvent, AgentObserver};
 use crate::message::{RequestedCall, TranscriptMessage};
 use crate::outcome::AgentStopReason;
 use crate::run::AgentRun;
@@ -82,7 +82,8 @@ impl AgentRun<'_> {
         self.emit(&AgentEvent::Call { call });
         let started = Instant::now();
         let id = self.host_id(call, number);
-        let listener = Arc::new(OutputForwarder { observer: Arc::clone(&self.agent.front), call_id: call.id.clone() });
+        let listener =
+            Arc::new(OutputForwarder { observer: Arc::clone(&self.agent.observer), call_id: call.id.clone() });
         let asked = ToolCall { id, name: call.name.clone(), arguments: call.arguments.clone() };
         let stop = self.cancel.child_token();
         let reply = self.agent.host.call_with_progress(&self.agent.session, asked, &stop, Some(listener));
@@ -126,7 +127,7 @@ impl AgentRun<'_> {
             return Some(AgentStopReason::Denied);
         }
         let why = why?;
-        match self.or_stopped(self.agent.front.confirm_continue(&why)).await {
+        match self.or_stopped(self.agent.observer.confirm_continue(&why)).await {
             Ok(Some(true)) => {
                 self.repeats.clear();
                 None
@@ -175,7 +176,7 @@ fn interrupted_error() -> ToolError {
 /// Passes on what a program prints.
 #[derive(Debug)]
 struct OutputForwarder {
-    observer: Arc<dyn Front>,
+    observer: Arc<dyn AgentObserver>,
     call_id: String,
 }
 

@@ -109,8 +109,8 @@ fn measure_session(kept: BenchTranscript) {
 /// A session from its first step to its last, and what the kernel says of us then.
 fn run_measured_session(server: &str, kept: BenchTranscript) -> Value {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (directory, wired, tap) = build_bench_app();
-    let state = wired.settings.state.clone();
+    let (directory, app, tap) = build_bench_app();
+    let state = app.settings.state.clone();
     let provider = ModelProvider {
         kind: ProviderProtocol::OpenAi,
         base_url: format!("http://{server}/v1"),
@@ -120,8 +120,8 @@ fn run_measured_session(server: &str, kept: BenchTranscript) -> Value {
         timeouts: ProviderTimeouts::default(),
         stream: true,
     };
-    let mut history = MessageHistory::new(memory(&wired, kept));
-    let agent = Agent { model: Arc::from(open(provider).unwrap()), ..agent(wired, tap) };
+    let mut history = MessageHistory::new(memory(&app, kept));
+    let agent = Agent { model: Arc::from(open(provider).unwrap()), ..agent(app, tap) };
     let before = proc_status_bytes("RssAnon:");
     let started = Instant::now();
     let outcome = runtime.block_on(agent.run("read", &mut history, &CancellationToken::new()));
@@ -256,12 +256,12 @@ impl BenchTranscript {
     }
 }
 
-fn memory(wired: &App, kept: BenchTranscript) -> Box<dyn TranscriptStore> {
+fn memory(app: &App, kept: BenchTranscript) -> Box<dyn TranscriptStore> {
     match kept {
         BenchTranscript::Discarded => Box::new(NoTranscript),
         BenchTranscript::Stored => {
-            let head = ringfence::transcripts::TranscriptHeader::new(wired, "at once");
-            Box::new(SqliteTranscripts::new(&wired.settings.state).open(&head, wired.session.taint.clone()).unwrap())
+            let head = ringfence::transcripts::TranscriptHeader::new(app, "at once");
+            Box::new(SqliteTranscripts::new(&app.settings.state).open(&head, app.session.taint.clone()).unwrap())
         }
     }
 }
@@ -284,38 +284,38 @@ fn build_bench_app() -> (tempfile::TempDir, App, LedgerSink) {
 }
 
 async fn time_bare_calls() -> Duration {
-    let (_directory, wired, _) = build_bench_app();
+    let (_directory, app, _) = build_bench_app();
     let cancel = CancellationToken::new();
     let started = Instant::now();
     for step in 0..STEPS {
-        let reply = wired.host.call(&wired.session, call(step), &cancel).await.unwrap();
+        let reply = app.host.call(&app.session, call(step), &cancel).await.unwrap();
         assert!(reply.error.is_none(), "{}", reply.text);
     }
     started.elapsed()
 }
 
 async fn time_agent_loop(kept: BenchTranscript) -> Duration {
-    let (_directory, wired, tap) = build_bench_app();
-    let mut history = MessageHistory::new(memory(&wired, kept));
-    let agent = agent(wired, tap);
+    let (_directory, app, tap) = build_bench_app();
+    let mut history = MessageHistory::new(memory(&app, kept));
+    let agent = agent(app, tap);
     let started = Instant::now();
     let outcome = agent.run("read", &mut history, &CancellationToken::new()).await;
     assert_eq!(outcome.stop_reason.name(), "answered", "{outcome:?}");
     started.elapsed()
 }
 
-fn agent(wired: App, tap: LedgerSink) -> Agent {
+fn agent(app: App, tap: LedgerSink) -> Agent {
     Agent {
         model: Arc::new(InstantModel::default()),
-        host: wired.host,
-        session: wired.session,
+        host: app.host,
+        session: app.session,
         system: "You are measured.".to_owned(),
         temperature: None,
         max_tokens: None,
         repair: CallRepair::Never,
         limits: AgentLimits { steps: u32::MAX, ..AgentLimits::default() },
         tap,
-        front: Arc::new(SilentObserver),
+        observer: Arc::new(SilentObserver),
     }
 }
 

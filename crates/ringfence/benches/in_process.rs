@@ -30,13 +30,13 @@ fn main() -> ExitCode {
     // `cargo test --benches` only asks whether this builds and starts. Else it is told where the workspace is, and the state.
     let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with("--"));
     let (Some(workspace), Some(state)) = (arguments.next(), arguments.next()) else { return ExitCode::SUCCESS };
-    let wired = Arc::new(host(&workspace, Path::new(&state)));
+    let app = Arc::new(host(&workspace, Path::new(&state)));
     // As the server has it: calls wait here, and work on threads of the host.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for line in std::io::stdin().lock().lines() {
         let line = line.unwrap();
         let (sessions, calls) = line.split_once(' ').unwrap();
-        let (took, mut times) = round(&runtime, &wired, sessions.parse().unwrap(), calls.parse().unwrap());
+        let (took, mut times) = round(&runtime, &app, sessions.parse().unwrap(), calls.parse().unwrap());
         times.sort_unstable();
         let at = |part: usize| times[times.len() * part / 100].as_nanos();
         println!("{} {} {}", took.as_nanos(), at(50), at(99));
@@ -51,15 +51,15 @@ fn host(workspace: &str, state: &Path) -> App {
 }
 
 /// Sessions at once, each of which makes its part of the calls, one after the other.
-fn round(runtime: &Runtime, wired: &Arc<App>, sessions: usize, calls: usize) -> (Duration, Vec<Duration>) {
+fn round(runtime: &Runtime, app: &Arc<App>, sessions: usize, calls: usize) -> (Duration, Vec<Duration>) {
     let each = calls / sessions;
     let started = Instant::now();
     let times = runtime.block_on(async {
         let callers: Vec<_> = (0..sessions)
             .map(|number| {
-                let model = &wired.session;
+                let model = &app.session;
                 let session = model.for_principal(format!("session-{number}"), model.principal.clone());
-                tokio::spawn(make_calls(Arc::clone(wired), Arc::new(session), each))
+                tokio::spawn(make_calls(Arc::clone(app), Arc::new(session), each))
             })
             .collect();
         let mut times = Vec::with_capacity(calls);
@@ -71,7 +71,7 @@ fn round(runtime: &Runtime, wired: &Arc<App>, sessions: usize, calls: usize) -> 
     (started.elapsed(), times)
 }
 
-async fn make_calls(wired: Arc<App>, session: Arc<Session>, count: usize) -> Vec<Duration> {
+async fn make_calls(app: Arc<App>, session: Arc<Session>, count: usize) -> Vec<Duration> {
     let mut times = Vec::with_capacity(count);
     for number in 0..count {
         let call = ToolCall {
@@ -80,7 +80,7 @@ async fn make_calls(wired: Arc<App>, session: Arc<Session>, count: usize) -> Vec
             arguments: r#"{"path":"a.txt"}"#.to_owned(),
         };
         let begun = Instant::now();
-        let reply = wired.host.call(&session, call, &CancellationToken::new()).await.unwrap();
+        let reply = app.host.call(&session, call, &CancellationToken::new()).await.unwrap();
         times.push(begun.elapsed());
         assert!(reply.error.is_none(), "{}", reply.text);
     }

@@ -37,10 +37,10 @@ fn read() -> Result<String, Box<dyn Error>> {
     let environment = Environment::read()?;
     let settings = load(&CliFlags { workspace, ..CliFlags::default() }, &environment)?;
     // Who is asked where the policy wants somebody asked. Nobody says no.
-    let wired = build_app(settings, &environment, Box::new(deny_all()))?;
+    let app = build_app(settings, &environment, Box::new(deny_all()))?;
     let arguments = serde_json::json!({ "path": path }).to_string();
     let call = ToolCall { id: "call-1".to_owned(), name: "read_file".to_owned(), arguments };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let reply = runtime.block_on(wired.host.call(&wired.session, call, &CancellationToken::new()))?;
+    let reply = runtime.block_on(app.host.call(&app.session, call, &CancellationToken::new()))?;
     Ok(reply.text)
 }

@@ -63,7 +63,7 @@ pub(crate) enum GrantsCommand {
 
 /// What came of a command.
 #[derive(Debug)]
-pub(crate) enum Done {
+pub(crate) enum CommandOutcome {
     /// What was asked for.
     Print(String),
     /// It was not done, and why.
@@ -76,7 +76,7 @@ pub(crate) fn approvals(
     settings: &AppSettings,
     environment: &Environment,
     command: ApprovalsCommand,
-) -> Result<Done, CliError> {
+) -> Result<CommandOutcome, CliError> {
     let (store, person) = (SqliteStore::new(&settings.state), tty_principal(environment));
     let desk = ApprovalInbox { store: &store, principal: &person };
     let now = SystemTime::now();
@@ -84,12 +84,14 @@ pub(crate) fn approvals(
     match command {
         ApprovalsCommand::List { json: false } => {
             let paused = desk.paused_sessions(settings.limits.denials_in_a_row)?;
-            Ok(Done::Print(
+            Ok(CommandOutcome::Print(
                 approvals_text::format_requests(&desk.pending(now)?, now) + &approvals_text::format_paused(&paused),
             ))
         }
-        ApprovalsCommand::List { json: true } => Ok(Done::Print(json_list(&desk.pending(now)?))),
-        ApprovalsCommand::Show { id } => Ok(Done::Print(approvals_text::format_request(&desk.request(&id, now)?))),
+        ApprovalsCommand::List { json: true } => Ok(CommandOutcome::Print(json_list(&desk.pending(now)?))),
+        ApprovalsCommand::Show { id } => {
+            Ok(CommandOutcome::Print(approvals_text::format_request(&desk.request(&id, now)?)))
+        }
         ApprovalsCommand::Answer { id, yes: false, no: false, .. } => {
             let request = desk.request(&id, now)?;
             if !terminal.is_available() {
@@ -97,21 +99,21 @@ pub(crate) fn approvals(
             }
             let word = until_cancelled(terminal.ask(&request))?;
             let Some(ApproverReply::Decided(ApprovalDecision { response, approval })) = word else {
-                return Ok(Done::Unanswered);
+                return Ok(CommandOutcome::Unanswered);
             };
             desk.answer(&id, response, approval.assurance, SystemTime::now())?;
-            Ok(Done::Print(String::new()))
+            Ok(CommandOutcome::Print(String::new()))
         }
         ApprovalsCommand::Answer { id, yes, reason, .. } => {
             let approval = unattended_approval();
             let by = approval.by.filter(|_| settings.unattended).ok_or(CliError::NoTerminal)?;
             let response = ApprovalResponse { approved: yes, reason, ..ApprovalResponse::default() };
             ApprovalInbox { principal: &by, ..desk }.answer(&id, response, approval.assurance, now)?;
-            Ok(Done::Print(String::new()))
+            Ok(CommandOutcome::Print(String::new()))
         }
         ApprovalsCommand::Resume { session } => {
             let none = || {
-                Ok(Done::Refused(format!(
+                Ok(CommandOutcome::Refused(format!(
                     "no session `{session}` is paused; `ringfence approvals list` has those that are"
                 )))
             };
@@ -119,10 +121,10 @@ pub(crate) fn approvals(
                 return none();
             };
             if !terminal.confirm(&approvals_text::format_paused(&[noes]), "let it ask again?").map_err(no_terminal)? {
-                return Ok(Done::Unanswered);
+                return Ok(CommandOutcome::Unanswered);
             }
             match desk.resume_session(&session, Assurance::Person)? {
-                true => Ok(Done::Print(format!("resumed {session}\n"))),
+                true => Ok(CommandOutcome::Print(format!("resumed {session}\n"))),
                 false => none(),
             }
         }
@@ -133,46 +135,48 @@ pub(crate) fn grants(
     settings: &AppSettings,
     environment: &Environment,
     command: Option<GrantsCommand>,
-) -> Result<Done, CliError> {
+) -> Result<CommandOutcome, CliError> {
     let (store, person) = (SqliteStore::new(&settings.state), tty_principal(environment));
     let desk = ApprovalInbox { store: &store, principal: &person };
     let now = SystemTime::now();
     Ok(match command.unwrap_or(GrantsCommand::List { json: false }) {
-        GrantsCommand::List { json: false } => Done::Print(approvals_text::format_grants(&desk.grants(now)?)),
-        GrantsCommand::List { json: true } => Done::Print(json_list(&desk.grants(now)?)),
-        GrantsCommand::Revoke { id } if desk.revoke_grant(&id)? => Done::Print(format!("revoked {id}\n")),
+        GrantsCommand::List { json: false } => CommandOutcome::Print(approvals_text::format_grants(&desk.grants(now)?)),
+        GrantsCommand::List { json: true } => CommandOutcome::Print(json_list(&desk.grants(now)?)),
+        GrantsCommand::Revoke { id } if desk.revoke_grant(&id)? => CommandOutcome::Print(format!("revoked {id}\n")),
         GrantsCommand::Revoke { id } => {
-            Done::Refused(format!("there is no grant `{id}`; `ringfence policy grants` prints them"))
+            CommandOutcome::Refused(format!("there is no grant `{id}`; `ringfence policy grants` prints them"))
         }
     })
 }
 
 /// Lets the rules of the workspace's own file allow what they say, as long as it stays as it is now.
-pub(crate) fn trust(wired: &App, environment: &Environment) -> Result<Done, CliError> {
-    let Some(WorkspaceRules { sha256, rules, trusted }) = &wired.workspace_rules else {
-        return Ok(Done::Refused("the workspace has no ringfence.toml".to_owned()));
+pub(crate) fn trust(app: &App, environment: &Environment) -> Result<CommandOutcome, CliError> {
+    let Some(WorkspaceRules { sha256, rules, trusted }) = &app.workspace_rules else {
+        return Ok(CommandOutcome::Refused("the workspace has no ringfence.toml".to_owned()));
     };
     if rules.is_empty() {
-        return Ok(Done::Refused("the workspace's ringfence.toml allows nothing, so it needs no trust".to_owned()));
+        return Ok(CommandOutcome::Refused(
+            "the workspace's ringfence.toml allows nothing, so it needs no trust".to_owned(),
+        ));
     }
     let shown = policy_text::format_workspace_rules(sha256, rules);
     if *trusted {
-        return Ok(Done::Print(format!("{shown}it is trusted already\n")));
+        return Ok(CommandOutcome::Print(format!("{shown}it is trusted already\n")));
     }
-    let terminal = TtyApprover::new(&wired.settings, environment);
+    let terminal = TtyApprover::new(&app.settings, environment);
     if !terminal.confirm(&shown, "trust this file to allow it?").map_err(no_terminal)? {
-        return Ok(Done::Unanswered);
+        return Ok(CommandOutcome::Unanswered);
     }
-    let store = SqliteStore::new(&wired.settings.state);
-    store.trust(&wired.workspace_id, sha256, &tty_principal(environment), SystemTime::now())?;
-    Ok(Done::Print(format!("trusted {sha256}\n")))
+    let store = SqliteStore::new(&app.settings.state);
+    store.trust(&app.workspace_id, sha256, &tty_principal(environment), SystemTime::now())?;
+    Ok(CommandOutcome::Print(format!("trusted {sha256}\n")))
 }
 
 /// Takes the trust back.
-pub(crate) fn distrust(wired: &App) -> Result<Done, CliError> {
-    match SqliteStore::new(&wired.settings.state).distrust(&wired.workspace_id)? {
-        true => Ok(Done::Print("no longer trusted\n".to_owned())),
-        false => Ok(Done::Refused("the workspace is not trusted".to_owned())),
+pub(crate) fn distrust(app: &App) -> Result<CommandOutcome, CliError> {
+    match SqliteStore::new(&app.settings.state).distrust(&app.workspace_id)? {
+        true => Ok(CommandOutcome::Print("no longer trusted\n".to_owned())),
+        false => Ok(CommandOutcome::Refused("the workspace is not trusted".to_owned())),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::approval::ApprovalMode;
 use crate::approval_commands::{ApprovalsCommand, GrantsCommand};
 use crate::config::{CliFlags, MountSetting};
 use crate::init::InitOptions;
-use crate::serving::{McpCommand, ServeOptions, TokenCommand};
+use crate::serve::{McpCommand, ServeOptions, TokenCommand};
 use crate::sessions_text::SessionsCommand;
 
 /// The version, and what exactly was built: `build.rs` says it.

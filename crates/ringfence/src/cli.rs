@@ -23,7 +23,7 @@ use crate::acp::{AcpStreams, serve_acp};
 use crate::agent::{Console, DemoError, OpenModelError, SqliteTranscriptError, run_agent, run_demo};
 use crate::app::{App, AppError, build_app, build_person_app, create_workflow_run, workspace_directory};
 use crate::approval::{deny_all, tty_approver};
-use crate::approval_commands::{Done, approvals, distrust, grants, trust};
+use crate::approval_commands::{CommandOutcome, approvals, distrust, grants, trust};
 use crate::args::{
     AuditCommand, ChangesCommand, CliArgs, CliCommand, ConfiguredCommand, PolicyCommand, StandaloneCommand,
     ToolListFormat, WorkflowCommand,
@@ -37,7 +37,7 @@ use crate::mcp::clients::{SettingsDirs, detect_clients};
 use crate::mcp::install::InstallError;
 use crate::mcp_client::check_servers;
 use crate::progress::ProgressIndicator;
-use crate::serving::{install_client, result_form, run_token_command, serve_http, serve_mcp};
+use crate::serve::{install_client, result_form, run_token_command, serve_http, serve_mcp};
 use crate::sessions_text::run_sessions_command;
 use crate::signals::ShutdownSignals;
 use crate::tokens::TokenError;
@@ -112,7 +112,7 @@ pub fn refuse_elevation() -> Option<ExitCode> {
     if getuid() == geteuid() && getgid() == getegid() {
         return None;
     }
-    complain(
+    print_error(
         "this file is setuid or setgid, and ringfence does not run with rights that its user does not have; `chmod ug-s` it",
     );
     Some(ExitCode::from(BAD_USAGE))
@@ -120,12 +120,12 @@ pub fn refuse_elevation() -> Option<ExitCode> {
 
 pub fn main() -> ExitCode {
     // What is printed of a bug of ours names no file of the machine that it was built on.
-    std::panic::set_hook(Box::new(|_| complain("internal error: this should not have happened")));
+    std::panic::set_hook(Box::new(|_| print_error("internal error: this should not have happened")));
     let cli = CliArgs::parse();
     match run(cli) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            complain(&error_chain(&failure));
+            print_error(&error_chain(&failure));
             ExitCode::from(BAD_USAGE)
         }
     }
@@ -157,19 +157,19 @@ fn run_configured(
     environment: &Environment,
 ) -> Result<u8, CliError> {
     for warning in &settings.warnings {
-        complain(&format!("warning: {warning}"));
+        print_error(&format!("warning: {warning}"));
     }
     if let Some(note) = settings.workspace_source.note().filter(|_| command.works_in_workspace()) {
-        complain(note);
+        print_error(note);
     }
     match command {
         ConfiguredCommand::Call { tool, json } => {
             let approver = tty_approver(&settings, environment);
             let settings =
                 AppSettings { run_code: RunCodeSettings { waiting_jails: 0, ..settings.run_code }, ..settings };
-            let wired = build_app(settings, environment, approver)?;
-            print_warnings(&wired);
-            call(&wired, tool, json)
+            let app = build_app(settings, environment, approver)?;
+            print_warnings(&app);
+            call(&app, tool, json)
         }
         ConfiguredCommand::Agent(options) => run_agent(settings, environment, options, Console::stdio()),
         ConfiguredCommand::Acp(options) => {
@@ -206,9 +206,9 @@ fn run_configured(
         }
         ConfiguredCommand::Approvals { command } => print_outcome(approvals(&settings, environment, command)?),
         ConfiguredCommand::Policy { command: PolicyCommand::Explain { tool, json, when } } => {
-            let wired = app_without_approver(settings, environment)?;
-            when.into_iter().for_each(|bit| wired.session.taint.add(bit));
-            explain(&wired, tool, json)
+            let app = app_without_approver(settings, environment)?;
+            when.into_iter().for_each(|bit| app.session.taint.add(bit));
+            explain(&app, tool, json)
         }
         ConfiguredCommand::Policy { command: PolicyCommand::Show } => print(
             &policy_text::format_rules(
@@ -223,8 +223,8 @@ fn run_configured(
             print_outcome(grants(&settings, environment, command)?)
         }
         ConfiguredCommand::Policy { command: PolicyCommand::Trust { revoke } } => {
-            let wired = build_app(without_mcp_servers(settings), environment, Box::new(deny_all()))?;
-            print_outcome(if revoke { distrust(&wired)? } else { trust(&wired, environment)? })
+            let app = build_app(without_mcp_servers(settings), environment, Box::new(deny_all()))?;
+            print_outcome(if revoke { distrust(&app)? } else { trust(&app, environment)? })
         }
         ConfiguredCommand::Audit { command } => audit(&settings.state, command),
         ConfiguredCommand::Workflow { command: WorkflowCommand::New } => {
@@ -234,7 +234,7 @@ fn run_configured(
 }
 
 /// Makes the call that the command stands for, and says in plain words what came of it.
-fn changes(wired: &App, command: ChangesCommand) -> Result<u8, CliError> {
+fn changes(app: &App, command: ChangesCommand) -> Result<u8, CliError> {
     let (tool, arguments, form): (_, _, fn(&Value) -> String) = match command {
         ChangesCommand::Log { session, json: true } => {
             ("list_changes", json!({"session": session}), |value| sanitize_json(&value.to_string()) + "\n")
@@ -250,14 +250,14 @@ fn changes(wired: &App, command: ChangesCommand) -> Result<u8, CliError> {
         }
         ChangesCommand::Redo { change } => ("redo", json!({"change": change}), changes_text::format_undo),
     };
-    let reply = make_call(wired, tool.to_owned(), arguments.to_string())?;
+    let reply = make_call(app, tool.to_owned(), arguments.to_string())?;
     let said: Value = serde_json::from_str(&reply.text).unwrap_or_default();
     if reply.error.is_some() {
         let error = &said["error"];
-        complain(error["message"].as_str().unwrap_or(&reply.text));
+        print_error(error["message"].as_str().unwrap_or(&reply.text));
         for conflict in error["details"]["conflicts"].as_array().into_iter().flatten() {
             let text = |key: &str| conflict[key].as_str().unwrap_or_default().to_owned();
-            complain(&format!("  {}: {} was expected, {} is there", text("path"), text("expected"), text("found")));
+            print_error(&format!("  {}: {} was expected, {} is there", text("path"), text("expected"), text("found")));
         }
         return Ok(ERROR_REPLY);
     }
@@ -273,37 +273,35 @@ fn without_mcp_servers(settings: AppSettings) -> AppSettings {
 
 /// A host that makes no call, and so asks nobody.
 fn app_without_approver(settings: AppSettings, environment: &Environment) -> Result<App, AppError> {
-    let wired = build_app(settings, environment, Box::new(deny_all()))?;
-    print_warnings(&wired);
-    Ok(wired)
+    let app = build_app(settings, environment, Box::new(deny_all()))?;
+    print_warnings(&app);
+    Ok(app)
 }
 
 /// Says what the workspace's own file brought up.
-pub(crate) fn print_warnings(wired: &App) {
-    for warning in
-        wired.workspace_rules.iter().filter_map(WorkspaceRules::warning).chain(wired.warnings.iter().cloned())
-    {
-        complain(&format!("warning: {warning}"));
+pub(crate) fn print_warnings(app: &App) {
+    for warning in app.workspace_rules.iter().filter_map(WorkspaceRules::warning).chain(app.warnings.iter().cloned()) {
+        print_error(&format!("warning: {warning}"));
     }
 }
 
 /// Prints what somebody else wrote: for a person's eyes nothing hides in it, programs get it as it is.
-fn print_outcome_escaped(done: Done) -> Result<u8, CliError> {
+fn print_outcome_escaped(done: CommandOutcome) -> Result<u8, CliError> {
     print_outcome(match done {
-        Done::Print(text) if std::io::stdout().is_terminal() => Done::Print(sanitize_text(&text)),
+        CommandOutcome::Print(text) if std::io::stdout().is_terminal() => CommandOutcome::Print(sanitize_text(&text)),
         done => done,
     })
 }
 
 /// Prints what came of a command.
-fn print_outcome(done: Done) -> Result<u8, CliError> {
+fn print_outcome(done: CommandOutcome) -> Result<u8, CliError> {
     match done {
-        Done::Print(text) => print(&text, SUCCESS),
-        Done::Refused(why) => {
-            complain(&why);
+        CommandOutcome::Print(text) => print(&text, SUCCESS),
+        CommandOutcome::Refused(why) => {
+            print_error(&why);
             Ok(ERROR_REPLY)
         }
-        Done::Unanswered => Ok(ERROR_REPLY),
+        CommandOutcome::Unanswered => Ok(ERROR_REPLY),
     }
 }
 
@@ -322,14 +320,14 @@ pub(crate) fn until_cancelled<T>(work: impl Future<Output = T>) -> Result<Option
     }))
 }
 
-fn call(wired: &App, name: String, json: String) -> Result<u8, CliError> {
-    let ToolCall { name, arguments, .. } = tool_call(wired, name, json)?;
-    let reply = make_call(wired, name, arguments)?;
+fn call(app: &App, name: String, json: String) -> Result<u8, CliError> {
+    let ToolCall { name, arguments, .. } = tool_call(app, name, json)?;
+    let reply = make_call(app, name, arguments)?;
     print(&reply.text, if reply.error.is_some() { ERROR_REPLY } else { SUCCESS })
 }
 
 /// Makes a call, unless a signal ends it first.
-pub(crate) fn make_call(wired: &App, name: String, arguments: String) -> Result<ToolReply, CliError> {
+pub(crate) fn make_call(app: &App, name: String, arguments: String) -> Result<ToolReply, CliError> {
     let _waiting = ProgressIndicator::start(&sanitize_line(&name));
     let call = ToolCall { id: "call-1".to_owned(), name, arguments };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
@@ -338,27 +336,27 @@ pub(crate) fn make_call(wired: &App, name: String, arguments: String) -> Result<
         if let Ok(signals) = ShutdownSignals::install() {
             tokio::spawn(signals.cancel_on_signal(cancel.clone()));
         }
-        wired.host.call(&wired.session, call, &cancel).await
+        app.host.call(&app.session, call, &cancel).await
     });
     // A worker that a file system holds must not hold the program too.
     runtime.shutdown_background();
     Ok(reply?)
 }
 
-fn tool_call(wired: &App, name: String, json: String) -> Result<ToolCall, CliError> {
-    let arguments = if json == "-" { read_stdin(wired.session.limits.argument_bytes)? } else { json };
+fn tool_call(app: &App, name: String, json: String) -> Result<ToolCall, CliError> {
+    let arguments = if json == "-" { read_stdin(app.session.limits.argument_bytes)? } else { json };
     Ok(ToolCall { id: "call-1".to_owned(), name, arguments })
 }
 
-fn explain(wired: &App, name: String, json: String) -> Result<u8, CliError> {
-    let call = tool_call(wired, name, json)?;
+fn explain(app: &App, name: String, json: String) -> Result<u8, CliError> {
+    let call = tool_call(app, name, json)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
-    let explained = runtime.block_on(wired.host.explain(&wired.session, call));
+    let explained = runtime.block_on(app.host.explain(&app.session, call));
     // A worker that a file system holds must not hold the program too.
     runtime.shutdown_background();
     match explained {
         Ok(explanation) => print(&policy_text::format_explanation(&explanation), SUCCESS),
-        Err(error) => print(&wired.session.dialect.render_error(&error), ERROR_REPLY),
+        Err(error) => print(&app.session.dialect.render_error(&error), ERROR_REPLY),
     }
 }
 
@@ -430,14 +428,14 @@ fn record_line(line: &str) -> String {
     sanitize_line(&line)
 }
 
-fn tool_list(wired: &App, format: ToolListFormat) -> String {
-    let catalog = &wired.session.catalog;
+fn tool_list(app: &App, format: ToolListFormat) -> String {
+    let catalog = &app.session.catalog;
     let json = |tools| serde_json::to_string_pretty(&Value::Array(tools)).unwrap_or_default();
     match format {
         ToolListFormat::Openai => json(catalog.openai_tools()),
         ToolListFormat::Functions => json(catalog.openai_functions()),
-        ToolListFormat::Full => json(full_listing(wired)),
-        ToolListFormat::Prompt => tool_prompt(&wired.session, &wired.settings),
+        ToolListFormat::Full => json(full_listing(app)),
+        ToolListFormat::Prompt => tool_prompt(&app.session, &app.settings),
         ToolListFormat::List => {
             let width = catalog.list().map(|tool| tool.name.len()).max().unwrap_or(0);
             let line = |name: &str, text: &str| format!("{name:width$}  {}", first_sentence(text));
@@ -478,7 +476,7 @@ impl Console {
 
 /// Standard error is for people; if they closed it, there is nobody to tell. What is said can have words of strangers in it,
 /// such as a line of a workspace's own file.
-pub(crate) fn complain(text: &str) {
+pub(crate) fn print_error(text: &str) {
     let _ = writeln!(std::io::stderr(), "ringfence: {}", sanitize_text(text));
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
-use crate::approval_commands::Done;
+use crate::approval_commands::CommandOutcome;
 use crate::args::CliArgs;
 
 /// Why there is no manual.
@@ -25,8 +25,8 @@ pub(crate) fn completions(shell: Shell) -> Result<String, ManualError> {
 }
 
 /// Writes `ringfence.1`, and a page for each command below it.
-pub(crate) fn write_man_pages(directory: &Path) -> Result<Done, ManualError> {
+pub(crate) fn write_man_pages(directory: &Path) -> Result<CommandOutcome, ManualError> {
     clap_mangen::generate_to(CliArgs::command().disable_help_subcommand(true), directory)
         .map_err(ManualError::Pages)?;
-    Ok(Done::Print("the pages are written; `man -l ringfence.1` there shows the first\n".to_owned()))
+    Ok(CommandOutcome::Print("the pages are written; `man -l ringfence.1` there shows the first\n".to_owned()))
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::approval_commands::Done;
+use crate::approval_commands::CommandOutcome;
 use crate::config::{CliFlags, Environment, WORKSPACE_FILE};
 
 /// Every key with its default, as the repository has it.
@@ -37,7 +37,11 @@ pub(crate) enum InitError {
     NoHome,
 }
 
-pub(crate) fn init(flags: &CliFlags, environment: &Environment, options: &InitOptions) -> Result<Done, InitError> {
+pub(crate) fn init(
+    flags: &CliFlags,
+    environment: &Environment,
+    options: &InitOptions,
+) -> Result<CommandOutcome, InitError> {
     let workspace = match &flags.workspace {
         Some(directory) => environment.current.join(directory),
         None => environment.current.clone(),
@@ -48,7 +52,7 @@ pub(crate) fn init(flags: &CliFlags, environment: &Environment, options: &InitOp
     };
     let place = if flags.workspace.is_some() && !options.user { " in the directory that you named" } else { "" };
     if options.print {
-        return Ok(Done::Print(text));
+        return Ok(CommandOutcome::Print(text));
     }
     let (shown, file) = match options.user {
         true => {
@@ -64,7 +68,7 @@ pub(crate) fn init(flags: &CliFlags, environment: &Environment, options: &InitOp
         ErrorKind::AlreadyExists => InitError::AlreadyExists(shown.clone()),
         _ => InitError::Write(shown.clone(), error),
     })?;
-    Ok(Done::Print(format!("`{shown}` is written, and changes nothing yet.\n\nNext{place}{next}")))
+    Ok(CommandOutcome::Print(format!("`{shown}` is written, and changes nothing yet.\n\nNext{place}{next}")))
 }
 
 /// The file makes the directory the workspace of what is typed in it.

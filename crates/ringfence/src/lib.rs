@@ -61,7 +61,7 @@ mod request_source;
 mod rules_config;
 pub mod run;
 pub mod run_log;
-mod serving;
+mod serve;
 pub mod session_mode;
 mod session_owners;
 mod sessions_text;

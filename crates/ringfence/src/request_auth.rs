@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use crate::lock::lock;
 use crate::token_slots::{SlotLimits, TokenSlots};
-use crate::tokens::{TokenIdentity, Tokens};
+use crate::tokens::{TokenIdentity, TokenStore};
 
 /// Long bodies that are read at once; each can be as long as the arguments of a call.
 const LONG_BODY_SLOTS: SlotLimits = SlotLimits { per_token: 4, total: 48, reserved: 8 };
@@ -45,7 +45,7 @@ pub(crate) enum AuthError {
 }
 
 /// Whose token a request shows.
-pub(crate) async fn authenticate(tokens: &Tokens, headers: &HeaderMap) -> Result<TokenIdentity, AuthError> {
+pub(crate) async fn authenticate(tokens: &TokenStore, headers: &HeaderMap) -> Result<TokenIdentity, AuthError> {
     let shown = headers.get(AUTHORIZATION).and_then(|shown| shown.to_str().ok());
     let token =
         shown.and_then(|shown| shown.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));

@@ -10,7 +10,7 @@ use ringfence_kernel::{Dialect, sanitize_json, sanitize_line};
 use serde_json::{Value, json};
 
 use crate::app::workspace_id;
-use crate::approval_commands::Done;
+use crate::approval_commands::CommandOutcome;
 use crate::cli::CliError;
 use crate::config::{AppSettings, Environment};
 use crate::transcripts::{SqliteTranscriptError, SqliteTranscripts, TranscriptEntry, TranscriptHeader};
@@ -45,10 +45,10 @@ pub(crate) fn run_sessions_command(
     settings: &AppSettings,
     environment: &Environment,
     command: SessionsCommand,
-) -> Result<Done, CliError> {
+) -> Result<CommandOutcome, CliError> {
     let sessions = SqliteTranscripts::new(&settings.state);
     let directory = workspace_id(settings, environment)?;
-    Ok(Done::Print(match command {
+    Ok(CommandOutcome::Print(match command {
         SessionsCommand::List { json: false } => format_list(&sessions.list(&directory)?),
         SessionsCommand::List { json: true } => pretty(&json!(sessions.list(&directory)?)),
         SessionsCommand::Show { id } => {

@@ -60,7 +60,7 @@ pub enum TokenError {
 
 /// The tokens of a user.
 #[derive(Clone, Debug)]
-pub struct Tokens {
+pub struct TokenStore {
     directory: PathBuf,
 }
 
@@ -122,7 +122,7 @@ fn calls_only() -> BTreeSet<AuthScope> {
     BTreeSet::from([AuthScope::Call])
 }
 
-impl Tokens {
+impl TokenStore {
     pub fn new(state: &Path) -> Self {
         Self { directory: state.to_owned() }
     }
@@ -137,7 +137,7 @@ impl Tokens {
     }
 
     /// Makes a code that a page is let in by, once. For a person who can read where it is printed.
-    pub fn make_code(&self) -> Result<String, TokenError> {
+    pub fn create_login_code(&self) -> Result<String, TokenError> {
         // No agent's token is called so: the brackets are not for names that people give.
         let name = format!("link ({})", &new_secret("")?[..8]);
         self.add(&name, BTreeSet::new(), Some(SystemTime::now() + LOGIN_CODE_LIFETIME))
@@ -289,12 +289,12 @@ mod tests {
 
     use ringfence_kernel::{Assurance, AuthScope};
 
-    use super::{Tokens, calls_only};
+    use super::{TokenStore, calls_only};
 
     #[test]
     fn a_token_is_valid_until_revoked_and_only_its_hash_is_stored() {
         let directory = tempfile::tempdir().unwrap();
-        let tokens = Tokens::new(&directory.path().join("state"));
+        let tokens = TokenStore::new(&directory.path().join("state"));
         let make = |name| tokens.create(name, calls_only()).unwrap();
         let (first, second) = (make("first"), make("second"));
         assert_ne!(first, second);
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn a_name_is_for_one_token_and_has_no_surprises() {
         let directory = tempfile::tempdir().unwrap();
-        let tokens = Tokens::new(directory.path());
+        let tokens = TokenStore::new(directory.path());
         tokens.create("a", calls_only()).unwrap();
         for name in ["a", "", "b c", "b/c", "ü", "page (0)", &"x".repeat(65)] {
             tokens.create(name, calls_only()).unwrap_err();
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn a_token_is_good_for_its_scopes_and_only_a_page_s_is_a_person_s() {
         let directory = tempfile::tempdir().unwrap();
-        let tokens = Tokens::new(directory.path());
+        let tokens = TokenStore::new(directory.path());
         let agent = tokens.authenticate(&tokens.create("agent", calls_only()).unwrap()).unwrap().unwrap();
         assert!(
             agent.has_scope(AuthScope::Call)
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn an_id_is_for_one_token_and_is_no_name() {
         let directory = tempfile::tempdir().unwrap();
-        let tokens = Tokens::new(directory.path());
+        let tokens = TokenStore::new(directory.path());
         let id = |token: &str| tokens.authenticate(token).unwrap().unwrap().id;
         let make = || id(&tokens.create("agent", calls_only()).unwrap());
         let first = make();
@@ -358,8 +358,8 @@ mod tests {
     #[test]
     fn a_login_code_works_once_and_does_not_authenticate_requests() {
         let directory = tempfile::tempdir().unwrap();
-        let tokens = Tokens::new(directory.path());
-        let code = tokens.make_code().unwrap();
+        let tokens = TokenStore::new(directory.path());
+        let code = tokens.create_login_code().unwrap();
         assert_eq!(tokens.authenticate(&code).unwrap(), None);
         assert!(!tokens.list().unwrap().contains("link"));
         let agent = tokens.create("agent", calls_only()).unwrap();
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn tokens_of_an_older_file_are_for_calls_alone() {
         let directory = tempfile::tempdir().unwrap();
-        let tokens = Tokens::new(directory.path());
+        let tokens = TokenStore::new(directory.path());
         let kept = format!(r#"[{{"name":"old","hash":"{}","since":"2026-01-01T00:00:00Z"}}]"#, super::hash("rft_x"));
         std::fs::write(directory.path().join("tokens.json"), kept).unwrap();
         let owner = tokens.authenticate("rft_x").unwrap().unwrap();

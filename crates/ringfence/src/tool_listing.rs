@@ -17,8 +17,8 @@ const SAMPLE_PATHS: [&str; 3] = ["notes/ordinary.txt", ".env", ".git/config"];
 const SAMPLE_URL: &str = "https://unlisted.invalid/";
 
 /// Every tool of a session, as `GET /v1/tools` and `ringfence tools --format full` give it.
-pub(crate) fn full_listing(wired: &App) -> Vec<Value> {
-    let rules = wired.settings.rules();
+pub(crate) fn full_listing(app: &App) -> Vec<Value> {
+    let rules = app.settings.rules();
     let tool = |tool: &ToolDefinition| {
         json!({
             "name": tool.name,
@@ -32,10 +32,10 @@ pub(crate) fn full_listing(wired: &App) -> Vec<Value> {
                 "sameAgain": tool.capabilities.idempotent,
             },
             "onlyReads": tool.capabilities.is_read_only(),
-            "requiresApproval": requires_approval(&rules, &wired.session, tool),
+            "requiresApproval": requires_approval(&rules, &app.session, tool),
         })
     };
-    wired.session.catalog.list().map(tool).collect()
+    app.session.catalog.list().map(tool).collect()
 }
 
 /// `never` and `always` where the policy leaves no choice, `sometimes` where it depends on the arguments. What a program

@@ -65,14 +65,14 @@ pub struct TranscriptHeader {
 }
 
 impl TranscriptHeader {
-    pub fn new(wired: &App, model: &str) -> Self {
+    pub fn new(app: &App, model: &str) -> Self {
         let now = SystemTime::now();
         Self {
-            id: wired.session.id.clone(),
-            directory: wired.workspace_id.clone(),
+            id: app.session.id.clone(),
+            directory: app.workspace_id.clone(),
             model: model.to_owned(),
-            agent: wired.session.agent.clone(),
-            dialect: wired.session.dialect.name().to_owned(),
+            agent: app.session.agent.clone(),
+            dialect: app.session.dialect.name().to_owned(),
             title: String::new(),
             started: now,
             updated: now,

@@ -429,6 +429,6 @@ impl Drop for ArgumentsFile {
 }
 
 /// Whether what the program says of itself goes to a terminal, and not to a file that others read too.
-pub(crate) fn is_watched() -> bool {
+pub(crate) fn stderr_is_terminal() -> bool {
     rustix::termios::isatty(rustix::stdio::stderr())
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use ringfence_agent::provider::{ModelProvider, ProviderProtocol, ProviderTimeouts, open};
 use ringfence_agent::{
-    Agent, AgentEvent, AgentLimits, AgentOutcome, AgentStopReason, CallRepair, Front, LanguageModel, LedgerSink,
-    MessageHistory, ModelFuture, ModelRequest, ModelResponse, NoTranscript, PartSink, TranscriptMessage,
+    Agent, AgentEvent, AgentLimits, AgentObserver, AgentOutcome, AgentStopReason, CallRepair, LanguageModel,
+    LedgerSink, MessageHistory, ModelFuture, ModelRequest, ModelResponse, NoTranscript, PartSink, TranscriptMessage,
     complete_calls,
 };
 use ringfence_fs::{Fence, FenceOptions, MountAccess, MountSpec};
@@ -105,7 +105,7 @@ impl AgentFixture {
             repair: setup.repair,
             limits: setup.bounds,
             tap,
-            front: Arc::clone(&observer) as Arc<dyn Front>,
+            observer: Arc::clone(&observer) as Arc<dyn AgentObserver>,
         };
         Self {
             _directory: directory,
@@ -246,7 +246,7 @@ impl RecordingObserver {
     }
 }
 
-impl Front for RecordingObserver {
+impl AgentObserver for RecordingObserver {
     fn on_event(&self, event: &AgentEvent<'_>) {
         let heard = match event {
             AgentEvent::Step { step } => format!("step {step}"),

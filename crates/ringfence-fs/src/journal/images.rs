@@ -71,7 +71,7 @@ impl Mount {
         if let Some(keep) = self.image_store() {
             let identity = keep.identity().map_err(fail)?;
             if identity.birth_time.is_some() && !journal.has_birth_time() {
-                journal.record_ownership(identity).map_err(super::unwritable)?;
+                journal.record_ownership(identity).map_err(super::journal_write_error)?;
             }
             return Ok(keep);
         }
@@ -84,7 +84,7 @@ impl Mount {
         if !journal.is_owner(identity).map_err(fail)? {
             // Blank, or it would have been refused: it is ours from now on.
             self.check_image_store()?;
-            journal.record_ownership(identity).map_err(super::unwritable)?;
+            journal.record_ownership(identity).map_err(super::journal_write_error)?;
         }
         keep.hide_from_git();
         Ok(keep)

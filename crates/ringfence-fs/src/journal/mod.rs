@@ -258,7 +258,7 @@ impl Mount {
             undoes,
             effects,
         };
-        journal.append(&JournalLine::Intent(change), LogSync::Immediate).map_err(unwritable)?;
+        journal.append(&JournalLine::Intent(change), LogSync::Immediate).map_err(journal_write_error)?;
         Ok(entered)
     }
 
@@ -434,7 +434,7 @@ fn journal_read_error(error: io::Error) -> ToolError {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` gives")]
-fn unwritable(error: io::Error) -> ToolError {
+fn journal_write_error(error: io::Error) -> ToolError {
     let message =
         format!("the journal of changes cannot be written ({}); nothing was changed", describe_io_error(&error));
     let failed = ToolError::new(ErrorKind::Io, message);
@@ -455,11 +455,11 @@ mod tests {
 
     use expect_test::expect;
 
-    use super::unwritable;
+    use super::journal_write_error;
 
     #[test]
     fn a_journal_error_names_its_cause() {
-        let said = |error: io::Error| unwritable(error).to_string();
+        let said = |error: io::Error| journal_write_error(error).to_string();
         expect!["the journal of changes cannot be written (error 28); nothing was changed"]
             .assert_eq(&said(io::Error::from_raw_os_error(28)));
         expect!["the journal of changes cannot be written (another process is at it); nothing was changed; try again"]

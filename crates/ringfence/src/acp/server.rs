@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ringfence_agent::{Agent, Front, MessageHistory};
+use ringfence_agent::{Agent, AgentObserver, MessageHistory};
 use ringfence_kernel::{Approver, SessionTaint};
 use serde_json::{Value, json};
 use tokio::task::{JoinSet, spawn_blocking};
@@ -29,7 +29,7 @@ use super::updates::AcpSessionUpdates;
 use crate::agent::{AgentBuilder, SqliteTranscriptError, open_model, outcome_json};
 use crate::app::{existing_workspace, workspace_id};
 use crate::approval::approver_for;
-use crate::cli::{CliError, complain, error_chain};
+use crate::cli::{CliError, error_chain, print_error};
 use crate::config::{AppSettings, Environment};
 use crate::session_mode::{SessionMode, SharedMode};
 use crate::transcripts::{SqliteTranscripts, TranscriptWriter};
@@ -143,21 +143,21 @@ impl AcpServer {
             return Err(AcpError::new(INVALID_REQUEST, "too many sessions are open; close some"));
         }
         if !new.mcp_servers.is_empty() {
-            complain("the editor's MCP servers are not used: which servers an agent has is said in your own config");
+            print_error("the editor's MCP servers are not used: which servers an agent has is said in your own config");
         }
         let (root, settings) = self.settings_for(&new.cwd)?;
         let screen = Arc::new(AcpSessionUpdates::new(self.client.clone(), root.clone()));
         let session_modes = SharedMode::default();
-        let (front, environment) = (Arc::clone(&screen), self.environment.clone());
+        let (observer, environment) = (Arc::clone(&screen), self.environment.clone());
         let (id, again) = known.unzip();
         let its_modes = session_modes.clone();
         let made = spawn_blocking(move || {
             let making = AgentBuilder {
                 model: open_model(&settings.model, &environment)?,
-                approver: approver(&settings, &front),
+                approver: approver(&settings, &observer),
                 settings,
                 environment: &environment,
-                front: front as Arc<dyn Front>,
+                observer: observer as Arc<dyn AgentObserver>,
                 mode: its_modes,
                 taint: SessionTaint::default(),
                 tap: None,
@@ -165,7 +165,7 @@ impl AcpServer {
             making.build(id.as_deref())
         });
         let mut made = made.await.map_err(|_| AcpError::new(INTERNAL_ERROR, "the session could not be made"))??;
-        let id = made.wired.session.id.clone();
+        let id = made.app.session.id.clone();
         screen.set_session(&id);
         let said = match (&mut made.resumed, again) {
             (Some(resumed), Some(ReplayMode::Replay)) => resumed.messages.clone(),

@@ -130,7 +130,7 @@ pub(super) fn stop_reason(end: &AgentStopReason) -> Option<&'static str> {
         AgentStopReason::StepLimit | AgentStopReason::TimeLimit => Some("max_turn_requests"),
         AgentStopReason::Cancelled => Some("cancelled"),
         AgentStopReason::Refusal | AgentStopReason::Filter => Some("refusal"),
-        AgentStopReason::Length | AgentStopReason::Tokens => Some("max_tokens"),
+        AgentStopReason::Length | AgentStopReason::TokenLimit => Some("max_tokens"),
         AgentStopReason::Model(_) | AgentStopReason::Transcript(_) | AgentStopReason::Host(_) => None,
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ringfence_agent::{AgentEvent, AgentOutcome, Front, Ledger, RequestedCall, TranscriptMessage};
+use ringfence_agent::{AgentEvent, AgentObserver, AgentOutcome, Ledger, RequestedCall, TranscriptMessage};
 use ringfence_kernel::{sanitize_line, sanitize_text};
 use serde_json::{Value, json};
 
@@ -256,7 +256,7 @@ impl AcpSessionUpdates {
     }
 }
 
-impl Front for AcpSessionUpdates {
+impl AgentObserver for AcpSessionUpdates {
     fn on_event(&self, event: &AgentEvent<'_>) {
         match event {
             AgentEvent::Step { step: 1 } => self.state().has_text = false,

@@ -1,14 +1,14 @@
 //! Talking with the agent at the terminal: lines go in, text and short cards come out, in the terminal's own scrollback.
 //!
 //! `Ctrl-C` cancels what is going on, and a second one leaves. Whoever has to be asked about a call is asked in place, by
-//! the same dialog as everywhere (`terminal.rs`). What is typed with a `/` in front is for us and never for the model.
+//! the same dialog as everywhere (`terminal.rs`). What is typed with a `/` in observer is for us and never for the model.
 //!
 //! Not here: the loop, and how lines are edited (`line_reader.rs`).
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ringfence_agent::{Agent, AgentEvent, AgentOutcome, Front, MessageHistory};
+use ringfence_agent::{Agent, AgentEvent, AgentObserver, AgentOutcome, MessageHistory};
 use ringfence_kernel::{SessionTaint, sanitize_line, sanitize_text};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -96,13 +96,13 @@ impl TerminalChat<'_> {
         screen: &Arc<ChatObserver>,
         resume: Option<&str>,
     ) -> Result<ChatSession, CliError> {
-        let front = Arc::clone(screen) as Arc<dyn Front>;
+        let observer = Arc::clone(screen) as Arc<dyn AgentObserver>;
         let making = AgentBuilder {
             model: open_model(&self.settings.model, self.environment)?,
-            approver: approver(&self.settings, self.environment, &front),
+            approver: approver(&self.settings, self.environment, &observer),
             settings: self.settings.clone(),
             environment: self.environment,
-            front,
+            observer,
             mode: session_mode::SharedMode::default(),
             taint: SessionTaint::default(),
             tap: None,
@@ -161,7 +161,7 @@ impl TerminalChat<'_> {
         }
     }
 
-    /// Does what was typed with a `/` in front. What goes wrong is told, and the conversation goes on.
+    /// Does what was typed with a `/` in observer. What goes wrong is told, and the conversation goes on.
     fn command(&mut self, command: &str, screen: &ChatObserver, talk: &mut ChatSession) {
         let (word, rest) = command.split_once(' ').unwrap_or((command, ""));
         let said = match (word, rest.trim()) {
@@ -214,9 +214,8 @@ impl TerminalChat<'_> {
 
     /// A call that a person makes, by the road: its value, or what went wrong.
     fn call_as_person(&self, tool: &str, arguments: &Value) -> Result<Result<Value, String>, CliError> {
-        let wired =
-            build_person_app(self.settings.clone(), self.environment, ringfence_kernel::Assurance::Person, None)?;
-        let reply = make_call(&wired, tool.to_owned(), arguments.to_string())?;
+        let app = build_person_app(self.settings.clone(), self.environment, ringfence_kernel::Assurance::Person, None)?;
+        let reply = make_call(&app, tool.to_owned(), arguments.to_string())?;
         let mut said: Value = serde_json::from_str(&reply.text).unwrap_or_default();
         Ok(match reply.error {
             None => Ok(said["value"].take()),
@@ -282,7 +281,7 @@ impl ChatObserver {
     }
 }
 
-impl Front for ChatObserver {
+impl AgentObserver for ChatObserver {
     fn on_event(&self, event: &AgentEvent<'_>) {
         match event {
             AgentEvent::Text { text } => self.render(|markdown| markdown.push(text)),

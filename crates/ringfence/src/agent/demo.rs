@@ -14,7 +14,7 @@ use std::{fmt, io};
 
 use clap::Args;
 use ringfence_agent::provider::ProviderProtocol;
-use ringfence_agent::{AgentEvent, Front, provider};
+use ringfence_agent::{AgentEvent, AgentObserver, provider};
 use ringfence_fs::{AuditVerification, verify};
 use ringfence_kernel::{Assurance, SessionTaint};
 use serde_json::{Value, json};
@@ -60,12 +60,12 @@ pub(crate) fn run_demo(environment: &Environment, options: &DemoOptions, voice: 
 
     let terminal = Some(TtyApprover::new(&settings, environment)).filter(TtyApprover::is_available);
     let asked = terminal.is_some() && !options.yes;
-    let front = Arc::new(DemoObserver {
+    let observer = Arc::new(DemoObserver {
         progress: ProgressObserver { out: Arc::clone(&out), terminal },
         canary: place.canary.clone(),
         leaked: AtomicBool::new(false),
     });
-    let shown: Arc<dyn Front> = Arc::clone(&front) as Arc<dyn Front>;
+    let shown: Arc<dyn AgentObserver> = Arc::clone(&observer) as Arc<dyn AgentObserver>;
     let approver = approver(&settings, environment, &shown);
     let model =
         provider::open(provider_for(ProviderProtocol::Scripted(SCRIPT.to_owned()), String::new(), "demo".to_owned()))
@@ -74,16 +74,16 @@ pub(crate) fn run_demo(environment: &Environment, options: &DemoOptions, voice: 
         settings: settings.clone(),
         environment,
         model: Arc::from(model),
-        front: shown,
+        observer: shown,
         approver,
         mode: SharedMode::default(),
         taint: SessionTaint::default(),
         tap: None,
     };
     let made = making.build(None)?;
-    let session = made.wired.session.id.clone();
+    let session = made.app.session.id.clone();
     run_prompt(made, PROMPT)?;
-    let seen = front.leaked.load(Ordering::Relaxed);
+    let seen = observer.leaked.load(Ordering::Relaxed);
     out.print(match seen {
         false => {
             "\nThe model says that it read the letter. It did not: the lines above are the host's, from the record.\n"
@@ -116,9 +116,9 @@ pub(crate) fn run_demo(environment: &Environment, options: &DemoOptions, voice: 
 
 /// Takes back all that the session did, as a person would.
 fn undo(settings: AppSettings, environment: &Environment, session: &str, out: &SharedWriter) -> Result<bool, CliError> {
-    let wired = build_person_app(settings, environment, Assurance::Person, None)?;
+    let app = build_person_app(settings, environment, Assurance::Person, None)?;
     let said = |tool: &str, arguments: Value, form: fn(&Value) -> String| {
-        let reply = make_call(&wired, tool.to_owned(), arguments.to_string())?;
+        let reply = make_call(&app, tool.to_owned(), arguments.to_string())?;
         let value: Value = serde_json::from_str(&reply.text).unwrap_or_default();
         out.print(&match reply.error {
             None => form(&value["value"]),
@@ -168,7 +168,7 @@ impl fmt::Debug for DemoObserver {
     }
 }
 
-impl Front for DemoObserver {
+impl AgentObserver for DemoObserver {
     fn on_event(&self, event: &AgentEvent<'_>) {
         let text = match event {
             AgentEvent::Result { text, .. } | AgentEvent::Output { text, .. } => text,

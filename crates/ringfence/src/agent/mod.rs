@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use ringfence_agent::{
-    Agent, AgentLimits, AgentOutcome, AgentStopReason, AnnouncingApprover, Front, LanguageModel, LedgerSink,
+    Agent, AgentLimits, AgentObserver, AgentOutcome, AgentStopReason, AnnouncingApprover, LanguageModel, LedgerSink,
     MessageHistory, ToolCallSupport, probe,
 };
 use ringfence_kernel::{Approver, AuditSink, SessionTaint, sanitize_line, sanitize_text};
@@ -136,16 +136,16 @@ pub(crate) fn run_agent(
             false => Err(CliError::NoPrompt),
         };
     };
-    let (front, answers): (Arc<dyn Front>, Option<SharedWriter>) = match json {
+    let (observer, answers): (Arc<dyn AgentObserver>, Option<SharedWriter>) = match json {
         true => (Arc::new(JsonLinesObserver(out)), None),
         false => {
             let terminal = Some(TtyApprover::new(&settings, environment)).filter(TtyApprover::is_available);
             (Arc::new(ProgressObserver { out: Arc::new(err), terminal }), Some(out))
         }
     };
-    let approver = approver(&settings, environment, &front);
+    let approver = approver(&settings, environment, &observer);
     let (modes, bits) = Default::default();
-    let making = AgentBuilder { settings, environment, model, front, approver, mode: modes, taint: bits, tap: None };
+    let making = AgentBuilder { settings, environment, model, observer, approver, mode: modes, taint: bits, tap: None };
     let made = making.build(resume.as_deref())?;
     let outcome = run_prompt(made, &prompt)?;
     if let Some(answers) = answers {
@@ -205,7 +205,7 @@ pub(crate) struct AgentBuilder<'a> {
     pub(crate) settings: AppSettings,
     pub(crate) environment: &'a Environment,
     pub(crate) model: Arc<dyn LanguageModel>,
-    pub(crate) front: Arc<dyn Front>,
+    pub(crate) observer: Arc<dyn AgentObserver>,
     pub(crate) approver: Box<dyn Approver>,
     pub(crate) mode: SharedMode,
     /// The bits of its session, where others have the same.
@@ -216,9 +216,9 @@ pub(crate) struct AgentBuilder<'a> {
 
 /// An agent on a workspace, and the session that it goes on with.
 pub(crate) struct PreparedAgent {
-    pub(crate) wired: App,
+    pub(crate) app: App,
     model: Arc<dyn LanguageModel>,
-    observer: Arc<dyn Front>,
+    observer: Arc<dyn AgentObserver>,
     tap: LedgerSink,
     transcript: TranscriptWriter,
     pub(crate) resumed: Option<ResumedTranscript>,
@@ -227,7 +227,7 @@ pub(crate) struct PreparedAgent {
 impl AgentBuilder<'_> {
     /// Puts everything together. `resume` is the id of a session, or empty for the last one.
     pub(crate) fn build(self, resume: Option<&str>) -> Result<PreparedAgent, CliError> {
-        let Self { settings, environment, model, front, approver, mode: modes, taint: bits, tap: also } = self;
+        let Self { settings, environment, model, observer, approver, mode: modes, taint: bits, tap: also } = self;
         let sessions = SqliteTranscripts::new(&settings.state);
         let directory = crate::app::workspace_id(&settings, environment)?;
         let resumed = resume.map(|id| sessions.resume(&directory, Some(id).filter(|id| !id.is_empty()))).transpose()?;
@@ -245,11 +245,11 @@ impl AgentBuilder<'_> {
             taint: bits,
             mode: modes,
         };
-        let wired = build_agent_app(settings, environment, approver, seat)?;
-        print_warnings(&wired);
-        let head = TranscriptHeader::new(&wired, model.name());
-        let saved = sessions.open(&head, wired.session.taint.clone())?;
-        Ok(PreparedAgent { wired, model, observer: front, tap, transcript: saved, resumed })
+        let app = build_agent_app(settings, environment, approver, seat)?;
+        print_warnings(&app);
+        let head = TranscriptHeader::new(&app, model.name());
+        let saved = sessions.open(&head, app.session.taint.clone())?;
+        Ok(PreparedAgent { app, model, observer, tap, transcript: saved, resumed })
     }
 }
 
@@ -259,37 +259,37 @@ impl PreparedAgent {
         self,
         cancel: &CancellationToken,
     ) -> Result<(Agent, MessageHistory, TranscriptWriter), CliError> {
-        let Self { wired, model, observer: front, tap, transcript: saved, resumed } = self;
-        let system = system_prompt(&wired.host, &wired.session, &wired.settings, cancel).await?;
+        let Self { app, model, observer, tap, transcript: saved, resumed } = self;
+        let system = system_prompt(&app.host, &app.session, &app.settings, cancel).await?;
         let memory = Box::new(saved.clone());
         let history = match resumed {
             None => MessageHistory::new(memory),
-            Some(resumed) => MessageHistory::resume(resumed.messages, wired.session.dialect, memory)
+            Some(resumed) => MessageHistory::resume(resumed.messages, app.session.dialect, memory)
                 .map_err(SqliteTranscriptError::Transcript)?,
         };
-        let settings = &wired.settings;
+        let settings = &app.settings;
         let agent = Agent {
             model,
-            host: wired.host,
-            session: wired.session,
+            host: app.host,
+            session: app.session,
             system,
             temperature: settings.model.temperature,
             max_tokens: settings.model.max_tokens,
             repair: settings.model.repair_tool_calls,
             limits: bounds(settings),
             tap,
-            front,
+            observer,
         };
         Ok((agent, history, saved))
     }
 }
 
 /// Who is asked; where that is a person, the front hears of it first.
-fn approver(settings: &AppSettings, environment: &Environment, front: &Arc<dyn Front>) -> Box<dyn Approver> {
+fn approver(settings: &AppSettings, environment: &Environment, observer: &Arc<dyn AgentObserver>) -> Box<dyn Approver> {
     approver_for(settings, || {
         let terminal = TtyApprover::new(settings, environment);
         match terminal.is_available() {
-            true => Box::new(AnnouncingApprover { approver: Box::new(terminal), front: Arc::clone(front) }),
+            true => Box::new(AnnouncingApprover { approver: Box::new(terminal), observer: Arc::clone(observer) }),
             false => Box::new(deny_all()),
         }
     })

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ringfence_agent::{AgentEvent, AgentOutcome, Front};
+use ringfence_agent::{AgentEvent, AgentObserver, AgentOutcome};
 use ringfence_kernel::{sanitize_json, sanitize_line, sanitize_text};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
@@ -45,7 +45,7 @@ pub(crate) struct ProgressObserver {
     pub(crate) terminal: Option<TtyApprover>,
 }
 
-impl Front for ProgressObserver {
+impl AgentObserver for ProgressObserver {
     fn on_event(&self, event: &AgentEvent<'_>) {
         match event {
             AgentEvent::Retrying { why, wait, attempt } => {
@@ -94,7 +94,7 @@ impl Front for ProgressObserver {
 #[derive(Debug)]
 pub(crate) struct JsonLinesObserver(pub(crate) SharedWriter);
 
-impl Front for JsonLinesObserver {
+impl AgentObserver for JsonLinesObserver {
     fn on_event(&self, event: &AgentEvent<'_>) {
         self.0.print(&(sanitize_json(&event_json(event).to_string()) + "\n"));
     }

@@ -21,7 +21,7 @@ use crate::request_auth::{AuthError, BODY_TIMEOUT, RequestBodyError, RequestBody
 use crate::request_rate::{RATE_LIMITED, RequestRate};
 use crate::request_source::{SourceCheck, SourceError};
 use crate::token_slots::{SlotLimits, SlotPermit, TokenSlots};
-use crate::tokens::{TokenIdentity, Tokens};
+use crate::tokens::{TokenIdentity, TokenStore};
 
 /// Requests at once, those that wait for a person among them.
 const REQUEST_SLOTS: SlotLimits = SlotLimits { per_token: 256, total: 1536, reserved: 256 };
@@ -36,7 +36,7 @@ const LOGINS_PER_ADDRESS: usize = 4;
 /// What stands between the network and the API.
 #[derive(Clone, Debug)]
 pub(super) struct ApiAuthLayer {
-    tokens: Tokens,
+    tokens: TokenStore,
     source: SourceCheck,
     requests: TokenSlots,
     logins: LoginLimiter,
@@ -45,7 +45,7 @@ pub(super) struct ApiAuthLayer {
 }
 
 impl ApiAuthLayer {
-    pub(super) fn new(tokens: Tokens, source: SourceCheck, longest: usize, rate: RequestRate) -> Self {
+    pub(super) fn new(tokens: TokenStore, source: SourceCheck, longest: usize, rate: RequestRate) -> Self {
         Self {
             tokens,
             source,
@@ -180,11 +180,11 @@ mod tests {
     use crate::lock::lock;
     use crate::request_rate::RequestRate;
     use crate::request_source::{SourceCheck, SourceOptions};
-    use crate::tokens::{TokenIdentity, Tokens};
+    use crate::tokens::{TokenIdentity, TokenStore};
 
     /// A door that takes bodies of a mebibyte.
     fn test_auth_layer() -> ApiAuthLayer {
-        let tokens = Tokens::new(std::path::Path::new("."));
+        let tokens = TokenStore::new(std::path::Path::new("."));
         let source = SourceCheck::new("127.0.0.1:7431".parse().unwrap(), SourceOptions::default());
         ApiAuthLayer::new(tokens, source, 1 << 20, RequestRate::new(10))
     }

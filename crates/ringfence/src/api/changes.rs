@@ -80,7 +80,7 @@ pub(super) struct FileQuery {
 /// The host by which a person looks, and their session on it for one call.
 #[derive(Debug)]
 struct PersonSeat {
-    wired: Arc<App>,
+    app: Arc<App>,
     session: Arc<Session>,
     _owner: SessionOwnership,
 }
@@ -88,13 +88,13 @@ struct PersonSeat {
 impl ApiState {
     /// The host by which somebody looks, and their session on it.
     async fn person_session(&self, who: &TokenIdentity, workspace: Option<&str>) -> Result<PersonSeat, ApiError> {
-        let wired = self.hosts.person_host(workspace, who.assurance).await?;
+        let app = self.hosts.person_host(workspace, who.assurance).await?;
         // What the path wanted was checked; to look and to undo are calls.
         let mut caller = who.principal();
         caller.scopes.insert(AuthScope::Call);
-        let session = Arc::new(Session { agent: None, ..wired.session.for_principal(&wired.session.id, caller) });
+        let session = Arc::new(Session { agent: None, ..app.session.for_principal(&app.session.id, caller) });
         let _owner = self.feed.owners().register(&session, &who.id);
-        Ok(PersonSeat { wired, session, _owner })
+        Ok(PersonSeat { app, session, _owner })
     }
 
     /// Whether a call would show what may be a secret. What cannot be planned shows nothing.
@@ -105,9 +105,9 @@ impl ApiState {
         tool: &str,
         arguments: &Value,
     ) -> Result<bool, ApiError> {
-        let PersonSeat { wired, session, _owner } = self.person_session(who, workspace).await?;
+        let PersonSeat { app, session, _owner } = self.person_session(who, workspace).await?;
         let call = ToolCall { id: "page".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
-        let explained = wired.host.explain(&session, call).await;
+        let explained = app.host.explain(&session, call).await;
         Ok(explained
             .is_ok_and(|found| found.accesses.iter().any(|each| each.access.resource.effective_sensitivity().secret)))
     }
@@ -150,9 +150,9 @@ impl ApiState {
         tool: &str,
         arguments: Value,
     ) -> Result<Value, ApiError> {
-        let PersonSeat { wired, session, _owner } = self.person_session(who, workspace).await?;
+        let PersonSeat { app, session, _owner } = self.person_session(who, workspace).await?;
         let call = ToolCall { id: "page".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
-        let reply = wired.host.call(&session, call, &CancellationToken::new()).await?;
+        let reply = app.host.call(&session, call, &CancellationToken::new()).await?;
         let mut said: Value = serde_json::from_str(&reply.text).unwrap_or_default();
         let Some(kind) = reply.error else { return Ok(said["value"].take()) };
         let error = &said["error"];

@@ -103,7 +103,7 @@ impl HostPool {
                     return Ok(Arc::clone(there));
                 }
                 if all.len() >= MAX_HOSTS {
-                    all.retain(|_, wired| Arc::strong_count(wired) > 1);
+                    all.retain(|_, app| Arc::strong_count(app) > 1);
                 }
                 if all.len() >= MAX_HOSTS {
                     return Err(ApiError::too_many_requests("too many kinds of sessions are open; end some"));
@@ -111,9 +111,9 @@ impl HostPool {
             }
             let approver = approver_for(&settings, || Box::new(inner.approver.clone()));
             let feed = Box::new(inner.feed.clone());
-            let wired = Arc::new(build_app_with_tap(settings, &inner.environment, approver, feed)?);
-            lock(&inner.agents).insert(which, Arc::clone(&wired));
-            Ok(wired)
+            let app = Arc::new(build_app_with_tap(settings, &inner.environment, approver, feed)?);
+            lock(&inner.agents).insert(which, Arc::clone(&app));
+            Ok(app)
         })
         .await
     }
@@ -139,10 +139,10 @@ impl HostPool {
         let inner = Arc::clone(&self.0);
         run_blocking(move || {
             let (settings, _) = Self(Arc::clone(&inner)).settings(&which)?;
-            let wired =
+            let app =
                 Arc::new(build_person_app(settings, &inner.environment, word, Some(Box::new(inner.feed.clone())))?);
-            lock(&inner.persons).insert(key, Arc::clone(&wired));
-            Ok(wired)
+            lock(&inner.persons).insert(key, Arc::clone(&app));
+            Ok(app)
         })
         .await
     }

@@ -161,10 +161,10 @@ pub(super) async fn tools(api: Arc<ApiState>, _: ApiRequestContext, which: Tools
         Some(name) => Some(Dialect::from_name(name).ok_or_else(|| ApiError::bad_request("there is no such dialect"))?),
     };
     let house = HostKey { dialect, agent: which.agent, ..HostKey::for_workspace(which.workspace.as_deref()) };
-    let wired = api.hosts.agent_host(house).await?;
-    let catalog = &wired.session.catalog;
+    let app = api.hosts.agent_host(house).await?;
+    let catalog = &app.session.catalog;
     let tools = match which.format {
-        ApiToolFormat::Full => full_listing(&wired),
+        ApiToolFormat::Full => full_listing(&app),
         ApiToolFormat::Openai => catalog.openai_tools(),
         ApiToolFormat::Functions => catalog.openai_functions(),
     };
@@ -230,8 +230,8 @@ pub(super) async fn policy(
     _: ApiRequestContext,
     which: PolicyQuery,
 ) -> Result<PolicyView, ApiError> {
-    let wired = api.hosts.agent_host(HostKey::for_workspace(which.workspace.as_deref())).await?;
-    let rules = wired.settings.rules();
+    let app = api.hosts.agent_host(HostKey::for_workspace(which.workspace.as_deref())).await?;
+    let rules = app.settings.rules();
     let layers = rules.layers().map(|(layer, rules)| PolicyLayerView {
         layer: layer.name(),
         remark: policy_text::layer_description(layer).trim_start_matches([':', ' ']).to_owned(),
@@ -248,8 +248,8 @@ pub(super) async fn explain(
     _: ApiRequestContext,
     supposed: ExplainBody,
 ) -> Result<ExplainResult, ApiError> {
-    let wired = api.hosts.agent_host(HostKey::for_workspace(supposed.workspace.as_deref())).await?;
-    let model = &wired.session;
+    let app = api.hosts.agent_host(HostKey::for_workspace(supposed.workspace.as_deref())).await?;
+    let model = &app.session;
     let bits = SessionTaint::default();
     for name in &supposed.when {
         bits.add(
@@ -260,7 +260,7 @@ pub(super) async fn explain(
     let session = Arc::new(Session { taint: bits, ..model.for_principal(&model.id, caller) });
     let arguments = Value::Object(supposed.arguments).to_string();
     let call = ToolCall { id: "explain".to_owned(), name: supposed.tool, arguments };
-    Ok(match wired.host.explain(&session, call).await {
+    Ok(match app.host.explain(&session, call).await {
         Ok(explanation) => ExplainResult {
             decision: Some(explanation.verdict.decision.name()),
             rule: Some(explanation.verdict.rule.to_string()),

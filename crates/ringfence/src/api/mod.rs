@@ -54,14 +54,14 @@ use crate::session_owners::SessionOwners;
 use crate::store::SqliteStore;
 use crate::taint::TokenTaint;
 use crate::token_slots::TokenSlots;
-use crate::tokens::Tokens;
+use crate::tokens::TokenStore;
 
 /// What the API is made from.
 #[derive(Debug)]
-pub(crate) struct Ingredients {
+pub(crate) struct ApiConfig {
     pub(crate) flags: CliFlags,
     pub(crate) environment: Environment,
-    pub(crate) tokens: Tokens,
+    pub(crate) tokens: TokenStore,
     /// How long a call waits for a person before its caller is told to come again.
     pub(crate) wait: Duration,
     /// Requests a second that a token may make.
@@ -70,18 +70,18 @@ pub(crate) struct Ingredients {
 
 /// What is there before anybody listens: the feed that every host of the server tells, and what tokens have been through.
 #[derive(Debug)]
-pub(crate) struct Before {
+pub(crate) struct ApiBuilder {
     feed: EventFeed,
     taint: TokenTaint,
     rate: RequestRate,
-    config: Ingredients,
+    config: ApiConfig,
 }
 
 /// The state of the API.
 #[derive(Debug)]
 struct ApiState {
     auth: ApiAuthLayer,
-    tokens: Tokens,
+    tokens: TokenStore,
     hosts: HostPool,
     feed: EventFeed,
     approver: DeferringApprover,
@@ -119,8 +119,8 @@ impl Drop for ApiService {
     }
 }
 
-impl Before {
-    pub(crate) fn new(config: Ingredients) -> Self {
+impl ApiBuilder {
+    pub(crate) fn new(config: ApiConfig) -> Self {
         let rate = RequestRate::new(config.rate);
         Self { feed: EventFeed::new(), taint: TokenTaint::default(), rate, config }
     }
@@ -153,7 +153,7 @@ impl Before {
         stop: CancellationToken,
     ) -> Result<ApiService, AppError> {
         let Self { feed, taint: pasts, rate, config: ingredients } = self;
-        let Ingredients { flags, environment, tokens, wait, .. } = ingredients;
+        let ApiConfig { flags, environment, tokens, wait, .. } = ingredients;
         let longest =
             usize::try_from(settings.limits.argument_bytes.saturating_add(ENVELOPE_BYTES)).unwrap_or(usize::MAX);
         let (waits, program) = (DeferringApprover::new(wait), environment.program.clone());

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use axum::response::Response;
-use ringfence_agent::{AgentEvent, AnnouncingApprover, Front};
+use ringfence_agent::{AgentEvent, AgentObserver, AnnouncingApprover};
 use ringfence_kernel::{ApprovalRequest, Approver, ApproverReply, Assurance, AuthScope, Principal, Session};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -216,7 +216,7 @@ impl RunFeedObserver {
     }
 }
 
-impl Front for RunFeedObserver {
+impl AgentObserver for RunFeedObserver {
     fn on_event(&self, event: &AgentEvent<'_>) {
         let mut text = lock(&self.text);
         if let AgentEvent::Text { text: piece } = event {
@@ -283,16 +283,17 @@ impl ApiState {
         let told = Arc::new(RunFeedObserver { feed: feed.clone(), owner: kept.owner.clone(), text: Mutex::default() });
         let which = HostKey { agent: kept.view.agent.clone(), ..HostKey::for_workspace(Some(&kept.view.workspace)) };
         let (settings, environment) = self.hosts.settings(&which)?;
-        let (front, also) = (Arc::clone(&told) as Arc<dyn Front>, Box::new(self.feed.clone()));
+        let (observer, also) = (Arc::clone(&told) as Arc<dyn AgentObserver>, Box::new(self.feed.clone()));
         let (pasts, owner) = (self.taint.clone(), kept.owner.clone());
         let made = spawn_blocking(move || {
             let directory = workspace_id(&settings, &environment)?;
-            let asks =
-                || Box::new(AnnouncingApprover { approver: Box::new(InboxApprover), front: Arc::clone(&front) }) as _;
+            let asks = || {
+                Box::new(AnnouncingApprover { approver: Box::new(InboxApprover), observer: Arc::clone(&observer) }) as _
+            };
             let making = AgentBuilder {
                 model: open_model(&settings.model, &environment)?,
                 approver: approver_for(&settings, asks),
-                front: Arc::clone(&front),
+                observer: Arc::clone(&observer),
                 settings,
                 environment: &environment,
                 mode: SharedMode::default(),
@@ -303,16 +304,16 @@ impl ApiState {
         });
         let made = made.await.map_err(|_| ApiError::internal("the run could not be made"))?;
         let mut made = made.map_err(|failure| run_error(&failure))?;
-        let session = &made.wired.session;
+        let session = &made.app.session;
         // Whose run it is, is who calls in it. A page's run asks its person; a script never answers for its own.
         let caller = Principal::agent(match kept.is_page {
             true => format!("agent of {}", kept.token_name()),
             false => kept.token_name().to_owned(),
         });
-        made.wired.session =
+        made.app.session =
             Arc::new(Session { taint: session.taint.clone(), ..session.for_principal(&session.id, caller) });
-        let ownership = self.feed.owners().register(&made.wired.session, &kept.owner);
-        kept.view.session.clone_from(&made.wired.session.id);
+        let ownership = self.feed.owners().register(&made.app.session, &kept.owner);
+        kept.view.session.clone_from(&made.app.session.id);
         let (id, prompt) = (kept.view.id.clone(), kept.view.prompt.clone());
         let cancel = CancellationToken::new();
         let run = Arc::new(ApiRun { stored: Mutex::new(kept), feed, cancel: Mutex::new(cancel.clone()) });

@@ -223,13 +223,13 @@ impl ApiState {
             agent: view.agent.clone(),
             run: view.run.clone(),
         };
-        let wired = self.hosts.agent_host(which).await?;
-        let model = &wired.session;
+        let app = self.hosts.agent_host(which).await?;
+        let model = &app.session;
         let keys: LimitKeys = serde_json::from_value(Value::Object(kept.limits.clone()))
             .map_err(|error| ApiError::bad_request(format!("limits: {error}")))?;
         let session = Arc::new(Session {
             limits: model.limits.tightened(&keys.apply_to(&model.limits)),
-            taint: self.taint.for_token(&kept.owner, &wired.workspace_id),
+            taint: self.taint.for_token(&kept.owner, &app.workspace_id),
             ..model.for_principal(&view.id, Principal::agent(&view.principal))
         });
         let _owner = self.feed.owners().register(&session, &kept.owner);
@@ -237,7 +237,7 @@ impl ApiState {
         Ok(Arc::new(ApiSession {
             stored: Mutex::new(kept),
             session,
-            app: wired,
+            app,
             calls,
             changes,
             call_count: count,

@@ -34,15 +34,15 @@ use super::handler::McpServerHandler;
 use super::listener::{self, ConnectionHandle, ConnectionLimits, UnauthenticatedLimits};
 use super::session::{HttpConnection, McpSessionSource, McpSessions, McpTokenId};
 use super::strict_json::{self, StrictJsonError};
-use super::{CANCEL_GRACE, ENVELOPE_BYTES, Front, McpServerContext};
-use crate::api::Before;
+use super::{CANCEL_GRACE, ENVELOPE_BYTES, McpFrontend, McpServerContext};
+use crate::api::ApiBuilder;
 use crate::app::{App, AppError};
 use crate::lock::lock;
 use crate::request_auth::{AuthError, RequestBodyError, RequestBodyReader, TOKEN_RECHECK, authenticate};
 use crate::request_rate::{RATE_LIMITED, RequestRate};
 use crate::request_source::{SourceCheck, SourceOptions};
 use crate::token_slots::{SlotLimits, SlotPermit, TokenSlots};
-use crate::tokens::{TokenIdentity, Tokens};
+use crate::tokens::{TokenIdentity, TokenStore};
 
 /// A session of an older client ends when it was idle for so long.
 const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
@@ -74,10 +74,10 @@ pub enum ServeError {
 
 /// Where and for whom to serve.
 #[derive(Clone, Debug)]
-pub struct Listening {
+pub struct HttpServeConfig {
     pub address: SocketAddr,
     pub(crate) source: SourceOptions,
-    pub tokens: Tokens,
+    pub tokens: TokenStore,
 }
 
 #[cfg(not(feature = "conformance"))]
@@ -99,7 +99,7 @@ fn wrap_handler(server: McpServerHandler) -> HttpHandler {
 #[derive(Clone)]
 struct McpAuthLayer {
     service: StreamableHttpService<HttpHandler, LocalSessionManager>,
-    tokens: Tokens,
+    tokens: TokenStore,
     bodies: RequestBodyReader,
     source: SourceCheck,
     requests: TokenSlots,
@@ -160,22 +160,22 @@ impl McpSessionTable {
     }
 }
 
-impl Front {
+impl McpFrontend {
     /// Serves clients over HTTP until `stop` is told. Says where, once it listens.
     pub(crate) async fn serve_http(
         &self,
-        wired: &App,
-        listening: Listening,
-        api: Before,
+        app: &App,
+        listening: HttpServeConfig,
+        api: ApiBuilder,
         stop: CancellationToken,
         listens: impl FnOnce(SocketAddr),
     ) -> Result<(), ServeError> {
         let listener = TcpListener::bind(listening.address).await?;
         let address = listener.local_addr()?;
-        let talks = McpSessions::new(wired, api.taint(), api.owners());
+        let talks = McpSessions::new(app, api.taint(), api.owners());
         let (source, proxies) = (SourceCheck::new(address, listening.source.clone()), listening.source.proxies);
-        let door = self.auth_layer(wired, talks, listening.tokens, source.clone(), (api.rate(), &stop));
-        let api = api.open(&wired.settings, source, stop.clone()).await?;
+        let door = self.auth_layer(app, talks, listening.tokens, source.clone(), (api.rate(), &stop));
+        let api = api.open(&app.settings, source, stop.clone()).await?;
         let router = Router::new().route("/mcp", any(enter)).with_state(door);
         let router = router.merge(api.router.clone());
         listens(address);
@@ -194,13 +194,13 @@ impl Front {
 
     fn auth_layer(
         &self,
-        wired: &App,
+        app: &App,
         talks: McpSessions,
-        tokens: Tokens,
+        tokens: TokenStore,
         source: SourceCheck,
         (rate, stop): (RequestRate, &CancellationToken),
     ) -> McpAuthLayer {
-        let longest = usize::try_from(wired.session.limits.argument_bytes.saturating_add(ENVELOPE_BYTES));
+        let longest = usize::try_from(app.session.limits.argument_bytes.saturating_add(ENVELOPE_BYTES));
         let longest = longest.unwrap_or(usize::MAX);
         // Hosts and origins are checked before the SDK sees a request.
         let config = StreamableHttpServerConfig::default()
@@ -208,7 +208,7 @@ impl Front {
             .with_max_request_body_bytes(longest)
             .disable_allowed_hosts()
             .disable_allowed_origins();
-        let served = McpServerContext::new(self, wired);
+        let served = McpServerContext::new(self, app);
         let new = move || {
             let guest = HttpConnection { sessions: talks.clone(), session: OnceLock::new() };
             Ok(wrap_handler(McpServerHandler::new(

@@ -48,7 +48,7 @@ use self::callers::McpCallers;
 use self::catch_panic::CatchPanicService;
 use self::elicitation::ElicitationApprover;
 use self::handler::McpServerHandler;
-pub use self::http::{Listening, ServeError};
+pub use self::http::{HttpServeConfig, ServeError};
 use self::in_flight::InFlightRequests;
 pub(crate) use self::resources::percent_decode;
 use self::roots::SessionRoots;
@@ -66,20 +66,20 @@ const CANCEL_GRACE: Duration = Duration::from_secs(6);
 /// What every server of a front shares.
 #[derive(Clone, Debug)]
 struct McpServerContext {
-    front: Front,
+    front: McpFrontend,
     host: Host,
     mounts: Arc<[MountSpec]>,
 }
 
 impl McpServerContext {
-    fn new(front: &Front, wired: &App) -> Self {
-        Self { front: front.clone(), host: wired.host.clone(), mounts: wired.mounts.clone().into() }
+    fn new(front: &McpFrontend, app: &App) -> Self {
+        Self { front: front.clone(), host: app.host.clone(), mounts: app.mounts.clone().into() }
     }
 }
 
 /// Clients, and the calls of theirs that are under way.
 #[derive(Clone, Debug)]
-pub struct Front {
+pub struct McpFrontend {
     callers: McpCallers,
     /// How long a call waits for a person before its client is told to come again.
     wait: Duration,
@@ -87,7 +87,7 @@ pub struct Front {
     form: ResultForm,
 }
 
-impl Front {
+impl McpFrontend {
     pub fn new(wait: Duration) -> Self {
         Self { callers: McpCallers::default(), wait, roots: SessionRoots::default(), form: ResultForm::default() }
     }
@@ -109,8 +109,8 @@ impl Front {
     }
 
     /// Serves one client on standard input and output until it closes them, or `stop` is told.
-    pub async fn serve_stdio(&self, wired: &App, stop: CancellationToken) {
-        let session = Arc::clone(&wired.session);
+    pub async fn serve_stdio(&self, app: &App, stop: CancellationToken) {
+        let session = Arc::clone(&app.session);
         let gone = CancellationToken::new();
         let in_flight = InFlightRequests::default();
         let longest =
@@ -118,8 +118,8 @@ impl Front {
         let (input, output) = stdio_pipes();
         let wire = StdioServerTransport::new(input, output, longest, in_flight.clone(), gone.clone());
         let server = McpServerHandler::new(
-            McpServerContext::new(self, wired),
-            McpSessionSource::Stdio(McpSession::new(session, wired.host.clone(), None)),
+            McpServerContext::new(self, app),
+            McpSessionSource::Stdio(McpSession::new(session, app.host.clone(), None)),
             gone,
         );
         let running = serve_directly_with_ct(CatchPanicService(server), wire, None, stop.clone());

@@ -119,9 +119,9 @@ pub(super) struct McpSessions {
 }
 
 impl McpSessions {
-    pub(super) fn new(wired: &App, taint: TokenTaint, owners: SessionOwners) -> Self {
-        let (template, workspace_id) = (Arc::clone(&wired.session), Arc::from(wired.workspace_id.as_str()));
-        Self { template, workspace_id, taint, owners, stateless: Arc::default(), host: wired.host.clone() }
+    pub(super) fn new(app: &App, taint: TokenTaint, owners: SessionOwners) -> Self {
+        let (template, workspace_id) = (Arc::clone(&app.session), Arc::from(app.workspace_id.as_str()));
+        Self { template, workspace_id, taint, owners, stateless: Arc::default(), host: app.host.clone() }
     }
 
     /// A talk of a visitor.

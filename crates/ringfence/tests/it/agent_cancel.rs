@@ -16,7 +16,7 @@ use ringfence::app::{AgentSessionOptions, build_agent_app};
 use ringfence::config::{CliFlags, load};
 use ringfence_agent::provider::{ModelProvider, ProviderProtocol, ProviderTimeouts, open};
 use ringfence_agent::{
-    Agent, AgentEvent, AgentLimits, AgentOutcome, CallRepair, Front, LedgerSink, MessageHistory, NoTranscript,
+    Agent, AgentEvent, AgentLimits, AgentObserver, AgentOutcome, CallRepair, LedgerSink, MessageHistory, NoTranscript,
     TranscriptMessage,
 };
 use ringfence_kernel::{ApprovalRequest, Approver, ApproverReply, AuditEvent, AuditSink, AuditSinkError, CallRecord};
@@ -63,7 +63,7 @@ fn wait_for(heard: &Receiver<String>, what: &str) {
     }
 }
 
-impl Front for TestNotifier {
+impl AgentObserver for TestNotifier {
     fn on_event(&self, event: &AgentEvent<'_>) {
         match event {
             AgentEvent::Text { .. } => self.notify("text"),
@@ -116,20 +116,20 @@ impl CancelFixture {
             tap: Some(Box::new(NotifyingSink(tap.clone(), news.clone()))),
             ..AgentSessionOptions::default()
         };
-        let wired = build_agent_app(settings, &environment, Box::new(news.clone()), seat).unwrap();
+        let app = build_agent_app(settings, &environment, Box::new(news.clone()), seat).unwrap();
         let (key, headers, timeouts, model) = (None, Vec::new(), ProviderTimeouts::default(), "model".to_owned());
         let model = open(ModelProvider { kind, base_url, model, key, headers, timeouts, stream: true }).unwrap();
         let agent = Agent {
             model: Arc::from(model),
-            host: wired.host,
-            session: wired.session,
+            host: app.host,
+            session: app.session,
             system: "You are a test.".to_owned(),
             temperature: None,
             max_tokens: None,
             repair: CallRepair::Never,
             limits: AgentLimits::default(),
             tap,
-            front: Arc::new(news),
+            observer: Arc::new(news),
         };
         Self { agent, events, history: MessageHistory::new(Box::new(NoTranscript)) }
     }

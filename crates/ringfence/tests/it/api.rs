@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ringfence::tokens::Tokens;
+use ringfence::tokens::TokenStore;
 use ringfence_kernel::AuthScope;
 use serde_json::{Value, json};
 
@@ -483,7 +483,7 @@ fn without_a_model_a_run_says_how_to_get_one() {
 
 /// A token with these scopes, which a person would have made at a terminal.
 fn token<'a>(server: &'a TestApiServer, site: &TestSite, name: &str, scopes: &[AuthScope]) -> ApiTestClient<'a> {
-    let token = Tokens::new(&site.state).create(name, scopes.iter().copied().collect()).unwrap();
+    let token = TokenStore::new(&site.state).create(name, scopes.iter().copied().collect()).unwrap();
     ApiTestClient { server, token }
 }
 

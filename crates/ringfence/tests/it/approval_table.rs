@@ -74,9 +74,9 @@ fn wait<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
-fn call(wired: &App, tool: &str, arguments: &Value) -> ToolReply {
+fn call(app: &App, tool: &str, arguments: &Value) -> ToolReply {
     let call = ToolCall { id: "1".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
-    wait(wired.host.call(&wired.session, call, &CancellationToken::new())).unwrap()
+    wait(app.host.call(&app.session, call, &CancellationToken::new())).unwrap()
 }
 
 /// What happens without asking, whatever somebody would have said.
@@ -189,9 +189,9 @@ fn changed_arguments_that_leave_the_workspace_are_refused() {
 
 /// A host in a session that a front goes on with after a restart.
 fn resumed_app(site: &TestSite) -> App {
-    let mut wired = test_app(site, &AnswerListApprover::default());
-    Arc::get_mut(&mut wired.session).unwrap().id = "lasting".to_owned();
-    wired
+    let mut app = test_app(site, &AnswerListApprover::default());
+    Arc::get_mut(&mut app.session).unwrap().id = "lasting".to_owned();
+    app
 }
 
 /// A call that was put off, and the site that it is on.
@@ -205,8 +205,8 @@ fn suspended_call(arguments: &Value) -> (TestSite, SuspendedCall) {
 
 /// The same call after a restart, once somebody said yes.
 fn resume(site: &TestSite, suspended: &SuspendedCall) -> ToolReply {
-    let wired = resumed_app(site);
-    wait(wired.host.resume(&wired.session, &suspended.token, &CancellationToken::new())).unwrap()
+    let app = resumed_app(site);
+    wait(app.host.resume(&app.session, &suspended.token, &CancellationToken::new())).unwrap()
 }
 
 fn approve_request(site: &TestSite, suspended: &SuspendedCall) {

@@ -93,7 +93,7 @@ fn no_arguments_of_any_tool_are_more_than_a_wrong_call() {
     let site = TestSite::in_memory();
     site.write("a.txt", "alpha\n");
     let environment = site.environment();
-    let wired = Dialect::ALL.map(|dialect| {
+    let app = Dialect::ALL.map(|dialect| {
         let workspace = Some(site.workspace.to_str().unwrap().to_owned());
         let flags =
             CliFlags { workspace, dialect: Some(dialect), preset: Some(Preset::ReadOnly), ..CliFlags::default() };
@@ -126,13 +126,13 @@ fn no_arguments_of_any_tool_are_more_than_a_wrong_call() {
     target("calls").tokens(tokens).check(|bytes| {
         let (&choice, arguments) = bytes.split_first().unwrap_or((&0, b""));
         let arguments = String::from_utf8_lossy(arguments);
-        wired.each_ref().map(|wired| {
-            let tools: Vec<_> = wired.session.catalog.list().map(|tool| tool.name.to_string()).collect();
+        app.each_ref().map(|app| {
+            let tools: Vec<_> = app.session.catalog.list().map(|tool| tool.name.to_string()).collect();
             let name = tools[usize::from(choice) % tools.len()].clone();
             let call = ToolCall { id: "1".to_owned(), name: name.clone(), arguments: arguments.clone().into_owned() };
-            let reply = runtime.block_on(wired.host.call(&wired.session, call, &CancellationToken::new())).unwrap();
+            let reply = runtime.block_on(app.host.call(&app.session, call, &CancellationToken::new())).unwrap();
             assert!(!reply.text.contains(site.root().to_str().unwrap()), "{}", reply.text);
-            if wired.session.dialect != Dialect::Miniclaw {
+            if app.session.dialect != Dialect::Miniclaw {
                 let said: Value = serde_json::from_str(&reply.text).unwrap();
                 assert_eq!(said["ok"], reply.error.is_none(), "{}", reply.text);
             }

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use ringfence::tokens::Tokens;
+use ringfence::tokens::TokenStore;
 use ringfence_kernel::AuthScope;
 use serde_json::{Value, json};
 
@@ -238,7 +238,7 @@ fn bodies_are_bounded_and_say_everything_once() {
 /// A token that a person made for a client whose user they trust to answer.
 fn relaying_token(site: &TestSite, name: &str) -> String {
     let scopes = BTreeSet::from([AuthScope::Call, AuthScope::Relay]);
-    Tokens::new(&site.state).create(name, scopes).unwrap()
+    TokenStore::new(&site.state).create(name, scopes).unwrap()
 }
 
 const YES: &str = r#"{"action": "accept", "content": {"approve": true}}"#;

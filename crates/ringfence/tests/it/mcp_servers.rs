@@ -244,10 +244,10 @@ fn test_app(site: &TestSite, somebody: &McpTestApprover) -> App {
     build_app(settings, &environment, Box::new(somebody.clone())).unwrap()
 }
 
-fn call(wired: &App, tool: &str) -> ToolReply {
+fn call(app: &App, tool: &str) -> ToolReply {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let call = ToolCall { id: "1".to_owned(), name: tool.to_owned(), arguments: "{\"text\": \"x\"}".to_owned() };
-    runtime.block_on(wired.host.call(&wired.session, call, &CancellationToken::new())).unwrap()
+    runtime.block_on(app.host.call(&app.session, call, &CancellationToken::new())).unwrap()
 }
 
 #[test]
@@ -298,10 +298,10 @@ fn a_grant_holds_for_the_definition_it_was_given_for() {
 fn an_answer_is_a_strangers_and_a_call_is_a_way_out() {
     let site = TestSite::new();
     configure(&site, &["plain"], ALLOW);
-    let wired = test_app(&site, &McpTestApprover::default());
-    assert!(!wired.session.taint.contains(Taint::SawUntrusted) && !wired.session.taint.contains(Taint::HasEgress));
-    assert_eq!(call(&wired, "mcp__far__echo").error, None);
-    assert!(wired.session.taint.contains(Taint::SawUntrusted) && wired.session.taint.contains(Taint::HasEgress));
+    let app = test_app(&site, &McpTestApprover::default());
+    assert!(!app.session.taint.contains(Taint::SawUntrusted) && !app.session.taint.contains(Taint::HasEgress));
+    assert_eq!(call(&app, "mcp__far__echo").error, None);
+    assert!(app.session.taint.contains(Taint::SawUntrusted) && app.session.taint.contains(Taint::HasEgress));
 }
 
 /// The model has read it before it calls anything.
@@ -329,8 +329,8 @@ fn the_ledger_has_what_was_called() {
     let settings = load(&CliFlags { config, workspace, ..CliFlags::default() }, &environment).unwrap();
     let tap = ringfence_agent::LedgerSink::default();
     let seat = AgentSessionOptions { tap: Some(Box::new(tap.clone())), ..AgentSessionOptions::default() };
-    let wired = build_agent_app(settings, &environment, Box::new(McpTestApprover::default()), seat).unwrap();
-    assert!(call(&wired, "mcp__far__fail").error.is_some());
+    let app = build_agent_app(settings, &environment, Box::new(McpTestApprover::default()), seat).unwrap();
+    assert!(call(&app, "mcp__far__fail").error.is_some());
     let lines = tap.ledger().lines().join("\n");
     assert!(lines.contains("called   far/fail, a tool of another program: it cannot be undone"), "{lines}");
 }
@@ -341,14 +341,14 @@ fn a_server_that_died_is_started_again_if_it_still_says_the_same() {
     let file = log_of(&site);
     std::fs::write(&file, "Says it back.").unwrap();
     configure(&site, &["described", &file], ALLOW);
-    let wired = test_app(&site, &McpTestApprover::default());
-    assert!(call(&wired, "mcp__far__die").error.is_some());
-    assert_eq!(call(&wired, "mcp__far__echo").error, None);
+    let app = test_app(&site, &McpTestApprover::default());
+    assert!(call(&app, "mcp__far__die").error.is_some());
+    assert_eq!(call(&app, "mcp__far__echo").error, None);
     std::fs::write(&file, "Says something else.").unwrap();
     // What it says is asked once, when a session begins.
-    assert_eq!(call(&wired, "mcp__far__echo").error, None);
-    assert!(call(&wired, "mcp__far__die").error.is_some());
-    let reply = call(&wired, "mcp__far__echo");
+    assert_eq!(call(&app, "mcp__far__echo").error, None);
+    assert!(call(&app, "mcp__far__die").error.is_some());
+    let reply = call(&app, "mcp__far__echo");
     assert!(reply.text.contains("something else about this tool than when the session began"), "{}", reply.text);
 }
 
@@ -356,14 +356,14 @@ fn a_server_that_died_is_started_again_if_it_still_says_the_same() {
 fn a_cancelled_call_ends_at_once() {
     let site = TestSite::new();
     configure(&site, &["plain", &log_of(&site)], ALLOW);
-    let wired = test_app(&site, &McpTestApprover::default());
+    let app = test_app(&site, &McpTestApprover::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let began = std::time::Instant::now();
     let reply = runtime.block_on(async {
         let cancel = CancellationToken::new();
         let call = ToolCall { id: "1".to_owned(), name: "mcp__far__hang".to_owned(), arguments: "{}".to_owned() };
         let stop = cancel.clone();
-        let waiting = wired.host.call(&wired.session, call, &cancel);
+        let waiting = app.host.call(&app.session, call, &cancel);
         let (reply, ()) = tokio::join!(waiting, async {
             // Not before the server has it.
             while !calls(&site).contains("hang") {
@@ -376,7 +376,7 @@ fn a_cancelled_call_ends_at_once() {
     assert_eq!(reply.error, Some(ErrorKind::Cancelled), "{}", reply.text);
     assert!(reply.text.contains("whether it did something is not known"), "{}", reply.text);
     assert!(began.elapsed() < std::time::Duration::from_secs(30));
-    assert_eq!(call(&wired, "mcp__far__echo").error, None);
+    assert_eq!(call(&app, "mcp__far__echo").error, None);
 }
 
 /// A server behind a URL, which answers as JSON or with events.

@@ -397,7 +397,7 @@ fn build_app_with(site: &TestSite, fallback: JailFallback) -> App {
 
 /// Runs code, and does something when it prints.
 fn run_with_listener(
-    wired: &App,
+    app: &App,
     arguments: &Value,
     cancel: &CancellationToken,
     act: impl Fn() + Send + Sync + 'static,
@@ -406,7 +406,7 @@ fn run_with_listener(
     let heard: Arc<dyn ProgressListener> = listener.clone();
     let call = ToolCall { id: "1".to_owned(), name: "run_code".to_owned(), arguments: arguments.to_string() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let reply = runtime.block_on(wired.host.call_with_progress(&wired.session, call, cancel, Some(heard))).unwrap();
+    let reply = runtime.block_on(app.host.call_with_progress(&app.session, call, cancel, Some(heard))).unwrap();
     let printed = listener.1.lock().unwrap().clone();
     (reply, printed)
 }
@@ -414,11 +414,11 @@ fn run_with_listener(
 #[test]
 fn output_is_heard_as_it_comes_and_a_cancel_ends_the_program() {
     let site = TestSite::new();
-    let wired = test_app(&site);
+    let app = test_app(&site);
     let cancel = CancellationToken::new();
     let stop = cancel.clone();
     let code = "print('begun', flush=True)\nopen('f','w').write('x')\nimport time\ntime.sleep(60)";
-    let (reply, printed) = run_with_listener(&wired, &python(code), &cancel, move || stop.cancel());
+    let (reply, printed) = run_with_listener(&app, &python(code), &cancel, move || stop.cancel());
     let reply: Value = serde_json::from_str(&reply.text).unwrap();
     assert_eq!(reply["error"]["code"], "CANCELLED", "{reply}");
     assert_eq!((&reply["error"]["details"]["stdout"], printed.as_str()), (&json!("begun\n"), "begun\n"));
@@ -444,9 +444,9 @@ fn by_the_systems_bwrap_the_workspace_is_read_only_and_the_reply_says_so() {
             chown(path, Some(PLAIN), Some(PLAIN)).unwrap();
         }
     }
-    let wired = build_app_with(&site, JailFallback::Forced);
+    let app = build_app_with(&site, JailFallback::Forced);
     let code = bash("cat a.txt .env; id -u; echo new > b.txt");
-    let (reply, printed) = run_with_listener(&wired, &code, &CancellationToken::new(), || {});
+    let (reply, printed) = run_with_listener(&app, &code, &CancellationToken::new(), || {});
     let reply: Value = serde_json::from_str(&reply.text).unwrap();
     let value = &reply["value"];
     assert_eq!((&value["stdout"], printed.contains("old")), (&json!("old\n1000\n"), true), "{reply}");
@@ -466,11 +466,11 @@ fn concurrent_edits_are_conflicts_and_stay() {
     }
     // A name that was not there is remembered as such by the layer, so the sign is in a file that is.
     site.write("sign", "");
-    let wired = test_app(&site);
+    let app = test_app(&site);
     let root = site.workspace.clone();
     let code = "import time\nfor p in ('a','b','d/e'): open(p,'w').write('program')\nprint('begun', flush=True)\n\
                 while not open('sign').read(): time.sleep(0.01)";
-    let (reply, _) = run_with_listener(&wired, &python(code), &CancellationToken::new(), move || {
+    let (reply, _) = run_with_listener(&app, &python(code), &CancellationToken::new(), move || {
         std::fs::write(root.join("b"), "person").unwrap();
         std::fs::write(root.join("sign"), "go").unwrap();
     });

@@ -188,11 +188,11 @@ fn files_changed_during_approval_are_withheld() {
     let workspace = Some(site.workspace.to_str().unwrap().to_owned());
     let settings = load(&CliFlags { workspace, ..CliFlags::default() }, &environment).unwrap();
     let (meddler, ears) = (MeddlingApprover(site.workspace.join("a.md")), LedgerRecorder::default());
-    let wired = build_app_with_tap(settings, &environment, Box::new(meddler), Box::new(ears.clone())).unwrap();
+    let app = build_app_with_tap(settings, &environment, Box::new(meddler), Box::new(ears.clone())).unwrap();
     let code = bash("echo x > a.md; echo x > b.md; echo x > new.md");
     let call = ToolCall { id: "1".to_owned(), name: "run_code".to_owned(), arguments: code.to_string() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let reply = runtime.block_on(wired.host.call(&wired.session, call, &CancellationToken::new())).unwrap();
+    let reply = runtime.block_on(app.host.call(&app.session, call, &CancellationToken::new())).unwrap();
     let reply: Value = serde_json::from_str(&reply.text).unwrap();
     let settled = CommitResult::of(&reply);
     assert_eq!(reply["error"]["code"], "CONFLICT", "{reply}");
@@ -283,11 +283,11 @@ fn the_ledger_is_what_the_tree_and_the_records_say() {
         let flags = CliFlags { workspace, preset: Some(Preset::ALL[preset]), ..CliFlags::default() };
         let settings = load(&flags, &environment).unwrap();
         let somebody = AnswerListApprover::answering([answer(approves)]);
-        let wired = build_app_with_tap(settings, &environment, Box::new(somebody), Box::new(ears.clone())).unwrap();
+        let app = build_app_with_tap(settings, &environment, Box::new(somebody), Box::new(ears.clone())).unwrap();
         let before = site.tree();
         let call = ToolCall { id: "1".to_owned(), name: "run_code".to_owned(), arguments: arguments.to_string() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let reply = runtime.block_on(wired.host.call(&wired.session, call, &CancellationToken::new())).unwrap();
+        let reply = runtime.block_on(app.host.call(&app.session, call, &CancellationToken::new())).unwrap();
         let (reply, after, ledger) =
             (serde_json::from_str::<Value>(&reply.text).unwrap(), site.tree(), ears.tap.ledger());
         let said = format!("{arguments} {:?} {approves}: {reply}", Preset::ALL[preset]);

@@ -468,7 +468,7 @@ fn plan_the_tool_calls_of_a_model_become_tool_messages_and_lines_in_the_log() {
         ..CliFlags::default()
     };
     let environment = run.site.environment();
-    let wired = build_app(load(&flags, &environment).unwrap(), &environment, Box::new(deny_all())).unwrap();
+    let app = build_app(load(&flags, &environment).unwrap(), &environment, Box::new(deny_all())).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let messages: Vec<Value> = message["tool_calls"]
         .as_array()
@@ -481,7 +481,7 @@ fn plan_the_tool_calls_of_a_model_become_tool_messages_and_lines_in_the_log() {
                 name: text(&asked["function"]["name"]),
                 arguments: text(&asked["function"]["arguments"]),
             };
-            let reply = runtime.block_on(wired.host.call(&wired.session, call, &CancellationToken::new())).unwrap();
+            let reply = runtime.block_on(app.host.call(&app.session, call, &CancellationToken::new())).unwrap();
             json!({"role": "tool", "tool_call_id": reply.call_id, "content": reply.text})
         })
         .collect();

@@ -164,14 +164,14 @@ fn test_app(site: &TestSite, dialect: Dialect) -> App {
 /// What a call is answered, with what differs from time to time blanked out.
 fn reply(shown: &ReferenceCall) -> String {
     let site = TestSite::new();
-    let wired = test_app(&site, shown.dialect);
+    let app = test_app(&site, shown.dialect);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut change = String::new();
     let mut last = String::new();
     for (tool, arguments) in shown.before.iter().copied().chain([(shown.tool, shown.arguments)]) {
         let arguments = arguments.replace("HOST", host()).replace("CHANGE", &change);
         let call = ToolCall { id: "call-1".to_owned(), name: tool.to_owned(), arguments };
-        last = runtime.block_on(wired.host.call(&wired.session, call, &CancellationToken::new())).unwrap().text;
+        last = runtime.block_on(app.host.call(&app.session, call, &CancellationToken::new())).unwrap().text;
         let made = serde_json::from_str::<Value>(&last).unwrap_or_default();
         made["value"]["change"].as_str().unwrap_or_default().clone_into(&mut change);
     }

@@ -9,19 +9,19 @@ use ringfence_kernel::{AuditSink, AuthScope};
 use ringfence_sandbox::limit_malloc_arenas;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{Before, Ingredients};
+use crate::api::{ApiBuilder, ApiConfig};
 use crate::app::{App, build_mcp_app, workspace_directory};
 use crate::approval::approver_for;
-use crate::approval_commands::Done;
-use crate::cli::{CliError, complain, print_warnings};
+use crate::approval_commands::CommandOutcome;
+use crate::cli::{CliError, print_error, print_warnings};
 use crate::config::{AppSettings, CliFlags, Environment};
 use crate::mcp::clients::{McpClientApp, SettingsDirs};
 use crate::mcp::install::plan;
-use crate::mcp::{Front, Listening, ResultForm};
+use crate::mcp::{HttpServeConfig, McpFrontend, ResultForm};
 use crate::request_source::{CidrBlock, PublicUrl, SourceOptions, TrustedProxies};
 use crate::signals::ShutdownSignals;
-use crate::tokens::Tokens;
-use crate::tty::{TtyApprover, is_watched};
+use crate::tokens::TokenStore;
+use crate::tty::{TtyApprover, stderr_is_terminal};
 
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7431";
 
@@ -95,11 +95,11 @@ pub(crate) fn serve_mcp(
     environment: &Environment,
     wait: Duration,
     form: ResultForm,
-) -> Result<Done, CliError> {
+) -> Result<CommandOutcome, CliError> {
     check_client_directory(&settings, environment)?;
-    let (front, wired) = front(settings, environment, Front::new(wait).with_form(form), None)?;
-    serving(async |stop| front.serve_stdio(&wired, stop).await)?;
-    Ok(Done::Print(String::new()))
+    let (front, app) = build_frontend(settings, environment, McpFrontend::new(wait).with_form(form), None)?;
+    run_until_signal(async |stop| front.serve_stdio(&app, stop).await)?;
+    Ok(CommandOutcome::Print(String::new()))
 }
 
 /// An entry for every project has the client's own directory as its workspace. That of a client without a project open is
@@ -123,7 +123,7 @@ pub(crate) fn install_client(
     settings: &AppSettings,
     environment: &Environment,
     command: McpCommand,
-) -> Result<Done, CliError> {
+) -> Result<CommandOutcome, CliError> {
     let McpCommand::Install { client, yes } = command;
     let workspace = workspace_directory(settings, environment)?;
     // The client is another program: our own name for ourselves would be its own there.
@@ -131,10 +131,10 @@ pub(crate) fn install_client(
     let change = plan(client, &program, SettingsDirs::from_environment(environment, Some(&workspace)))?;
     let shown = change.describe();
     if !yes && !change.is_up_to_date() {
-        return Ok(Done::Print(format!("{shown}\nNothing was written; the same with `--yes` writes it.\n")));
+        return Ok(CommandOutcome::Print(format!("{shown}\nNothing was written; the same with `--yes` writes it.\n")));
     }
     change.write()?;
-    Ok(Done::Print(shown))
+    Ok(CommandOutcome::Print(shown))
 }
 
 /// Serves until a signal comes.
@@ -143,38 +143,39 @@ pub(crate) fn serve_http(
     flags: CliFlags,
     environment: &Environment,
     options: ServeOptions,
-) -> Result<Done, CliError> {
+) -> Result<CommandOutcome, CliError> {
     let ServeOptions { address, origin, public_url, trusted_proxy, wait, rate, structured, print_link } = options;
-    let (tokens, wait) = (Tokens::new(&settings.state), Duration::from_secs(wait));
-    let ingredients = Ingredients { flags, environment: environment.clone(), tokens: tokens.clone(), wait, rate };
-    let api = Before::new(ingredients);
+    let (tokens, wait) = (TokenStore::new(&settings.state), Duration::from_secs(wait));
+    let ingredients = ApiConfig { flags, environment: environment.clone(), tokens: tokens.clone(), wait, rate };
+    let api = ApiBuilder::new(ingredients);
     let proxies = TrustedProxies(trusted_proxy.into());
     let source = SourceOptions { public_url: public_url.clone(), origins: origin, proxies };
-    let listening = Listening { address, source, tokens: tokens.clone() };
-    let front_end = Front::new(wait).with_form(result_form(structured));
-    let (front, wired) = front(settings, environment, front_end, Some(api.tap()))?;
+    let listening = HttpServeConfig { address, source, tokens: tokens.clone() };
+    let front_end = McpFrontend::new(wait).with_form(result_form(structured));
+    let (front, app) = build_frontend(settings, environment, front_end, Some(api.tap()))?;
     let listens = |address| {
-        complain(&format!("serving http://{address}/mcp"));
-        if let Some(warning) = plain_http(address, public_url.as_ref()) {
-            complain(&format!("warning: {warning}"));
+        print_error(&format!("serving http://{address}/mcp"));
+        if let Some(warning) = plain_http_warning(address, public_url.as_ref()) {
+            print_error(&format!("warning: {warning}"));
         }
-        if !print_link && !is_watched() {
-            complain("`ringfence token link` at a terminal makes a link to the page");
+        if !print_link && !stderr_is_terminal() {
+            print_error("`ringfence token link` at a terminal makes a link to the page");
             return;
         }
-        match tokens.make_code() {
-            Ok(code) => {
-                complain(&format!("the page, once: {}", link(&reached_at(address, public_url.as_ref()), &code)))
-            }
-            Err(error) => complain(&format!("there is no link to the page: {error}")),
+        match tokens.create_login_code() {
+            Ok(code) => print_error(&format!(
+                "the page, once: {}",
+                login_link(&server_url(address, public_url.as_ref()), &code)
+            )),
+            Err(error) => print_error(&format!("there is no link to the page: {error}")),
         }
     };
-    serving(async |stop| front.serve_http(&wired, listening, api, stop, listens).await)??;
-    Ok(Done::Print(String::new()))
+    run_until_signal(async |stop| front.serve_http(&app, listening, api, stop, listens).await)??;
+    Ok(CommandOutcome::Print(String::new()))
 }
 
 /// Why tokens could be read on their way, if that is so.
-fn plain_http(address: SocketAddr, public_url: Option<&PublicUrl>) -> Option<String> {
+fn plain_http_warning(address: SocketAddr, public_url: Option<&PublicUrl>) -> Option<String> {
     match public_url {
         Some(url) if !url.is_encrypted() => {
             Some(format!("{} is plain HTTP: tokens can be read on their way; use an https URL", url.origin()))
@@ -189,7 +190,7 @@ fn plain_http(address: SocketAddr, public_url: Option<&PublicUrl>) -> Option<Str
 }
 
 /// Where a browser finds the server.
-fn reached_at(address: SocketAddr, public_url: Option<&PublicUrl>) -> String {
+fn server_url(address: SocketAddr, public_url: Option<&PublicUrl>) -> String {
     let port = address.port();
     match (public_url, address) {
         (Some(url), _) => url.origin(),
@@ -199,7 +200,7 @@ fn reached_at(address: SocketAddr, public_url: Option<&PublicUrl>) -> String {
     }
 }
 
-fn link(origin: &str, code: &str) -> String {
+fn login_link(origin: &str, code: &str) -> String {
     format!("{origin}/#login={code}")
 }
 
@@ -207,28 +208,28 @@ pub(crate) fn run_token_command(
     settings: &AppSettings,
     environment: &Environment,
     command: TokenCommand,
-) -> Result<Done, CliError> {
-    let tokens = Tokens::new(&settings.state);
+) -> Result<CommandOutcome, CliError> {
+    let tokens = TokenStore::new(&settings.state);
     let confirm = |shown: &str| {
         let terminal = TtyApprover::new(settings, environment);
         terminal.confirm(shown, "make it?").map_err(|_| CliError::NotInteractive)
     };
-    Ok(Done::Print(match command {
+    Ok(CommandOutcome::Print(match command {
         TokenCommand::New { name, scope } => {
             let scopes: BTreeSet<AuthScope> = scope.into_iter().map(|ScopeArg(scope)| scope).collect();
             if scopes.iter().any(|scope| *scope != AuthScope::Call) {
                 let names: Vec<&str> = scopes.iter().map(|scope| scope.name()).collect();
                 if !confirm(&format!("a token `{name}` for: {}\n", names.join(", ")))? {
-                    return Ok(Done::Unanswered);
+                    return Ok(CommandOutcome::Unanswered);
                 }
             }
             tokens.create(&name, scopes)? + "\n"
         }
         TokenCommand::Link { address, public_url } => {
             if !confirm("a link to the page, for whoever opens it first\n")? {
-                return Ok(Done::Unanswered);
+                return Ok(CommandOutcome::Unanswered);
             }
-            link(&reached_at(address, public_url.as_ref()), &tokens.make_code()?) + "\n"
+            login_link(&server_url(address, public_url.as_ref()), &tokens.create_login_code()?) + "\n"
         }
         TokenCommand::List => tokens.list()?,
         TokenCommand::Revoke { name } => {
@@ -258,20 +259,20 @@ pub(crate) fn result_form(structured: bool) -> ResultForm {
     if structured { ResultForm::Structured } else { ResultForm::Plain }
 }
 
-fn front(
+fn build_frontend(
     settings: AppSettings,
     environment: &Environment,
-    front: Front,
+    front: McpFrontend,
     tap: Option<Box<dyn AuditSink>>,
-) -> Result<(Front, App), CliError> {
+) -> Result<(McpFrontend, App), CliError> {
     limit_malloc_arenas();
     let approver = approver_for(&settings, || front.approver());
-    let wired = build_mcp_app(settings, environment, approver, front.roots(), tap)?;
-    print_warnings(&wired);
-    Ok((front, wired))
+    let app = build_mcp_app(settings, environment, approver, front.roots(), tap)?;
+    print_warnings(&app);
+    Ok((front, app))
 }
 
-fn serving<T>(work: impl AsyncFnOnce(CancellationToken) -> T) -> Result<T, CliError> {
+fn run_until_signal<T>(work: impl AsyncFnOnce(CancellationToken) -> T) -> Result<T, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
     let done = runtime.block_on(async {
         let stop = CancellationToken::new();
