@@ -11,14 +11,14 @@ use std::sync::Arc;
 use ringfence_kernel::{Assurance, ErrorKind, Ticket, ToolError};
 use rustix::fs::OFlags;
 
-use crate::content::read_up_to;
-use crate::errno::{errno_error, wrong_type};
 use crate::mount::Mount;
-use crate::name::{escape, fold_name};
-use crate::replace::{CurrentFile, FileBody};
-use crate::stat::{FileKind, FileStat};
-use crate::syscall::fstat;
-use crate::write_target::WriteTarget;
+use crate::mount::write_target::WriteTarget;
+use crate::path::name::{escape, fold_name};
+use crate::read::content::read_up_to;
+use crate::sys::errno::{errno_error, wrong_type};
+use crate::sys::stat::{FileKind, FileStat};
+use crate::sys::syscall::fstat;
+use crate::txn::replace::{CurrentFile, FileBody};
 
 /// Judges the contents of one file.
 pub trait ChangeRule: Send + Sync + fmt::Debug {

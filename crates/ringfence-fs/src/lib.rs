@@ -6,57 +6,37 @@
 //! Not here: processes, sockets, and the environment.
 
 mod audit;
-mod batch;
-mod content;
-mod credentials;
-mod digest;
-mod errno;
-mod fence;
 mod front_matter;
 mod git;
 mod guard;
-mod guest;
-mod ignore_rules;
 mod journal;
-mod linked_directories;
-mod lock;
 mod mount;
-mod name;
 mod overlay;
 mod patch;
+mod path;
 mod preview;
-mod record;
-mod recover;
-mod replace;
-mod repository;
-mod resolver;
-mod search;
-mod sensitive_files;
-mod stat;
-mod suggest;
-mod symlinks;
-mod syscall;
+mod read;
+mod sensitive;
+mod sys;
 mod tools;
-mod trash;
-mod walk;
+mod txn;
+mod undo;
 mod workflow;
-mod workspace;
-mod write_target;
 
 pub use audit::{
     AuditChainError, AuditLog, AuditOpenError, AuditVerification, KnownHead, read_known_heads, read_records, verify,
 };
-pub use digest::content_id;
-pub use fence::{Fence, FenceError, FenceOptions, JournalMode, MountSpec, ResolverBackend};
 pub use front_matter::yaml_mapping;
 pub use guard::{ChangeRule, GuardedChange};
+pub use mount::resolver::PLAIN_FILE_FLAGS;
+pub use mount::set::{Fence, FenceError, FenceOptions, JournalMode, MountSpec, ResolverBackend};
+pub use mount::write_target::STATE_ALIAS;
 pub use mount::{Durability, MountAccess};
-pub use name::NameRule;
-pub use resolver::PLAIN_FILE_FLAGS;
-pub use tools::register;
-pub use workflow::{WORKFLOW_FILE, WorkflowGraph, WorkflowGraphSource, WorkflowGuard};
-pub use workspace::{
+pub use path::name::NameRule;
+pub use path::workspace::{
     HostPaths, WorkspaceDiscovery, WorkspaceError, discover_workspace, find_workspace, real_path, resolve_mount,
     resolve_workspace, workspace_path,
 };
-pub use write_target::STATE_ALIAS;
+pub use read::digest::content_id;
+pub use tools::register;
+pub use workflow::{WORKFLOW_FILE, WorkflowGraph, WorkflowGraphSource, WorkflowGuard};

@@ -16,13 +16,13 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use similar::{ChangeTag, TextDiff};
 
-use crate::content::{hash_up_to, read_up_to};
-use crate::digest::Digest;
-use crate::errno::errno_error;
-use crate::replace::CurrentFile;
-use crate::stat::{FileKind, FileStat};
-use crate::syscall::fstat;
-use crate::write_target::WriteTarget;
+use crate::mount::write_target::WriteTarget;
+use crate::read::content::{hash_up_to, read_up_to};
+use crate::read::digest::Digest;
+use crate::sys::errno::errno_error;
+use crate::sys::stat::{FileKind, FileStat};
+use crate::sys::syscall::fstat;
+use crate::txn::replace::CurrentFile;
 
 /// Looking for the shortest diff ends after this; a longer one is as true.
 const DIFF_TIMEOUT: Duration = Duration::from_millis(200);

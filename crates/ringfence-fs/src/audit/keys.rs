@@ -13,10 +13,10 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sha2::Sha256;
 
-use super::{PUBLIC_KEY, SECRET_KEY, SignedHead, open_file};
-use crate::digest::Digest;
-use crate::replace::write_all;
-use crate::syscall::{fsync, renameat};
+use crate::audit::{PUBLIC_KEY, SECRET_KEY, SignedHead, open_file};
+use crate::read::digest::Digest;
+use crate::sys::syscall::{fsync, renameat};
+use crate::txn::replace::write_all;
 
 const KEY_BYTES: usize = 32;
 

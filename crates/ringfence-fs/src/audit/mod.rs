@@ -25,11 +25,11 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::digest::Digest;
-use crate::fence::open_state_dir;
-use crate::resolver::SAFE_OPEN;
-use crate::syscall::openat;
-use crate::walk::names_in;
+use crate::mount::resolver::SAFE_OPEN;
+use crate::mount::set::open_state_dir;
+use crate::mount::walk::names_in;
+use crate::read::digest::Digest;
+use crate::sys::syscall::openat;
 
 /// The files of the log, in a directory of our own.
 const LOCK: &str = "lock";

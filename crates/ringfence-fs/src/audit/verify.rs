@@ -9,15 +9,15 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::keys::{is_signature_valid, public_key};
-use super::writer::{acquire_lock, release_lock};
-use super::{
+use crate::audit::keys::{is_signature_valid, public_key};
+use crate::audit::writer::{acquire_lock, release_lock};
+use crate::audit::{
     ANCHOR, ChainLink, DIRECTORY, GENESIS_HASH, HEADS, LOCK, SignedHead, line_hash, open_file, open_state,
     segment_name, segments,
 };
-use crate::fence::open_state_dir;
-use crate::stat::FileStat;
-use crate::syscall::fstat;
+use crate::mount::set::open_state_dir;
+use crate::sys::stat::FileStat;
+use crate::sys::syscall::fstat;
 
 /// What was found to be true.
 #[derive(Clone, Debug, PartialEq, Eq)]

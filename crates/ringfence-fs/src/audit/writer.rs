@@ -16,12 +16,14 @@ use rustix::fs::{AtFlags, CWD, FlockOperation, OFlags, Stat};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::keys::AuditKeys;
-use super::{ANCHOR, DIRECTORY, GENESIS_HASH, HEADS, LOCK, line_hash, open_file, open_state, segment_name, segments};
-use crate::fence::open_state_dir;
-use crate::replace::write_all;
-use crate::stat::FileStat;
-use crate::syscall::{fdatasync, flock, fstat, ftruncate, pread, statat};
+use crate::audit::keys::AuditKeys;
+use crate::audit::{
+    ANCHOR, DIRECTORY, GENESIS_HASH, HEADS, LOCK, line_hash, open_file, open_state, segment_name, segments,
+};
+use crate::mount::set::open_state_dir;
+use crate::sys::stat::FileStat;
+use crate::sys::syscall::{fdatasync, flock, fstat, ftruncate, pread, statat};
+use crate::txn::replace::write_all;
 
 /// A segment that has grown past this is closed, and the next one begun.
 const SEGMENT_BYTES: u64 = 64 << 20;
@@ -195,7 +197,7 @@ impl AuditLog {
         let last = tail[..whole].trim_ascii_end().rsplit(|byte| *byte == b'\n').next().filter(|line| !line.is_empty());
         let (seq, hash) = match last {
             Some(line) => {
-                let link: super::ChainLink = serde_json::from_slice(line).map_err(io::Error::other)?;
+                let link: crate::audit::ChainLink = serde_json::from_slice(line).map_err(io::Error::other)?;
                 (link.seq, line_hash(line))
             }
             None => (0, GENESIS_HASH.to_owned()),

@@ -3,7 +3,7 @@
 use ringfence_fuzz::FuzzTarget;
 use serde_json::{Map, Value, json};
 
-use super::{FrontMatter, FrontMatterError, FrontMatterUpdate, apply, yaml_mapping};
+use crate::front_matter::{FrontMatter, FrontMatterError, FrontMatterUpdate, apply, yaml_mapping};
 
 const TOKENS: &[&str] = &[
     "---\n",

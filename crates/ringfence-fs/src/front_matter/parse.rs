@@ -11,8 +11,8 @@ use std::ops::Range;
 use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, StrInput, StructureStyle, options};
 use serde_json::Value;
 
-use super::FrontMatterError;
-use super::tree::{YamlMapping, YamlNode, YamlNodeKind, YamlPair, YamlTree, skip_blank, trimmed};
+use crate::front_matter::FrontMatterError;
+use crate::front_matter::tree::{YamlMapping, YamlNode, YamlNodeKind, YamlPair, YamlTree, skip_blank, trimmed};
 
 const MOST_LEVELS: usize = 64;
 const MOST_NODES: usize = 10_000;

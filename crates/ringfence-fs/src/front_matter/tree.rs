@@ -8,7 +8,7 @@ use std::ops::Range;
 use granit_parser::{ScalarStyle, StructureStyle};
 use serde_json::{Map, Value};
 
-use super::scalar;
+use crate::front_matter::scalar;
 
 #[derive(Debug)]
 pub(super) struct YamlTree<'t> {

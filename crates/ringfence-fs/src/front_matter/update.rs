@@ -12,8 +12,8 @@ use granit_parser::ScalarStyle;
 use granit_parser::StructureStyle::{Block, Flow};
 use serde_json::{Map, Value};
 
-use super::tree::{YamlMapping, YamlNodeKind, YamlPair, skip_blank, trimmed};
-use super::{FrontMatter, FrontMatterError, render, scalar};
+use crate::front_matter::tree::{YamlMapping, YamlNodeKind, YamlPair, skip_blank, trimmed};
+use crate::front_matter::{FrontMatter, FrontMatterError, render, scalar};
 
 /// What an update asks for.
 #[derive(Clone, Debug, Default)]

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::object::oid_of;
-use super::{GitOid, GitReadError};
+use crate::git::object::oid_of;
+use crate::git::{GitOid, GitReadError};
 
 const INDEX_UNREADABLE: GitReadError = GitReadError("the index cannot be read");
 

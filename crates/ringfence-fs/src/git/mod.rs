@@ -21,7 +21,7 @@ use ringfence_kernel::CallContext;
 pub(crate) use self::index::{GitIndex, GitIndexEntry};
 pub(crate) use self::object::{EMPTY_BLOB, GitObjectStore, GitTreeDifference, LINK_MODE, through_link};
 pub(crate) use self::refs::{GitRefStore, parse_oids};
-use crate::syscall::pread;
+use crate::sys::syscall::pread;
 
 /// The name of an object.
 pub(crate) type GitOid = [u8; 20];

@@ -11,8 +11,8 @@ use flate2::read::ZlibDecoder;
 use ringfence_kernel::settings_through_link;
 use sha1::{Digest as _, Sha1};
 
-use super::pack::GitPack;
-use super::{GitFile, GitOid, GitReadBudget, GitReadError, RepositoryFiles, hex, parse_oid};
+use crate::git::pack::GitPack;
+use crate::git::{GitFile, GitOid, GitReadBudget, GitReadError, RepositoryFiles, hex, parse_oid};
 
 /// An object that is larger is not read: trees and commits are small.
 pub(super) const MOST_OBJECT_BYTES: u64 = 64 << 20;

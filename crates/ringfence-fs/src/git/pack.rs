@@ -5,9 +5,9 @@ use std::os::fd::AsFd as _;
 
 use flate2::read::ZlibDecoder;
 
-use super::object::{GitObject, GitObjectKind, GitObjectStore, MOST_OBJECT_BYTES};
-use super::{GitFile, GitOid, GitReadBudget, GitReadError, RepositoryFiles};
-use crate::syscall::pread;
+use crate::git::object::{GitObject, GitObjectKind, GitObjectStore, MOST_OBJECT_BYTES};
+use crate::git::{GitFile, GitOid, GitReadBudget, GitReadError, RepositoryFiles};
+use crate::sys::syscall::pread;
 
 /// Chains of deltas are no longer than this; git makes them of 50, or 4,095 on request.
 const LONGEST_CHAIN: usize = 512;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::{GitOid, GitReadBudget, GitReadError, RepositoryFiles, parse_oid};
+use crate::git::{GitOid, GitReadBudget, GitReadError, RepositoryFiles, parse_oid};
 
 /// Symbolic references lead to one another no further than this.
 const MOST_STEPS: usize = 5;

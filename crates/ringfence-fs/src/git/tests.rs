@@ -10,7 +10,7 @@ use std::process::Command;
 use proptest::prelude::{any, proptest};
 use ringfence_kernel::{CallContext, CallLimits, CommitState, Dialect, IoMode};
 
-use super::{GitFile, GitIndex, GitObjectStore, GitReadBudget, GitReadError, GitRefStore, RepositoryFiles};
+use crate::git::{GitFile, GitIndex, GitObjectStore, GitReadBudget, GitReadError, GitRefStore, RepositoryFiles};
 
 struct GitTestDir(PathBuf);
 
@@ -164,7 +164,7 @@ fn a_cache_of_untracked_files_tells_where_git_uses_it() {
 
 #[test]
 fn the_empty_file_has_the_name_that_git_gives_it() {
-    assert_eq!(super::object::oid_of("blob", b""), super::EMPTY_BLOB);
+    assert_eq!(crate::git::object::oid_of("blob", b""), crate::git::EMPTY_BLOB);
 }
 
 #[test]
@@ -205,7 +205,7 @@ proptest! {
         }
         let _ = GitIndex::parse(&index);
         let _ = GitIndex::parse(&bytes);
-        let _ = super::parse_oids(&bytes, &[0, 1]);
+        let _ = crate::git::parse_oids(&bytes, &[0, 1]);
         let made = tempfile::tempdir().unwrap();
         let pack = made.path().join("objects/pack");
         fs::create_dir_all(&pack).unwrap();

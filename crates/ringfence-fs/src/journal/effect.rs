@@ -5,12 +5,12 @@ use std::os::fd::AsFd as _;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::images::ImageStore;
-use super::state::{FileState, FileStateKind};
+use crate::journal::images::ImageStore;
+use crate::journal::state::{FileState, FileStateKind};
 use crate::mount::{Mount, stat};
-use crate::name::unescape;
-use crate::recover::parent_at;
-use crate::stat::FileStat;
+use crate::path::name::unescape;
+use crate::sys::stat::FileStat;
+use crate::txn::recover::parent_at;
 
 /// One effect. Paths are below the root, in the text form of `name.rs`; an image is a name in the keep.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

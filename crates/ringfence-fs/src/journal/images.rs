@@ -10,19 +10,19 @@ use rustix::fs::{Access, AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::Journal;
-use super::state::FileState;
-use crate::content::read_chunk;
-use crate::errno::errno_error;
+use crate::journal::Journal;
+use crate::journal::state::FileState;
+use crate::mount::resolver::SAFE_OPEN;
+use crate::mount::walk::names_in;
 use crate::mount::{Mount, rename_noreplace, stat};
-use crate::name::IMAGE_DIR;
-use crate::replace::{CurrentFile, copy_attributes, write_all};
-use crate::resolver::SAFE_OPEN;
-use crate::sensitive_files::{FileRef, InodeIdentity};
-use crate::stat::{FileKind, FileStat};
-use crate::syscall::{accessat, fchmod, fchown, fstat, fsync, futimens, mkdirat, openat, unlinkat};
-use crate::trash::purge;
-use crate::walk::names_in;
+use crate::path::name::IMAGE_DIR;
+use crate::read::content::read_chunk;
+use crate::sensitive::files::{FileRef, InodeIdentity};
+use crate::sys::errno::errno_error;
+use crate::sys::stat::{FileKind, FileStat};
+use crate::sys::syscall::{accessat, fchmod, fchown, fstat, fsync, futimens, mkdirat, openat, unlinkat};
+use crate::txn::replace::{CurrentFile, copy_attributes, write_all};
+use crate::txn::trash::purge;
 
 /// The directory, open.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl Mount {
         if let Some(keep) = self.image_store() {
             let identity = keep.identity().map_err(fail)?;
             if identity.birth_time.is_some() && !journal.has_birth_time() {
-                journal.record_ownership(identity).map_err(super::journal_write_error)?;
+                journal.record_ownership(identity).map_err(crate::journal::journal_write_error)?;
             }
             return Ok(keep);
         }
@@ -84,7 +84,7 @@ impl Mount {
         if !journal.is_owner(identity).map_err(fail)? {
             // Blank, or it would have been refused: it is ours from now on.
             self.check_image_store()?;
-            journal.record_ownership(identity).map_err(super::journal_write_error)?;
+            journal.record_ownership(identity).map_err(crate::journal::journal_write_error)?;
         }
         keep.hide_from_git();
         Ok(keep)

@@ -13,12 +13,12 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::effect::JournalEffect;
-use super::log::{ChangeClock, ChangeStatus, JournalChange, JournalEntry, JournalLine, image_owner};
-use super::state::FileState;
-use crate::replace::write_all;
-use crate::stat::FileStat;
-use crate::syscall::{fstat, ftruncate, pread};
+use crate::journal::effect::JournalEffect;
+use crate::journal::log::{ChangeClock, ChangeStatus, JournalChange, JournalEntry, JournalLine, image_owner};
+use crate::journal::state::FileState;
+use crate::sys::stat::FileStat;
+use crate::sys::syscall::{fstat, ftruncate, pread};
+use crate::txn::replace::write_all;
 
 /// A session whose last change is older than this is over: what it kept may go where there is no room for others.
 const SESSION_EXPIRY: Duration = Duration::from_secs(24 * 60 * 60);

@@ -19,15 +19,15 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::effect::JournalEffect;
-use super::index::{IndexedChange, JournalIndex};
 use crate::audit::{acquire_lock, release_lock};
+use crate::journal::effect::JournalEffect;
+use crate::journal::index::{IndexedChange, JournalIndex};
+use crate::mount::resolver::SAFE_OPEN;
 use crate::mount::stat;
-use crate::replace::write_all;
-use crate::resolver::SAFE_OPEN;
-use crate::sensitive_files::InodeIdentity;
-use crate::stat::{FileId, FileStat};
-use crate::syscall::{fdatasync, fstat, fsync, openat, pread, renameat, unlinkat};
+use crate::sensitive::files::InodeIdentity;
+use crate::sys::stat::{FileId, FileStat};
+use crate::sys::syscall::{fdatasync, fstat, fsync, openat, pread, renameat, unlinkat};
+use crate::txn::replace::write_all;
 
 const LOG: &str = "log";
 const LOCK: &str = "lock";

@@ -6,15 +6,11 @@
 //!
 //! Not here: taking changes back (`reverse.rs`), and who may (`tools/undo.rs`).
 
-mod apply;
-mod effect;
-mod images;
-mod index;
-mod log;
-mod plan;
-mod preview;
-mod state;
-mod tree;
+pub(crate) mod effect;
+pub(crate) mod images;
+pub(crate) mod index;
+pub(crate) mod log;
+pub(crate) mod state;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -27,23 +23,23 @@ use ringfence_kernel::{
 use rustix::fs::{Access, AtFlags};
 use rustix::io::Errno;
 
-pub(crate) use self::apply::{UndoAction, UndoForce, UndoPlan};
 pub(crate) use self::effect::{JournalEffect, split};
 pub(crate) use self::images::ImageStore;
 pub(crate) use self::log::{ChangeClock, ChangeStatus, Journal, JournalEntry};
 use self::log::{JournalChange, JournalLine, LogSync};
 pub(crate) use self::state::{FileState, FileStateDepth, FileStateKind, cost};
-pub(crate) use self::tree::{NodeSource, open_no_follow, relative_to};
-use crate::errno::errno_error;
+use crate::mount::walk::names_in;
+use crate::mount::write_target::{CreatedParents, WriteTarget};
 use crate::mount::{Mount, stat};
-use crate::name::{escape, unescape};
-use crate::recover::open_parent;
-use crate::replace::CurrentFile;
-use crate::sensitive_files::FileRef;
-use crate::stat::FileStat;
-use crate::syscall::{accessat, fstat};
-use crate::walk::names_in;
-use crate::write_target::{CreatedParents, WriteTarget};
+use crate::path::name::{escape, unescape};
+use crate::sensitive::files::FileRef;
+use crate::sys::errno::errno_error;
+use crate::sys::stat::FileStat;
+use crate::sys::syscall::{accessat, fstat};
+use crate::txn::recover::open_parent;
+use crate::txn::replace::CurrentFile;
+pub(crate) use crate::undo::apply::{UndoAction, UndoForce, UndoPlan};
+pub(crate) use crate::undo::tree::{NodeSource, open_no_follow, relative_to};
 
 /// What becomes of a file that a change displaces.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,14 +9,14 @@ use ringfence_kernel::{CallContext, ToolError};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::content::hash_up_to;
-use crate::digest::{Digest, Sha256Hasher};
-use crate::errno::errno_error;
+use crate::mount::walk::{TempVisibility, TreeWalk, WalkStep};
 use crate::mount::{Mount, stat};
-use crate::name::escape;
-use crate::stat::{FileKind, FileStat};
-use crate::syscall::{fstat, readlinkat};
-use crate::walk::{TempVisibility, TreeWalk, WalkStep};
+use crate::path::name::escape;
+use crate::read::content::hash_up_to;
+use crate::read::digest::{Digest, Sha256Hasher};
+use crate::sys::errno::errno_error;
+use crate::sys::stat::{FileKind, FileStat};
+use crate::sys::syscall::{fstat, readlinkat};
 
 /// One thing, as it was when we looked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

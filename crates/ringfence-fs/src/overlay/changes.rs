@@ -10,22 +10,22 @@ use ringfence_kernel::{
 };
 use rustix::fs::OFlags;
 
-use super::ChangeSet;
-use super::commit::commit;
-use super::compare::{OverlayChange, UpperState, display_path, resource_at};
-use super::upper::open_file;
-use crate::content::hash_up_to;
-use crate::digest::{Digest, Sha256Hasher};
-use crate::errno::errno_error;
 use crate::journal::{open_no_follow, split};
 use crate::mount::stat;
-use crate::name::escape;
+use crate::mount::walk::{TempVisibility, TreeWalk, WalkStep};
+use crate::mount::write_target::reopen_for_listing;
+use crate::overlay::ChangeSet;
+use crate::overlay::commit::commit;
+use crate::overlay::compare::{OverlayChange, UpperState, display_path, resource_at};
+use crate::overlay::upper::open_file;
+use crate::path::name::escape;
 use crate::preview::{DiffPreview, FileContents, changed_error};
-use crate::repository::RepositoryDetector;
-use crate::stat::{FileKind, FileStat};
-use crate::tools::manifest::accesses_below;
-use crate::walk::{TempVisibility, TreeWalk, WalkStep};
-use crate::write_target::reopen_for_listing;
+use crate::read::content::hash_up_to;
+use crate::read::digest::{Digest, Sha256Hasher};
+use crate::sensitive::git::RepositoryDetector;
+use crate::sys::errno::errno_error;
+use crate::sys::stat::{FileKind, FileStat};
+use crate::txn::manifest::accesses_below;
 
 /// So many files are compared line by line, with so many bytes in all; the rest are listed.
 const MOST_DIFFS: usize = 100;

@@ -14,27 +14,27 @@ use ringfence_kernel::{Assurance, CallContext, ErrorKind, IoMode, Ticket, ToolEr
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::compare::{OverlayChange, UpperState, display_path, resource_at};
-use super::stage::{MAX_SYNCED_EACH, OverlayStager, StagedEntry, sync_directories};
-use super::step::{apply, roll_back};
-use super::{ChangeSet, step};
-use crate::content::{hash_up_to, read_up_to};
-use crate::errno::{errno_error, sync_error};
 use crate::journal::{
     FileState, FileStateDepth, ImageStore, JournalEffect, cost, delete_images, image_name, not_kept_error,
     open_no_follow, split,
 };
-use crate::lock::TreeLockMode;
+use crate::mount::write_target::{check_directory_writable, reopen_for_listing};
 use crate::mount::{Durability, Mount, MountAccess, stat};
-use crate::name::{escape, fold_name};
-use crate::record::{DISCARDED, FileIdentity, TxnEntry, TxnRecord, TxnStep, has_unresolved_batch};
-use crate::recover::{open_parent, recover_notes, recover_tree};
-use crate::replace::CurrentFile;
-use crate::sensitive_files::FileRef;
-use crate::stat::{FileKind, FileStat};
-use crate::syscall::fstat;
-use crate::tools::manifest::{EntryClass, scan_tree};
-use crate::write_target::{check_directory_writable, reopen_for_listing};
+use crate::overlay::compare::{OverlayChange, UpperState, display_path, resource_at};
+use crate::overlay::stage::{MAX_SYNCED_EACH, OverlayStager, StagedEntry, sync_directories};
+use crate::overlay::step::{apply, roll_back};
+use crate::overlay::{ChangeSet, step};
+use crate::path::name::{escape, fold_name};
+use crate::read::content::{hash_up_to, read_up_to};
+use crate::sensitive::files::FileRef;
+use crate::sys::errno::{errno_error, sync_error};
+use crate::sys::stat::{FileKind, FileStat};
+use crate::sys::syscall::fstat;
+use crate::txn::lock::TreeLockMode;
+use crate::txn::manifest::{EntryClass, scan_tree};
+use crate::txn::record::{DISCARDED, FileIdentity, TxnEntry, TxnRecord, TxnStep, has_unresolved_batch};
+use crate::txn::recover::{open_parent, recover_notes, recover_tree};
+use crate::txn::replace::CurrentFile;
 
 /// Makes everything that is to be kept of what a program left, or nothing.
 pub(super) fn commit(mut left: ChangeSet, ticket: &Ticket<'_>) -> Result<(), ToolError> {

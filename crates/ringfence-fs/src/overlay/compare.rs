@@ -13,20 +13,20 @@ use ringfence_kernel::{CallContext, ErrorKind, PolicyAction, PolicyResource, Sen
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::upper::{UpperEntry, UpperEntryKind, UpperLayer, UpperListing, open_file};
-use crate::content::hash_up_to;
-use crate::digest::Digest;
-use crate::errno::errno_error;
-use crate::guest::LONGEST_PATH;
 use crate::journal::{open_no_follow, split};
+use crate::mount::walk::{TempVisibility, read_directory};
+use crate::mount::write_target::reopen_for_listing as listing_of;
 use crate::mount::{Mount, stat};
-use crate::name::{escape, is_reserved, may_create};
-use crate::sensitive_files::FileRef;
-use crate::stat::{FileKind, FileStat};
-use crate::syscall::{fstat, readlinkat};
-use crate::tools::manifest::{EntryClass, TreeAccess, TreeManifest, scan_tree};
-use crate::walk::{TempVisibility, read_directory};
-use crate::write_target::reopen_for_listing as listing_of;
+use crate::overlay::upper::{UpperEntry, UpperEntryKind, UpperLayer, UpperListing, open_file};
+use crate::path::guest::LONGEST_PATH;
+use crate::path::name::{escape, is_reserved, may_create};
+use crate::read::content::hash_up_to;
+use crate::read::digest::Digest;
+use crate::sensitive::files::FileRef;
+use crate::sys::errno::errno_error;
+use crate::sys::stat::{FileKind, FileStat};
+use crate::sys::syscall::{fstat, readlinkat};
+use crate::txn::manifest::{EntryClass, TreeAccess, TreeManifest, scan_tree};
 
 /// As the kernel counts them.
 const MOST_LINKS: usize = 40;

@@ -14,8 +14,8 @@ use ringfence_kernel::{ErrorKind, ExposedDir, ToolError};
 use crate::git::{EMPTY_BLOB, GitOid};
 use crate::journal::{open_no_follow, split};
 use crate::mount::{Mount, stat};
-use crate::name::escape;
-use crate::stat::FileKind;
+use crate::path::name::escape;
+use crate::sys::stat::FileKind;
 
 /// Paths below the root that a program saw empty.
 #[derive(Debug, Default)]

@@ -32,9 +32,9 @@ use self::repository_data::RepositoryFindings;
 pub(crate) use self::step::{chmod_directory, finalize, roll_back};
 use self::upper::UpperLayer;
 use crate::Fence;
-use crate::digest::Digest;
 use crate::mount::Mount;
-use crate::write_target::STATE_ALIAS;
+use crate::mount::write_target::STATE_ALIAS;
+use crate::read::digest::Digest;
 
 impl Fence {
     /// A mount as programs work on it, with the others beside it to be read. There is none for the state of a run, which

@@ -16,19 +16,19 @@ use std::path::Path;
 use ringfence_kernel::{CallContext, Decision, PolicyAction, ResourceAccess, ToolError};
 use rustix::fs::OFlags;
 
-use super::ChangeSet;
-use super::compare::{OverlayChange, UpperState, join_path, resource_at};
-use super::group::repository_of;
-use super::masked_paths::{StagedEntry, staged_mask};
-use crate::fence::WORKSPACE_OF_PROGRAMS;
 use crate::git::{
     GitFile, GitIndex, GitObjectStore, GitOid, GitReadBudget, GitReadError, GitRefStore, GitTreeDifference, LINK_MODE,
     RepositoryFiles, parse_oids, through_link,
 };
 use crate::journal::{open_no_follow, split};
+use crate::mount::set::WORKSPACE_OF_PROGRAMS;
+use crate::mount::walk::names_in;
 use crate::mount::{Mount, stat};
-use crate::stat::FileKind;
-use crate::walk::names_in;
+use crate::overlay::ChangeSet;
+use crate::overlay::compare::{OverlayChange, UpperState, join_path, resource_at};
+use crate::overlay::group::repository_of;
+use crate::overlay::masked_paths::{StagedEntry, staged_mask};
+use crate::sys::stat::FileKind;
 
 /// So many names of a directory of a repository are looked through.
 const MOST_NAMES: usize = 100_000;

@@ -10,14 +10,14 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::upper::chmod_fd;
 use crate::journal::{ImageStore, delete_images};
+use crate::mount::resolver::{PATH_ONLY, SAFE_OPEN};
 use crate::mount::{Mount, rename_noreplace, stat};
-use crate::record::{DISCARDED, FileIdentity, TxnEntry, TxnStep};
-use crate::resolver::{PATH_ONLY, SAFE_OPEN};
-use crate::stat::{FileKind, FileStat};
-use crate::syscall::{fchmod, fstat, openat, renameat_with};
-use crate::trash::rename_visible;
+use crate::overlay::upper::chmod_fd;
+use crate::sys::stat::{FileKind, FileStat};
+use crate::sys::syscall::{fchmod, fstat, openat, renameat_with};
+use crate::txn::record::{DISCARDED, FileIdentity, TxnEntry, TxnStep};
+use crate::txn::trash::rename_visible;
 
 /// Makes one step, or leaves everything as it was. `BUSY` says that somebody else was there.
 pub(super) fn apply(keep: &ImageStore, parent: BorrowedFd<'_>, entry: &TxnEntry) -> Result<(), Errno> {

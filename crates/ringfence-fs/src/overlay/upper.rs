@@ -12,12 +12,12 @@ use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::errno::errno_error;
+use crate::mount::resolver::{PATH_ONLY, SAFE_OPEN};
 use crate::mount::stat;
-use crate::resolver::{PATH_ONLY, SAFE_OPEN};
-use crate::stat::{FileKind, FileStat};
-use crate::syscall::{chmodat, fgetxattr, flistxattr, fstat, openat, openat2, statat};
-use crate::walk::{TempVisibility, read_directory};
+use crate::mount::walk::{TempVisibility, read_directory};
+use crate::sys::errno::errno_error;
+use crate::sys::stat::{FileKind, FileStat};
+use crate::sys::syscall::{chmodat, fgetxattr, flistxattr, fstat, openat, openat2, statat};
 
 /// How an overlay names its own attributes: for users, and for root.
 const PREFIXES: [&[u8]; 2] = [b"user.overlay.", b"trusted.overlay."];

@@ -19,17 +19,17 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::compare::resource_at;
-use crate::credentials::may_hold_credential;
-use crate::errno::errno_error;
-use crate::guest::GuestPath;
 use crate::mount::Mount;
-use crate::name::{escape, is_reserved, unescape};
-use crate::resolver::{PATH_ONLY, SAFE_OPEN};
-use crate::sensitive_files::{FileRef, last_names};
-use crate::stat::{FileKind, FileStat};
-use crate::syscall::{fchmod, fstat, openat, readlinkat};
-use crate::walk::{TempVisibility, TreeWalk, WalkEntry, WalkStep};
+use crate::mount::resolver::{PATH_ONLY, SAFE_OPEN};
+use crate::mount::walk::{TempVisibility, TreeWalk, WalkEntry, WalkStep};
+use crate::overlay::compare::resource_at;
+use crate::path::guest::GuestPath;
+use crate::path::name::{escape, is_reserved, unescape};
+use crate::sensitive::credentials::may_hold_credential;
+use crate::sensitive::files::{FileRef, last_names};
+use crate::sys::errno::errno_error;
+use crate::sys::stat::{FileKind, FileStat};
+use crate::sys::syscall::{fchmod, fstat, openat, readlinkat};
 
 /// The coarsest clock of a common kernel ticks ten times in this.
 const MAX_CLOCK_TICK: Duration = Duration::from_millis(100);

@@ -9,8 +9,8 @@ use std::borrow::Cow;
 use memchr::memmem;
 use ringfence_kernel::{ErrorKind, ToolError};
 
-use super::hunk_locator::HunkLocator;
-use super::{FilePatch, HunkSide, PatchHunk, PatchKind};
+use crate::patch::hunk_locator::HunkLocator;
+use crate::patch::{FilePatch, HunkSide, PatchHunk, PatchKind};
 
 /// The new text of a file, and where its hunks went.
 #[derive(Debug, PartialEq, Eq)]

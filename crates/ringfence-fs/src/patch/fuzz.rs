@@ -3,9 +3,9 @@
 use ringfence_fuzz::FuzzTarget;
 use ringfence_kernel::{ErrorKind, ToolError};
 
-use super::apply::with_line_endings_of;
-use super::tests::without_final_newline;
-use super::{FilePatch, PatchHunk, PatchKind, apply, parse};
+use crate::patch::apply::with_line_endings_of;
+use crate::patch::tests::without_final_newline;
+use crate::patch::{FilePatch, PatchHunk, PatchKind, apply, parse};
 
 const TOKENS: &[&str] = &[
     "--- a/f\n+++ b/f\n",

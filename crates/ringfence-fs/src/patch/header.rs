@@ -4,9 +4,9 @@
 
 use ringfence_kernel::ToolError;
 
-use super::PatchKind;
-use super::lines::{PatchLines, syntax_error};
-use crate::name::escape;
+use crate::patch::PatchKind;
+use crate::patch::lines::{PatchLines, syntax_error};
+use crate::path::name::escape;
 
 /// `diff --git` and the lines below it.
 pub(super) struct GitHeader {

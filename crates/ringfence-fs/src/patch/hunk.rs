@@ -5,8 +5,8 @@
 
 use ringfence_kernel::ToolError;
 
-use super::lines::{PatchLines, is_blank, syntax_error};
-use super::{HunkSide, PatchHunk};
+use crate::patch::lines::{PatchLines, is_blank, syntax_error};
+use crate::patch::{HunkSide, PatchHunk};
 
 pub(super) const HEADER_LIKE: &str = "a hunk begins with a line like `@@ -12,7 +12,8 @@`";
 

@@ -8,8 +8,8 @@ use std::ops::Range;
 use memchr::memmem::{self, Finder};
 use ringfence_kernel::{ErrorKind, ToolError};
 
-use super::PatchHunk;
-use super::apply::LineEndings;
+use crate::patch::PatchHunk;
+use crate::patch::apply::LineEndings;
 
 /// More line numbers than this help nobody.
 const MOST_LINES: usize = 20;

@@ -4,8 +4,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::tests::{check, diff, lines_of, text, without_final_newline};
-use super::{apply, parse};
+use crate::patch::tests::{check, diff, lines_of, text, without_final_newline};
+use crate::patch::{apply, parse};
 
 /// A way to write a diff of a text so that it says less, or something wrong, beside its lines.
 #[derive(Clone, Copy, Debug)]

@@ -7,10 +7,10 @@ use std::collections::HashMap;
 
 use ringfence_kernel::ToolError;
 
-use super::header::{GitHeader, names_differ_error, read_names};
-use super::hunk::{HEADER_LIKE, read_hunk};
-use super::lines::{PatchLines, syntax_error, with_last_newline};
-use super::{FilePatch, PatchHunk, PatchKind};
+use crate::patch::header::{GitHeader, names_differ_error, read_names};
+use crate::patch::hunk::{HEADER_LIKE, read_hunk};
+use crate::patch::lines::{PatchLines, syntax_error, with_last_newline};
+use crate::patch::{FilePatch, PatchHunk, PatchKind};
 
 /// Each holds a few descriptors until all are changed, and a process may often have no more than 1,024.
 const MOST_FILES: usize = 200;

@@ -9,8 +9,8 @@ use proptest::sample::{Index, select};
 use proptest::test_runner::{Config, TestRunner};
 use ringfence_kernel::ErrorKind;
 
-use super::apply::{PatchedText, with_line_endings_of};
-use super::{FilePatch, HunkPlacement, PatchHunk, PatchKind, apply, parse};
+use crate::patch::apply::{PatchedText, with_line_endings_of};
+use crate::patch::{FilePatch, HunkPlacement, PatchHunk, PatchKind, apply, parse};
 
 /// What is read from a patch; or what is wrong with it, without the advice.
 pub(super) fn read(patch: &str) -> String {

@@ -14,20 +14,20 @@ use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{ChangedFile, check_size};
 use crate::Fence;
-use crate::content::read_up_to;
-use crate::digest::{Digest, Sha256Hasher};
-use crate::errno::{errno_error, sync_error};
-use crate::fence::PathArg;
 use crate::journal::{FileState, JournalEffect};
-use crate::lock::{FileLock, TreeLockMode, WriteIntent};
-use crate::name::escape;
+use crate::mount::set::PathArg;
+use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget};
+use crate::path::name::escape;
 use crate::preview::{DiffPreview, FileContents, check_previewed, check_still_planned, fingerprint};
-use crate::replace::{CurrentFile, FileBody, WriteResult, check_unchanged, lock_and_open, replace, write_all};
-use crate::stat::FileStat;
-use crate::syscall::{fchmod, fdatasync, fstat, ftruncate};
-use crate::write_target::{ParentPolicy, TargetKind, WriteTarget};
+use crate::read::content::read_up_to;
+use crate::read::digest::{Digest, Sha256Hasher};
+use crate::sys::errno::{errno_error, sync_error};
+use crate::sys::stat::FileStat;
+use crate::sys::syscall::{fchmod, fdatasync, fstat, ftruncate};
+use crate::tools::{ChangedFile, check_size};
+use crate::txn::lock::{FileLock, TreeLockMode, WriteIntent};
+use crate::txn::replace::{CurrentFile, FileBody, WriteResult, check_unchanged, lock_and_open, replace, write_all};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     let standard = ToolBinding::standard::<StandardAppendArgs, ChangedFile>("append_file");

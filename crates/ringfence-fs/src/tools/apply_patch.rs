@@ -13,20 +13,20 @@ use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::patch_args::{Args, CrewagentPatchArgs, DiffPatchArgs, StandardPatchArgs};
-use super::{check_size, read_text};
 use crate::Fence;
-use crate::batch::{BatchTarget, DesiredContents, change_all};
-use crate::digest::{Digest, check_match};
-use crate::errno::{errno_error, front_matter_error};
 use crate::front_matter::{self, FrontMatterUpdate};
 use crate::journal::cost;
 use crate::mount::LocatedPath;
+use crate::mount::write_target::{ParentPolicy, STATE_ALIAS, TargetKind, WriteTarget};
 use crate::patch::{self, FilePatch, HunkPlacement, PatchKind};
 use crate::preview::{DiffPreview, FileContents, changed_error, check_still_planned, fingerprint};
-use crate::replace::{CurrentFile, FileBody, WriteResult, replace};
-use crate::repository::RepositoryDetector;
-use crate::write_target::{ParentPolicy, STATE_ALIAS, TargetKind, WriteTarget};
+use crate::read::digest::{Digest, check_match};
+use crate::sensitive::git::RepositoryDetector;
+use crate::sys::errno::{errno_error, front_matter_error};
+use crate::tools::patch_args::{Args, CrewagentPatchArgs, DiffPatchArgs, StandardPatchArgs};
+use crate::tools::{check_size, read_text};
+use crate::txn::batch::{BatchTarget, DesiredContents, change_all};
+use crate::txn::replace::{CurrentFile, FileBody, WriteResult, replace};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     let has_state = fence.mounts().iter().any(|mount| &*mount.alias == STATE_ALIAS);

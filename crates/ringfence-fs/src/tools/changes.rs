@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 use similar::TextDiff;
 
 use crate::Fence;
-use crate::content::{decode_text, read_up_to};
 use crate::journal::{ChangeStatus, FileState, FileStateDepth, JournalEffect, JournalEntry, NodeSource};
 use crate::mount::{Mount, stat};
-use crate::name::unescape;
-use crate::stat::FileKind;
+use crate::path::name::unescape;
+use crate::read::content::{decode_text, read_up_to};
+use crate::sys::stat::FileKind;
 
 /// Larger files are shown by their sizes.
 const MOST_SHOWN: u64 = 1 << 20;
@@ -273,6 +273,6 @@ fn text_at(mount: &Mount, place: &NodeSource, state: &FileState, cx: &CallContex
     let fd = mount.open_at(parent.as_fd(), &name, OFlags::RDONLY).ok()?;
     let mut bytes = read_up_to(&fd, MOST_SHOWN * 2, cx).ok()?;
     bytes.truncate(usize::try_from(state.size).ok()?);
-    let same = state.sha256.as_deref() == Some(&crate::digest::Digest::of(&bytes).to_hex());
+    let same = state.sha256.as_deref() == Some(&crate::read::digest::Digest::of(&bytes).to_hex());
     decode_text(bytes, false, "").ok().filter(|_| same)
 }

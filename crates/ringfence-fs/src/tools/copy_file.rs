@@ -9,14 +9,14 @@ use ringfence_kernel::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{ChangedFile, check_size};
 use crate::Fence;
-use crate::digest::Digest;
 use crate::mount::OpenFile;
+use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget};
 use crate::preview::{DiffPreview, FileContents, changed_error, check_previewed, check_still_planned, fingerprint};
-use crate::replace::{FileBody, replace};
-use crate::stat::FileStat;
-use crate::write_target::{ParentPolicy, TargetKind, WriteTarget};
+use crate::read::digest::Digest;
+use crate::sys::stat::FileStat;
+use crate::tools::{ChangedFile, check_size};
+use crate::txn::replace::{FileBody, replace};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     registry.register(CopyFile { fence: fence.clone() }, [ToolBinding::standard::<Args, ChangedFile>("copy_file")])

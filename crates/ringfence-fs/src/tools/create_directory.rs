@@ -12,15 +12,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::errno::{errno_error, sync_error};
 use crate::journal::{FileState, FileStateKind, JournalEffect};
-use crate::lock::TreeLockMode;
 use crate::mount::Durability;
-use crate::name::escape;
-use crate::replace::chmod_past_umask;
-use crate::stat::FileKind;
-use crate::syscall::{fsync, mkdirat};
-use crate::write_target::{ParentPolicy, TargetKind, WriteTarget, check_directory_writable};
+use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget, check_directory_writable};
+use crate::path::name::escape;
+use crate::sys::errno::{errno_error, sync_error};
+use crate::sys::stat::FileKind;
+use crate::sys::syscall::{fsync, mkdirat};
+use crate::txn::lock::TreeLockMode;
+use crate::txn::replace::chmod_past_umask;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     registry.register(

@@ -8,22 +8,22 @@ use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::manifest::{EntryClass, TreeAccess, TreeManifest, accesses_below, scan_tree};
 use crate::Fence;
-use crate::digest::Digest;
-use crate::errno::{errno_error, sync_error};
 use crate::journal::{DisplacementTurn, FileState, FileStateDepth, JournalEffect, cost};
-use crate::lock::{JournalRef, TreeLockMode, WriteIntent};
 use crate::mount::Durability;
-use crate::name::escape;
+use crate::mount::suggest;
+use crate::mount::write_target::{TargetKind, WriteTarget, check_directory_writable, reopen_for_listing};
+use crate::path::name::escape;
 use crate::preview::{FileContents, check_previewed_at, fingerprint};
-use crate::recover::recover;
-use crate::replace::temporary_name;
-use crate::stat::{FileKind, FileStat};
-use crate::suggest;
-use crate::syscall::fsync;
-use crate::trash::{purge, rename_aside};
-use crate::write_target::{TargetKind, WriteTarget, check_directory_writable, reopen_for_listing};
+use crate::read::digest::Digest;
+use crate::sys::errno::{errno_error, sync_error};
+use crate::sys::stat::{FileKind, FileStat};
+use crate::sys::syscall::fsync;
+use crate::txn::lock::{JournalRef, TreeLockMode, WriteIntent};
+use crate::txn::manifest::{EntryClass, TreeAccess, TreeManifest, accesses_below, scan_tree};
+use crate::txn::recover::recover;
+use crate::txn::replace::temporary_name;
+use crate::txn::trash::{purge, rename_aside};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     registry.register(DeleteFile { fence: fence.clone() }, [ToolBinding::standard::<Args, Outcome>("delete_file")])

@@ -11,15 +11,15 @@ use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ChangedFile, check_size, read_text};
 use crate::Fence;
-use crate::digest::{Digest, check_match};
-use crate::errno::errno_error;
-use crate::fence::PathArg;
+use crate::mount::set::PathArg;
+use crate::mount::write_target::{TargetKind, WriteTarget};
 use crate::preview::{DiffPreview, FileContents, check_previewed, check_still_planned, fingerprint};
-use crate::replace::{FileBody, replace};
-use crate::stat::FileStat;
-use crate::write_target::{TargetKind, WriteTarget};
+use crate::read::digest::{Digest, check_match};
+use crate::sys::errno::errno_error;
+use crate::sys::stat::FileStat;
+use crate::tools::{ChangedFile, check_size, read_text};
+use crate::txn::replace::{FileBody, replace};
 
 /// More line numbers than this help nobody.
 const MOST_LINES: usize = 20;

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Fence;
 use crate::mount::LocatedPath;
-use crate::name::escape;
-use crate::walk::{TreeWalk, WalkStep};
+use crate::mount::walk::{TreeWalk, WalkStep};
+use crate::path::name::escape;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     registry.register(
@@ -53,7 +53,7 @@ impl TryFrom<StandardFindArgs> for Args {
 
     fn try_from(args: StandardFindArgs) -> Result<Self, ToolError> {
         let StandardFindArgs { path, glob, max_results: most } = args;
-        let matcher = super::glob(&glob)?;
+        let matcher = crate::tools::glob(&glob)?;
         if most == Some(0) {
             return Err(ToolError::invalid("maxResults", "must be at least 1"));
         }
@@ -80,7 +80,7 @@ struct Outcome {
     /// How many entries were looked at.
     scanned: u64,
     /// Directories that could not be looked into.
-    #[serde(skip_serializing_if = "super::is_zero")]
+    #[serde(skip_serializing_if = "crate::tools::is_zero")]
     unreadable: u64,
 }
 

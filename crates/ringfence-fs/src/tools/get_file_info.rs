@@ -11,17 +11,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::content::hash;
-use crate::digest::Digest;
-use crate::errno::errno_error;
+use crate::mount::resolver::PATH_ONLY;
+use crate::mount::suggest;
 use crate::mount::{LocatedPath, stat};
-use crate::name::escape;
+use crate::path::name::escape;
 use crate::preview::fingerprint;
-use crate::resolver::PATH_ONLY;
-use crate::sensitive_files::FileRef;
-use crate::stat::{FileKind, FileStat, timestamp};
-use crate::suggest;
-use crate::syscall::readlinkat;
+use crate::read::content::hash;
+use crate::read::digest::Digest;
+use crate::sensitive::files::FileRef;
+use crate::sys::errno::errno_error;
+use crate::sys::stat::{FileKind, FileStat, timestamp};
+use crate::sys::syscall::readlinkat;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     registry.register(GetFileInfo { fence: fence.clone() }, [ToolBinding::standard::<Args, Outcome>("get_file_info")])

@@ -10,12 +10,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::errno::errno_error;
-use crate::fence::PathArg;
+use crate::mount::set::PathArg;
+use crate::mount::walk::{TempVisibility, TreeWalk, WalkStep, read_directory};
 use crate::mount::{LocatedPath, stat};
-use crate::name::escape;
-use crate::stat::{FileKind, FileStat, timestamp};
-use crate::walk::{TempVisibility, TreeWalk, WalkStep, read_directory};
+use crate::path::name::escape;
+use crate::sys::errno::errno_error;
+use crate::sys::stat::{FileKind, FileStat, timestamp};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     let standard = ToolBinding::standard::<StandardListArgs, StandardListResult>("list_directory");
@@ -149,7 +149,7 @@ struct StandardListResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     total: Option<u64>,
     /// Directories that could not be looked into.
-    #[serde(skip_serializing_if = "super::is_zero")]
+    #[serde(skip_serializing_if = "crate::tools::is_zero")]
     unreadable: u64,
 }
 
@@ -337,7 +337,7 @@ impl From<Outcome> for StandardListResult {
             size: size_of(&stamp),
             modified: timestamp(stamp.modified),
             shadowed: shadowed.contains(&name),
-            non_utf8: std::str::from_utf8(&crate::name::unescape(&name)).is_err(),
+            non_utf8: std::str::from_utf8(&crate::path::name::unescape(&name)).is_err(),
             name,
         });
         Self { entries: entries.collect(), truncated, total: truncated.then_some(total), unreadable }

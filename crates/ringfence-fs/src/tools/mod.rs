@@ -10,7 +10,6 @@ mod edit_file;
 mod find_files;
 mod get_file_info;
 mod list_directory;
-pub(crate) mod manifest;
 mod move_file;
 mod patch_args;
 mod read_file;
@@ -28,10 +27,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::content::{decode_text, read_up_to};
-use crate::errno::errno_error;
-use crate::replace::{CurrentFile, WriteResult};
-use crate::write_target::WriteTarget;
+use crate::mount::write_target::WriteTarget;
+use crate::read::content::{decode_text, read_up_to};
+use crate::sys::errno::errno_error;
+use crate::txn::replace::{CurrentFile, WriteResult};
 
 /// Gives every file tool to a registry. The order is the order in which dialects list them.
 pub fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {

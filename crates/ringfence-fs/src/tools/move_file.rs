@@ -11,24 +11,24 @@ use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::manifest::{EntryClass, TreeAccess, TreeManifest, accesses_below, scan_tree};
 use crate::Fence;
-use crate::digest::Digest;
-use crate::errno::{errno_error, sync_error, wrong_type};
-use crate::guest::GuestPath;
 use crate::journal::{DisplacementTurn, Disposition, FileState, FileStateDepth, JournalEffect};
-use crate::lock::{InodeRef, JournalRef, TreeLockMode, WriteIntent};
+use crate::mount::resolver::{PATH_ONLY, SAFE_OPEN};
+use crate::mount::symlinks::{PathRelocation, check_links_stay_inside};
+use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget, check_directory_writable, reopen_for_listing};
 use crate::mount::{Durability, rename_noreplace, stat};
-use crate::name::{escape, may_create};
+use crate::path::guest::GuestPath;
+use crate::path::name::{escape, may_create};
 use crate::preview::{DiffPreview, FileContents, check_previewed_at, fingerprint};
-use crate::recover::recover;
-use crate::replace::{CurrentFile, DisplacedFile};
-use crate::repository::is_repository_entry;
-use crate::resolver::{PATH_ONLY, SAFE_OPEN};
-use crate::stat::{FileId, FileKind, FileStat};
-use crate::symlinks::{PathRelocation, check_links_stay_inside};
-use crate::syscall::{fsync, linkat, renameat, renameat_with, unlinkat};
-use crate::write_target::{ParentPolicy, TargetKind, WriteTarget, check_directory_writable, reopen_for_listing};
+use crate::read::digest::Digest;
+use crate::sensitive::git::is_repository_entry;
+use crate::sys::errno::{errno_error, sync_error, wrong_type};
+use crate::sys::stat::{FileId, FileKind, FileStat};
+use crate::sys::syscall::{fsync, linkat, renameat, renameat_with, unlinkat};
+use crate::txn::lock::{InodeRef, JournalRef, TreeLockMode, WriteIntent};
+use crate::txn::manifest::{EntryClass, TreeAccess, TreeManifest, accesses_below, scan_tree};
+use crate::txn::recover::recover;
+use crate::txn::replace::{CurrentFile, DisplacedFile};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     registry.register(MoveFile { fence: fence.clone() }, [ToolBinding::standard::<Args, Outcome>("move_file")])

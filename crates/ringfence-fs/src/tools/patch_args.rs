@@ -14,11 +14,11 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value as Json};
 
-use super::strict_json::StrictValue;
-use crate::digest::Digest;
-use crate::fence::PathArg;
 use crate::front_matter::FrontMatterUpdate;
+use crate::mount::set::PathArg;
 use crate::patch::{self, FilePatch};
+use crate::read::digest::Digest;
+use crate::tools::strict_json::StrictValue;
 
 /// Change files by a unified diff, as `git diff` prints it: give it as `patch`. Several files are changed all or none.
 /// Context and removed lines must be in the file exactly; line numbers may be left out where these lines are in it only

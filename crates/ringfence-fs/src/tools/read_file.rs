@@ -9,14 +9,16 @@ use ringfence_kernel::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::ContentEncoding;
 use crate::Fence;
-use crate::content::{DigestMode, FileExcerpt, LineRange, NONBLOCKING_BYTES, decode_text, read_start, read_window};
-use crate::digest::Digest;
-use crate::fence::PathArg;
+use crate::mount::set::PathArg;
 use crate::mount::{LocatedPath, OpenFile};
 use crate::preview::fingerprint;
-use crate::stat::{FileStat, timestamp};
+use crate::read::content::{
+    DigestMode, FileExcerpt, LineRange, NONBLOCKING_BYTES, decode_text, read_start, read_window,
+};
+use crate::read::digest::Digest;
+use crate::sys::stat::{FileStat, timestamp};
+use crate::tools::ContentEncoding;
 
 const BOM: char = '\u{feff}';
 

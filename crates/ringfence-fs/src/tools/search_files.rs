@@ -11,17 +11,17 @@ use rustix::fs::OFlags;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::glob;
 use crate::Fence;
-use crate::fence::PathArg;
-use crate::guest::GuestPath;
-use crate::ignore_rules::IgnoreRules;
 use crate::mount::LocatedPath;
-use crate::name::unescape;
-use crate::resolver::SAFE_OPEN;
-use crate::search::{
+use crate::mount::resolver::SAFE_OPEN;
+use crate::mount::set::PathArg;
+use crate::path::guest::GuestPath;
+use crate::path::name::unescape;
+use crate::read::ignore::IgnoreRules;
+use crate::read::search::{
     HiddenFiles, LineMatch, SearchQuery, SearchRoot, SearchScope, TextSearchResult, search_file, search_tree,
 };
+use crate::tools::glob;
 
 const LONGEST_PATTERN: usize = 4096;
 const MOST_CONTEXT: u64 = 20;
@@ -201,16 +201,16 @@ struct SearchStats {
     files_scanned: u64,
     matches_found: u64,
     /// Files that are not text.
-    #[serde(skip_serializing_if = "super::is_zero")]
+    #[serde(skip_serializing_if = "crate::tools::is_zero")]
     skipped_binary: u64,
     /// Files and directories that may not be read.
-    #[serde(skip_serializing_if = "super::is_zero")]
+    #[serde(skip_serializing_if = "crate::tools::is_zero")]
     skipped_unreadable: u64,
     /// Files that may hold secrets: they are searched only when named by themselves.
-    #[serde(skip_serializing_if = "super::is_zero")]
+    #[serde(skip_serializing_if = "crate::tools::is_zero")]
     skipped_secret: u64,
     /// Files that a rule keeps from being searched.
-    #[serde(skip_serializing_if = "super::is_zero")]
+    #[serde(skip_serializing_if = "crate::tools::is_zero")]
     skipped_denied: u64,
 }
 

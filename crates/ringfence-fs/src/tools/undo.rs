@@ -14,16 +14,16 @@ use ringfence_kernel::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::manifest::{EntryClass, TreeAccess, accesses_below, scan_tree};
 use crate::Fence;
-use crate::fence::MountChanges;
 use crate::journal::{ChangeStatus, JournalEntry, Retention, UndoAction, UndoForce, UndoPlan};
-use crate::lock::{TreeLock, TreeLockMode};
 use crate::mount::Mount;
-use crate::name::unescape;
+use crate::mount::set::MountChanges;
+use crate::path::name::unescape;
 use crate::preview::{DiffPreview, fingerprint};
-use crate::recover::{recover_notes, recover_tree};
-use crate::repository::RepositoryDetector;
+use crate::sensitive::git::RepositoryDetector;
+use crate::txn::lock::{TreeLock, TreeLockMode};
+use crate::txn::manifest::{EntryClass, TreeAccess, accesses_below, scan_tree};
+use crate::txn::recover::{recover_notes, recover_tree};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     registry.register(UndoTool { fence: fence.clone() }, [ToolBinding::standard::<UndoArgs, Outcome>("undo")])?;

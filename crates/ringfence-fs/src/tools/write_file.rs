@@ -7,15 +7,15 @@ use ringfence_kernel::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ChangedFile, ContentEncoding, check_size};
 use crate::Fence;
-use crate::content::hash_up_to;
-use crate::digest::{Digest, check_match};
-use crate::fence::PathArg;
+use crate::mount::set::PathArg;
+use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget};
 use crate::preview::{DiffPreview, FileContents, check_previewed, check_still_planned, fingerprint};
-use crate::replace::{FileBody, replace};
-use crate::stat::FileStat;
-use crate::write_target::{ParentPolicy, TargetKind, WriteTarget};
+use crate::read::content::hash_up_to;
+use crate::read::digest::{Digest, check_match};
+use crate::sys::stat::FileStat;
+use crate::tools::{ChangedFile, ContentEncoding, check_size};
+use crate::txn::replace::{FileBody, replace};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     let standard = ToolBinding::standard::<StandardWriteArgs, ChangedFile>("write_file");
@@ -186,7 +186,7 @@ impl Tool for WriteFile {
         let written = replace(&slot, seen, ticket, |old| {
             check_previewed(&slot, shown, old, ticket.context())?;
             if if_match.is_some() {
-                let hash = |old: &crate::replace::CurrentFile| {
+                let hash = |old: &crate::txn::replace::CurrentFile| {
                     hash_up_to(std::os::fd::AsFd::as_fd(&old.fd), old.stat.size, &slot.shown, ticket.context())
                 };
                 check_match(&slot.shown, if_match, old.map(hash).transpose()?)?;

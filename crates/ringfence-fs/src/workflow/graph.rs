@@ -6,11 +6,11 @@ use ringfence_kernel::{CallContext, CallLimits, CommitState, Dialect, ErrorKind,
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::schema::{WorkflowSchema, violations};
-use super::{WORKFLOW_FILE, WorkflowState};
-use crate::content::{DigestMode, read_start};
+use crate::mount::write_target::STATE_ALIAS;
 use crate::mount::{LocatedPath, MountAccess};
-use crate::write_target::STATE_ALIAS;
+use crate::read::content::{DigestMode, read_start};
+use crate::workflow::schema::{WorkflowSchema, violations};
+use crate::workflow::{WORKFLOW_FILE, WorkflowState};
 use crate::{Fence, FenceError};
 
 /// No graph is larger than this.

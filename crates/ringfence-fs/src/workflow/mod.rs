@@ -16,9 +16,9 @@ use serde_json::{Map, Value};
 pub use graph::{WorkflowGraph, WorkflowGraphSource};
 
 use self::schema::{WorkflowSchema, violations};
-use crate::errno::front_matter_error;
 use crate::front_matter::FrontMatter;
 use crate::guard::{ChangeRule, GuardedChange};
+use crate::sys::errno::front_matter_error;
 
 /// The file that a run keeps its place in.
 pub const WORKFLOW_FILE: &str = "workflow.md";

@@ -3,7 +3,7 @@
 use expect_test::expect;
 use serde_json::json;
 
-use super::{apply_json, check, steps};
+use crate::front_matter::tests::{apply_json, check, steps};
 
 #[test]
 fn a_block_list_grows_by_lines() {

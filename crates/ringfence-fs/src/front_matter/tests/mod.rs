@@ -9,7 +9,7 @@ mod yaml_writer;
 use expect_test::Expect;
 use serde_json::{Value, json};
 
-use super::{FrontMatterError, FrontMatterUpdate, apply};
+use crate::front_matter::{FrontMatterError, FrontMatterUpdate, apply};
 
 /// An update as the tool would get it.
 fn update(json: &Value) -> FrontMatterUpdate {

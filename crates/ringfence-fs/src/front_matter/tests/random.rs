@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Map, Value, json};
 
-use super::super::{FrontMatter, FrontMatterUpdate, apply};
-use super::update;
-use super::yaml_writer::YamlWriter;
+use crate::front_matter::tests::update;
+use crate::front_matter::tests::yaml_writer::YamlWriter;
+use crate::front_matter::{FrontMatter, FrontMatterUpdate, apply};
 
 /// What front matter is made of.
 #[rustfmt::skip]

@@ -2,7 +2,7 @@
 
 use expect_test::{Expect, expect};
 
-use super::super::FrontMatter;
+use crate::front_matter::FrontMatter;
 
 /// What a file's front matter says and what its body is, or why it has none.
 fn read(text: &str) -> String {

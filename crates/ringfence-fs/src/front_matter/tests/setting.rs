@@ -3,8 +3,8 @@
 use expect_test::expect;
 use serde_json::json;
 
-use super::super::{FrontMatter, FrontMatterError};
-use super::{apply_json, check, steps};
+use crate::front_matter::tests::{apply_json, check, steps};
+use crate::front_matter::{FrontMatter, FrontMatterError};
 
 #[test]
 fn a_scalar_is_replaced_in_place() {

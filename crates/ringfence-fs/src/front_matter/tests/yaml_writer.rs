@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use super::super::scalar;
+use crate::front_matter::scalar;
 
 /// Where comments may stand. A value that an update may replace takes those inside of it along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,480 @@
+//! The mounts of a host, and how a caller's path finds its own.
+
+use std::borrow::Cow;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ringfence_kernel::{CallContext, CallLimits, CommitState, Dialect, ErrorKind, IoMode, ToolError, nearest_name};
+use rustix::fs::{CWD, Mode, OFlags, StatFs};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use crate::guard::{ChangeRule, FileGuard};
+use crate::journal::{ChangeClock, Journal, JournalEntry};
+use crate::mount::resolver::{
+    CapStdResolver, LinkPolicy, OpenHow, Openat2Resolver, PATH_ONLY, PathResolver, SAFE_OPEN,
+};
+use crate::mount::{Durability, LocatedPath, Mount, MountAccess, rename_noreplace, stat};
+use crate::path::guest::GuestPath;
+use crate::path::name::NameRule;
+use crate::read::content::{DigestMode, read_start};
+use crate::read::digest::DigestCache;
+use crate::sensitive::files::{BirthTime, FileRef, SensitiveFiles};
+use crate::sys::stat::FileStat;
+use crate::sys::syscall::{fstat, fstatfs, mkdirat, openat, statfs};
+use crate::txn::lock::LockTable;
+use crate::txn::recover::recover_all;
+
+/// Every directory that tools may reach. There is no other way to a file.
+#[derive(Clone, Debug)]
+pub struct Fence {
+    /// The workspace comes first.
+    mounts: Vec<Arc<Mount>>,
+}
+
+/// A directory to be mounted.
+#[derive(Clone, Debug)]
+pub struct MountSpec {
+    /// `project` for what callers write as `@project/…`.
+    pub alias: String,
+    pub path: PathBuf,
+    pub rights: MountAccess,
+}
+
+/// A mount, and every change of it.
+pub(crate) type MountChanges = (Arc<Mount>, Vec<JournalEntry>);
+
+/// A path as a caller gave it, and how their dialect reads it.
+#[derive(Clone, Debug)]
+pub(crate) enum PathArg {
+    /// Relative to the workspace, absolute inside it, or `@mount/…` where further mounts are declared.
+    Workspace(String),
+    /// The same, and `/workspace/…`, the path that programs see, is the workspace too.
+    Standard(String),
+    /// Always `@mount/…`, without `..`, and shown so.
+    Mounted(String),
+}
+
+/// How the fence works.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FenceOptions {
+    pub backend: ResolverBackend,
+    pub durability: Durability,
+    pub names: NameRule,
+    pub journal: JournalMode,
+}
+
+/// Whether changes can be taken back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum JournalMode {
+    #[default]
+    On,
+    /// What is displaced goes for good, as any other program would have it.
+    Off,
+}
+
+/// Who resolves paths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ResolverBackend {
+    /// The kernel where it can, `cap-std` where it cannot.
+    #[default]
+    Best,
+    CapStd,
+}
+
+/// Why a fence could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum FenceError {
+    #[error("the {what} cannot be opened")]
+    Open { what: String, source: std::io::Error },
+    #[error("the mounts `{0}` and `{1}` overlap; one must not contain the other")]
+    Overlap(String, String),
+    #[error("`{0}` is no name for a mount: letters, digits, `-` and `_` are")]
+    Alias(String),
+    #[error("two mounts are named `{0}`")]
+    AliasTaken(String),
+    #[error("`{0}` cannot be guarded: there is no such mount, or it is in use already")]
+    Guard(String),
+    #[error("the workflow graph `{path}` cannot be used: {problem}")]
+    Graph { path: String, problem: String },
+}
+
+impl PathArg {
+    /// A path of the workspace, where nothing but white space is no path.
+    pub(crate) fn workspace_unless_blank(text: String) -> Self {
+        Self::Workspace(if text.trim().is_empty() { String::new() } else { text })
+    }
+}
+
+/// Where programs find the workspace.
+pub(crate) const WORKSPACE_OF_PROGRAMS: &str = "/workspace";
+
+impl Fence {
+    /// Opens the workspace and further mounts. Locks go into `state`, a directory of our own.
+    pub fn new(
+        workspace: MountSpec,
+        others: Vec<MountSpec>,
+        state: &Path,
+        options: FenceOptions,
+    ) -> Result<Self, FenceError> {
+        let fail = |source| FenceError::Open { what: "state directory".to_owned(), source };
+        let own = StateDirs {
+            locks: open_state_dir(state, "locks").map_err(fail)?,
+            journal: open_state_dir(state, "journal").map_err(fail)?,
+            clock: Arc::default(),
+        };
+        let mut mounts: Vec<Arc<Mount>> = Vec::new();
+        for (spec, named) in std::iter::once((workspace, false)).chain(others.into_iter().map(|spec| (spec, true))) {
+            if spec.alias.is_empty()
+                || !spec.alias.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_'))
+            {
+                return Err(FenceError::Alias(spec.alias));
+            }
+            let mount = open_mount(spec, named, &own, options)?;
+            for other in &mounts {
+                if other.alias == mount.alias {
+                    return Err(FenceError::AliasTaken(mount.alias.to_string()));
+                }
+                if overlap(other, &mount) {
+                    return Err(FenceError::Overlap(other.alias.to_string(), mount.alias.to_string()));
+                }
+            }
+            if mount.rights == MountAccess::ReadWrite {
+                recover_all(&mount);
+            }
+            mount.journal.iter().for_each(Journal::read);
+            mounts.push(Arc::new(mount));
+        }
+        Ok(Self { mounts })
+    }
+
+    /// Binds a rule to a file: from now on no change of it goes without the rule. Only before the fence is shared.
+    pub fn guard(&mut self, alias: &str, path: &str, rule: Arc<dyn ChangeRule>) -> Result<(), FenceError> {
+        let mount = self.mounts.iter_mut().find(|mount| &*mount.alias == alias).and_then(Arc::get_mut);
+        let mount = mount.ok_or_else(|| FenceError::Guard(format!("@{alias}/{path}")))?;
+        mount.guards.push(FileGuard { path: path.as_bytes().to_vec(), rule });
+        Ok(())
+    }
+
+    pub(crate) fn mounts(&self) -> &[Arc<Mount>] {
+        &self.mounts
+    }
+
+    /// Who resolves paths on the workspace: `openat2` or `cap-std`.
+    pub fn backend(&self) -> &'static str {
+        self.mounts[0].resolver.name()
+    }
+
+    /// A file of the workspace that the host itself goes by, such as its settings: all of it, or an error if it has
+    /// more than `most` bytes. `None` if there is none.
+    pub fn read(&self, path: &str, most: u64) -> Result<Option<Vec<u8>>, ToolError> {
+        let limits = CallLimits { read_bytes: most, ..CallLimits::for_dialect(Dialect::Standard) };
+        let signal = CommitState::new();
+        let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
+        let spot = self.find(path)?;
+        let file = match spot.open_content(&cx) {
+            Err(error) if error.kind == ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let part = read_start(&spot.mount, &file, DigestMode::Skip, &spot.shown, &cx)?;
+        if part.truncated {
+            return Err(ToolError::new(ErrorKind::ReadLimit, format!("`{}` has more than {most} bytes", spot.shown)));
+        }
+        Ok(Some(part.bytes))
+    }
+
+    /// Where a path of the standard dialect points: into the workspace, or into the mount that it names.
+    pub(crate) fn locate(&self, text: &str, cx: &CallContext<'_>) -> Result<LocatedPath, ToolError> {
+        announce_lookup(self.find_standard(text)?, cx)
+    }
+
+    /// The same, for tools that several dialects offer.
+    pub(crate) fn locate_arg(&self, given: &PathArg, cx: &CallContext<'_>) -> Result<LocatedPath, ToolError> {
+        let spot = match given {
+            PathArg::Workspace(text) => self.find(text)?,
+            PathArg::Standard(text) => self.find_standard(text)?,
+            PathArg::Mounted(text) => self.find_mounted(text)?,
+        };
+        announce_lookup(spot, cx)
+    }
+
+    /// Whether two paths of the standard dialect point to the same place, as far as they say so themselves.
+    pub(crate) fn is_same_place(&self, one: &str, other: &str) -> bool {
+        match (self.find_standard(one), self.find_standard(other)) {
+            (Ok(one), Ok(other)) => Arc::ptr_eq(&one.mount, &other.mount) && one.path == other.path,
+            _ => false,
+        }
+    }
+
+    /// A directory that really is at the path that programs see is meant before the workspace is.
+    fn find_standard(&self, text: &str) -> Result<LocatedPath, ToolError> {
+        let real = |mount: &Mount| mount.host_roots.iter().any(|root| GuestPath::is_beneath(text, root));
+        let [workspace, others @ ..] = &self.mounts[..] else { return self.find(text) };
+        if !GuestPath::is_beneath(text, Path::new(WORKSPACE_OF_PROGRAMS)) || real(workspace) {
+            return self.find(text);
+        }
+        match others.iter().find(|mount| real(mount)) {
+            Some(mount) => {
+                Ok(located_path(mount, GuestPath::parse_beneath(text, &mount.host_roots)?, PathStyle::WithAlias))
+            }
+            None => {
+                Ok(located_path(workspace, GuestPath::parse_beneath(text, &[WORKSPACE_OF_PROGRAMS])?, PathStyle::Bare))
+            }
+        }
+    }
+
+    fn find_mounted(&self, text: &str) -> Result<LocatedPath, ToolError> {
+        let Some(named) = text.strip_prefix('@') else {
+            let aliases: Vec<String> = self.mounts.iter().map(|mount| format!("@{}", mount.alias)).collect();
+            let message = format!("a path must begin with a mount: {}", aliases.join(", "));
+            return Err(ToolError::new(ErrorKind::InvalidPath, message));
+        };
+        let (mount, path) = self.beneath_alias(&with_single_slash(named), "")?;
+        if path.has_dotdot() {
+            return Err(ToolError::new(ErrorKind::OutsideWorkspace, "a path must not have `..` in it"));
+        }
+        Ok(located_path(mount, path, PathStyle::WithAlias))
+    }
+
+    pub(crate) fn find(&self, text: &str) -> Result<LocatedPath, ToolError> {
+        if let Some(named) = text.strip_prefix('@')
+            && self.mounts.len() > 1
+        {
+            let (mount, path) =
+                self.beneath_alias(named, "; a directory of that name is written with `./` in front")?;
+            return Ok(located_path(
+                mount,
+                path,
+                if mount.shows_alias { PathStyle::WithAlias } else { PathStyle::Bare },
+            ));
+        }
+        let mount = &self.mounts[0];
+        Ok(located_path(mount, GuestPath::parse_beneath(text, &mount.host_roots)?, PathStyle::Bare))
+    }
+
+    /// The mount that a path names after its `@`, and the path below it. `advice` is for names that no mount has.
+    fn beneath_alias(&self, named: &str, advice: &str) -> Result<(&Arc<Mount>, GuestPath), ToolError> {
+        let (alias, rest) = named.split_once('/').unwrap_or((named, ""));
+        let mount = self.mounts.iter().find(|mount| &*mount.alias == alias);
+        let mount = mount.ok_or_else(|| self.unknown_alias_error(alias, advice))?;
+        Ok((mount, GuestPath::parse(if rest.is_empty() { "." } else { rest })?))
+    }
+
+    /// What the journal of each mount has, the oldest first.
+    pub(crate) fn mount_changes(&self) -> Result<Vec<MountChanges>, ToolError> {
+        let unreadable = |_| ToolError::new(ErrorKind::Unavailable, "the journal of changes cannot be read");
+        let journals = self.mounts.iter().filter_map(|mount| Some((mount, mount.journal.as_ref()?)));
+        journals.map(|(mount, journal)| Ok((Arc::clone(mount), journal.entries().map_err(unreadable)?))).collect()
+    }
+
+    /// Names that mean a mount where they stand at the start of a path, so that an entry of that name is not meant.
+    pub(crate) fn shadowing_aliases(&self, spot: &LocatedPath) -> Vec<String> {
+        let at_start = spot.path.is_root() && Arc::ptr_eq(&spot.mount, &self.mounts[0]) && self.mounts.len() > 1;
+        if at_start { self.mounts.iter().map(|mount| format!("@{}", mount.alias)).collect() } else { Vec::new() }
+    }
+
+    fn unknown_alias_error(&self, alias: &str, advice: &str) -> ToolError {
+        let alias = &alias[..alias.floor_char_boundary(64)];
+        let error = ToolError::new(ErrorKind::InvalidPath, format!("there is no mount `@{alias}`"));
+        match nearest_name(alias, self.mounts.iter().map(|mount| &*mount.alias)) {
+            Some(guess) => error.hint(&format!("did you mean `@{guess}`?")),
+            None if alias == "state" => error.hint("it belongs to a run: start with `--run ID`"),
+            None => {
+                let aliases: Vec<String> = self.mounts.iter().map(|mount| format!("@{}", mount.alias)).collect();
+                error.hint(&format!("there are {}{advice}", aliases.join(", ")))
+            }
+        }
+    }
+}
+
+/// A path from its mount on with one slash after the mount, as crewagent reads it. Who writes a backslash there means one
+/// between directories too.
+fn with_single_slash(named: &str) -> Cow<'_, str> {
+    match named.split_once(['/', '\\']) {
+        Some((alias, rest)) if named[alias.len()..].starts_with('\\') => {
+            Cow::Owned(format!("{alias}/{}", rest.replace('\\', "/").trim_start_matches('/')))
+        }
+        Some((alias, rest)) if rest.starts_with('/') => Cow::Owned(format!("{alias}/{}", rest.trim_start_matches('/'))),
+        _ => Cow::Borrowed(named),
+    }
+}
+
+/// Says where a call looks, to those who have to know before it does.
+fn announce_lookup(spot: LocatedPath, cx: &CallContext<'_>) -> Result<LocatedPath, ToolError> {
+    cx.set_subject(&spot.shown);
+    cx.add_lookup(spot.clone());
+    spot.mount.check_in_place(cx.io_mode)?;
+    spot.mount.scan_root(cx)?;
+    Ok(spot)
+}
+
+/// Whether replies name the mount of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PathStyle {
+    Bare,
+    WithAlias,
+}
+
+fn located_path(mount: &Arc<Mount>, path: GuestPath, how: PathStyle) -> LocatedPath {
+    let shown = match (how, path.is_root()) {
+        (PathStyle::Bare, _) => path.display(),
+        (PathStyle::WithAlias, true) => format!("@{}", mount.alias),
+        (PathStyle::WithAlias, false) => format!("@{}/{}", mount.alias, path.display()),
+    };
+    LocatedPath { mount: Arc::clone(mount), path, shown }
+}
+
+/// Directories of our own that every mount has a part of.
+struct StateDirs {
+    locks: OwnedFd,
+    journal: OwnedFd,
+    clock: Arc<ChangeClock>,
+}
+
+#[expect(clippy::disallowed_methods, reason = "the name of the root, only to understand absolute paths")]
+fn open_mount(spec: MountSpec, named: bool, own: &StateDirs, options: FenceOptions) -> Result<Mount, FenceError> {
+    let what =
+        if named { format!("directory of the mount `{}`", spec.alias) } else { "workspace directory".to_owned() };
+    let fail = |error: std::io::Error| FenceError::Open { what: what.clone(), source: error };
+    let root = openat(CWD, &spec.path, OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN, Mode::empty())
+        .map_err(|errno| fail(errno.into()))?;
+    let stamp = FileStat::from_stat(&fstat(&root).map_err(|errno| fail(errno.into()))?);
+    let mut host_roots = vec![spec.path.clone()];
+    host_roots.extend(std::fs::canonicalize(&spec.path).ok().filter(|real| *real != spec.path));
+    let resolver: Box<dyn PathResolver> = match options.backend {
+        ResolverBackend::Best if has_openat2(&root) => Box::new(Openat2Resolver),
+        _ => Box::new(CapStdResolver::new(root.as_fd()).map_err(fail)?),
+    };
+    let quick = fstatfs(&root).is_ok_and(|found| supports_cached_lookup(&found)) && is_local(&spec.path);
+    let stripes = format!("{:x}-{:x}", stamp.id.device, stamp.id.inode);
+    let locks = open_private_dir(&own.locks, stripes.as_bytes())
+        .map_err(|errno| FenceError::Open { what: "lock directory".to_owned(), source: errno.into() })?;
+    let journal = match (spec.rights, options.journal) {
+        (MountAccess::ReadWrite, JournalMode::On) => {
+            let born = FileRef::open(&root).birth_time();
+            Some(open_journal(&own.journal, &stripes, born).and_then(|directory| Journal::open(directory, &own.clock)))
+        }
+        _ => None,
+    };
+    let journal = journal.transpose();
+    let journal =
+        journal.map_err(|errno| FenceError::Open { what: "journal of changes".to_owned(), source: errno.into() })?;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | SAFE_OPEN;
+    let note = openat(&locks, c"secrets", flags, Mode::RUSR | Mode::WUSR)
+        .map_err(|errno| FenceError::Open { what: "note about secrets".to_owned(), source: errno.into() })?;
+    Ok(Mount {
+        alias: Arc::from(spec.alias),
+        shows_alias: named,
+        id: stamp.id,
+        host_roots,
+        rights: spec.rights,
+        privileged: geteuid().is_root(),
+        names: options.names,
+        durability: options.durability,
+        resolver,
+        supports_non_blocking: quick,
+        locks: LockTable::new(locks),
+        journal,
+        digests: DigestCache::default(),
+        sensitive_files: SensitiveFiles::read(note),
+        guards: Vec::new(),
+        proc_self_fd: openat(CWD, c"/proc/self/fd", PATH_ONLY | OFlags::DIRECTORY, Mode::empty()).ok(),
+        root,
+    })
+}
+
+/// One lookup tells whether the kernel, or a sandbox around us, lets `openat2` through.
+fn has_openat2(root: &OwnedFd) -> bool {
+    let how = OpenHow { flags: PATH_ONLY, links: LinkPolicy::Refuse, pace: IoMode::Blocking };
+    Openat2Resolver.open(root.as_fd(), b".", how).is_ok()
+}
+
+/// Local file systems open and stat what is in memory without asking a daemon or a network.
+#[expect(clippy::cast_sign_loss, reason = "a magic number is no quantity")]
+fn supports_cached_lookup(found: &StatFs) -> bool {
+    const EXT: u64 = 0xef53;
+    const XFS: u64 = 0x5846_5342;
+    const BTRFS: u64 = 0x9123_683e;
+    const TMPFS: u64 = 0x0102_1994;
+    const F2FS: u64 = 0xf2f5_2010;
+    matches!(found.f_type as u64, EXT | XFS | BTRFS | TMPFS | F2FS)
+}
+
+/// Whether the name of a root can be looked up without asking a daemon or a network: every directory above it is local.
+/// A container's root is layers of local directories.
+fn is_local(path: &Path) -> bool {
+    const OVERLAY: u64 = 0x794c_7630;
+    #[expect(clippy::cast_sign_loss, reason = "a magic number is no quantity")]
+    let local = |found: StatFs| supports_cached_lookup(&found) || found.f_type as u64 == OVERLAY;
+    path.ancestors().skip(1).all(|above| statfs(above).is_ok_and(local))
+}
+
+/// One directory inside the other, or the same: then the weaker rights would be no rights.
+fn overlap(a: &Mount, b: &Mount) -> bool {
+    let within = |inner: &Mount, outer: &Mount| {
+        inner.host_roots.iter().any(|inner| outer.host_roots.iter().any(|outer| inner.starts_with(outer)))
+    };
+    a.id == b.id || within(a, b) || within(b, a)
+}
+
+/// A directory of our own below the state directory, made if it is missing.
+pub(crate) fn open_state_dir(state: &Path, name: &str) -> std::io::Result<OwnedFd> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
+    let state = openat(CWD, state, OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN, Mode::empty())?;
+    Ok(open_private_dir(&state, name.as_bytes())?)
+}
+
+/// The directory of a mount's journal. An inode is given out again: one that was made at another time has another journal.
+fn open_journal(parent: &OwnedFd, id: &str, born: BirthTime) -> Result<OwnedFd, Errno> {
+    let Some(born) = born else { return open_private_dir(parent, id.as_bytes()) };
+    let name = format!("{id}-{born}");
+    let [before, now] = [id, &name].map(|name| (parent.as_fd(), name.as_bytes()));
+    // Earlier versions did not say when.
+    if stat(before.0, before.1)?.is_some() {
+        match rename_noreplace(before, now) {
+            Ok(()) | Err(Errno::NOENT | Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    open_private_dir(parent, now.1)
+}
+
+/// A directory that only we may enter, made if it is missing.
+fn open_private_dir(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    match mkdirat(parent, name, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    openat(parent, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | SAFE_OPEN, Mode::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Arc, Fence, FenceOptions, MountAccess, MountSpec};
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the directories are made before there is a mount")]
+    fn a_directory_that_really_is_where_programs_see_the_workspace_is_meant_first() {
+        let home = tempfile::tempdir().unwrap();
+        let spec = |alias: &str| {
+            let path = home.path().join(alias);
+            std::fs::create_dir(&path).unwrap();
+            MountSpec { alias: alias.to_owned(), path, rights: MountAccess::ReadWrite }
+        };
+        let (workspace, data) = (spec("workspace"), spec("data"));
+        let mut fence = Fence::new(workspace, vec![data], &home.path().join("state"), FenceOptions::default()).unwrap();
+        let mut stand_at = |roots: [&str; 2]| {
+            for (mount, root) in fence.mounts.iter_mut().zip(roots) {
+                Arc::get_mut(mount).unwrap().host_roots = vec![root.into()];
+            }
+            let found = |path: &str| fence.find_standard(path).map_or("refused".to_owned(), |spot| spot.shown);
+            ["/workspace/a", "/workspace/one/a", "/workspace/data/a", "/workspaces/a"].map(found)
+        };
+        assert_eq!(stand_at(["/home/x", "/srv/y"]), ["a", "one/a", "data/a", "refused"]);
+        assert_eq!(stand_at(["/workspace", "/srv/y"]), ["a", "one/a", "data/a", "refused"]);
+        assert_eq!(stand_at(["/workspace/one", "/workspace/data"]), ["a", "a", "@data/a", "refused"]);
+        assert_eq!(stand_at(["/home/x", "/workspace"]), ["@data/a", "@data/one/a", "@data/data/a", "refused"]);
+    }
+}

@@ -1,0 +1,85 @@
+//! Errors about paths, with advice: what may have been meant.
+//!
+//! Only names are looked at, only in directories of the workspace, and only so many.
+
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use ringfence_kernel::{ErrorKind, IoMode, NameSuggestions, PolicyResource, ToolError};
+use rustix::fs::{OFlags, RawDir};
+use rustix::io::Errno;
+
+use crate::mount::resolver::SAFE_OPEN;
+use crate::mount::write_target::reopen_for_listing;
+use crate::mount::{LocatedPath, stat};
+use crate::path::name::{escape, is_reserved};
+use crate::sys::errno::errno_error;
+use crate::sys::stat::FileKind;
+
+/// In a larger directory a guess is not worth the time.
+const MOST_NAMES: usize = 2000;
+
+/// The error for a path that could not be opened.
+pub(crate) fn path_error(spot: &LocatedPath, errno: Errno) -> ToolError {
+    let error = errno_error(errno, &spot.shown);
+    match errno {
+        Errno::XDEV if !spot.path.has_dotdot() => {
+            error.hint("a link with an absolute target counts as outside, and so does another mount")
+        }
+        Errno::NOENT => missing_path_error(spot, error),
+        _ => error,
+    }
+}
+
+fn missing_path_error(spot: &LocatedPath, error: ToolError) -> ToolError {
+    if let Err(gone) = spot.mount.check_in_place(IoMode::Blocking) {
+        return gone;
+    }
+    let Some((parent, name)) = spot.path.split() else { return error };
+    let directory = OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN;
+    let Ok(directory) = spot.mount.lookup(&parent, directory, IoMode::Blocking) else {
+        return error.hint(&format!("the directory `{}` does not exist either", parent_display(spot)));
+    };
+    if let Ok(Some(stamp)) = stat(directory.fd.as_fd(), name)
+        && stamp.kind == FileKind::Link
+    {
+        return ToolError::new(ErrorKind::NotFound, format!("`{}` is a link whose target does not exist", spot.shown));
+    }
+    let resolved = directory.resolved;
+    // `cap-std` gives a descriptor that cannot be listed.
+    let Ok(directory) = reopen_for_listing(directory.fd.as_fd()) else { return error };
+    let mut names = Vec::new();
+    let mut buffer = [MaybeUninit::uninit(); 8192];
+    let mut entries = RawDir::new(&directory, &mut buffer);
+    while let Some(Ok(entry)) = entries.next() {
+        let name = entry.file_name().to_bytes();
+        if !is_reserved(name) && !matches!(name, b"." | b"..") {
+            names.push(escape(name));
+        }
+        if names.len() == MOST_NAMES {
+            break;
+        }
+    }
+    let alternatives = NameSuggestions {
+        // White space around a name is what models add most, and escaped it would look like letters.
+        missing_name: String::from_utf8_lossy(name).into_owned(),
+        names,
+        directory: PolicyResource {
+            requested_path: parent.display(),
+            resolved_path: resolved,
+            mount: Arc::clone(&spot.mount.alias),
+            ..PolicyResource::default()
+        },
+        display_prefix: match parent_display(spot) {
+            "" => String::new(),
+            above => format!("{above}/"),
+        },
+    };
+    ToolError { suggestions: Some(Box::new(alternatives)), ..error }
+}
+
+/// The directory of a path, as replies say it; nothing for one in the workspace itself.
+fn parent_display(spot: &LocatedPath) -> &str {
+    spot.shown.rsplit_once('/').map_or("", |(above, _)| above)
+}

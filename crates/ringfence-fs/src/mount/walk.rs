@@ -1,0 +1,309 @@
+//! A tree, entry by entry, by descriptors.
+//!
+//! The walk goes from a directory that we hold to its children by single names, never by a path, never through a
+//! link and never onto another mount. It holds few descriptors however deep the tree: above a certain depth it
+//! closes the upper ones and finds them again through `..`, which must turn out to be the same directory.
+//!
+//! Not here: what happens to an entry. The caller pulls one after the other, and says where to descend.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use ringfence_kernel::{CallContext, ErrorKind, ToolError};
+use rustix::fs::{FileType, Mode, OFlags, RawDir};
+use rustix::io::Errno;
+
+use crate::mount::resolver::SAFE_OPEN;
+use crate::mount::{Mount, stat};
+use crate::path::guest::LONGEST_PATH;
+use crate::path::name::is_reserved;
+use crate::sys::errno::errno_error;
+use crate::sys::stat::{FileId, FileKind, FileStat};
+use crate::sys::syscall::{fstat, openat};
+
+/// So many levels are held open at once.
+const OPEN_LEVELS: usize = 64;
+
+/// Directories below this depth are not entered: their names would not fit into a path.
+const MAX_DEPTH: usize = 8192;
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct WalkEntry {
+    pub(crate) name: Vec<u8>,
+    kind: Option<DirentKind>,
+    /// As the directory says. Some file systems tell another one than a look does.
+    pub(crate) inode: u64,
+}
+
+impl WalkEntry {
+    /// Whether the directory says that this is a link. Where it says nothing, only a look tells.
+    pub(crate) fn is_link(&self) -> Option<bool> {
+        self.kind.map(|kind| kind == DirentKind::Link)
+    }
+}
+
+/// What the directory says an entry is; some file systems do not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum DirentKind {
+    Directory,
+    File,
+    Link,
+    Other,
+}
+
+/// Whether temporary files of ours are seen. Only what takes a tree apart has to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TempVisibility {
+    Hidden,
+    Visible,
+}
+
+/// What the walk came to.
+#[derive(Debug)]
+pub(crate) enum WalkStep {
+    /// An entry of the current directory.
+    Entry(WalkEntry),
+    /// All of a directory was seen; the current directory is the one that holds it.
+    Leave(Vec<u8>),
+}
+
+/// A walk under way.
+#[derive(Debug)]
+pub(crate) struct TreeWalk<'a> {
+    mount: &'a Mount,
+    cx: &'a CallContext<'a>,
+    shown: &'a str,
+    temp_visibility: TempVisibility,
+    levels: Vec<WalkLevel>,
+    /// The path from the start to the current directory.
+    path: Vec<u8>,
+    entries_left: u64,
+}
+
+#[derive(Debug)]
+struct WalkLevel {
+    id: FileId,
+    fd: Option<Arc<OwnedFd>>,
+    /// Still to come, the next one last.
+    entries: Vec<WalkEntry>,
+    /// How long `path` is without this level.
+    path_before: usize,
+    name: Vec<u8>,
+}
+
+impl<'a> TreeWalk<'a> {
+    /// A walk over the tree below `start`.
+    pub(crate) fn new(
+        mount: &'a Mount,
+        start: OwnedFd,
+        shown: &'a str,
+        cx: &'a CallContext<'a>,
+    ) -> Result<Self, ToolError> {
+        Self::with_temp_visibility(TempVisibility::Hidden, mount, start, shown, cx)
+    }
+
+    pub(crate) fn with_temp_visibility(
+        ours: TempVisibility,
+        mount: &'a Mount,
+        start: OwnedFd,
+        shown: &'a str,
+        cx: &'a CallContext<'a>,
+    ) -> Result<Self, ToolError> {
+        let left = cx.limits.walk_entries;
+        let mut walk =
+            Self { mount, cx, shown, temp_visibility: ours, levels: Vec::new(), path: Vec::new(), entries_left: left };
+        walk.enter(start, Vec::new())?;
+        Ok(walk)
+    }
+
+    /// The next step, in the order of names' bytes, a directory before what is in it.
+    pub(crate) fn next(&mut self) -> Result<Option<WalkStep>, ToolError> {
+        let Some(level) = self.levels.last_mut() else { return Ok(None) };
+        if let Some(entry) = level.entries.pop() {
+            return Ok(Some(WalkStep::Entry(entry)));
+        }
+        let Some(done) = self.levels.pop() else { return Ok(None) };
+        self.path.truncate(done.path_before);
+        if self.levels.is_empty() {
+            return Ok(None);
+        }
+        self.reopen(&done)?;
+        Ok(Some(WalkStep::Leave(done.name)))
+    }
+
+    /// The directory that the last entry is in.
+    pub(crate) fn directory(&self) -> Result<BorrowedFd<'_>, ToolError> {
+        let fd = self.levels.last().and_then(|level| level.fd.as_deref());
+        fd.map(AsFd::as_fd).ok_or_else(|| errno_error(Errno::BADF, self.shown))
+    }
+
+    /// The same, to be kept while the walk goes on.
+    pub(crate) fn held_directory(&self) -> Result<Arc<OwnedFd>, ToolError> {
+        let fd = self.levels.last().and_then(|level| level.fd.clone());
+        fd.ok_or_else(|| errno_error(Errno::BADF, self.shown))
+    }
+
+    pub(crate) fn mount(&self) -> &'a Mount {
+        self.mount
+    }
+
+    /// How many directories deep the current one is below the start.
+    pub(crate) fn depth(&self) -> usize {
+        self.levels.len().saturating_sub(1)
+    }
+
+    /// Where an entry is, from the start of the walk.
+    pub(crate) fn path_of(&self, name: &[u8]) -> Vec<u8> {
+        let mut path = self.path.clone();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        path
+    }
+
+    /// Whether an entry is a directory, to be descended into. A link never is.
+    pub(crate) fn is_directory(&self, entry: &WalkEntry) -> Result<bool, ToolError> {
+        match entry.kind {
+            Some(kind) => Ok(kind == DirentKind::Directory),
+            None => Ok(self.stat(entry)?.is_some_and(|stamp| stamp.kind == FileKind::Directory)),
+        }
+    }
+
+    /// Whether an entry is a regular file.
+    pub(crate) fn is_file(&self, entry: &WalkEntry) -> Result<bool, ToolError> {
+        match entry.kind {
+            Some(kind) => Ok(kind == DirentKind::File),
+            None => Ok(self.stat(entry)?.is_some_and(|stamp| stamp.kind == FileKind::File)),
+        }
+    }
+
+    /// What an entry is. Nothing if it went away meanwhile.
+    pub(crate) fn stat(&self, entry: &WalkEntry) -> Result<Option<FileStat>, ToolError> {
+        stat(self.directory()?, &entry.name).map_err(|errno| errno_error(errno, self.shown))
+    }
+
+    /// Goes into a directory of the current one. The error is the kernel's, for the caller to weigh.
+    pub(crate) fn descend(&mut self, entry: &WalkEntry) -> Result<Result<(), Errno>, ToolError> {
+        // What is deeper could not be named; only what takes a tree apart goes there.
+        let unnameable =
+            self.temp_visibility == TempVisibility::Hidden && self.path.len() + entry.name.len() >= LONGEST_PATH;
+        if self.levels.len() >= MAX_DEPTH || unnameable {
+            return Ok(Err(Errno::NAMETOOLONG));
+        }
+        match self.mount.resolver.open_child(self.directory()?, &entry.name) {
+            Ok(child) => match fstat(&child).map(|stat| FileStat::from_stat(&stat)) {
+                Ok(stamp) if stamp.denies_read() => Ok(Err(Errno::ACCESS)),
+                Ok(_) => {
+                    self.enter(child, entry.name.clone())?;
+                    Ok(Ok(()))
+                }
+                Err(errno) => Ok(Err(errno)),
+            },
+            Err(errno) => Ok(Err(errno)),
+        }
+    }
+
+    fn enter(&mut self, fd: OwnedFd, name: Vec<u8>) -> Result<(), ToolError> {
+        let id = FileStat::from_stat(&fstat(&fd).map_err(|errno| errno_error(errno, self.shown))?).id;
+        let mut entries = self.read(fd.as_fd())?;
+        entries.sort_unstable_by(|a, b| b.name.cmp(&a.name));
+        let path_before = self.path.len();
+        if !name.is_empty() {
+            self.path = self.path_of(&name);
+        }
+        self.levels.push(WalkLevel { id, fd: Some(Arc::new(fd)), entries, path_before, name });
+        if let Some(upper) = self.levels.len().checked_sub(OPEN_LEVELS + 1) {
+            self.levels[upper].fd = None;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, fd: BorrowedFd<'_>) -> Result<Vec<WalkEntry>, ToolError> {
+        let entries = read_directory(fd, self.temp_visibility, self.entries_left, self.shown, self.cx)?;
+        self.entries_left = self.entries_left.saturating_sub(entries.len() as u64);
+        Ok(entries)
+    }
+
+    /// Comes back to a directory whose descriptor was given up: through `..`, and only if it is the same one.
+    fn reopen(&mut self, below: &WalkLevel) -> Result<(), ToolError> {
+        let shown = self.shown;
+        let Some(level) = self.levels.last_mut().filter(|level| level.fd.is_none()) else { return Ok(()) };
+        let Some(child) = &below.fd else { return Err(errno_error(Errno::BADF, shown)) };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN;
+        let parent = openat(child.as_fd(), c"..", flags, Mode::empty()).map_err(|errno| errno_error(errno, shown))?;
+        if FileStat::from_stat(&fstat(&parent).map_err(|errno| errno_error(errno, shown))?).id != level.id {
+            let message = format!("`{shown}` was moved while it was being walked");
+            return Err(ToolError::new(ErrorKind::Conflict, message));
+        }
+        level.fd = Some(Arc::new(parent));
+        Ok(())
+    }
+}
+
+/// The names in a directory, in no order. More than `most` is an error.
+pub(crate) fn read_directory(
+    fd: BorrowedFd<'_>,
+    ours: TempVisibility,
+    most: u64,
+    shown: &str,
+    cx: &CallContext<'_>,
+) -> Result<Vec<WalkEntry>, ToolError> {
+    let mut entries = Vec::new();
+    let mut buffer = vec![MaybeUninit::uninit(); 64 << 10];
+    let mut raw = RawDir::new(fd, &mut buffer);
+    loop {
+        if raw.is_buffer_empty() {
+            cx.check()?;
+        }
+        let Some(entry) = raw.next() else { return Ok(entries) };
+        let entry = match entry {
+            Err(Errno::INTR) => continue,
+            entry => entry.map_err(|errno| errno_error(errno, shown))?,
+        };
+        let name = entry.file_name().to_bytes();
+        if matches!(name, b"." | b"..") || (ours == TempVisibility::Hidden && is_reserved(name)) {
+            continue;
+        }
+        if entries.len() as u64 == most {
+            let message =
+                format!("`{shown}` has more than the {} entries that one call may visit", cx.limits.walk_entries);
+            return Err(ToolError::new(ErrorKind::ReadLimit, message).hint("name a smaller directory"));
+        }
+        let kind = FileKind::from_file_type(entry.file_type()).map(|kind| match kind {
+            FileKind::Directory => DirentKind::Directory,
+            FileKind::File => DirentKind::File,
+            FileKind::Link => DirentKind::Link,
+            _ => DirentKind::Other,
+        });
+        entries.push(WalkEntry { name: name.to_vec(), kind, inode: entry.ino() });
+    }
+}
+
+/// The names in a directory, those that are text; none if there are more than `most`.
+pub(crate) fn names_in(directory: BorrowedFd<'_>, most: usize) -> Result<Vec<String>, Errno> {
+    Ok(typed_names_in(directory, most)?.into_iter().map(|(name, _)| name).collect())
+}
+
+/// The same, each with its type, where the file system lists it.
+pub(crate) fn typed_names_in(directory: BorrowedFd<'_>, most: usize) -> Result<Vec<(String, FileType)>, Errno> {
+    let listing = openat(directory, c".", OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN, Mode::empty())?;
+    let mut names = Vec::new();
+    let mut buffer = [MaybeUninit::uninit(); 8192];
+    let mut raw = RawDir::new(&listing, &mut buffer);
+    while let Some(entry) = raw.next() {
+        let entry = match entry {
+            Err(Errno::INTR) => continue,
+            entry => entry?,
+        };
+        if let Ok(name) = entry.file_name().to_str() {
+            names.push((name.to_owned(), entry.file_type()));
+        }
+        if names.len() > most {
+            return Ok(Vec::new());
+        }
+    }
+    Ok(names)
+}

@@ -1,0 +1,509 @@
+//! A name in a directory that we hold: what every change works on.
+//!
+//! A slot is found while planning. The directory is held from then on, so nothing that happens to the path in
+//! between can move the change elsewhere. Directories that are missing are made when the change is.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use ringfence_kernel::{CallContext, ErrorKind, IoMode, PolicyResource, Sensitivity, ToolError};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::journal::{FileState, JournalEffect};
+use crate::mount::resolver::{PATH_ONLY, SAFE_OPEN};
+use crate::mount::suggest;
+use crate::mount::walk::names_in;
+use crate::mount::{Durability, LocatedPath, Mount, OpenFile, stat};
+use crate::path::guest::GuestPath;
+use crate::path::name::{escape, fold_name, may_create, unescape};
+use crate::sensitive::files::FileRef;
+use crate::sensitive::git::{RepositoryDetector, is_repository_entry};
+use crate::sys::errno::{errno_error, sync_error, wrong_type};
+use crate::sys::stat::{FileId, FileKind, FileStat};
+use crate::sys::syscall::{fstat, fsync, mkdirat, openat, unlinkat};
+use crate::txn::lock::{TreeLock, TreeLockMode};
+use crate::txn::recover::recover_tree;
+use crate::txn::replace::chmod_past_umask;
+
+/// The mount that has the state of a run.
+pub const STATE_ALIAS: &str = "state";
+
+/// How often the directory of a path is looked up while other programs create and remove it.
+const PARENT_LOOKUPS: usize = 16;
+
+/// One name, and the directory that has it or is to have it.
+#[derive(Debug)]
+pub(crate) struct WriteTarget {
+    pub(crate) mount: Arc<Mount>,
+    /// The deepest directory of the path that exists.
+    base: OwnedFd,
+    /// Directories below it that do not.
+    missing: Vec<Vec<u8>>,
+    pub(crate) name: Vec<u8>,
+    pub(crate) shown: String,
+    given_path: String,
+    /// Where the directory really is, as bytes below the root, empty for the root.
+    real_parent: Vec<u8>,
+    resolved: Option<String>,
+    /// What is known of the file that stands there.
+    pub(crate) sensitivity: Sensitivity,
+}
+
+/// Whether the directory of a new file has to be there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ParentPolicy {
+    MustExist,
+    CreateMissing,
+}
+
+/// How a path that ends in a slash is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TargetKind {
+    /// A file, also through a link that leads to it.
+    File,
+    /// A file that has this very name.
+    FileNoFollow,
+    Any,
+}
+
+impl WriteTarget {
+    /// Finds the place of a change that may bring something new. Reads only.
+    pub(crate) fn find(spot: &LocatedPath, meant: TargetKind, parents: ParentPolicy) -> Result<Self, ToolError> {
+        let slot = Self::locate(spot, meant, parents)?;
+        if slot.stat()?.is_none() {
+            for name in slot.missing.iter().chain(std::iter::once(&slot.name)) {
+                may_create(name, slot.mount.names)?;
+            }
+        }
+        Ok(slot)
+    }
+
+    /// Finds something that has to be there, whatever its name.
+    pub(crate) fn find_existing(spot: &LocatedPath, meant: TargetKind) -> Result<(Self, FileStat), ToolError> {
+        let slot = Self::locate(spot, meant, ParentPolicy::MustExist)?;
+        let seen = slot.stat()?.ok_or_else(|| suggest::path_error(spot, Errno::NOENT))?;
+        Ok((slot, seen))
+    }
+
+    fn locate(spot: &LocatedPath, meant: TargetKind, parents: ParentPolicy) -> Result<Self, ToolError> {
+        spot.check_writable()?;
+        let slot = Self::at(spot, &spot.path, meant, parents)?;
+        let is_link = |found: Option<FileStat>| found.is_some_and(|stamp| stamp.kind == FileKind::Link);
+        if meant == TargetKind::Any || !is_link(slot.stat()?) {
+            return Ok(slot);
+        }
+        let target = slot.link_target(spot, meant)?;
+        let slot = Self::at(spot, &target, meant, ParentPolicy::MustExist)?;
+        // Another link came to stand there since: where that one leads was not looked at.
+        if is_link(slot.stat()?) { Err(wrong_type(&spot.shown, "a link that changes")) } else { Ok(slot) }
+    }
+
+    /// The slot at a path below the root, for what the caller called by the path of `spot`.
+    fn at(spot: &LocatedPath, path: &GuestPath, meant: TargetKind, parents: ParentPolicy) -> Result<Self, ToolError> {
+        let Some((parent, name)) = path.split() else { return Err(no_name_error(spot)) };
+        let ExistingAncestor { fd: base, real: real_parent, missing } = open_existing_ancestor(spot, parent, parents)?;
+        let mut slot = Self {
+            mount: Arc::clone(&spot.mount),
+            resolved: Some(join_path(&real_parent, &missing, name))
+                .filter(|real| real.as_slice() != spot.path.as_bytes())
+                .map(|real| escape(&real)),
+            base,
+            missing,
+            name: name.to_vec(),
+            shown: spot.shown.clone(),
+            given_path: spot.path.display(),
+            real_parent,
+            sensitivity: Sensitivity::default(),
+        };
+        slot.check_not_run_log()?;
+        slot.check_beside_guards()?;
+        let found = slot.stat()?;
+        if let Some(found) = &found {
+            let at = FileRef { fd: slot.base(), name: &slot.name };
+            slot.sensitivity = slot.mount.classify(slot.resource().effective_sensitivity(), at, found);
+        }
+        let path = slot.path();
+        slot.sensitivity = slot.sensitivity.union(slot.mount.sensitive_files.linked().sensitivity(&path));
+        slot.sensitivity.protected |=
+            RepositoryDetector::with_paths(&slot.mount, std::iter::once(path.as_slice())).contains(&path);
+        if spot.path.must_be_directory()
+            && found.is_none_or(|stamp| stamp.kind != FileKind::Directory)
+            && meant == TargetKind::Any
+        {
+            return Err(match found {
+                Some(_) => wrong_type(&spot.shown, "not a directory, and the path ends in `/`"),
+                None => suggest::path_error(spot, Errno::NOENT),
+            });
+        }
+        if meant != TargetKind::Any {
+            slot.check_regular_file(spot, found)?;
+        }
+        Ok(slot)
+    }
+
+    /// The log of a run is written by the host alone.
+    fn check_not_run_log(&self) -> Result<(), ToolError> {
+        let real = fold_name(&self.path()).unwrap_or_default();
+        if &*self.mount.alias == STATE_ALIAS && (real == "logs" || real.starts_with("logs/")) {
+            let message = format!("`{}` is the log of the run; it can be read and not changed", self.shown);
+            return Err(ToolError::new(ErrorKind::PermissionDenied, message));
+        }
+        Ok(())
+    }
+
+    /// A file is written where a regular file is, or nothing.
+    fn check_regular_file(&self, spot: &LocatedPath, found: Option<FileStat>) -> Result<(), ToolError> {
+        match found.map(|stamp| stamp.kind) {
+            Some(FileKind::File | FileKind::Link) | None if spot.path.must_be_directory() => {
+                Err(wrong_type(&spot.shown, "a directory by its `/`, and a file is meant"))
+            }
+            // Where a link leads is looked at by the caller.
+            Some(FileKind::File | FileKind::Link) | None => Ok(()),
+            Some(other) => Err(wrong_type(&spot.shown, other.with_article())),
+        }
+    }
+
+    /// The path of the file that a link leads to: the one that is changed, and judged, and has the lock. The link stays.
+    fn link_target(&self, spot: &LocatedPath, meant: TargetKind) -> Result<GuestPath, ToolError> {
+        let refused = |what| Err(wrong_type(&spot.shown, what).hint("name a file"));
+        match self.mount.lookup(&spot.path, PATH_ONLY, IoMode::Blocking) {
+            // The rule about a file is about its name, and the target has another.
+            Ok(_) if meant == TargetKind::FileNoFollow || self.is_guarded() => refused("a link"),
+            Ok(OpenFile { stat: FileStat { kind: FileKind::File, .. }, resolved: Some(real), .. }) => {
+                Ok(GuestPath::from_kernel(&unescape(&real)))
+            }
+            Ok(opened) => Err(wrong_type(&spot.shown, opened.stat.kind.with_article())),
+            Err(Errno::NOENT | Errno::NOTDIR) => refused("a link whose target does not exist"),
+            Err(Errno::XDEV) => Err(suggest::path_error(spot, Errno::XDEV)),
+            Err(_) => refused("a link that leads to no file"),
+        }
+    }
+
+    /// Keeps the directory where it was when the call was judged, or says that it is elsewhere now. Its name decides
+    /// whether the change is allowed, so it must not get another between the plan and the change.
+    pub(crate) fn lock_directory(&self, hold: TreeLockMode, cx: &CallContext<'_>) -> Result<TreeLock, ToolError> {
+        // Directories that are made go again if the change fails: nobody else may use them before it is made. And of two
+        // who add the last pieces of a repository, the second one has to see the first.
+        let alone = self.lacks_parents() || is_repository_entry(&self.name);
+        let hold = if alone { TreeLockMode::Exclusive } else { hold };
+        let held = self.mount.locks.lock_tree(hold, cx)?;
+        recover_tree(&self.mount, &held);
+        self.check_directory()?;
+        Ok(held)
+    }
+
+    pub(crate) fn check_directory(&self) -> Result<(), ToolError> {
+        let held = FileStat::from_stat(&fstat(&self.base).map_err(|errno| errno_error(errno, &self.shown))?).id;
+        // The name is looked up again, not asked of `/proc`: not every place that we run in has one.
+        let named = self.mount.lookup(
+            &GuestPath::from_kernel(&self.real_parent),
+            PATH_ONLY | OFlags::DIRECTORY,
+            IoMode::Blocking,
+        );
+        let moved = match named {
+            Ok(found) => found.stat.id != held,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => true,
+            Err(errno) => return Err(errno_error(errno, &self.shown)),
+        };
+        if moved {
+            let message =
+                format!("the directory of `{}` was moved since the call was planned; nothing was changed", self.shown);
+            return Err(ToolError::new(ErrorKind::Conflict, message));
+        }
+        Ok(())
+    }
+
+    /// Another name in the directory that systems which tell fewer names apart would take for this one. In a very large
+    /// directory nobody looks.
+    pub(crate) fn collision(&self, parent: BorrowedFd<'_>) -> Option<String> {
+        const MOST_NAMES: usize = 2000;
+        let mine = fold_name(&self.name)?;
+        let names = names_in(parent, MOST_NAMES).ok()?;
+        names
+            .into_iter()
+            .find(|name| name.as_bytes() != self.name && fold_name(name.as_bytes()).as_deref() == Some(&mine))
+    }
+
+    /// Whether directories have to be made first.
+    pub(crate) fn lacks_parents(&self) -> bool {
+        !self.missing.is_empty()
+    }
+
+    /// What is there now.
+    pub(crate) fn stat(&self) -> Result<Option<FileStat>, ToolError> {
+        if self.missing.is_empty() { self.stat_in(self.base.as_fd()) } else { Ok(None) }
+    }
+
+    pub(crate) fn stat_in(&self, parent: BorrowedFd<'_>) -> Result<Option<FileStat>, ToolError> {
+        stat(parent, &self.name).map_err(|errno| errno_error(errno, &self.shown))
+    }
+
+    pub(crate) fn resource(&self) -> PolicyResource {
+        PolicyResource {
+            mount: Arc::clone(&self.mount.alias),
+            requested_path: self.given_path.clone(),
+            resolved_path: self.resolved.clone(),
+            display_path: self.shown.clone(),
+            sensitivity: self.sensitivity,
+            ..PolicyResource::default()
+        }
+    }
+
+    /// The directory, below the root, as a note for whoever cleans up after us. Empty for the root.
+    pub(crate) fn parent_path(&self) -> Vec<u8> {
+        join_names(std::iter::once(&self.real_parent).chain(&self.missing))
+    }
+
+    /// Whether both are the same name in the same directory.
+    pub(crate) fn same_name(&self, other: &Self) -> Result<bool, ToolError> {
+        let id = |slot: &Self| {
+            fstat(&slot.base).map(|stat| FileStat::from_stat(&stat).id).map_err(|errno| errno_error(errno, &slot.shown))
+        };
+        Ok(self.name == other.name && id(self)? == id(other)?)
+    }
+
+    /// Where this is, below the root.
+    pub(crate) fn path(&self) -> Vec<u8> {
+        join_path(&self.real_parent, &self.missing, &self.name)
+    }
+
+    /// The directory itself, once nothing is missing.
+    pub(crate) fn base(&self) -> BorrowedFd<'_> {
+        self.base.as_fd()
+    }
+
+    /// Whether this slot's directory is `id` or lies below it.
+    pub(crate) fn is_below(&self, directory: FileId) -> Result<bool, ToolError> {
+        let flags = PATH_ONLY | OFlags::DIRECTORY;
+        let mut path = self.real_parent.clone();
+        loop {
+            let here = GuestPath::from_kernel(&path);
+            let opened =
+                self.mount.lookup(&here, flags, IoMode::Blocking).map_err(|errno| errno_error(errno, &self.shown))?;
+            if opened.stat.id == directory {
+                return Ok(true);
+            }
+            match path.iter().rposition(|byte| *byte == b'/') {
+                Some(slash) => path.truncate(slash),
+                None if path.is_empty() => return Ok(false),
+                None => path.clear(),
+            }
+        }
+    }
+
+    /// Makes the missing directories. What comes back removes them again, unless it is told to keep them.
+    pub(crate) fn make_parents(&self, cx: &CallContext<'_>) -> Result<CreatedParents, ToolError> {
+        let fail = |errno| errno_error(errno, &self.shown);
+        let mut path = self.real_parent.clone();
+        let mut made = CreatedParents {
+            directories: Vec::new(),
+            created: Vec::new(),
+            parent: self.base.try_clone().map_err(|_| fail(Errno::MFILE))?,
+        };
+        // A descriptor that only names the directory cannot be synced; one that lists it can.
+        if let Ok(listing) = reopen_for_listing(made.parent.as_fd()) {
+            made.parent = listing;
+        }
+        for name in &self.missing {
+            cx.check()?;
+            check_directory_writable(made.parent.as_fd(), &self.shown)?;
+            let ours = match mkdirat(&made.parent, name.as_slice(), Mode::from_raw_mode(0o755)) {
+                Ok(()) => true,
+                // Somebody else was faster, or a file stands there; opening it tells which.
+                Err(Errno::EXIST) => false,
+                // The directory that was opened a moment ago is removed.
+                Err(Errno::NOENT) => return Err(parents_changed_error(&self.shown)),
+                Err(errno) => return Err(fail(errno)),
+            };
+            let opened = self.mount.resolver.open_child(made.parent.as_fd(), name).and_then(|child| match ours {
+                true => chmod_past_umask(child.as_fd(), made.parent.as_fd(), 0o755).map(|()| child),
+                false => Ok(child),
+            });
+            let child = match opened {
+                Ok(child) => child,
+                Err(errno) => {
+                    if ours {
+                        let _ = unlinkat(&made.parent, name.as_slice(), AtFlags::REMOVEDIR);
+                    }
+                    return Err(self.not_a_directory(errno));
+                }
+            };
+            path = join_path(&path, &[], name);
+            let parent = std::mem::replace(&mut made.parent, child);
+            if ours {
+                made.directories.push((parent, name.clone()));
+                made.created.push((path.clone(), FileStat::from_stat(&fstat(&made.parent).map_err(fail)?)));
+            }
+        }
+        Ok(made)
+    }
+
+    fn not_a_directory(&self, errno: Errno) -> ToolError {
+        match errno {
+            Errno::NOENT => parents_changed_error(&self.shown),
+            Errno::LOOP => errno_error(Errno::NOTDIR, &self.shown),
+            other => errno_error(other, &self.shown),
+        }
+    }
+}
+
+/// Directories that were made for a change that may still fail.
+#[derive(Debug)]
+pub(crate) struct CreatedParents {
+    directories: Vec<(OwnedFd, Vec<u8>)>,
+    /// Where they are, below the root.
+    created: Vec<(Vec<u8>, FileStat)>,
+    /// The directory of the slot.
+    pub(crate) parent: OwnedFd,
+}
+
+impl CreatedParents {
+    /// For the journal.
+    pub(crate) fn effects(&self) -> Vec<JournalEffect> {
+        let created = |(path, stamp): &(Vec<u8>, FileStat)| JournalEffect::Created {
+            path: escape(path),
+            after: FileState::from_stat(stamp),
+            image: None,
+        };
+        self.created.iter().map(created).collect()
+    }
+
+    /// The change is there: so are its directories, on disk too.
+    pub(crate) fn persist(mut self, durability: Durability, shown: &str) -> Result<(), ToolError> {
+        let made = std::mem::take(&mut self.directories);
+        if durability == Durability::Full {
+            for (parent, _) in &made {
+                fsync(parent).map_err(|errno| sync_error(errno, shown))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for CreatedParents {
+    fn drop(&mut self) {
+        for (parent, name) in self.directories.drain(..).rev() {
+            // Somebody may have put something there meanwhile; then it stays.
+            let _ = unlinkat(&parent, name.as_slice(), AtFlags::REMOVEDIR);
+        }
+    }
+}
+
+/// A descriptor of a held directory that can be listed and synced: one that only names it can be neither.
+pub(crate) fn reopen_for_listing(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    openat(directory, c".", OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN, Mode::empty())
+}
+
+/// A directory that nobody may write is left alone, also by root.
+pub(crate) fn check_directory_writable(directory: BorrowedFd<'_>, shown: &str) -> Result<(), ToolError> {
+    let stamp = FileStat::from_stat(&fstat(directory).map_err(|errno| errno_error(errno, shown))?);
+    if stamp.denies_write() { Err(errno_error(Errno::ACCESS, shown)) } else { Ok(()) }
+}
+
+/// The deepest directory of a path that exists.
+struct ExistingAncestor {
+    fd: OwnedFd,
+    /// Where it really is, empty for the root.
+    real: Vec<u8>,
+    /// The names below it that do not exist.
+    missing: Vec<Vec<u8>>,
+}
+
+/// Opens the directory of a path, or as much of it as exists.
+fn open_existing_ancestor(
+    spot: &LocatedPath,
+    parent: GuestPath,
+    parents: ParentPolicy,
+) -> Result<ExistingAncestor, ToolError> {
+    let flags = PATH_ONLY | OFlags::DIRECTORY;
+    let mut here = parent.clone();
+    let mut missing: Vec<Vec<u8>> = Vec::new();
+    let mut lookups_left = PARENT_LOOKUPS;
+    loop {
+        match spot.mount.lookup(&here, flags, IoMode::Blocking) {
+            Ok(opened) => {
+                let real = opened.resolved.map_or_else(|| here.as_bytes().to_vec(), |name| unescape(&name));
+                let real = if real == b"." { Vec::new() } else { real };
+                if let Some(first) = missing.last()
+                    && let Some(found) =
+                        stat(opened.fd.as_fd(), first).map_err(|errno| errno_error(errno, &spot.shown))?
+                {
+                    // Either a link to nowhere, or another writer created the directory after its lookup.
+                    lookups_left -= 1;
+                    if lookups_left == 0 {
+                        return Err(not_enterable_error(spot, found.kind));
+                    }
+                    here = parent.clone();
+                    missing.clear();
+                    continue;
+                }
+                missing.reverse();
+                return Ok(ExistingAncestor { fd: opened.fd, real, missing });
+            }
+            Err(Errno::NOENT) if parents == ParentPolicy::CreateMissing => {
+                let Some((above, name)) = here.split() else { return Err(suggest::path_error(spot, Errno::NOENT)) };
+                missing.push(name.to_vec());
+                here = above;
+            }
+            Err(Errno::NOENT) => {
+                let message = format!("the directory of `{}` does not exist", spot.shown);
+                return Err(ToolError::new(ErrorKind::NotFound, message));
+            }
+            Err(errno) => return Err(suggest::path_error(spot, errno)),
+        }
+    }
+}
+
+/// The name exists and could not be entered, however often it was looked up.
+fn not_enterable_error(spot: &LocatedPath, kind: FileKind) -> ToolError {
+    match kind {
+        FileKind::Link => {
+            suggest::path_error(spot, Errno::NOENT).hint("it goes through a link whose target does not exist")
+        }
+        _ => parents_changed_error(&spot.shown),
+    }
+}
+
+fn parents_changed_error(shown: &str) -> ToolError {
+    let message = format!("the directories of `{shown}` were changed by another program at the same time");
+    ToolError::new(ErrorKind::Conflict, message).hint("try again")
+}
+
+/// A path that ends in no name: the root, or something by way of `..`.
+fn no_name_error(spot: &LocatedPath) -> ToolError {
+    if spot.path.is_root() {
+        return root_error(spot);
+    }
+    let flags = PATH_ONLY;
+    match spot.mount.lookup(&spot.path, flags, IoMode::Blocking) {
+        Ok(opened) if opened.stat.id == spot.mount.id => root_error(spot),
+        Ok(_) => {
+            let message = format!("`{}` ends in `..`", spot.shown);
+            ToolError::new(ErrorKind::InvalidPath, message).hint("name what is meant directly")
+        }
+        Err(errno) => suggest::path_error(spot, errno),
+    }
+}
+
+fn root_error(spot: &LocatedPath) -> ToolError {
+    let of = if spot.shown.starts_with('@') { "mount" } else { "workspace" };
+    let message = format!("`{}` is the root of the {of}", spot.shown);
+    ToolError::new(ErrorKind::PermissionDenied, message).hint("it can be listed and nothing else")
+}
+
+fn join_path(parent: &[u8], missing: &[Vec<u8>], name: &[u8]) -> Vec<u8> {
+    let name = name.to_vec();
+    join_names([&parent.to_vec()].into_iter().chain(missing).chain([&name]))
+}
+
+fn join_names<'a>(parts: impl Iterator<Item = &'a Vec<u8>>) -> Vec<u8> {
+    let mut path = Vec::new();
+    for part in parts.filter(|part| !part.is_empty()) {
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(part);
+    }
+    path
+}

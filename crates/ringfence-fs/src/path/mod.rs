@@ -1,0 +1,5 @@
+//! Guest paths, names and workspace discovery.
+
+pub(crate) mod guest;
+pub(crate) mod name;
+pub(crate) mod workspace;

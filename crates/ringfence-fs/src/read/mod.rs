@@ -1,0 +1,6 @@
+//! Reading: contents, digests, search and ignore rules.
+
+pub(crate) mod content;
+pub(crate) mod digest;
+pub(crate) mod ignore;
+pub(crate) mod search;

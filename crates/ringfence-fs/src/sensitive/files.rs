@@ -1,0 +1,538 @@
+//! Files that were seen under a name that deserves a second look, known by what they are.
+//!
+//! A secret that was linked, moved or copied has another name and is a secret still. So a mount remembers every such file
+//! that it comes across, and a note in our state directory tells it to other processes. An inode is given out again when
+//! its file is gone: a file is known by its device, its inode and the time at which it was made.
+//!
+//! Not here: which names those are (`sensitive.rs` in the kernel). What nobody came across under such a name is not known.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use ringfence_kernel::{CallContext, IoMode, Sensitivity, ToolError, entry_sensitivity, sensitivity};
+use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
+use rustix::io::Errno;
+
+use crate::mount::resolver::{LinkPolicy, OpenHow, PATH_ONLY, SAFE_OPEN};
+use crate::mount::walk::typed_names_in;
+use crate::mount::write_target::WriteTarget;
+use crate::mount::{Mount, stat};
+use crate::path::name::{is_reserved, unescape};
+use crate::sensitive::credentials::{has_credential, may_hold_credential};
+use crate::sensitive::linked_directories::{LinkedDirectories, followed_inside, is_sensitive_link};
+use crate::sys::errno::errno_error;
+use crate::sys::stat::{FileId, FileKind, FileStat};
+use crate::sys::syscall::{fstat, pread, statx, write};
+
+/// So many files are remembered. Settings alone take at most half of it, so that there is room for secrets.
+const MOST_FILES: usize = 1 << 16;
+
+/// As much of the note is read, and no more is written.
+const MOST_NOTED: u64 = 4 << 20;
+
+/// In a larger directory nobody looks around.
+const MOST_NAMES: usize = 20_000;
+
+/// So many directories at the root are looked into, unless they are larger than that.
+const MOST_DIRECTORIES: usize = 64;
+const MOST_BELOW: usize = 2000;
+
+/// So many links at the root are followed to directories.
+const MOST_LINKS: usize = 1000;
+
+const FOLLOWED_DIRECTORY: OpenHow = OpenHow {
+    flags: OFlags::RDONLY.union(OFlags::DIRECTORY).union(SAFE_OPEN),
+    links: LinkPolicy::Follow,
+    pace: IoMode::Blocking,
+};
+
+/// What is known of the files of a mount.
+#[derive(Debug)]
+pub(crate) struct SensitiveFiles {
+    files: RwLock<HashMap<FileId, SensitiveFile>>,
+    /// One line for each file, only ever added to.
+    note: OwnedFd,
+    /// How much of it we know.
+    bytes_read: AtomicU64,
+    looked_at: RwLock<Option<LookedAt>>,
+    linked_directories: LinkedDirectories,
+}
+
+/// The directories that were looked through, each with the time of its last change. Links that are made there later change it.
+#[derive(Debug, Default)]
+struct LookedAt {
+    root: i128,
+    directories: Vec<(String, i128)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SensitiveFile {
+    birth_time: BirthTime,
+    sensitivity: Sensitivity,
+}
+
+/// When a file was made, in nanoseconds since 1970. Some file systems do not say.
+pub(crate) type BirthTime = Option<i128>;
+
+/// Which file it is, also after others had its inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InodeIdentity {
+    pub(crate) id: FileId,
+    pub(crate) birth_time: BirthTime,
+}
+
+/// Where a file can be looked at: a name in a directory, or with no name what the descriptor is of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileRef<'a> {
+    pub(crate) fd: BorrowedFd<'a>,
+    pub(crate) name: &'a [u8],
+}
+
+impl<'a> FileRef<'a> {
+    pub(crate) fn open(fd: &'a OwnedFd) -> Self {
+        Self { fd: fd.as_fd(), name: b"" }
+    }
+
+    pub(crate) fn birth_time(self) -> BirthTime {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
+        let found = statx(self.fd, self.name, flags, StatxFlags::BTIME).ok()?;
+        let told = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+        told.then(|| i128::from(found.stx_btime.tv_sec) * 1_000_000_000 + i128::from(found.stx_btime.tv_nsec))
+    }
+}
+
+impl InodeIdentity {
+    pub(crate) fn of(at: FileRef<'_>, stamp: &FileStat) -> Self {
+        Self { id: stamp.id, birth_time: at.birth_time() }
+    }
+}
+
+/// Whether the next process is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SensitivityStorage {
+    Recorded,
+    InMemory,
+}
+
+impl SensitiveFiles {
+    /// What earlier processes noted.
+    pub(crate) fn read(note: OwnedFd) -> Self {
+        let known = Self {
+            files: RwLock::default(),
+            note,
+            bytes_read: AtomicU64::new(0),
+            looked_at: RwLock::default(),
+            linked_directories: LinkedDirectories::default(),
+        };
+        known.read_new_lines();
+        if known.note_length() != known.bytes_read.load(Ordering::Acquire) {
+            // Whoever wrote it died in the middle of a line; the next one begins anew.
+            known.append("\n");
+        }
+        known
+    }
+
+    /// What other processes noted since.
+    fn read_new_lines(&self) {
+        let (start, end) = (self.bytes_read.load(Ordering::Acquire), self.note_length().min(MOST_NOTED));
+        let mut bytes = vec![0; usize::try_from(end.saturating_sub(start)).unwrap_or(0)];
+        if bytes.is_empty() {
+            return;
+        }
+        let length = pread(&self.note, &mut bytes, start).unwrap_or(0);
+        // A line that is not whole yet is read the next time.
+        let whole = memchr::memrchr(b'\n', &bytes[..length]).map_or(0, |last| last + 1);
+        let text = String::from_utf8_lossy(&bytes[..whole]);
+        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        for (id, SensitiveFile { birth_time: born, sensitivity }) in text.lines().filter_map(parse) {
+            let before = files.get(&id).filter(|seen| seen.birth_time == born).map(|seen| seen.sensitivity);
+            if files.len() < MOST_FILES || files.contains_key(&id) {
+                files.insert(
+                    id,
+                    SensitiveFile { birth_time: born, sensitivity: before.unwrap_or_default().union(sensitivity) },
+                );
+            }
+        }
+        self.bytes_read.store(start + whole as u64, Ordering::Release);
+    }
+
+    /// How long the note is.
+    fn note_length(&self) -> u64 {
+        fstat(&self.note).map_or(0, |stat| FileStat::from_stat(&stat).size)
+    }
+
+    /// One call, at the end of the file: lines of several processes do not mix. What cannot be noted is known as long as we
+    /// are here.
+    fn append(&self, line: &str) {
+        if self.note_length() < MOST_NOTED {
+            let _ = write(&self.note, line.as_bytes());
+        }
+    }
+
+    /// What is known of a file by what it is.
+    pub(crate) fn lookup(&self, at: FileRef<'_>, stamp: &FileStat) -> Sensitivity {
+        let seen = self.files.read().unwrap_or_else(PoisonError::into_inner).get(&stamp.id).copied();
+        match seen {
+            Some(seen) if seen.birth_time == at.birth_time() => seen.sensitivity,
+            _ => Sensitivity::default(),
+        }
+    }
+
+    /// The directories that links lead to.
+    pub(crate) fn linked(&self) -> &LinkedDirectories {
+        &self.linked_directories
+    }
+
+    pub(crate) fn is_secret(&self, InodeIdentity { id, birth_time: born }: InodeIdentity) -> bool {
+        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        files.get(&id).is_some_and(|seen| seen.birth_time == born && seen.sensitivity.secret)
+    }
+
+    /// The inodes of every file that is known as a secret.
+    pub(crate) fn secret_inodes(&self) -> HashSet<u64> {
+        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        files.iter().filter(|(_, seen)| seen.sensitivity.secret).map(|(id, _)| id.inode).collect()
+    }
+
+    fn insert(&self, identity: InodeIdentity, sensitivity: Sensitivity, keep: SensitivityStorage) {
+        let InodeIdentity { id, birth_time: born } = identity;
+        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        let before = files.get(&id).filter(|seen| seen.birth_time == born).map(|seen| seen.sensitivity);
+        let seen = SensitiveFile { birth_time: born, sensitivity: before.unwrap_or_default().union(sensitivity) };
+        let room = if seen.sensitivity.secret { MOST_FILES } else { MOST_FILES / 2 };
+        if before == Some(seen.sensitivity) || (files.len() >= room && !files.contains_key(&id)) {
+            return;
+        }
+        files.insert(id, seen);
+        if keep == SensitivityStorage::Recorded {
+            self.append(&format(id, seen));
+        }
+    }
+
+    /// Whether nothing would have to be written to know this file.
+    fn is_recorded(&self, named: Sensitivity, id: FileId) -> bool {
+        let knows = || self.files.read().unwrap_or_else(PoisonError::into_inner).contains_key(&id);
+        !named.is_any() || knows()
+    }
+}
+
+impl Mount {
+    /// What a file is, by the names that it has here and by those that it had. What its names say is remembered.
+    pub(crate) fn classify(&self, named: Sensitivity, at: FileRef<'_>, stamp: &FileStat) -> Sensitivity {
+        self.classify_named(at.name, named, at, stamp)
+    }
+
+    /// The same for a file that is open already and has this name.
+    pub(crate) fn classify_named(
+        &self,
+        name: &[u8],
+        named: Sensitivity,
+        at: FileRef<'_>,
+        stamp: &FileStat,
+    ) -> Sensitivity {
+        if stamp.kind != FileKind::File {
+            return Sensitivity::default();
+        }
+        let named = if named.secret || !may_hold_credential(name) {
+            named
+        } else {
+            named.union(Sensitivity { secret: self.holds_credential(at, stamp), protected: false })
+        };
+        if !named.is_any() {
+            return self.sensitive_files.lookup(at, stamp);
+        }
+        let known = self.sensitive_files.lookup(at, stamp).union(named);
+        self.sensitive_files.insert(InodeIdentity::of(at, stamp), known, SensitivityStorage::Recorded);
+        known
+    }
+
+    /// The same for a call that must not wait. Nothing if it would have to.
+    pub(crate) fn classify_non_blocking(
+        &self,
+        name: &[u8],
+        named: Sensitivity,
+        at: FileRef<'_>,
+        stamp: &FileStat,
+    ) -> Option<Sensitivity> {
+        let settled = self.sensitive_files.is_recorded(named, stamp.id) && !may_hold_credential(name);
+        settled.then(|| self.classify(named, at, stamp))
+    }
+
+    /// Looks into a file of settings. One that cannot be looked into is taken for what its name says.
+    fn holds_credential(&self, at: FileRef<'_>, stamp: &FileStat) -> bool {
+        const MOST_READ: usize = 64 << 10;
+        let opened = if at.name.is_empty() {
+            at.fd.try_clone_to_owned().ok()
+        } else {
+            self.open_at(at.fd, at.name, OFlags::RDONLY).ok()
+        };
+        let Some(file) = opened else { return false };
+        let mut bytes = vec![0; usize::try_from(stamp.size).unwrap_or(MOST_READ).min(MOST_READ)];
+        let length = pread(&file, &mut bytes, 0).unwrap_or(0);
+        has_credential(&String::from_utf8_lossy(&bytes[..length]))
+    }
+
+    /// Remembers an entry that a walk or a listing came across, if its name says something. `path` is where it is below
+    /// the root, or at least its last names.
+    pub(crate) fn observe(&self, path: &str, directory: BorrowedFd<'_>, name: &[u8]) {
+        let named = entry_sensitivity(path);
+        if named.is_any()
+            && let Ok(Some(stamp)) = stat(directory, name)
+        {
+            self.classify(named, FileRef { fd: directory, name }, &stamp);
+        }
+    }
+
+    /// Before a call: hears what other processes came across, and looks at what usually is at the root of a workspace, so that
+    /// a link to it is known: the first time, and where something was made or removed there since.
+    pub(crate) fn scan_root(&self, cx: &CallContext<'_>) -> Result<(), ToolError> {
+        self.sensitive_files.read_new_lines();
+        if self.is_as_looked_at(cx.io_mode) {
+            return Ok(());
+        }
+        if cx.io_mode == IoMode::NonBlocking {
+            return Err(cx.would_block());
+        }
+        let root = self.root.as_fd();
+        // Before it is listed: what comes while it is being listed counts as later.
+        let mut looked_at = LookedAt { root: self.root_changed().unwrap_or_default(), ..LookedAt::default() };
+        let mut names = default_if_absent(typed_names_in(root, MOST_NAMES))?;
+        // What is kept there is what it was, and not a setting of ours.
+        names.retain(|(name, _)| !is_reserved(name.as_bytes()));
+        names.iter().for_each(|(name, _)| self.observe_unrecorded(name, root, name));
+        // The ones that bring settings come first, however many others there are.
+        let mut links: Vec<&str> = names.iter().filter(|entry| may_be_link(entry)).map(|(name, _)| &**name).collect();
+        links.sort_by_cached_key(|name| !is_sensitive_link(name));
+        links.iter().take(MOST_LINKS).try_for_each(|link| self.observe_directory_link(link))?;
+        let telling = |(name, _): &&(String, _)| name.starts_with('.') || sensitivity(name).is_any();
+        for (above, _) in names.iter().filter(telling).take(MOST_DIRECTORIES) {
+            cx.check()?;
+            let opened = self.resolver.open_child(root, above.as_bytes());
+            if let Ok(directory) = &opened
+                && let Ok(stat) = fstat(directory)
+            {
+                looked_at.directories.push((above.clone(), FileStat::from_stat(&stat).changed));
+            }
+            let opened = opened.or_else(|_| self.open_followed(above, FOLLOWED_DIRECTORY));
+            let Some(directory) = default_if_absent(opened.map(Some))? else { continue };
+            for entry in default_if_absent(typed_names_in(directory.as_fd(), MOST_BELOW))? {
+                let path = format!("{above}/{}", entry.0);
+                self.observe_unrecorded(&path, directory.as_fd(), &entry.0);
+                if may_be_link(&entry) && is_sensitive_link(&path) {
+                    self.observe_directory_link(&path)?;
+                }
+            }
+        }
+        *self.sensitive_files.looked_at.write().unwrap_or_else(PoisonError::into_inner) = Some(looked_at);
+        Ok(())
+    }
+
+    fn root_changed(&self) -> Option<i128> {
+        fstat(&self.root).ok().map(|stat| FileStat::from_stat(&stat).changed)
+    }
+
+    /// Whether the directories that were looked through have the entries that they had. A call that must not wait asks about
+    /// the root alone.
+    fn is_as_looked_at(&self, pace: IoMode) -> bool {
+        let looked_at = self.sensitive_files.looked_at.read().unwrap_or_else(PoisonError::into_inner);
+        let is_same = |(name, changed): &(String, i128)| matches!(stat(self.root.as_fd(), name.as_bytes()), Ok(Some(stamp)) if stamp.changed == *changed);
+        looked_at.as_ref().is_some_and(|looked_at| {
+            self.root_changed() == Some(looked_at.root)
+                && (pace == IoMode::NonBlocking || looked_at.directories.iter().all(is_same))
+        })
+    }
+
+    /// Opens what a link leads to inside, as other programs follow it.
+    fn open_followed(&self, path: &str, how: OpenHow) -> Result<OwnedFd, Errno> {
+        let root = self.root.as_fd();
+        match self.resolver.open(root, path.as_bytes(), how) {
+            Err(Errno::XDEV) => {
+                let inside = followed_inside(self, path.as_bytes()).ok_or(Errno::XDEV)?;
+                self.resolver.open(root, if inside.is_empty() { b"." } else { &inside }, how)
+            }
+            opened => opened,
+        }
+    }
+
+    /// Remembers where a link leads, if that is a directory inside.
+    fn observe_directory_link(&self, link: &str) -> Result<(), ToolError> {
+        let opened = self.open_followed(link, FOLLOWED_DIRECTORY);
+        if let Some(directory) = default_if_absent(opened.map(Some))?
+            && let Some(target) = default_if_absent(self.real_name(directory.as_fd()))?
+            && target != link
+        {
+            self.sensitive_files.linked_directories.add(link, &unescape(&target));
+        }
+        Ok(())
+    }
+
+    /// What every process finds again by looking around, and only protects, is not worth a line.
+    fn observe_unrecorded(&self, path: &str, directory: BorrowedFd<'_>, name: &str) {
+        let named = sensitivity(path);
+        if !named.is_any() {
+            return;
+        }
+        let at = FileRef { fd: directory, name: name.as_bytes() };
+        let keep = if named.secret { SensitivityStorage::Recorded } else { SensitivityStorage::InMemory };
+        match stat(directory, at.name) {
+            Ok(Some(stamp)) if stamp.kind == FileKind::File => {
+                self.sensitive_files.insert(InodeIdentity::of(at, &stamp), named, keep);
+            }
+            // What a link leads to is read and obeyed under the name of the link.
+            Ok(Some(stamp)) if stamp.kind == FileKind::Link => {
+                let how = OpenHow { flags: PATH_ONLY, links: LinkPolicy::Follow, pace: IoMode::Blocking };
+                if let Ok(target) = self.open_followed(path, how)
+                    && let Ok(stamp) = fstat(&target).map(|stat| FileStat::from_stat(&stat))
+                    && stamp.kind == FileKind::File
+                {
+                    self.sensitive_files.insert(InodeIdentity::of(FileRef::open(&target), &stamp), named, keep);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Not every file system lists types. There, only names that begin with a dot are looked at.
+fn may_be_link((name, kind): &(String, FileType)) -> bool {
+    *kind == FileType::Symlink || (*kind == FileType::Unknown && name.starts_with('.'))
+}
+
+/// What was found, or nothing where it cannot be looked at. What is short only now is no reason to think that nothing is there.
+fn default_if_absent<T: Default>(found: Result<T, Errno>) -> Result<T, ToolError> {
+    match found {
+        Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => Err(errno_error(errno, ".")),
+        found => Ok(found.unwrap_or_default()),
+    }
+}
+
+impl WriteTarget {
+    /// New contents are another file: it is as sensitive as the one before, or as the one that it was made from.
+    pub(crate) fn carry_sensitivity(&self, sensitivity: Sensitivity) {
+        if sensitivity.is_any()
+            && let Ok(Some(stamp)) = self.stat()
+        {
+            self.mount.classify(sensitivity, FileRef { fd: self.base(), name: &self.name }, &stamp);
+        }
+    }
+}
+
+/// As many names as the longest rule about sensitive ones has, and one more: in a deep tree, the whole path of every
+/// entry would be a great deal to look at.
+pub(crate) fn last_names(path: &str) -> &str {
+    path.rmatch_indices('/').nth(3).map_or(path, |(slash, _)| &path[slash + 1..])
+}
+
+fn format(id: FileId, seen: SensitiveFile) -> String {
+    let born = seen.birth_time.map_or_else(|| "-".to_owned(), |born| born.to_string());
+    let Sensitivity { secret, protected } = seen.sensitivity;
+    let why = match (secret, protected) {
+        (true, true) => "both",
+        (true, false) => "secret",
+        _ => "protected",
+    };
+    format!("{:x}:{:x}:{born}:{why}\n", id.device, id.inode)
+}
+
+fn parse(line: &str) -> Option<(FileId, SensitiveFile)> {
+    let mut parts = line.split(':');
+    let mut hex = || u64::from_str_radix(parts.next()?, 16).ok();
+    let id = FileId { device: hex()?, inode: hex()? };
+    let born = match parts.next()? {
+        "-" => None,
+        nanos => Some(nanos.parse().ok()?),
+    };
+    let (secret, protected) = match parts.next()? {
+        "both" => (true, true),
+        "secret" => (true, false),
+        "protected" => (false, true),
+        _ => return None,
+    };
+    let whole = parts.next().is_none();
+    whole.then_some((id, SensitiveFile { birth_time: born, sensitivity: Sensitivity { secret, protected } }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use ringfence_kernel::Sensitivity;
+
+    use super::{InodeIdentity, SensitiveFile, SensitiveFiles, SensitivityStorage, format, last_names, parse};
+    use crate::sys::stat::FileId;
+
+    const SECRET: Sensitivity = Sensitivity { secret: true, protected: false };
+    const PROTECTED: Sensitivity = Sensitivity { secret: false, protected: true };
+
+    fn identity(inode: u64, born: Option<i128>) -> InodeIdentity {
+        InodeIdentity { id: FileId { device: 1, inode }, birth_time: born }
+    }
+
+    fn note() -> std::fs::File {
+        tempfile::tempfile().unwrap()
+    }
+
+    fn known(note: &std::fs::File) -> SensitiveFiles {
+        SensitiveFiles::read(OwnedFd::from(note.try_clone().unwrap()))
+    }
+
+    #[test]
+    fn recorded_files_are_known_to_other_processes() {
+        let note = note();
+        let first = known(&note);
+        first.insert(identity(7, Some(-5)), SECRET, SensitivityStorage::Recorded);
+        first.insert(identity(8, None), PROTECTED, SensitivityStorage::Recorded);
+        first.insert(identity(8, None), SECRET, SensitivityStorage::Recorded);
+        first.insert(identity(9, None), SECRET, SensitivityStorage::InMemory);
+        let (next, beside) = (known(&note), known(&note));
+        next.insert(identity(11, None), SECRET, SensitivityStorage::Recorded);
+        beside.read_new_lines();
+        assert!(beside.is_secret(identity(11, None)));
+        assert!(next.is_secret(identity(7, Some(-5))) && next.is_secret(identity(8, None)));
+        assert!(!next.is_secret(identity(9, None)) && first.is_secret(identity(9, None)));
+    }
+
+    #[test]
+    fn an_inode_that_was_given_out_again_is_another_file() {
+        let known = known(&note());
+        known.insert(identity(7, Some(1)), SECRET, SensitivityStorage::Recorded);
+        assert!(!known.is_secret(identity(7, Some(2))));
+        known.insert(identity(7, Some(2)), PROTECTED, SensitivityStorage::Recorded);
+        assert!(!known.is_secret(identity(7, Some(2))));
+    }
+
+    #[test]
+    fn a_sensitive_file_is_recorded_once_and_invalid_lines_are_skipped() {
+        use std::io::{Read as _, Seek as _, Write as _};
+        let mut note = note();
+        note.write_all(b"1:7:5:secret\nx:y\n\n1:8:-:public\n1:9:-:bo").unwrap();
+        let known = known(&note);
+        known.insert(identity(7, Some(5)), SECRET, SensitivityStorage::Recorded);
+        known.insert(identity(10, None), SECRET, SensitivityStorage::Recorded);
+        known.insert(identity(10, None), SECRET, SensitivityStorage::Recorded);
+        let mut text = String::new();
+        note.rewind().unwrap();
+        note.read_to_string(&mut text).unwrap();
+        assert!(text.ends_with("\n1:9:-:bo\n1:a:-:secret\n"), "{text}");
+        assert!(known.is_secret(identity(7, Some(5))));
+    }
+
+    #[test]
+    fn a_line_is_read_back_as_it_was_written() {
+        for sensitivity in [SECRET, PROTECTED, Sensitivity { secret: true, protected: true }] {
+            for born in [None, Some(0), Some(i128::from(i64::MAX) * 1_000_000_000)] {
+                let (id, seen) =
+                    (FileId { device: u64::MAX, inode: 0 }, SensitiveFile { birth_time: born, sensitivity });
+                assert_eq!(parse(format(id, seen).trim_end()), Some((id, seen)));
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_names_are_enough_for_every_rule() {
+        assert_eq!(last_names("a/b/c/d/e"), "b/c/d/e");
+        assert_eq!(last_names("a/b"), "a/b");
+    }
+}

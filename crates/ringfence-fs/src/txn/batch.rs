@@ -1,0 +1,525 @@
+//! Several files changed, all or none.
+//!
+//! Every new file is written beside its place first. Then each takes its name, one after the other; the first that
+//! cannot ends it, and those before it go back. A note in our state directory has every step, so that whoever comes
+//! after a process that died in between takes the steps back or, once the note says that all were made, clears away
+//! what they displaced.
+//!
+//! Not here: directories, changes on different mounts, and one change alone (`replace.rs`).
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use ringfence_kernel::{CallContext, ErrorKind, Ticket, ToolError};
+use rustix::fs::{AtFlags, RenameFlags};
+use rustix::io::Errno;
+
+use crate::journal::{DisplacementTurn, Disposition, FileState, JournalEffect, split};
+use crate::mount::write_target::{CreatedParents, WriteTarget};
+use crate::mount::{Durability, Mount, rename_noreplace, stat};
+use crate::overlay;
+use crate::path::name::escape;
+use crate::read::digest::Digest;
+use crate::sys::errno::{errno_error, sync_error};
+use crate::sys::stat::{FileId, FileStat};
+use crate::sys::syscall::{fstat, fsync, renameat_with, unlinkat};
+use crate::txn::lock::{FileLock, TreeLockMode};
+use crate::txn::record::{FileIdentity, TxnEntry, TxnRecord, TxnStep};
+use crate::txn::recover::{TxnDirectories, recover};
+use crate::txn::replace::{
+    CurrentFile, DisplacedFile, FileBody, StagedFile, WriteResult, check_unchanged, check_writable,
+    concurrent_change_error, new_file_lock_id, open_current, temporary_name,
+};
+use crate::txn::trash::{rename_to_conflict, rename_visible};
+
+/// A file that is to be changed, and what the plan found there.
+#[derive(Debug)]
+pub(crate) struct BatchTarget {
+    pub(crate) target: WriteTarget,
+    pub(crate) planned_stat: Option<FileStat>,
+}
+
+/// What shall be at a target.
+#[derive(Debug)]
+pub(crate) enum DesiredContents {
+    Contents(FileBody),
+    Absent,
+}
+
+impl DesiredContents {
+    /// What there is to say where the file has these contents already.
+    fn unchanged_result(&self, old: Option<&CurrentFile>, cx: &CallContext<'_>) -> Option<WriteResult> {
+        match self {
+            Self::Contents(body) => body.unchanged_result(old?, cx),
+            Self::Absent => None,
+        }
+    }
+
+    /// How much it holds.
+    pub(crate) fn size(&self) -> u64 {
+        match self {
+            Self::Contents(FileBody::Bytes(bytes)) => bytes.len() as u64,
+            Self::Contents(FileBody::File { .. }) | Self::Absent => 0,
+        }
+    }
+}
+
+/// Changes files of one mount, all or none. `make` is called for each with what is there now, under the locks of all,
+/// and says what shall be there instead. Nothing comes back for a file that went.
+pub(crate) fn change_all(
+    targets: &[BatchTarget],
+    ticket: &Ticket<'_>,
+    mut make: impl FnMut(usize, Option<&CurrentFile>) -> Result<DesiredContents, ToolError>,
+) -> Result<Vec<Option<WriteResult>>, ToolError> {
+    let Some(BatchTarget { target: first, .. }) = targets.first() else { return Ok(Vec::new()) };
+    let (mount, cx) = (&*first.mount, ticket.context());
+    // Alone: between the first step and the last, nobody else may take what stands there for what will stay.
+    let tree = first.lock_directory(TreeLockMode::Exclusive, cx)?;
+    for target in &targets[1..] {
+        target.target.check_directory()?;
+    }
+    let locks = lock_all(mount, targets, cx)?;
+    let mut made = BatchParents(Vec::new());
+    let mut goals = Vec::new();
+    for (index, BatchTarget { target: slot, planned_stat: seen }) in targets.iter().enumerate() {
+        let parents = slot.make_parents(cx)?;
+        let old = open_current(slot, parents.parent.as_fd())?;
+        check_unchanged(slot, *seen, old.as_ref().map(|old| old.stat), ticket)?;
+        check_writable(slot, parents.parent.as_fd(), old.as_ref())?;
+        goals.push((make(index, old.as_ref())?, old));
+        made.0.push(parents);
+    }
+    let mut kept: Vec<Option<WriteResult>> =
+        goals.iter().map(|(goal, old)| goal.unchanged_result(old.as_ref(), cx)).collect();
+    let written = {
+        let mut members = Vec::new();
+        let changing = targets.iter().zip(goals).zip(&made.0).zip(&kept).filter(|(_, kept)| kept.is_none());
+        for (((target, (goal, old)), parents), _) in changing {
+            members.push(BatchMember::plan(&target.target, parents, goal, old, ticket)?);
+        }
+        if members.is_empty() {
+            return Ok(kept);
+        }
+        let entries = members.iter().map(BatchMember::record_entry).collect::<Result<Vec<TxnEntry>, _>>()?;
+        let note = TxnRecord::write(&mount.locks, ticket.change_id(), &entries)?;
+        note.sync_to_disk(mount.durability)?;
+        tree.log_intent(note.id())?;
+        let written = plan_images(&mut members, ticket).and_then(|()| execute(&mut members, &note, mount, ticket));
+        // What was prepared goes before the note that names it.
+        drop(members);
+        drop(note);
+        tree.clear_intent();
+        written?
+    };
+    drop(locks);
+    for (parents, target) in std::mem::take(&mut made.0).into_iter().zip(targets) {
+        parents.persist(mount.durability, &target.target.shown)?;
+    }
+    for (place, written) in kept.iter_mut().filter(|kept| kept.is_none()).zip(written) {
+        *place = written;
+    }
+    Ok(kept)
+}
+
+/// The locks of every target, so that what dead processes left there is cleaned up first.
+fn lock_all(mount: &Mount, targets: &[BatchTarget], cx: &CallContext<'_>) -> Result<Vec<FileLock>, ToolError> {
+    loop {
+        let ids = targets.iter().map(|target| lock_id(&target.target)).collect::<Result<Vec<_>, _>>()?;
+        let mut held = Vec::new();
+        for (lock, left) in mount.locks.lock_all(&ids, cx)? {
+            recover(mount, &lock, &left)?;
+            held.push(lock);
+        }
+        // While we waited for one file, another may have come to stand in its place.
+        if targets.iter().zip(&ids).all(|(target, id)| lock_id(&target.target).is_ok_and(|now| now == *id)) {
+            return Ok(held);
+        }
+        cx.check()?;
+    }
+}
+
+fn lock_id(slot: &WriteTarget) -> Result<FileId, ToolError> {
+    let fail = |errno| errno_error(errno, &slot.shown);
+    if slot.lacks_parents() {
+        return new_file_lock_id(slot.base(), &slot.parent_path()).map_err(fail);
+    }
+    match slot.stat()? {
+        Some(found) => Ok(found.id),
+        None => new_file_lock_id(slot.base(), &slot.name).map_err(fail),
+    }
+}
+
+/// Directories that were made; the last ones go first, because they are inside the others.
+struct BatchParents(Vec<CreatedParents>);
+
+impl Drop for BatchParents {
+    fn drop(&mut self) {
+        while self.0.pop().is_some() {}
+    }
+}
+
+/// One change of a batch on its way.
+struct BatchMember<'a> {
+    target: &'a WriteTarget,
+    parent: BorrowedFd<'a>,
+    parents: &'a CreatedParents,
+    goal: DesiredContents,
+    old: Option<CurrentFile>,
+    displaced: Option<DisplacedFile>,
+    temporary: Vec<u8>,
+    staged: Option<StagedFile<'a>>,
+    written: (u64, Option<Digest>),
+}
+
+impl<'a> BatchMember<'a> {
+    fn plan(
+        slot: &'a WriteTarget,
+        made: &'a CreatedParents,
+        goal: DesiredContents,
+        old: Option<CurrentFile>,
+        ticket: &Ticket<'_>,
+    ) -> Result<Self, ToolError> {
+        let goal = match goal {
+            DesiredContents::Contents(body) => {
+                DesiredContents::Contents(slot.judge_contents(body, old.as_ref(), ticket)?)
+            }
+            DesiredContents::Absent if old.is_none() => return Err(errno_error(Errno::NOENT, &slot.shown)),
+            DesiredContents::Absent => {
+                slot.judge_removal(ticket)?;
+                DesiredContents::Absent
+            }
+        };
+        let temporary = temporary_name().map_err(|errno| errno_error(errno, &slot.shown))?;
+        let parent = made.parent.as_fd();
+        Ok(Self {
+            target: slot,
+            parent,
+            parents: made,
+            goal,
+            old,
+            displaced: None,
+            temporary,
+            staged: None,
+            written: (0, None),
+        })
+    }
+
+    /// Finds out what becomes of the file that is displaced.
+    fn plan_image(&mut self, turn: DisplacementTurn, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+        let Some(old) = &self.old else { return Ok(()) };
+        self.displaced = Some(match self.goal {
+            DesiredContents::Contents(_) => DisplacedFile::new(self.target, self.parent, old, turn, ticket)?,
+            DesiredContents::Absent => {
+                let state = FileState::of_open(&old.fd, &old.stat, &self.target.shown, ticket.context())?;
+                let image = self.target.mount.removal_image(&state, self.parent, turn, ticket)?;
+                DisplacedFile {
+                    state,
+                    disposition: image.map_or(Disposition::Discarded, |image| Disposition::Stored { image }),
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// For the journal, once the new file is there.
+    fn effects(&self) -> Result<Vec<JournalEffect>, ToolError> {
+        let before = self.displaced.as_ref().map(|displaced| (&displaced.state, &displaced.disposition));
+        let Some(fresh) = &self.staged else {
+            let path = escape(&self.target.path());
+            return Ok(match before {
+                Some((before, Disposition::Stored { image })) => {
+                    vec![JournalEffect::Removed { path, before: before.clone(), image: image.clone(), copied: false }]
+                }
+                _ => vec![JournalEffect::Lost { path }],
+            });
+        };
+        let stamp = FileStat::from_stat(&fstat(&fresh.fd).map_err(|errno| errno_error(errno, &self.target.shown))?);
+        Ok(self.target.effects(self.parents, before, FileState::of_file(&stamp, self.written.1)))
+    }
+
+    /// For the note: as far as it is known, which files stand where.
+    fn record_entry(&self) -> Result<TxnEntry, ToolError> {
+        let stamp_of = |fd: BorrowedFd<'_>| match fstat(fd) {
+            Ok(stat) => Ok(FileStat::from_stat(&stat)),
+            Err(errno) => Err(errno_error(errno, &self.target.shown)),
+        };
+        let new = self
+            .staged
+            .as_ref()
+            .map(|fresh| stamp_of(fresh.fd.as_fd()))
+            .transpose()?
+            .map(|stamp| FileIdentity::from_stat(&stamp));
+        let old = self.old.as_ref().map(|old| FileIdentity::from_stat(&old.stat));
+        let step = match (&self.goal, old, new) {
+            (DesiredContents::Absent, Some(old), _) => TxnStep::Remove { old },
+            (DesiredContents::Contents(_), Some(old), Some(new)) => TxnStep::Replace { old, new },
+            (DesiredContents::Contents(_), None, Some(new)) => TxnStep::Create { new },
+            _ => TxnStep::Prepare,
+        };
+        let (parent, name) = (self.target.parent_path(), self.target.name.clone());
+        let image = self.displaced.as_ref().and_then(|displaced| displaced.disposition.image()).unwrap_or_default();
+        let directory = Some(stamp_of(self.parent)?.id.inode);
+        let (temporary, other) = (self.temporary.clone(), image.as_bytes().to_vec());
+        Ok(TxnEntry { step, parent, directories: [directory, None], name, temporary, other })
+    }
+
+    /// Writes the new file beside its place.
+    fn prepare(&mut self, cx: &CallContext<'_>) -> Result<(), ToolError> {
+        let DesiredContents::Contents(body) = &self.goal else { return Ok(()) };
+        let fail = |errno| errno_error(errno, &self.target.shown);
+        let fresh =
+            StagedFile::create(self.parent, self.temporary.clone(), body.mode(self.old.as_ref())).map_err(fail)?;
+        let (size, digest) = fresh.fill(body, cx, &self.target.shown)?;
+        fresh.set_access(body, self.old.as_ref(), &self.target.shown)?;
+        fsync(&fresh.fd).map_err(fail)?;
+        self.written = (size, Some(digest));
+        self.staged = Some(fresh);
+        Ok(())
+    }
+
+    /// Puts it in its place, or says why not and leaves everything as it was.
+    fn publish(&self) -> Result<(), ToolError> {
+        let Self { target: slot, parent, temporary, .. } = self;
+        let (here, there) = ((*parent, temporary.as_slice()), (*parent, slot.name.as_slice()));
+        match (&self.goal, &self.old) {
+            (DesiredContents::Contents(_), None) => rename_noreplace(here, there).map_err(|errno| match errno {
+                Errno::EXIST => concurrent_change_error(slot, None),
+                other => errno_error(other, &slot.shown),
+            }),
+            (DesiredContents::Contents(_), Some(old)) => {
+                exchange(*parent, temporary, &slot.name).map_err(|errno| exchange_error(errno, slot))?;
+                if self.is_displaced(old) {
+                    return Ok(());
+                }
+                // What was there is not what was read: it gets its name back.
+                exchange(*parent, temporary, &slot.name).map_err(|errno| errno_error(errno, &slot.shown))?;
+                Err(concurrent_change_error(slot, None))
+            }
+            (DesiredContents::Absent, old) => {
+                rename_noreplace(there, here).map_err(|errno| errno_error(errno, &slot.shown))?;
+                if old.as_ref().is_some_and(|old| self.is_displaced(old)) {
+                    return Ok(());
+                }
+                rename_noreplace(here, there).map_err(|errno| errno_error(errno, &slot.shown))?;
+                Err(concurrent_change_error(slot, None))
+            }
+        }
+    }
+
+    fn is_displaced(&self, old: &CurrentFile) -> bool {
+        matches!(stat(self.parent, &self.temporary), Ok(Some(now)) if now.same_content(&old.stat))
+    }
+
+    fn outcome(&self) -> Option<WriteResult> {
+        let (size, digest) = self.written;
+        matches!(self.goal, DesiredContents::Contents(_)).then(|| WriteResult {
+            unchanged: false,
+            size,
+            digest,
+            created: self.old.is_none(),
+            links_broken: self.old.as_ref().map_or(0, |old| old.stat.links.saturating_sub(1)),
+            collides_with: if self.old.is_none() { self.target.collision(self.parent) } else { None },
+        })
+    }
+}
+
+/// What each displaces counts for the next: all of them together must fit.
+fn plan_images(members: &mut [BatchMember<'_>], ticket: &Ticket<'_>) -> Result<(), ToolError> {
+    let mut turn = DisplacementTurn::default();
+    for member in members {
+        member.plan_image(turn, ticket)?;
+        let kept = member.displaced.as_ref().filter(|displaced| displaced.disposition != Disposition::Discarded);
+        turn.bytes_before = turn.bytes_before.saturating_add(kept.map_or(0, |displaced| displaced.state.cost()));
+        turn.index += 1;
+    }
+    Ok(())
+}
+
+/// From the first temporary file to the last that is cleared away.
+fn execute(
+    members: &mut [BatchMember<'_>],
+    note: &TxnRecord<'_>,
+    mount: &Mount,
+    ticket: &Ticket<'_>,
+) -> Result<Vec<Option<WriteResult>>, ToolError> {
+    for member in &mut *members {
+        member.prepare(ticket.context())?;
+    }
+    let entries = members.iter().map(BatchMember::record_entry).collect::<Result<Vec<TxnEntry>, _>>()?;
+    note.complete(&entries, mount.durability)?;
+    let effects = members.iter().map(BatchMember::effects).collect::<Result<Vec<_>, _>>()?;
+    let entered = mount.begin_change(ticket, Vec::new(), effects.concat())?;
+    ticket.commit()?;
+    let published = members.iter().try_for_each(BatchMember::publish);
+    // From now on a temporary name may have a file that is not ours: what goes there goes by its inode.
+    for fresh in members.iter_mut().filter_map(|member| member.staged.take()) {
+        fresh.disarm();
+    }
+    let done = published.and_then(|()| {
+        let synced = sync(members, mount);
+        note.mark_done().map(|()| synced)
+    });
+    let synced = match done {
+        Ok(synced) => {
+            synced.and_then(|()| note.sync(mount.durability).map_err(|errno| sync_error(errno, first_path(members))))
+        }
+        Err(refused) => {
+            let directories = TxnDirectories::new(mount);
+            let back =
+                members.iter().zip(&entries).rev().map(|(member, entry)| roll_back(&directories, member.parent, entry));
+            let all = back.collect::<Vec<_>>().iter().all(Result::is_ok);
+            note.delete_if(all);
+            return Err(if all { refused } else { rollback_incomplete(refused) });
+        }
+    };
+    let cleared = members.iter().zip(&entries).map(|(member, entry)| finalize(mount, member.parent, entry));
+    let cleared = cleared.collect::<Vec<_>>();
+    entered.commit();
+    note.delete_if(cleared.iter().all(Result::is_ok));
+    synced?;
+    Ok(members.iter().map(BatchMember::outcome).collect())
+}
+
+/// What a message about all of them names: the first.
+fn first_path<'a>(members: &[BatchMember<'a>]) -> &'a str {
+    members.first().map_or("", |member| &member.target.shown)
+}
+
+fn sync(members: &[BatchMember<'_>], mount: &Mount) -> Result<(), ToolError> {
+    if mount.durability != Durability::Full {
+        return Ok(());
+    }
+    let mut synced = Vec::new();
+    for member in members {
+        let id = fstat(member.parent).map_err(|errno| sync_error(errno, &member.target.shown))?;
+        let id = FileStat::from_stat(&id).id;
+        if !synced.contains(&id) {
+            fsync(member.parent).map_err(|errno| sync_error(errno, &member.target.shown))?;
+            synced.push(id);
+        }
+    }
+    Ok(())
+}
+
+/// The error where not every step could be taken back.
+fn rollback_incomplete(refused: ToolError) -> ToolError {
+    refused
+        .hint("some of the files are changed and could not be changed back; the next start tries again")
+        .detail("committed", "unknown")
+}
+
+/// Takes one step back, however far it had come. Safe to repeat. What is not what we put there, by its contents too, is
+/// left, or kept under a name that everybody sees.
+pub(crate) fn roll_back(
+    directories: &TxnDirectories<'_>,
+    parent: BorrowedFd<'_>,
+    entry: &TxnEntry,
+) -> Result<(), Errno> {
+    let TxnEntry { step, name, temporary, .. } = entry;
+    let (here, there) = ((parent, temporary.as_slice()), (parent, name.as_slice()));
+    let remove = || unlinkat(parent, temporary.as_slice(), AtFlags::empty());
+    let keep = || rename_to_conflict(parent, temporary).map(drop);
+    // If the name was taken meanwhile, ours would be out of everybody's sight.
+    let put_back = || rename_noreplace(here, there).or_else(|_| keep());
+    let has =
+        |place: &[u8], known: &FileIdentity| Ok(stat(parent, place)?.is_some_and(|found| known.matches_stat(&found)));
+    // In the last moment the name may have been somebody else's.
+    let remove_or_put_back = |new: &FileIdentity| if has(temporary, new)? { remove() } else { put_back() };
+    match (step, stat(parent, temporary)?) {
+        // Only we can have put it there.
+        (TxnStep::Prepare, Some(_)) => remove(),
+        (TxnStep::Create { new } | TxnStep::Replace { new, .. }, Some(found)) if new.matches_stat(&found) => remove(),
+        (TxnStep::Create { new }, None) if has(name, new)? => {
+            rename_noreplace(there, here)?;
+            remove_or_put_back(new)
+        }
+        (TxnStep::Replace { new, .. }, Some(_)) if has(name, new)? => {
+            exchange(parent, temporary, name)?;
+            remove_or_put_back(new)
+        }
+        (TxnStep::Replace { .. } | TxnStep::Remove { .. }, Some(_)) => put_back(),
+        (TxnStep::Create { .. }, Some(_)) => keep(),
+        (TxnStep::Prepare | TxnStep::Create { .. } | TxnStep::Replace { .. } | TxnStep::Remove { .. }, None) => Ok(()),
+        (
+            TxnStep::SwapImage { .. }
+            | TxnStep::StoreImage { .. }
+            | TxnStep::RestoreImage { .. }
+            | TxnStep::Move { .. }
+            | TxnStep::ScratchFile,
+            _,
+        ) => roll_back_undo_step(directories, parent, entry),
+        (TxnStep::Publish { .. } | TxnStep::Exchange { .. } | TxnStep::Displace { .. } | TxnStep::Chmod { .. }, _) => {
+            overlay::roll_back(directories.mount, parent, entry)
+        }
+    }
+}
+
+/// The same for the steps of an undo. What is not where the step would have brought it was not brought there. What somebody
+/// wrote to since stays where it is, and what would have its place is kept beside it.
+fn roll_back_undo_step(
+    directories: &TxnDirectories<'_>,
+    parent: BorrowedFd<'_>,
+    entry: &TxnEntry,
+) -> Result<(), Errno> {
+    let TxnEntry { step, name, temporary, other, .. } = entry;
+    let mount = directories.mount;
+    if let TxnStep::Move { here: it } = step {
+        let (to_parent, to_name) = split(other);
+        let to_parent = directories.open(to_parent, entry.directories[1]).map_err(|_| Errno::IO)?;
+        let Some(to_parent) = to_parent else { return Ok(()) };
+        let there = (to_parent.as_fd(), to_name);
+        return if it.matches(FileIdentity::read_at(there.0, there.1)?) {
+            rename_noreplace(there, (parent, name))
+        } else {
+            Ok(())
+        };
+    }
+    let Some(keep) = mount.find_image_store()? else { return Ok(()) };
+    let (in_keep, at_name) = ((keep.fd(), temporary.as_slice()), (parent, name.as_slice()));
+    let (kept, here) = (FileIdentity::read_at(in_keep.0, in_keep.1)?, FileIdentity::read_at(at_name.0, at_name.1)?);
+    let back = || match rename_noreplace(in_keep, at_name) {
+        Err(Errno::EXIST) => rename_visible(parent, in_keep).map(drop),
+        result => result,
+    };
+    match step {
+        TxnStep::SwapImage { here: old, kept: new } if old.matches(kept) && new.matches(here) => {
+            renameat_with(in_keep.0, in_keep.1, at_name.0, at_name.1, RenameFlags::EXCHANGE)
+        }
+        TxnStep::SwapImage { here: old, .. } | TxnStep::StoreImage { here: old } if old.matches(kept) => back(),
+        TxnStep::RestoreImage { kept: it } if it.matches(here) && kept.is_none() => rename_noreplace(at_name, in_keep),
+        TxnStep::ScratchFile if kept.is_some() => unlinkat(in_keep.0, in_keep.1, AtFlags::empty()),
+        _ => Ok(()),
+    }
+}
+
+/// Removes what a step displaced, once all steps are made: for good, or to where it can be restored from. What was
+/// written to since is kept in sight.
+pub(crate) fn finalize(mount: &Mount, parent: BorrowedFd<'_>, entry: &TxnEntry) -> Result<(), Errno> {
+    let (TxnStep::Replace { old, .. } | TxnStep::Remove { old }) = &entry.step else {
+        overlay::finalize(mount, entry);
+        return Ok(());
+    };
+    let Some(found) = stat(parent, &entry.temporary)? else { return Ok(()) };
+    match mount.find_image_store()? {
+        _ if !old.matches_stat(&found) => {}
+        _ if entry.other.is_empty() => return unlinkat(parent, entry.temporary.as_slice(), AtFlags::empty()),
+        Some(keep) => return keep.store(parent, &entry.temporary, &String::from_utf8_lossy(&entry.other)),
+        // What was to be kept stays in sight where there is no keep.
+        None => {}
+    }
+    rename_to_conflict(parent, &entry.temporary).map(drop)
+}
+
+fn exchange(parent: BorrowedFd<'_>, one: &[u8], other: &[u8]) -> Result<(), Errno> {
+    renameat_with(parent, one, parent, other, RenameFlags::EXCHANGE)
+}
+
+fn exchange_error(errno: Errno, slot: &WriteTarget) -> ToolError {
+    match errno {
+        Errno::NOENT => concurrent_change_error(slot, None),
+        Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP => {
+            let message = "this file system cannot change several files in steps that can be taken back";
+            ToolError::new(ErrorKind::Unavailable, message).hint("change them one by one")
+        }
+        other => errno_error(other, &slot.shown),
+    }
+}

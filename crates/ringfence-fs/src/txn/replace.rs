@@ -1,0 +1,573 @@
+//! New contents for a name, all or nothing.
+//!
+//! The new file is written beside the old one, synced, and takes its name in one step that also shows what it
+//! displaced. If that is not what was seen, the step is taken back and the change is a conflict. Whatever
+//! happens, the name has the old contents or the new, never a part of either.
+//!
+//! Not here: where the contents come from. Each tool makes its own.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ringfence_kernel::{CallContext, ErrorKind, Ticket, ToolError};
+use rustix::fs::{Access, AtFlags, Gid, Mode, OFlags, RenameFlags, Uid, XattrFlags};
+use rustix::io::Errno;
+
+use crate::journal::{DisplacementTurn, Disposition, FileState};
+use crate::mount::resolver::{PATH_ONLY, SAFE_OPEN};
+use crate::mount::write_target::{CreatedParents, WriteTarget, check_directory_writable};
+use crate::mount::{Durability, rename_noreplace, stat};
+use crate::path::name::TEMP_PREFIX;
+use crate::read::content::{read_chunk, read_up_to};
+use crate::read::digest::{Digest, Sha256Hasher};
+use crate::sys::errno::{errno_error, sync_error, wrong_type};
+use crate::sys::stat::{FileId, FileKind, FileStat};
+use crate::sys::syscall::{
+    accessat, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, fstat, fsync, linkat, openat, renameat, renameat_with,
+    unlinkat, write,
+};
+use crate::txn::lock::{FileLock, JournalRef, TreeLockMode, WriteIntent};
+use crate::txn::recover::recover;
+use crate::txn::trash::rename_to_conflict;
+
+/// Between two of these a long write looks whether it is still wanted.
+const CHUNK: usize = 1 << 20;
+
+/// The file that is to be replaced, opened under its lock.
+#[derive(Debug)]
+pub(crate) struct CurrentFile {
+    pub(crate) fd: OwnedFd,
+    pub(crate) stat: FileStat,
+}
+
+/// Contents for a file.
+#[derive(Debug)]
+pub(crate) enum FileBody {
+    Bytes(Vec<u8>),
+    /// As much as another file has; a new file gets its mode too.
+    File {
+        from: OwnedFd,
+        stamp: FileStat,
+    },
+}
+
+impl FileBody {
+    /// What there is to say where a file has these contents already.
+    pub(crate) fn unchanged_result(&self, old: &CurrentFile, cx: &CallContext<'_>) -> Option<WriteResult> {
+        let Self::Bytes(bytes) = self else { return None };
+        let size = old.stat.size;
+        // One that cannot be read may have anything in it.
+        let same = bytes.len() as u64 == size && read_up_to(&old.fd, size + 1, cx).is_ok_and(|there| there == *bytes);
+        let digest = || Some(Digest::of(bytes));
+        same.then(|| WriteResult::no_change(size, digest()))
+    }
+
+    /// A new file is as open as it should be, whatever the umask; a replacement stays closed until it has the old one's mode.
+    pub(crate) fn mode(&self, old: Option<&CurrentFile>) -> u32 {
+        match (old, self) {
+            (Some(_), _) => 0o600,
+            (None, Self::Bytes(_)) => 0o644,
+            (None, Self::File { stamp, .. }) => stamp.mode & 0o777 | 0o600,
+        }
+    }
+}
+
+/// What a change left behind.
+#[derive(Debug)]
+pub(crate) struct WriteResult {
+    /// The file had these contents already, and nothing was done.
+    pub(crate) unchanged: bool,
+    pub(crate) size: u64,
+    pub(crate) digest: Option<Digest>,
+    pub(crate) created: bool,
+    /// Other names that had the old contents and still have.
+    pub(crate) links_broken: u64,
+    /// A name beside a new one that other systems would not tell from it.
+    pub(crate) collides_with: Option<String>,
+}
+
+impl WriteResult {
+    /// Nothing was done to a file that was there.
+    pub(crate) fn no_change(size: u64, digest: Option<Digest>) -> Self {
+        Self { unchanged: true, size, digest, created: false, links_broken: 0, collides_with: None }
+    }
+}
+
+/// Gives a slot new contents. `seen` is what the plan found there; `make` is called with what is there now,
+/// under the lock, and says what shall be there instead.
+pub(crate) fn replace(
+    slot: &WriteTarget,
+    seen: Option<FileStat>,
+    ticket: &Ticket<'_>,
+    make: impl FnOnce(Option<&CurrentFile>) -> Result<FileBody, ToolError>,
+) -> Result<WriteResult, ToolError> {
+    let cx = ticket.context();
+    let _place = slot.lock_directory(TreeLockMode::Shared, cx)?;
+    let (made, held, old) = lock_for_change(slot, cx)?;
+    let parent = made.parent.as_fd();
+    check_unchanged(slot, seen, old.as_ref().map(|old| old.stat), ticket)?;
+    check_writable(slot, parent, old.as_ref())?;
+    let body = slot.judge_contents(make(old.as_ref())?, old.as_ref(), ticket)?;
+    if let Some(kept) = old.as_ref().and_then(|old| body.unchanged_result(old, cx)) {
+        return Ok(kept);
+    }
+    let name = temporary_name().map_err(|errno| errno_error(errno, &slot.shown))?;
+    let intend = |inodes| {
+        let journal = JournalRef::new(ticket.change_id(), None);
+        let intent = WriteIntent::Remove { parent: slot.parent_path(), name: name.clone(), inodes, journal };
+        match slot.mount.durability {
+            Durability::Full => held.log_intent_durably(&intent),
+            Durability::Ordered => held.log_intent(&intent),
+        }
+    };
+    // Anybody's sync may put a name on disk as soon as it is made. Without a note there, nobody would know it after a power
+    // cut.
+    intend(Vec::new())?;
+    let fail = |errno| errno_error(errno, &slot.shown);
+    let fresh = StagedFile::create(parent, name.clone(), body.mode(old.as_ref())).map_err(fail)?;
+    let (size, digest) = fresh.fill(&body, cx, &slot.shown)?;
+    fresh.set_access(&body, old.as_ref(), &slot.shown)?;
+    let ours = FileStat::from_stat(&fstat(&fresh.fd).map_err(fail)?);
+    fsync(&fresh.fd).map_err(fail)?;
+    let displaced = old
+        .as_ref()
+        .map(|old| DisplacedFile::new(slot, parent, old, DisplacementTurn::default(), ticket))
+        .transpose()?;
+    if let (Some(old), Some(DisplacedFile { disposition: fate, .. })) = (&old, &displaced) {
+        // From now on the temporary name may have our file or the old one; anything else there is somebody's. Where the old
+        // one is kept, the journal has both, on disk.
+        let inodes = vec![ours.id.inode, old.stat.id.inode];
+        match fate {
+            Disposition::Discarded | Disposition::Copied { .. } => intend(inodes)?,
+            Disposition::Stored { image } => {
+                let journal = JournalRef::new(ticket.change_id(), Some(image));
+                held.log_intent(&WriteIntent::Remove {
+                    parent: slot.parent_path(),
+                    name: name.clone(),
+                    inodes,
+                    journal,
+                })?;
+            }
+        }
+    }
+    let before = displaced.as_ref().map(|displaced| (&displaced.state, &displaced.disposition));
+    let effects = slot.effects(&made, before, FileState::of_file(&ours, Some(digest)));
+    let entered = slot.mount.begin_change(ticket, Vec::new(), effects)?;
+    ticket.commit()?;
+    let rest = match (&old, &displaced) {
+        (Some(old), Some(displaced)) => fresh.publish_over(slot, old, &displaced.disposition)?,
+        _ => fresh.publish_new(slot)?,
+    };
+    entered.commit();
+    if slot.mount.durability == Durability::Full {
+        fsync(parent).map_err(|errno| sync_error(errno, &slot.shown))?;
+    }
+    let collides_with = if old.is_none() { slot.collision(parent) } else { None };
+    made.persist(slot.mount.durability, &slot.shown)?;
+    // A note about a name that could not be removed stays, for the next who opens the workspace.
+    if rest == TempNameState::Removed {
+        held.clear_intent();
+    }
+    let links_broken = old.as_ref().map_or(0, |old| old.stat.links.saturating_sub(1));
+    Ok(WriteResult {
+        unchanged: false,
+        size,
+        digest: Some(digest),
+        created: old.is_none(),
+        links_broken,
+        collides_with,
+    })
+}
+
+/// A file that is about to lose its name, as the journal has to know it.
+#[derive(Debug)]
+pub(crate) struct DisplacedFile {
+    pub(crate) state: FileState,
+    pub(crate) disposition: Disposition,
+}
+
+impl DisplacedFile {
+    pub(crate) fn new(
+        slot: &WriteTarget,
+        parent: BorrowedFd<'_>,
+        old: &CurrentFile,
+        turn: DisplacementTurn,
+        ticket: &Ticket<'_>,
+    ) -> Result<Self, ToolError> {
+        let fate = slot.mount.disposition(old, parent, turn, ticket)?;
+        let of_old = || FileState::of_open(&old.fd, &old.stat, &slot.shown, ticket.context());
+        let state = match &fate {
+            Disposition::Discarded => FileState::from_stat(&old.stat),
+            Disposition::Stored { .. } => of_old()?,
+            // What is restored one day is the copy.
+            Disposition::Copied { image } => {
+                let copy = slot.mount.image_store().and_then(|keep| keep.stat(image));
+                let copy = FileState::from_stat(&copy.unwrap_or(old.stat));
+                FileState { inode: copy.inode, modified: copy.modified, ..of_old()? }
+            }
+        };
+        Ok(Self { state, disposition: fate })
+    }
+}
+
+/// The directory of a slot, made if it is missing; the lock; and what is there.
+fn lock_for_change(
+    slot: &WriteTarget,
+    cx: &CallContext<'_>,
+) -> Result<(CreatedParents, FileLock, Option<CurrentFile>), ToolError> {
+    if !slot.lacks_parents() {
+        let made = slot.make_parents(cx)?;
+        let (held, old) = lock_and_open(slot, made.parent.as_fd(), cx)?;
+        return Ok((made, held, old));
+    }
+    // The lock first: whoever gives up while waiting for it leaves no directories behind.
+    let id = new_file_lock_id(slot.base(), &slot.parent_path()).map_err(|errno| errno_error(errno, &slot.shown))?;
+    let (held, left) = slot.mount.locks.lock(id, cx)?;
+    recover(&slot.mount, &held, &left)?;
+    cx.check()?;
+    let made = slot.make_parents(cx)?;
+    let old = open_current(slot, made.parent.as_fd())?;
+    Ok((made, held, old))
+}
+
+/// Locks what a slot has, and opens it.
+pub(crate) fn lock_and_open(
+    slot: &WriteTarget,
+    parent: BorrowedFd<'_>,
+    cx: &CallContext<'_>,
+) -> Result<(FileLock, Option<CurrentFile>), ToolError> {
+    loop {
+        let old = open_current(slot, parent)?;
+        let id = match &old {
+            Some(old) => old.stat.id,
+            None => new_file_lock_id(parent, &slot.name).map_err(|errno| errno_error(errno, &slot.shown))?,
+        };
+        let (held, left) = slot.mount.locks.lock(id, cx)?;
+        recover(&slot.mount, &held, &left)?;
+        // While we waited for the lock of one file, another may have come to stand here.
+        match (old, slot.stat_in(parent)?) {
+            (None, None) => return Ok((held, None)),
+            (Some(old), Some(now)) if old.stat.id == now.id => {
+                let stamp = FileStat::from_stat(&fstat(&old.fd).map_err(|errno| errno_error(errno, &slot.shown))?);
+                return Ok((held, Some(CurrentFile { stat: stamp, ..old })));
+            }
+            _ => cx.check()?,
+        }
+    }
+}
+
+pub(crate) fn open_current(slot: &WriteTarget, parent: BorrowedFd<'_>) -> Result<Option<CurrentFile>, ToolError> {
+    let opened = match slot.mount.open_at(parent, &slot.name, OFlags::RDONLY) {
+        // It may be written and not read; then it can still be replaced.
+        Err(Errno::ACCESS) => slot.mount.resolver.open_named(parent, &slot.name, PATH_ONLY),
+        other => other,
+    };
+    let fd = match opened {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::LOOP) => return Err(wrong_type(&slot.shown, FileKind::Link.with_article())),
+        Err(errno) => return Err(errno_error(errno, &slot.shown)),
+    };
+    let stamp = FileStat::from_stat(&fstat(&fd).map_err(|errno| errno_error(errno, &slot.shown))?);
+    match stamp.kind {
+        FileKind::File => Ok(Some(CurrentFile { fd, stat: stamp })),
+        other => Err(wrong_type(&slot.shown, other.with_article())),
+    }
+}
+
+/// What was planned, and perhaps approved, must still be what happens.
+pub(crate) fn check_unchanged(
+    slot: &WriteTarget,
+    seen: Option<FileStat>,
+    now: Option<FileStat>,
+    ticket: &Ticket<'_>,
+) -> Result<(), ToolError> {
+    let conflict = |what: &str| {
+        let message = format!("`{}` {what} since the call was planned; nothing was changed", slot.shown);
+        Err(ToolError::new(ErrorKind::Conflict, message))
+    };
+    match (seen, now) {
+        (None, Some(_)) => conflict("came to be"),
+        (Some(_), None) if ticket.is_approved() => conflict("went away"),
+        (Some(seen), Some(now)) if ticket.is_approved() && seen != now => conflict("changed"),
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn check_writable(
+    slot: &WriteTarget,
+    parent: BorrowedFd<'_>,
+    old: Option<&CurrentFile>,
+) -> Result<(), ToolError> {
+    check_directory_writable(parent, &slot.shown)?;
+    let Some(old) = old else { return Ok(()) };
+    // Taking a name asks nothing of the file that had it, so we ask.
+    if old.stat.denies_write() {
+        return Err(errno_error(Errno::ACCESS, &slot.shown));
+    }
+    accessat(parent, slot.name.as_slice(), Access::WRITE_OK, AtFlags::EACCESS)
+        .map_err(|errno| errno_error(errno, &slot.shown))
+}
+
+/// A file that has no name yet that anybody knows. Dropped, it is gone.
+#[derive(Debug)]
+pub(crate) struct StagedFile<'a> {
+    parent: BorrowedFd<'a>,
+    name: Vec<u8>,
+    pub(crate) fd: OwnedFd,
+}
+
+/// Whether anything of ours still stands at the temporary name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TempNameState {
+    Removed,
+    Remaining,
+}
+
+impl<'a> StagedFile<'a> {
+    pub(crate) fn create(parent: BorrowedFd<'a>, name: Vec<u8>, mode: u32) -> Result<Self, Errno> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | SAFE_OPEN;
+        let fd = openat(parent, name.as_slice(), flags, Mode::from_raw_mode(mode))?;
+        Ok(Self { parent, name, fd })
+    }
+
+    pub(crate) fn fill(&self, body: &FileBody, cx: &CallContext<'_>, shown: &str) -> Result<(u64, Digest), ToolError> {
+        let mut hasher = Sha256Hasher::default();
+        let mut size = 0u64;
+        let mut put = |bytes: &[u8]| {
+            cx.check()?;
+            hasher.update(bytes);
+            size += bytes.len() as u64;
+            write_all(self.fd.as_fd(), bytes).map_err(|errno| errno_error(errno, shown))
+        };
+        match body {
+            FileBody::Bytes(bytes) => bytes.chunks(CHUNK).try_for_each(&mut put)?,
+            FileBody::File { from, stamp } => {
+                let mut chunk = vec![0; CHUNK];
+                let mut done = 0;
+                while done < stamp.size {
+                    let length =
+                        read_chunk(from.as_fd(), &mut chunk, done, cx).map_err(|errno| errno_error(errno, shown))?;
+                    if length == 0 {
+                        break;
+                    }
+                    put(&chunk[..length])?;
+                    done += length as u64;
+                }
+                let now = FileStat::from_stat(&fstat(from).map_err(|errno| errno_error(errno, shown))?);
+                if done != stamp.size || !now.same_content(stamp) {
+                    let message =
+                        format!("what `{shown}` is copied from was written to meanwhile; nothing was changed");
+                    return Err(ToolError::new(ErrorKind::Conflict, message));
+                }
+            }
+        }
+        Ok((size, hasher.finish()))
+    }
+
+    /// Who may do what with it: as with the file that it replaces, or as new files are.
+    pub(crate) fn set_access(&self, body: &FileBody, old: Option<&CurrentFile>, shown: &str) -> Result<(), ToolError> {
+        match old {
+            Some(old) => self.copy_metadata(old, shown),
+            None => chmod_past_umask(self.fd.as_fd(), self.parent, body.mode(None))
+                .map_err(|errno| errno_error(errno, shown)),
+        }
+    }
+
+    /// Owner, mode and attributes of the file that it replaces.
+    fn copy_metadata(&self, old: &CurrentFile, shown: &str) -> Result<(), ToolError> {
+        let fail = |errno| errno_error(errno, shown);
+        let mine = FileStat::from_stat(&fstat(&self.fd).map_err(fail)?);
+        if mine.owner != old.stat.owner {
+            let (user, group) = old.stat.owner;
+            fchown(&self.fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).map_err(|errno| match errno {
+                Errno::PERM => {
+                    ToolError::new(ErrorKind::PermissionDenied, format!("the owner of `{shown}` could not be kept"))
+                }
+                other => fail(other),
+            })?;
+        }
+        copy_attributes(&old.fd, &self.fd).map_err(|_| {
+            ToolError::new(ErrorKind::PermissionDenied, format!("the access list of `{shown}` could not be kept"))
+        })?;
+        // Contents that somebody else chose must not run with the owner's rights.
+        fchmod(&self.fd, Mode::from_raw_mode(old.stat.mode & 0o777)).map_err(fail)
+    }
+
+    fn publish_new(self, slot: &WriteTarget) -> Result<TempNameState, ToolError> {
+        match rename_noreplace((self.parent, &self.name), (self.parent, &slot.name)) {
+            Ok(()) => {
+                self.disarm();
+                Ok(TempNameState::Removed)
+            }
+            Err(Errno::EXIST) => Err(ToolError::new(
+                ErrorKind::Conflict,
+                format!("`{}` came to be since the call was planned; nothing was changed", slot.shown),
+            )),
+            Err(errno) => Err(errno_error(errno, &slot.shown)),
+        }
+    }
+
+    fn publish_over(
+        self,
+        slot: &WriteTarget,
+        old: &CurrentFile,
+        fate: &Disposition,
+    ) -> Result<TempNameState, ToolError> {
+        let fail = |errno| errno_error(errno, &slot.shown);
+        let keep = match fate {
+            Disposition::Stored { image } => Some((slot.mount.image_store().ok_or_else(|| fail(Errno::NOENT))?, image)),
+            Disposition::Discarded | Disposition::Copied { .. } => None,
+        };
+        match self.exchange(&slot.name) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Err(concurrent_change_error(slot, None)),
+            // No exchange on this file system: look once more, then replace.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                let now = slot.stat_in(self.parent)?;
+                if now.is_none_or(|now| !now.same_content(&old.stat)) {
+                    return Err(concurrent_change_error(slot, None));
+                }
+                if let Some((keep, image)) = &keep {
+                    linkat(self.parent, slot.name.as_slice(), keep.fd(), image.as_str(), AtFlags::empty())
+                        .map_err(fail)?;
+                }
+                renameat(self.parent, self.name.as_slice(), self.parent, slot.name.as_slice()).map_err(fail)?;
+                self.disarm();
+                return Ok(TempNameState::Removed);
+            }
+            Err(errno) => return Err(fail(errno)),
+        }
+        // What cannot be looked at may be anything, and goes back as well.
+        let displaced = stat(self.parent, &self.name).ok().flatten();
+        if displaced.is_some_and(|displaced| displaced.same_content(&old.stat)) {
+            // The old file has our temporary name now.
+            if let Some((keep, image)) = &keep {
+                if let Err(errno) = keep.store(self.parent, &self.name, image) {
+                    let _ = self.roll_back(slot);
+                    return Err(fail(errno));
+                }
+                self.disarm();
+                return Ok(TempNameState::Removed);
+            }
+            let removed = unlinkat(self.parent, self.name.as_slice(), AtFlags::empty()).is_ok();
+            self.disarm();
+            return Ok(if removed { TempNameState::Removed } else { TempNameState::Remaining });
+        }
+        Err(self.roll_back(slot))
+    }
+
+    /// What was displaced is not what was read: it gets its name back.
+    fn roll_back(self, slot: &WriteTarget) -> ToolError {
+        match self.exchange(&slot.name) {
+            Ok(()) => {}
+            // Ours is gone from there already: what it displaced gets the free name, or the next best.
+            Err(Errno::NOENT) => {
+                if rename_noreplace((self.parent, &self.name), (self.parent, &slot.name)).is_err() {
+                    return self.keep_conflict_copy(slot);
+                }
+                self.disarm();
+                return concurrent_change_error(slot, None);
+            }
+            Err(_) => return self.keep_conflict_copy(slot),
+        }
+        match (fstat(&self.fd), stat(self.parent, &self.name)) {
+            (Ok(mine), Ok(back)) if back.is_none_or(|back| back.id == FileStat::from_stat(&mine).id) => {
+                concurrent_change_error(slot, None)
+            }
+            // Somebody replaced the file between our two steps.
+            _ => self.keep_conflict_copy(slot),
+        }
+    }
+
+    /// What has our temporary name now is not ours to remove: it stays under a name of its own.
+    fn keep_conflict_copy(self, slot: &WriteTarget) -> ToolError {
+        let kept = rename_to_conflict(self.parent, &self.name);
+        self.disarm();
+        match kept {
+            Ok(copy) => concurrent_change_error(slot, Some(&copy)),
+            Err(errno) => errno_error(errno, &slot.shown),
+        }
+    }
+
+    fn exchange(&self, with: &[u8]) -> Result<(), Errno> {
+        renameat_with(self.parent, self.name.as_slice(), self.parent, with, RenameFlags::EXCHANGE)
+    }
+
+    /// The temporary name is no longer ours to remove.
+    pub(crate) fn disarm(mut self) {
+        self.name.clear();
+    }
+}
+
+impl Drop for StagedFile<'_> {
+    fn drop(&mut self) {
+        if !self.name.is_empty() {
+            let _ = unlinkat(self.parent, self.name.as_slice(), AtFlags::empty());
+        }
+    }
+}
+
+pub(crate) fn concurrent_change_error(slot: &WriteTarget, copy: Option<&str>) -> ToolError {
+    let message = format!("`{}` was changed by another program at the same moment; nothing was changed", slot.shown);
+    let error = ToolError::new(ErrorKind::Conflict, message);
+    match copy {
+        Some(copy) => {
+            error.hint(&format!("a version of it was kept as `{copy}` beside it")).detail("conflictCopy", copy)
+        }
+        None => error,
+    }
+}
+
+/// Attributes of users go along where they can; labels and capabilities do not. An access list goes along, or the
+/// change is refused: without it, the mode would say more than was meant.
+pub(crate) fn copy_attributes(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
+    const ACCESS_LIST: &CStr = c"system.posix_acl_access";
+    let mut value = vec![0u8; 64 << 10];
+    if let Ok(length) = fgetxattr(from, ACCESS_LIST, &mut value[..]) {
+        fsetxattr(to, ACCESS_LIST, &value[..length], XattrFlags::empty())?;
+    }
+    let mut names = vec![0u8; 64 << 10];
+    let Ok(length) = flistxattr(from, &mut names[..]) else { return Ok(()) };
+    for name in names[..length].split(|byte| *byte == 0).filter(|name| name.starts_with(b"user.")) {
+        if let Ok(length) = fgetxattr(from, name, &mut value[..]) {
+            let _ = fsetxattr(to, name, &value[..length], XattrFlags::empty());
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match write(fd, bytes) {
+            Ok(0) => return Err(Errno::NOSPC),
+            Ok(length) => bytes = &bytes[length..],
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Gives what was just made in a directory the permissions that it was asked for, of which the umask may have taken some.
+/// Where the directory says by an access list what its entries get, that is what they have.
+pub(crate) fn chmod_past_umask(made: BorrowedFd<'_>, parent: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
+    let has = FileStat::from_stat(&fstat(made)?).mode;
+    if has & 0o777 == mode || fgetxattr(parent, c"system.posix_acl_default", &mut []).is_ok() {
+        return Ok(());
+    }
+    fchmod(made, Mode::from_raw_mode(has & 0o7000 | mode))
+}
+
+/// A name that nobody can have planted, and that says nothing about the target's.
+pub(crate) fn temporary_name() -> Result<Vec<u8>, Errno> {
+    let mut random = [0u8; 16];
+    getrandom::fill(&mut random).map_err(|_| Errno::IO)?;
+    Ok(format!("{TEMP_PREFIX}{:032x}", u128::from_ne_bytes(random)).into_bytes())
+}
+
+/// The lock for a file that does not exist yet.
+pub(crate) fn new_file_lock_id(parent: BorrowedFd<'_>, name: &[u8]) -> Result<FileId, Errno> {
+    let FileId { device, inode } = FileStat::from_stat(&fstat(parent)?).id;
+    let mixed = name.iter().fold(inode, |mixed, byte| (mixed ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+    Ok(FileId { device, inode: mixed })
+}

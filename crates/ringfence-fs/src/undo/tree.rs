@@ -1,0 +1,230 @@
+//! The tree as it would be, once a part of an undo was done.
+//!
+//! Nothing of it is done yet. What would be at a path is at present somewhere else: at another path, or in the keep.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use ringfence_kernel::{CallContext, IoMode, ToolError};
+use rustix::fs::OFlags;
+
+use crate::journal::effect::split;
+use crate::journal::state::{FileState, FileStateDepth, FileStateKind};
+use crate::mount::Mount;
+use crate::mount::resolver::SAFE_OPEN;
+use crate::mount::walk::names_in;
+use crate::path::guest::GuestPath;
+use crate::sensitive::files::FileRef;
+use crate::sys::errno::errno_error;
+use crate::txn::record::FileIdentity;
+use crate::undo::apply::changed_error;
+
+/// The picture: what is there, and what was done to it since.
+pub(crate) struct VirtualTree<'a> {
+    pub(crate) mount: &'a Mount,
+    pub(crate) cx: &'a CallContext<'a>,
+    edits: Vec<TreeEdit>,
+    /// The last stroke that set each path, to find it among very many.
+    last_edits: HashMap<Vec<u8>, usize>,
+    has_moves: bool,
+}
+
+/// Where something is at present.
+#[derive(Clone, Debug)]
+pub(crate) enum NodeSource {
+    /// Below the root.
+    Disk(Vec<u8>),
+    /// In the keep, and below that.
+    Image(String, Vec<u8>),
+}
+
+/// Which file it is, where that is not known before it is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NodeIdentity {
+    Existing(FileIdentity),
+    Scratch(usize),
+}
+
+/// What stands at a path of the picture.
+#[derive(Clone, Debug)]
+pub(crate) struct TreeNode {
+    pub(crate) state: FileState,
+    pub(crate) identity: NodeIdentity,
+    pub(crate) source: NodeSource,
+}
+
+/// What was done to the picture.
+#[derive(Debug)]
+pub(crate) enum TreeEdit {
+    Set { path: Vec<u8>, thing: Option<TreeNode> },
+    Move { from: Vec<u8>, to: Vec<u8> },
+}
+
+enum NodeLocation {
+    Missing,
+    Resolved(Box<TreeNode>),
+    OnDisk(NodeSource),
+}
+
+impl<'a> VirtualTree<'a> {
+    pub(crate) fn new(mount: &'a Mount, cx: &'a CallContext<'a>) -> Self {
+        Self { mount, cx, edits: Vec::new(), last_edits: HashMap::new(), has_moves: false }
+    }
+
+    pub(crate) fn apply(&mut self, stroke: TreeEdit) {
+        match &stroke {
+            TreeEdit::Set { path, .. } => _ = self.last_edits.insert(path.clone(), self.edits.len()),
+            TreeEdit::Move { .. } => self.has_moves = true,
+        }
+        self.edits.push(stroke);
+    }
+
+    pub(crate) fn has_edits_below(&self, path: &[u8]) -> bool {
+        let inside = |at: &[u8]| relative_to(at, path).is_some_and(|rest| !rest.is_empty());
+        self.edits.iter().any(|stroke| match stroke {
+            TreeEdit::Set { path: at, .. } => inside(at),
+            TreeEdit::Move { from, to } => inside(from) || inside(to),
+        })
+    }
+
+    /// The last stroke that set a path or a directory above it. Where nothing was moved, no other one counts.
+    fn last_set(&self, path: &[u8]) -> Option<usize> {
+        let mut last = self.last_edits.get(path).copied();
+        let mut above = path;
+        while !above.is_empty() {
+            above = split(above).0;
+            last = last.max(self.last_edits.get(above).copied());
+        }
+        last
+    }
+
+    /// Where what would be at a path is at present.
+    fn locate(&self, path: &[u8]) -> NodeLocation {
+        let mut path = path.to_vec();
+        let end = if self.has_moves { self.edits.len() } else { self.last_set(&path).map_or(0, |last| last + 1) };
+        for stroke in self.edits[..end].iter().rev() {
+            match stroke {
+                TreeEdit::Set { path: at, thing } => match (relative_to(&path, at), thing) {
+                    (None, _) => {}
+                    (Some(_), None) => return NodeLocation::Missing,
+                    (Some(b""), Some(thing)) => return NodeLocation::Resolved(Box::new(thing.clone())),
+                    (Some(rest), Some(thing)) => return NodeLocation::OnDisk(thing.source.join(rest)),
+                },
+                TreeEdit::Move { from, to } => {
+                    if let Some(rest) = relative_to(&path, to) {
+                        path = join(from, rest);
+                    } else if relative_to(&path, from).is_some() {
+                        return NodeLocation::Missing;
+                    }
+                }
+            }
+        }
+        NodeLocation::OnDisk(NodeSource::Disk(path))
+    }
+
+    /// What would be at a path.
+    pub(crate) fn node(&self, path: &[u8], how: FileStateDepth) -> Result<Option<TreeNode>, ToolError> {
+        let source = match self.locate(path) {
+            NodeLocation::Missing => return Ok(None),
+            NodeLocation::Resolved(thing) if thing.state.kind != FileStateKind::Directory => return Ok(Some(*thing)),
+            // How closely it has to be looked at is another question each time.
+            NodeLocation::Resolved(thing) => thing.source,
+            NodeLocation::OnDisk(source) => source,
+        };
+        let Some((parent, name)) = source.open_parent(self.mount) else { return Ok(None) };
+        let state = FileState::read_at(self.mount, parent.as_fd(), &name, how, self.cx)?;
+        Ok(state.map(|state| {
+            let known = FileIdentity::from_state(&state, FileRef { fd: parent.as_fd(), name: &name });
+            TreeNode { identity: NodeIdentity::Existing(known), state, source }
+        }))
+    }
+
+    /// The directory that a path would be in. Nothing where that is not there yet.
+    pub(crate) fn directory_of(&self, path: &[u8]) -> Result<Option<u64>, ToolError> {
+        match split(path).0 {
+            b"" => Ok(Some(self.mount.id.inode)),
+            parent => Ok(self.node(parent, FileStateDepth::Shallow)?.map(|thing| thing.state.inode)),
+        }
+    }
+
+    /// Whether a directory would have nothing in it.
+    pub(crate) fn is_empty(&self, path: &[u8], thing: &TreeNode) -> Result<bool, ToolError> {
+        let there = thing.source.open_parent(self.mount);
+        let listed = there.and_then(|(parent, name)| {
+            let directory = self.mount.resolver.open_child(parent.as_fd(), &name).ok()?;
+            names_in(directory.as_fd(), usize::MAX).ok()
+        });
+        let listed = listed.unwrap_or_default().into_iter().filter(|name| name != "." && name != "..");
+        let painted = self.edits.iter().filter_map(|stroke| {
+            let at = match stroke {
+                TreeEdit::Set { path, .. } => path,
+                TreeEdit::Move { to, .. } => to,
+            };
+            let rest = relative_to(at, path)?;
+            let name = rest.split(|byte| *byte == b'/').next()?;
+            (!name.is_empty()).then(|| name.to_vec())
+        });
+        for name in listed.map(String::into_bytes).chain(painted) {
+            if self.node(&join(path, &name), FileStateDepth::Shallow)?.is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl NodeSource {
+    fn join(&self, rest: &[u8]) -> Self {
+        match self {
+            Self::Disk(path) => Self::Disk(join(path, rest)),
+            Self::Image(image, path) => Self::Image(image.clone(), join(path, rest)),
+        }
+    }
+
+    /// The directory that has it, and its name there.
+    pub(crate) fn open_parent(&self, mount: &Mount) -> Option<(OwnedFd, Vec<u8>)> {
+        match self {
+            Self::Disk(path) => {
+                let (parent, name) = split(path);
+                Some((open_no_follow(mount, parent)?, name.to_vec()))
+            }
+            Self::Image(image, path) => {
+                let keep = mount.image_store()?;
+                let whole = join(image.as_bytes(), path);
+                let mut names = whole.split(|byte| *byte == b'/').collect::<Vec<_>>();
+                let last = names.pop()?;
+                let mut at = keep.fd().try_clone_to_owned().ok()?;
+                for name in names {
+                    at = mount.resolver.open_child(at.as_fd(), name).ok()?;
+                }
+                Some((at, last.to_vec()))
+            }
+        }
+    }
+}
+
+/// A directory below the root, reached through no link.
+pub(crate) fn open_no_follow(mount: &Mount, path: &[u8]) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN;
+    let opened = mount.lookup(&GuestPath::from_kernel(path), flags, IoMode::Blocking).ok()?;
+    opened.resolved.is_none().then_some(opened.fd)
+}
+
+pub(crate) fn open_source(mount: &Mount, source: &NodeSource, shown: &str) -> Result<OwnedFd, ToolError> {
+    let (parent, name) = source.open_parent(mount).ok_or_else(|| changed_error(shown))?;
+    mount.open_at(parent.as_fd(), &name, OFlags::RDONLY).map_err(|errno| errno_error(errno, shown))
+}
+
+/// What is left of a path below a directory; nothing for the directory itself.
+pub(crate) fn relative_to<'a>(path: &'a [u8], directory: &[u8]) -> Option<&'a [u8]> {
+    let rest = path.strip_prefix(directory)?;
+    if rest.is_empty() { Some(rest) } else { rest.strip_prefix(b"/") }
+}
+
+fn join(directory: &[u8], rest: &[u8]) -> Vec<u8> {
+    match (directory, rest) {
+        (directory, b"") => directory.to_vec(),
+        (b"", rest) => rest.to_vec(),
+        (directory, rest) => [directory, b"/", rest].concat(),
+    }
+}
