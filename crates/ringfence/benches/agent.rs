@@ -23,7 +23,7 @@ use ringfence::approval::deny_all;
 use ringfence::config::{CliFlags, Environment, load};
 use ringfence::run_helper_if_requested;
 use ringfence::store::STORE_FILE;
-use ringfence::transcripts::SqliteTranscripts;
+use ringfence::store::transcripts::SqliteTranscripts;
 use ringfence_agent::provider::{ModelProvider, ProviderProtocol, ProviderTimeouts, open};
 use ringfence_agent::{
     Agent, AgentLimits, CallRepair, FinishReason, LanguageModel, LedgerSink, MessageHistory, ModelFuture, ModelRequest,
@@ -260,7 +260,7 @@ fn memory(app: &App, kept: BenchTranscript) -> Box<dyn TranscriptStore> {
     match kept {
         BenchTranscript::Discarded => Box::new(NoTranscript),
         BenchTranscript::Stored => {
-            let head = ringfence::transcripts::TranscriptHeader::new(app, "at once");
+            let head = ringfence::store::transcripts::TranscriptHeader::new(app, "at once");
             Box::new(SqliteTranscripts::new(&app.settings.state).open(&head, app.session.taint.clone()).unwrap())
         }
     }

@@ -7,7 +7,7 @@ use ringfence_fuzz::FuzzTarget;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{AcpClient, AcpMessage, spawn_line_reader};
+use crate::acp::connection::{AcpClient, AcpMessage, spawn_line_reader};
 
 /// What is written to the editor, kept.
 #[derive(Clone, Default)]

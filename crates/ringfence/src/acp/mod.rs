@@ -31,7 +31,7 @@ use self::server::AcpServer;
 use crate::agent::ModelOptions;
 use crate::cli::CliError;
 use crate::config::{AppSettings, Environment};
-use crate::signals::ShutdownSignals;
+use crate::process::signals::ShutdownSignals;
 
 /// How long prompts that were given up are waited for.
 const CANCEL_GRACE: Duration = Duration::from_secs(6);

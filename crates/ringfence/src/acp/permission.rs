@@ -15,8 +15,8 @@ use ringfence_kernel::{
 };
 use serde_json::{Value, json};
 
-use super::diff;
-use super::updates::{AcpSessionUpdates, text_content, tool_kind};
+use crate::acp::diff;
+use crate::acp::updates::{AcpSessionUpdates, text_content, tool_kind};
 
 /// Bytes of a preview that an editor is sent.
 const MAX_PREVIEW_BYTES: usize = 256 << 10;

@@ -16,23 +16,23 @@ use serde_json::{Value, json};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{
+use crate::acp::connection::{
     AcpClient, AcpError, AcpMessage, AcpResponder, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND,
     RESOURCE_NOT_FOUND,
 };
-use super::permission::AcpApprover;
-use super::types::{
+use crate::acp::permission::AcpApprover;
+use crate::acp::types::{
     AcpListSessionsRequest, AcpLoadSessionRequest, AcpNewSessionRequest, AcpPromptRequest, AcpSessionRequest,
     AcpSetModeRequest, capabilities, modes, parse_params, prompt_text, stop_reason,
 };
-use super::updates::AcpSessionUpdates;
+use crate::acp::updates::AcpSessionUpdates;
 use crate::agent::{AgentBuilder, SqliteTranscriptError, open_model, outcome_json};
+use crate::app::session_mode::{SessionMode, SharedMode};
 use crate::app::{existing_workspace, workspace_id};
 use crate::approval::approver_for;
 use crate::cli::{CliError, error_chain, print_error};
 use crate::config::{AppSettings, Environment};
-use crate::session_mode::{SessionMode, SharedMode};
-use crate::transcripts::{SqliteTranscripts, TranscriptWriter};
+use crate::store::transcripts::{SqliteTranscripts, TranscriptWriter};
 
 /// More sessions than this no editor has open.
 const MAX_SESSIONS: usize = 32;

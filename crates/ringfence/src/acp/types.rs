@@ -12,9 +12,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::connection::{AcpError, INVALID_PARAMS};
+use crate::acp::connection::{AcpError, INVALID_PARAMS};
+use crate::app::session_mode::SessionMode;
 use crate::mcp::percent_decode;
-use crate::session_mode::SessionMode;
 
 /// The version of the wire.
 pub(super) const PROTOCOL_VERSION: u64 = 1;

@@ -13,8 +13,8 @@ use ringfence_agent::{AgentEvent, AgentObserver, AgentOutcome, Ledger, Requested
 use ringfence_kernel::{sanitize_line, sanitize_text};
 use serde_json::{Value, json};
 
-use super::connection::AcpClient;
-use super::diff::{self, AcpHunk};
+use crate::acp::connection::AcpClient;
+use crate::acp::diff::{self, AcpHunk};
 use crate::agent::cards;
 
 /// Bytes of a reply or of a program's output that a card shows.

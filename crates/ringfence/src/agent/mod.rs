@@ -7,13 +7,9 @@
 //! Not here: the loop (`ringfence-agent`), and where a session is kept (`sessions.rs`).
 
 pub(crate) mod cards;
-mod chat;
-mod demo;
-mod line_editor;
-mod markdown;
-mod model;
-mod observers;
+pub(crate) mod model;
 mod system_prompt;
+pub mod tool_prompt;
 
 use std::fmt;
 use std::io::Write;
@@ -28,29 +24,29 @@ use ringfence_agent::{
 use ringfence_kernel::{Approver, AuditSink, SessionTaint, sanitize_line, sanitize_text};
 use tokio_util::sync::CancellationToken;
 
-use self::chat::TerminalChat;
-pub(crate) use self::demo::{DemoError, DemoOptions, run_demo};
 pub use self::model::OpenModelError;
 pub(crate) use self::model::open_model;
-use self::observers::{JsonLinesObserver, ProgressObserver, SharedWriter};
-pub(crate) use self::observers::{event_json, outcome_json};
 use self::system_prompt::system_prompt;
-use crate::agents_config::ProviderChoice;
+use crate::app::audit_sinks::FanoutSink;
+use crate::app::session_mode::SharedMode;
 use crate::app::{AgentSessionOptions, App, build_agent_app};
+use crate::approval::tty::TtyApprover;
 use crate::approval::{approver_for, deny_all};
-use crate::audit_sinks::FanoutSink;
+use crate::cli::chat::TerminalChat;
+pub(crate) use crate::cli::demo::{DemoError, DemoOptions, run_demo};
+use crate::cli::observers::{JsonLinesObserver, ProgressObserver, SharedWriter};
+pub(crate) use crate::cli::observers::{event_json, outcome_json};
 use crate::cli::{CliError, print_warnings, until_cancelled};
+use crate::config::agents::ProviderChoice;
 use crate::config::{AppSettings, Environment};
-use crate::session_mode::SharedMode;
-use crate::signals::ShutdownSignals;
-pub use crate::transcripts::SqliteTranscriptError;
-use crate::transcripts::{ResumedTranscript, SqliteTranscripts, TranscriptHeader, TranscriptWriter};
-use crate::tty::TtyApprover;
+use crate::process::signals::ShutdownSignals;
+pub use crate::store::transcripts::SqliteTranscriptError;
+use crate::store::transcripts::{ResumedTranscript, SqliteTranscripts, TranscriptHeader, TranscriptWriter};
 
-const EXIT_ANSWERED: u8 = 0;
-const EXIT_NO_ANSWER: u8 = 1;
-const EXIT_NO_MODEL: u8 = 3;
-const EXIT_CANCELLED: u8 = 130;
+pub(crate) const EXIT_ANSWERED: u8 = 0;
+pub(crate) const EXIT_NO_ANSWER: u8 = 1;
+pub(crate) const EXIT_NO_MODEL: u8 = 3;
+pub(crate) const EXIT_CANCELLED: u8 = 130;
 
 #[derive(Debug, Args)]
 pub(crate) struct AgentOptions {
@@ -285,7 +281,11 @@ impl PreparedAgent {
 }
 
 /// Who is asked; where that is a person, the front hears of it first.
-fn approver(settings: &AppSettings, environment: &Environment, observer: &Arc<dyn AgentObserver>) -> Box<dyn Approver> {
+pub(crate) fn approver(
+    settings: &AppSettings,
+    environment: &Environment,
+    observer: &Arc<dyn AgentObserver>,
+) -> Box<dyn Approver> {
     approver_for(settings, || {
         let terminal = TtyApprover::new(settings, environment);
         match terminal.is_available() {
@@ -306,7 +306,7 @@ fn bounds(settings: &AppSettings) -> AgentLimits {
 }
 
 /// Works on one prompt until it is over, or a signal comes.
-fn run_prompt(made: PreparedAgent, prompt: &str) -> Result<AgentOutcome, CliError> {
+pub(crate) fn run_prompt(made: PreparedAgent, prompt: &str) -> Result<AgentOutcome, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
     let outcome = runtime.block_on(async {
         let cancel = CancellationToken::new();

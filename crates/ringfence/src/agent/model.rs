@@ -8,8 +8,8 @@ use std::sync::Arc;
 use ringfence_agent::provider::{self, ProviderProtocol, ProviderTimeouts, SecretString};
 use ringfence_agent::{LanguageModel, ModelError};
 
-use crate::agents_config::{ModelSettings, ProviderChoice};
 use crate::config::Environment;
+use crate::config::agents::{ModelSettings, ProviderChoice};
 
 /// No script is longer than this.
 const MAX_SCRIPT_BYTES: u64 = 16 << 20;
@@ -91,7 +91,7 @@ fn http_model(
     Ok(Arc::from(provider::open(provider)?))
 }
 
-pub(super) fn provider_for(kind: ProviderProtocol, base_url: String, model: String) -> provider::ModelProvider {
+pub(crate) fn provider_for(kind: ProviderProtocol, base_url: String, model: String) -> provider::ModelProvider {
     let (key, headers, timeouts) = (None, Vec::new(), ProviderTimeouts::default());
     provider::ModelProvider { kind, base_url, model, key, headers, timeouts, stream: true }
 }

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
+use crate::agent::tool_prompt::tool_prompt;
 use crate::config::AppSettings;
-use crate::tool_prompt::tool_prompt;
 
 /// The file that projects have for agents.
 const INSTRUCTIONS_FILE: &str = "AGENTS.md";

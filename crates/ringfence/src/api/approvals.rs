@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::ApiState;
-use super::error::ApiError;
-use super::feed::FeedItem;
-use super::hosts::run_blocking;
-use super::routes::{ApiRequestContext, EmptyRequest, EmptyResponse};
-use super::views::{ApprovalView, DocumentedValue, GrantView};
-use crate::tokens::TokenIdentity;
+use crate::api::ApiState;
+use crate::api::error::ApiError;
+use crate::api::feed::FeedItem;
+use crate::api::hosts::run_blocking;
+use crate::api::routes::{ApiRequestContext, EmptyRequest, EmptyResponse};
+use crate::api::views::{ApprovalView, DocumentedValue, GrantView};
+use crate::store::tokens::TokenIdentity;
 
 /// How often it is looked what other processes ask.
 const POLL_INTERVAL: Duration = Duration::from_millis(300);

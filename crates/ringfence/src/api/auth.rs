@@ -13,15 +13,17 @@ use axum::body::{Body, Bytes};
 use axum::http::{Extensions, HeaderMap};
 use tokio::time::timeout;
 
-use super::error::ApiError;
-use crate::lock::lock;
-use crate::mcp::listener::ConnectionHandle;
-use crate::mcp::strict_json::{self, StrictJsonError};
-use crate::request_auth::{AuthError, BODY_TIMEOUT, RequestBodyError, RequestBodyReader, authenticate, read_bounded};
-use crate::request_rate::{RATE_LIMITED, RequestRate};
-use crate::request_source::{SourceCheck, SourceError};
-use crate::token_slots::{SlotLimits, SlotPermit, TokenSlots};
-use crate::tokens::{TokenIdentity, TokenStore};
+use crate::api::error::ApiError;
+use crate::codec::strict_json::{self, StrictJsonError};
+use crate::http::listener::ConnectionHandle;
+use crate::http::request_auth::{
+    AuthError, BODY_TIMEOUT, RequestBodyError, RequestBodyReader, authenticate, read_bounded,
+};
+use crate::http::request_rate::{RATE_LIMITED, RequestRate};
+use crate::http::request_source::{SourceCheck, SourceError};
+use crate::http::token_slots::{SlotLimits, SlotPermit, TokenSlots};
+use crate::process::lock::lock;
+use crate::store::tokens::{TokenIdentity, TokenStore};
 
 /// Requests at once, those that wait for a person among them.
 const REQUEST_SLOTS: SlotLimits = SlotLimits { per_token: 256, total: 1536, reserved: 256 };
@@ -177,10 +179,10 @@ mod tests {
     use ringfence_kernel::{Assurance, AuthScope};
 
     use super::{ApiAuthLayer, LOGIN_BYTES, LOGINS_PER_ADDRESS, REQUEST_SLOTS};
-    use crate::lock::lock;
-    use crate::request_rate::RequestRate;
-    use crate::request_source::{SourceCheck, SourceOptions};
-    use crate::tokens::{TokenIdentity, TokenStore};
+    use crate::http::request_rate::RequestRate;
+    use crate::http::request_source::{SourceCheck, SourceOptions};
+    use crate::process::lock::lock;
+    use crate::store::tokens::{TokenIdentity, TokenStore};
 
     /// A door that takes bodies of a mebibyte.
     fn test_auth_layer() -> ApiAuthLayer {

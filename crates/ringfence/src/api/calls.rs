@@ -9,10 +9,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::ApiState;
-use super::error::ApiError;
-use super::routes::{ApiRequestContext, EmptyRequest, EmptyResponse};
-use super::sessions::{ApiCallGuard, ApiSession};
+use crate::api::ApiState;
+use crate::api::error::ApiError;
+use crate::api::routes::{ApiRequestContext, EmptyRequest, EmptyResponse};
+use crate::api::sessions::{ApiCallGuard, ApiSession};
 
 /// Characters of an id that a caller gives.
 const MAX_ID_CHARS: usize = 128;

@@ -14,14 +14,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::ApiState;
-use super::error::ApiError;
-use super::json::response_with;
-use super::routes::ApiRequestContext;
-use super::views::{ChangeDetails, ChangeList, DirectoryListing, DocumentedValue, FileText, UndoResult};
+use crate::api::ApiState;
+use crate::api::error::ApiError;
+use crate::api::json::response_with;
+use crate::api::routes::ApiRequestContext;
+use crate::api::views::{ChangeDetails, ChangeList, DirectoryListing, DocumentedValue, FileText, UndoResult};
 use crate::app::App;
-use crate::session_owners::SessionOwnership;
-use crate::tokens::TokenIdentity;
+use crate::http::session_owners::SessionOwnership;
+use crate::store::tokens::TokenIdentity;
 
 /// Which changes.
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -7,10 +7,10 @@ use ringfence_kernel::{HostError, InboxError, StoreError};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::json::json_response;
+use crate::api::json::json_response;
 use crate::app::AppError;
-use crate::run::WorkflowRunError;
-use crate::transcripts::SqliteTranscriptError;
+use crate::app::workflow_run::WorkflowRunError;
+use crate::store::transcripts::SqliteTranscriptError;
 
 /// Why there is no answer.
 #[derive(Debug)]

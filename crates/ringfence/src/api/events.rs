@@ -15,14 +15,14 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::ApiState;
-use super::error::ApiError;
-use super::feed::{EventFeed, FeedBatch};
-use super::json::response_with;
-use super::routes::ApiRequestContext;
-use crate::request_auth::TOKEN_RECHECK;
-use crate::token_slots::{SlotLimits, SlotPermit, TokenSlots};
-use crate::tokens::TokenIdentity;
+use crate::api::ApiState;
+use crate::api::error::ApiError;
+use crate::api::feed::{EventFeed, FeedBatch};
+use crate::api::json::response_with;
+use crate::api::routes::ApiRequestContext;
+use crate::http::request_auth::TOKEN_RECHECK;
+use crate::http::token_slots::{SlotLimits, SlotPermit, TokenSlots};
+use crate::store::tokens::TokenIdentity;
 
 /// How often a stream says that it is there.
 const PING_INTERVAL: Duration = Duration::from_secs(15);

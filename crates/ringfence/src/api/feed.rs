@@ -16,9 +16,9 @@ use ringfence_kernel::{
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::lock::lock;
-use crate::session_owners::SessionOwners;
-use crate::tokens::TokenIdentity;
+use crate::http::session_owners::SessionOwners;
+use crate::process::lock::lock;
+use crate::store::tokens::TokenIdentity;
 
 /// Events that are kept.
 const MAX_EVENTS: usize = 4096;
@@ -300,7 +300,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{EventFeed, FeedItem, MAX_EVENTS};
-    use crate::tokens::TokenIdentity;
+    use crate::store::tokens::TokenIdentity;
 
     fn test_identity(name: &str, scope: AuthScope, assurance: Assurance) -> TokenIdentity {
         TokenIdentity { id: name.into(), name: name.into(), scopes: BTreeSet::from([scope]), assurance }

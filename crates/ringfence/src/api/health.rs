@@ -9,11 +9,11 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::json;
 
-use super::ApiState;
-use super::error::ApiError;
-use super::hosts::{HostKey, run_blocking};
-use super::json::{json_response as say, response_with};
-use super::routes::{ApiRequestContext, EmptyRequest};
+use crate::api::ApiState;
+use crate::api::error::ApiError;
+use crate::api::hosts::{HostKey, run_blocking};
+use crate::api::json::{json_response as say, response_with};
+use crate::api::routes::{ApiRequestContext, EmptyRequest};
 
 /// The process serves requests.
 pub(super) async fn liveness() -> Response {

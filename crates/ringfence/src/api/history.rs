@@ -11,13 +11,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::ApiState;
-use super::error::ApiError;
-use super::hosts::{HostKey, run_blocking};
-use super::routes::{ApiRequestContext, EmptyRequest};
+use crate::api::ApiState;
+use crate::api::error::ApiError;
+use crate::api::hosts::{HostKey, run_blocking};
+use crate::api::routes::{ApiRequestContext, EmptyRequest};
 use crate::app::workspace_id;
-use crate::sessions_text::entries_of;
-use crate::transcripts::{SqliteTranscriptError, SqliteTranscripts, TranscriptHeader};
+use crate::cli::sessions::entries_of;
+use crate::store::transcripts::{SqliteTranscriptError, SqliteTranscripts, TranscriptHeader};
 
 /// Sessions that are listed.
 const MAX_SESSIONS: usize = 200;

@@ -14,12 +14,12 @@ use ringfence_kernel::{ApprovalRequest, Approver, ApproverReply, Assurance, Dial
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use super::error::ApiError;
-use super::feed::EventFeed;
+use crate::api::error::ApiError;
+use crate::api::feed::EventFeed;
 use crate::app::{App, AppError, build_app_with_tap, build_person_app};
 use crate::approval::approver_for;
 use crate::config::{AppSettings, CliFlags, Environment, load};
-use crate::lock::lock;
+use crate::process::lock::lock;
 
 /// What the workspace of the command line is called.
 pub(super) const MAIN_WORKSPACE: &str = "main";

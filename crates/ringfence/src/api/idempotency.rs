@@ -17,12 +17,12 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::ApiState;
-use super::error::ApiError;
-use super::hosts::run_blocking;
-use super::json::response_with;
+use crate::api::ApiState;
+use crate::api::error::ApiError;
+use crate::api::hosts::run_blocking;
+use crate::api::json::response_with;
 use crate::store::IdempotencyState;
-use crate::tokens::hash;
+use crate::store::tokens::hash;
 
 const HEADER: &str = "idempotency-key";
 

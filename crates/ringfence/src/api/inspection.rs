@@ -8,13 +8,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::ApiState;
-use super::error::ApiError;
-use super::hosts::{HostKey, run_blocking};
-use super::routes::{ApiRequestContext, EmptyRequest};
-use super::views::{AuditRecordView, DocumentedValue, IsolationView, ToolView};
-use crate::policy_text;
-use crate::tool_listing::full_listing;
+use crate::api::ApiState;
+use crate::api::error::ApiError;
+use crate::api::hosts::{HostKey, run_blocking};
+use crate::api::routes::{ApiRequestContext, EmptyRequest};
+use crate::api::views::{AuditRecordView, DocumentedValue, IsolationView, ToolView};
+use crate::app::policy_text;
+use crate::app::tool_listing::full_listing;
 
 /// Records of one answer.
 const MAX_RECORDS: u64 = 1000;

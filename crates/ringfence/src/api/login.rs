@@ -13,13 +13,13 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
-use super::ApiState;
-use super::error::ApiError;
-use super::hosts::run_blocking;
-use super::json::{json_response, response_with};
-use super::routes::read_body;
-use crate::page;
-use crate::tokens::PAGE_TOKEN_LIFETIME;
+use crate::api::ApiState;
+use crate::api::error::ApiError;
+use crate::api::hosts::run_blocking;
+use crate::api::json::{json_response, response_with};
+use crate::api::routes::read_body;
+use crate::api::ui;
+use crate::store::tokens::PAGE_TOKEN_LIFETIME;
 
 const PAGE_CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
@@ -72,7 +72,7 @@ pub(super) async fn asset(
 
 fn serve_asset(api: &ApiState, request: &Request, name: &str) -> Result<Response, ApiError> {
     api.auth.check_source(request.headers(), request.extensions())?;
-    let asset = page::asset(name).ok_or_else(|| ApiError::not_found("the page has no such part"))?;
+    let asset = ui::asset(name).ok_or_else(|| ApiError::not_found("the page has no such part"))?;
     let mut response = response_with(StatusCode::OK, asset.content_type, Body::from(asset.bytes));
     let headers = response.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_CSP));

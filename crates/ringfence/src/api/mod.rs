@@ -23,6 +23,7 @@ mod login;
 mod routes;
 mod runs;
 mod sessions;
+pub(crate) mod ui;
 mod views;
 
 use std::path::PathBuf;
@@ -46,15 +47,15 @@ use self::routes::{AccessRequirement, Route, RouteTable};
 use self::runs::ApiRuns;
 use self::sessions::ApiSessions;
 use crate::app::AppError;
+use crate::app::taint::TokenTaint;
 use crate::config::{AppSettings, CliFlags, Environment};
+use crate::http::request_rate::RequestRate;
+use crate::http::request_source::SourceCheck;
+use crate::http::session_owners::SessionOwners;
+use crate::http::token_slots::TokenSlots;
 use crate::mcp::ENVELOPE_BYTES;
-use crate::request_rate::RequestRate;
-use crate::request_source::SourceCheck;
-use crate::session_owners::SessionOwners;
 use crate::store::SqliteStore;
-use crate::taint::TokenTaint;
-use crate::token_slots::TokenSlots;
-use crate::tokens::TokenStore;
+use crate::store::tokens::TokenStore;
 
 /// What the API is made from.
 #[derive(Debug)]

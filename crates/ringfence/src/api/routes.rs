@@ -19,13 +19,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::ApiState;
-use super::auth::check_json;
-use super::error::{ApiError, ApiErrorBody};
-use super::idempotency::IdempotencyKey;
-use super::json;
-use crate::token_slots::SlotPermit;
-use crate::tokens::TokenIdentity;
+use crate::api::ApiState;
+use crate::api::auth::check_json;
+use crate::api::error::{ApiError, ApiErrorBody};
+use crate::api::idempotency::IdempotencyKey;
+use crate::api::json;
+use crate::http::token_slots::SlotPermit;
+use crate::store::tokens::TokenIdentity;
 
 /// What it takes to be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,21 +18,21 @@ use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
-use super::ApiState;
-use super::error::ApiError;
-use super::events::{EventsQuery, open_stream};
-use super::feed::{EventFeed, FeedItem};
-use super::hosts::{HostKey, run_blocking};
-use super::routes::{ApiRequestContext, EmptyRequest, EmptyResponse};
 use crate::agent::{AgentBuilder, event_json, open_model, outcome_json};
+use crate::api::ApiState;
+use crate::api::error::ApiError;
+use crate::api::events::{EventsQuery, open_stream};
+use crate::api::feed::{EventFeed, FeedItem};
+use crate::api::hosts::{HostKey, run_blocking};
+use crate::api::routes::{ApiRequestContext, EmptyRequest, EmptyResponse};
+use crate::app::session_mode::SharedMode;
 use crate::app::workspace_id;
 use crate::approval::approver_for;
 use crate::cli::CliError;
-use crate::lock::lock;
-use crate::session_mode::SharedMode;
+use crate::http::token_slots::{SlotLimits, TokenSlots, heaviest_token};
+use crate::process::lock::lock;
 use crate::store::ApiTable;
-use crate::token_slots::{SlotLimits, TokenSlots, heaviest_token};
-use crate::tokens::{TokenIdentity, new_secret};
+use crate::store::tokens::{TokenIdentity, new_secret};
 
 /// Runs that are under way at once.
 const RUN_SLOTS: SlotLimits = SlotLimits { per_token: 16, total: 48, reserved: 16 };
@@ -392,7 +392,7 @@ pub(super) async fn create(api: Arc<ApiState>, visit: ApiRequestContext, new: Ne
     let view = RunView {
         id,
         session: String::new(),
-        workspace: workspace.unwrap_or_else(|| super::hosts::MAIN_WORKSPACE.to_owned()),
+        workspace: workspace.unwrap_or_else(|| crate::api::hosts::MAIN_WORKSPACE.to_owned()),
         agent,
         prompt,
         created: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),

@@ -16,18 +16,18 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{Mutex as Line, MutexGuard as Turn};
 use tokio_util::sync::CancellationToken;
 
-use super::ApiState;
-use super::error::ApiError;
-use super::feed::FeedItem;
-use super::hosts::{HostKey, run_blocking};
-use super::routes::{ApiRequestContext, EmptyRequest};
+use crate::api::ApiState;
+use crate::api::error::ApiError;
+use crate::api::feed::FeedItem;
+use crate::api::hosts::{HostKey, run_blocking};
+use crate::api::routes::{ApiRequestContext, EmptyRequest};
 use crate::app::App;
-use crate::limits_config::LimitKeys;
-use crate::lock::lock;
-use crate::session_owners::SessionOwnership;
+use crate::config::limits::LimitKeys;
+use crate::http::session_owners::SessionOwnership;
+use crate::http::token_slots::{SlotLimits, SlotPermit, TokenSlots, heaviest_token};
+use crate::process::lock::lock;
 use crate::store::ApiTable;
-use crate::token_slots::{SlotLimits, SlotPermit, TokenSlots, heaviest_token};
-use crate::tokens::{TokenIdentity, new_secret};
+use crate::store::tokens::{TokenIdentity, new_secret};
 
 /// Sessions that are open at once.
 const SESSION_SLOTS: SlotLimits = SlotLimits { per_token: 256, total: 1024, reserved: 128 };
@@ -314,7 +314,7 @@ pub(super) async fn create(
     let (owner, name) = (visit.identity.id.to_string(), visit.identity.name.to_string());
     let mut view = SessionView {
         id: format!("api-{}", &new_secret("").map_err(|error| ApiError::internal(error.to_string()))?[..20]),
-        workspace: new.workspace.unwrap_or_else(|| super::hosts::MAIN_WORKSPACE.to_owned()),
+        workspace: new.workspace.unwrap_or_else(|| crate::api::hosts::MAIN_WORKSPACE.to_owned()),
         dialect: new.dialect.unwrap_or_default(),
         agent: new.agent,
         run: new.run,

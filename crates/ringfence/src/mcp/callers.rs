@@ -7,8 +7,8 @@ use rmcp::RoleServer;
 use rmcp::service::Peer;
 use tokio_util::sync::CancellationToken;
 
-use super::client_info::McpClientInfo;
-use super::progress::ProgressSender;
+use crate::mcp::client_info::McpClientInfo;
+use crate::mcp::progress::ProgressSender;
 
 /// Who made a call, and waits for it.
 #[derive(Clone, Debug)]

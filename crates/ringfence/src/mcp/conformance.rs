@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::time::sleep;
 
-use super::handler::McpServerHandler;
+use crate::mcp::handler::McpServerHandler;
 
 /// A picture of one red point, and a sound of nothing.
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==";

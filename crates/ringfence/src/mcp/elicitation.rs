@@ -20,8 +20,8 @@ use rmcp::model::{
 use rmcp::service::{Peer, PeerRequestOptions, ServiceError};
 use tokio::time::sleep;
 
-use super::callers::{McpCaller, McpCallers};
-use super::client_info::ApprovalChannel;
+use crate::mcp::callers::{McpCaller, McpCallers};
+use crate::mcp::client_info::ApprovalChannel;
 
 /// What the user is asked for.
 const FIELD: &str = "approve";

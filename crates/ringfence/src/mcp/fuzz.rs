@@ -7,10 +7,10 @@ use serde_json::Value;
 use tokio::io::AsyncReadExt as _;
 use tokio_util::sync::CancellationToken;
 
-use super::in_flight::InFlightRequests;
-use super::jsonc;
-use super::strict_json::{self, StrictJsonError};
-use super::transport::StdioServerTransport;
+use crate::codec::strict_json::{self, StrictJsonError};
+use crate::mcp::in_flight::InFlightRequests;
+use crate::mcp::install::jsonc;
+use crate::mcp::transport::StdioServerTransport;
 
 /// So long a message may be here.
 const MAX_LINE_BYTES: usize = 300;

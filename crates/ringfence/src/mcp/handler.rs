@@ -28,20 +28,20 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::McpServerContext;
-use super::callers::{McpCaller, McpCallerGuard};
-use super::catch_panic::catch_panic;
-use super::client_info::{ApprovalChannel, McpClientInfo, ProtocolEra};
-use super::deferred::DeferredCall;
-use super::elicitation::{answer_instructions, decision_from_result, elicitation_params};
-use super::instructions::instructions;
-use super::plain_text;
-use super::progress::ProgressNotifier;
-use super::resources::{self, ResourceEncoding};
-use super::roots::DeclaredRoots;
-use super::session::{McpSession, McpSessionSource, RootsState};
-use super::tools::{ResultForm, ResultSettings, call_result, tool};
-use super::truncate;
+use crate::app::roots::DeclaredRoots;
+use crate::mcp::McpServerContext;
+use crate::mcp::callers::{McpCaller, McpCallerGuard};
+use crate::mcp::catch_panic::catch_panic;
+use crate::mcp::client_info::{ApprovalChannel, McpClientInfo, ProtocolEra};
+use crate::mcp::deferred::DeferredCall;
+use crate::mcp::elicitation::{answer_instructions, decision_from_result, elicitation_params};
+use crate::mcp::instructions::instructions;
+use crate::mcp::plain_text;
+use crate::mcp::progress::ProgressNotifier;
+use crate::mcp::resources::{self, ResourceEncoding};
+use crate::mcp::session::{McpSession, McpSessionSource, RootsState};
+use crate::mcp::tools::{ResultForm, ResultSettings, call_result, tool};
+use crate::mcp::truncate;
 
 /// The name of our question among those that a result can have.
 const APPROVAL_INPUT: &str = "approval";

@@ -30,19 +30,19 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::handler::McpServerHandler;
-use super::listener::{self, ConnectionHandle, ConnectionLimits, UnauthenticatedLimits};
-use super::session::{HttpConnection, McpSessionSource, McpSessions, McpTokenId};
-use super::strict_json::{self, StrictJsonError};
-use super::{CANCEL_GRACE, ENVELOPE_BYTES, McpFrontend, McpServerContext};
 use crate::api::ApiBuilder;
 use crate::app::{App, AppError};
-use crate::lock::lock;
-use crate::request_auth::{AuthError, RequestBodyError, RequestBodyReader, TOKEN_RECHECK, authenticate};
-use crate::request_rate::{RATE_LIMITED, RequestRate};
-use crate::request_source::{SourceCheck, SourceOptions};
-use crate::token_slots::{SlotLimits, SlotPermit, TokenSlots};
-use crate::tokens::{TokenIdentity, TokenStore};
+use crate::codec::strict_json::{self, StrictJsonError};
+use crate::http::listener::{self, ConnectionHandle, ConnectionLimits, UnauthenticatedLimits};
+use crate::http::request_auth::{AuthError, RequestBodyError, RequestBodyReader, TOKEN_RECHECK, authenticate};
+use crate::http::request_rate::{RATE_LIMITED, RequestRate};
+use crate::http::request_source::{SourceCheck, SourceOptions};
+use crate::http::token_slots::{SlotLimits, SlotPermit, TokenSlots};
+use crate::mcp::handler::McpServerHandler;
+use crate::mcp::session::{HttpConnection, McpSessionSource, McpSessions, McpTokenId};
+use crate::mcp::{CANCEL_GRACE, ENVELOPE_BYTES, McpFrontend, McpServerContext};
+use crate::process::lock::lock;
+use crate::store::tokens::{TokenIdentity, TokenStore};
 
 /// A session of an older client ends when it was idle for so long.
 const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
@@ -83,7 +83,7 @@ pub struct HttpServeConfig {
 #[cfg(not(feature = "conformance"))]
 type HttpHandler = McpServerHandler;
 #[cfg(feature = "conformance")]
-type HttpHandler = super::conformance::ConformanceServer;
+type HttpHandler = crate::mcp::conformance::ConformanceServer;
 
 #[cfg(not(feature = "conformance"))]
 fn wrap_handler(server: McpServerHandler) -> HttpHandler {
@@ -92,7 +92,7 @@ fn wrap_handler(server: McpServerHandler) -> HttpHandler {
 
 #[cfg(feature = "conformance")]
 fn wrap_handler(server: McpServerHandler) -> HttpHandler {
-    super::conformance::ConformanceServer(server)
+    crate::mcp::conformance::ConformanceServer(server)
 }
 
 /// What stands between the network and the server.

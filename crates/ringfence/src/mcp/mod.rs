@@ -5,11 +5,9 @@
 //!
 //! Not here: what a call does. Every call goes to `Host::call`.
 
-mod builtin_tools;
 mod callers;
 mod catch_panic;
 mod client_info;
-pub(crate) mod clients;
 #[cfg(feature = "conformance")]
 mod conformance;
 mod deferred;
@@ -21,15 +19,10 @@ mod http;
 mod in_flight;
 pub(crate) mod install;
 mod instructions;
-mod jsonc;
-pub(crate) mod listener;
 mod plain_text;
 mod progress;
-mod resources;
-pub mod roots;
+pub(crate) mod resources;
 mod session;
-mod settings_file;
-pub(crate) mod strict_json;
 mod tools;
 mod transport;
 mod truncate;
@@ -51,11 +44,11 @@ use self::handler::McpServerHandler;
 pub use self::http::{HttpServeConfig, ServeError};
 use self::in_flight::InFlightRequests;
 pub(crate) use self::resources::percent_decode;
-use self::roots::SessionRoots;
 use self::session::{McpSession, McpSessionSource};
 pub(crate) use self::tools::ResultForm;
 use self::transport::StdioServerTransport;
 use crate::app::App;
+use crate::app::roots::SessionRoots;
 
 /// What a message has beside its arguments.
 pub(crate) const ENVELOPE_BYTES: u64 = 64 << 10;

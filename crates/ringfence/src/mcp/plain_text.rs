@@ -12,7 +12,7 @@ use ringfence_kernel::Dialect;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::truncate::{self, ReplyCopies};
+use crate::mcp::truncate::{self, ReplyCopies};
 
 /// A note beside a text is never longer.
 const MAX_NOTE_BYTES: usize = 4 << 10;

@@ -10,7 +10,7 @@ use rmcp::model::{ErrorCode, ErrorData, MetaObject, ReadResourceResult, Resource
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::truncate;
+use crate::mcp::truncate;
 
 /// What a resource is called: this, and its path.
 const URI_PREFIX: &str = "ringfence:///";

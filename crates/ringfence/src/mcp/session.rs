@@ -11,12 +11,12 @@ use rmcp::model::ErrorData;
 use rmcp::service::RequestContext;
 use tokio::sync::{Mutex as Line, MutexGuard};
 
-use super::client_info::ProtocolEra;
-use super::deferred::DeferredCalls;
 use crate::app::App;
-use crate::session_owners::{SessionOwners, SessionOwnership};
-use crate::taint::TokenTaint;
-use crate::tokens::TokenIdentity;
+use crate::app::taint::TokenTaint;
+use crate::http::session_owners::{SessionOwners, SessionOwnership};
+use crate::mcp::client_info::ProtocolEra;
+use crate::mcp::deferred::DeferredCalls;
+use crate::store::tokens::TokenIdentity;
 
 /// Whether the client was asked what it has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

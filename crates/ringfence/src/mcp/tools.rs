@@ -12,8 +12,8 @@ use ringfence_kernel::{Dialect, MCP_TOOL_PREFIX, ToolDefinition, ToolReply};
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, MetaObject, Tool, ToolAnnotations};
 use serde_json::{Map, Value, json};
 
-use super::plain_text;
-use super::truncate::{self, ReplyCopies};
+use crate::mcp::plain_text;
+use crate::mcp::truncate::{self, ReplyCopies};
 
 /// Tools of the `standard` dialect that most tasks begin with. The other dialects have no more than these.
 const CORE_TOOLS: [&str; 7] =

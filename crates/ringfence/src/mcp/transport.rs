@@ -21,8 +21,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::in_flight::{InFlightError, InFlightRequests};
-use super::strict_json::{self, StrictJsonError};
+use crate::codec::strict_json::{self, StrictJsonError};
+use crate::mcp::in_flight::{InFlightError, InFlightRequests};
 
 /// More requests wait for their answer than may.
 const SERVER_BUSY: ErrorCode = ErrorCode(-32000);

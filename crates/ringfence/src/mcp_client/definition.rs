@@ -9,8 +9,8 @@ use ringfence_kernel::{ExternalToolDefinition, MCP_TOOL_PREFIX, sanitize_text};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::transport::truncate_line;
-use crate::mcp_config::{McpServerConfig, ServerTransport};
+use crate::config::mcp_servers::{McpServerConfig, ServerTransport};
+use crate::mcp_client::transport::truncate_line;
 
 /// The longest name that models' interfaces take.
 const MAX_NAME_CHARS: usize = 64;
@@ -161,7 +161,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{MAX_TOOLS, McpToolList, parse_tools};
-    use crate::mcp_config::{McpServerConfig, ServerTransport};
+    use crate::config::mcp_servers::{McpServerConfig, ServerTransport};
 
     fn listed(tools: Vec<Value>) -> McpToolList {
         let way = ServerTransport::Url { url: "https://a.example/mcp".to_owned(), key: None };

@@ -7,9 +7,9 @@ use ringfence_fuzz::FuzzTarget;
 use ringfence_kernel::sanitize_text;
 use serde_json::Value;
 
-use super::definition::{self, McpToolList};
-use super::jsonrpc::{self, LineSplitter, McpServerMessage};
-use crate::mcp_config::{McpServerConfig, ServerTransport};
+use crate::config::mcp_servers::{McpServerConfig, ServerTransport};
+use crate::mcp_client::definition::{self, McpToolList};
+use crate::mcp_client::jsonrpc::{self, LineSplitter, McpServerMessage};
 
 fn listed(result: &Value) -> McpToolList {
     let way = ServerTransport::Url { url: "https://a.example/mcp".to_owned(), key: None };

@@ -11,8 +11,8 @@ use ringfence_kernel::ErrorKind;
 use ringfence_web::{EndpointRequest, HttpEndpoint, HttpResponseHead};
 use serde_json::{Value, json};
 
-use super::jsonrpc::{self, LineSplitter, MAX_MESSAGE_BYTES, McpServerMessage};
-use super::transport::{McpClientError, McpDeadline, McpTransport};
+use crate::mcp_client::jsonrpc::{self, LineSplitter, MAX_MESSAGE_BYTES, McpServerMessage};
+use crate::mcp_client::transport::{McpClientError, McpDeadline, McpTransport};
 
 const SESSION_HEADER: &str = "mcp-session-id";
 const VERSION_HEADER: &str = "mcp-protocol-version";

@@ -23,13 +23,13 @@ use ringfence_sandbox::{
 use ringfence_web::{HttpEndpoint, WebConnector};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::http::HttpTransport;
-use super::stdio::{ProcessGuard, ResponseRouter, StdioTransport, write_messages};
-use super::transport::{McpClientError, McpTransport};
 use crate::app::jail_settings;
+use crate::config::mcp_servers::{McpServerProgram, ServerTransport, ServerWorkspaceAccess};
 use crate::config::{AppSettings, Environment, EnvironmentVariables};
-use crate::mcp_config::{McpServerProgram, ServerTransport, ServerWorkspaceAccess};
-use crate::program_launcher::{LaunchedProgram, ProgramLauncher};
+use crate::mcp_client::http::HttpTransport;
+use crate::mcp_client::stdio::{ProcessGuard, ResponseRouter, StdioTransport, write_messages};
+use crate::mcp_client::transport::{McpClientError, McpTransport};
+use crate::process::program_launcher::{LaunchedProgram, ProgramLauncher};
 
 /// Below the state directory: what servers in the jail see as their workspace. It stays empty.
 const EMPTY_WORKSPACE: &str = "mcp-empty";

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use ringfence_kernel::{CallContext, ToolError};
 use serde_json::{Map, Value, json};
 
-use super::definition::{McpToolDefinition, McpToolList, parse_tools};
-use super::jsonrpc::PROTOCOL_VERSIONS;
-use super::launch::{PerCallServer, ServerLauncher};
-use super::transport::{McpClientError, McpDeadline, McpTransport};
-use crate::mcp_config::{McpServerConfig, McpServerProgram, ServerTransport, ServerWorkspaceAccess};
+use crate::config::mcp_servers::{McpServerConfig, McpServerProgram, ServerTransport, ServerWorkspaceAccess};
+use crate::mcp_client::definition::{McpToolDefinition, McpToolList, parse_tools};
+use crate::mcp_client::jsonrpc::PROTOCOL_VERSIONS;
+use crate::mcp_client::launch::{PerCallServer, ServerLauncher};
+use crate::mcp_client::transport::{McpClientError, McpDeadline, McpTransport};
 
 /// How long a server may take to be ready, where the user says nothing.
 const START_TIMEOUT: Duration = Duration::from_secs(10);

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::jsonrpc::{self, LineSplitter, McpServerError, McpServerMessage};
-use super::transport::{McpClientError, McpDeadline, McpTransport};
+use crate::mcp_client::jsonrpc::{self, LineSplitter, McpServerError, McpServerMessage};
+use crate::mcp_client::transport::{McpClientError, McpDeadline, McpTransport};
 
 /// How often it is asked whether anybody still waits.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);

@@ -15,9 +15,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Map;
 
-use super::definition::McpToolDefinition;
-use super::server::McpServerHandle;
-use super::transport::{McpDeadline, truncate_line};
+use crate::mcp_client::definition::McpToolDefinition;
+use crate::mcp_client::server::McpServerHandle;
+use crate::mcp_client::transport::{McpDeadline, truncate_line};
 use crate::store::SqliteStore;
 
 /// A tool, and the server that has it.

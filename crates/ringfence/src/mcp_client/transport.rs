@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ringfence_kernel::{ErrorKind, ToolError, sanitize_line};
 use serde_json::Value;
 
-use super::jsonrpc::{MAX_MESSAGE_BYTES, McpServerError};
+use crate::mcp_client::jsonrpc::{MAX_MESSAGE_BYTES, McpServerError};
 
 /// Words of a server that a message of ours repeats.
 const MAX_QUOTED_CHARS: usize = 500;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ringfence::tokens::TokenStore;
+use ringfence::store::tokens::TokenStore;
 use ringfence_kernel::AuthScope;
 use serde_json::{Value, json};
 

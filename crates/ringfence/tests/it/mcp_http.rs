@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use ringfence::tokens::TokenStore;
+use ringfence::store::tokens::TokenStore;
 use ringfence_kernel::AuthScope;
 use serde_json::{Value, json};
 

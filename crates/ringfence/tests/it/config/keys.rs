@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ringfence::agents_config::{ModelSettings, ProviderChoice};
+use ringfence::config::agents::{ModelSettings, ProviderChoice};
 use ringfence::config::{AppSettings, CliFlags, LogTarget, MountSetting, RunCodeSettings};
 use ringfence_agent::provider::ProviderTimeouts;
 use ringfence_fs::{Durability, NameRule};

@@ -1,0 +1,538 @@
+//! Where everything meets: settings become a workspace, a fence, tools, a policy, a host and a session.
+
+pub mod audit_sinks;
+pub(crate) mod policy_text;
+pub mod roots;
+pub mod session_mode;
+pub(crate) mod taint;
+pub(crate) mod tool_listing;
+pub mod trust;
+pub mod workflow_run;
+pub mod workflow_run_log;
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use ringfence_fs::{
+    AuditLog, AuditOpenError, Fence, FenceError, FenceOptions, HostPaths, JournalMode, MountAccess, MountSpec,
+    PLAIN_FILE_FLAGS, ResolverBackend, STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphSource, WorkflowGuard, WorkspaceError,
+    content_id, find_workspace, resolve_mount, resolve_workspace, workspace_path,
+};
+use ringfence_kernel::{
+    Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, ApprovalStore as _, Approver, ApproverReply,
+    Assurance, AuditSink, Dialect, DuplicateToolError, Egress, Grant, GrantedRules, Host, HostConfig, Policy as _,
+    PolicyRule, Principal, Session, SessionTaint, StoreError, TaintSet, ToolError, ToolFilter, ToolRegistry,
+    UnknownToolError, WORKSPACE_MOUNTS,
+};
+
+use ringfence_sandbox::{RunCodeSetup, Toolchain};
+use ringfence_web::{EgressProxy, WebConnector};
+
+use crate::app::audit_sinks::{CallLog, FanoutSink};
+use crate::app::roots::{RootsPolicy, SessionRoots};
+use crate::app::session_mode::{ModePolicy, SharedMode};
+use crate::app::trust::WorkspaceRules;
+use crate::app::workflow_run::{WorkflowRunError, WorkflowStart, create_run, run_graph, run_state};
+use crate::app::workflow_run_log::WorkflowRunLog;
+use crate::config::{
+    AppSettings, ConfigError, Environment, LogTarget, MAX_FILE_BYTES, MountSetting, RunCodeSettings, WORKSPACE_FILE,
+};
+use crate::mcp_client::{McpStartup, ServerGrants, register_tools};
+use crate::store::SqliteStore;
+
+/// How many calls are at work at once.
+const WORKERS: usize = 16;
+
+/// A host with a workspace, and a session of an agent on it.
+#[derive(Debug)]
+pub struct App {
+    pub host: Host,
+    pub session: Arc<Session>,
+    /// Settings after the workspace had its say.
+    pub settings: AppSettings,
+    /// The workspace, by a name that no other directory has.
+    pub workspace_id: String,
+    /// What the workspace's own file would allow.
+    pub workspace_rules: Option<WorkspaceRules>,
+    /// Every directory that tools reach; the first is the workspace.
+    pub mounts: Vec<MountSpec>,
+    /// What the user should know about the servers whose tools were to join.
+    pub warnings: Vec<String>,
+}
+
+/// Why a host could not be put together.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+    #[error(transparent)]
+    Run(#[from] WorkflowRunError),
+    #[error(transparent)]
+    Fence(#[from] FenceError),
+    #[error("`{0}` is a name of the workspace itself; call the other mount something else")]
+    MountName(String),
+    #[error(
+        "`@{STATE_ALIAS}` is the state of a run, with its log and its guard: leave that mount out, and start with `--run ID` \
+         (`ringfence workflow new` makes one)"
+    )]
+    StateMount,
+    #[error("the workspace's {WORKSPACE_FILE} cannot be used: {0}")]
+    WorkspaceFile(ToolError),
+    #[error("the workspace's {WORKSPACE_FILE} cannot be used: {0}")]
+    WorkspaceTools(UnknownToolError),
+    #[error(transparent)]
+    Tools(#[from] UnknownToolError),
+    #[error("{rule}: {error}")]
+    RuleTool { rule: String, error: UnknownToolError },
+    #[error(transparent)]
+    Registry(#[from] DuplicateToolError),
+    #[error(transparent)]
+    Audit(#[from] AuditOpenError),
+    #[error(transparent)]
+    Graph(ToolError),
+    #[error("a graph is for a run: start with `--run ID` too")]
+    GraphWithoutRun,
+    #[error("the log of the run cannot be opened: {0}")]
+    RunLog(std::io::Error),
+    #[error("the file for the heads of the audit log cannot be opened: {0}")]
+    Heads(std::io::Error),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the log file cannot be opened: {0}")]
+    Log(std::io::Error),
+}
+
+/// Makes a run of the workflow in the workspace, and gives its id.
+pub fn create_workflow_run(settings: &AppSettings, environment: &Environment) -> Result<String, AppError> {
+    let project = resolve_workspace(settings.workspace.as_deref(), &reserved_paths(settings, environment))?;
+    let entry = match &settings.graph {
+        None => String::new(),
+        Some(graph) => {
+            let fence = fence(settings, mounts(settings, environment, &project, None)?)?;
+            WorkflowGraphSource::new(&fence, graph)?.load().map_err(AppError::Graph)?.entry_node_id
+        }
+    };
+    let start = WorkflowStart { graph: settings.graph.clone(), entry };
+    Ok(create_run(&settings.state, &project, settings.run.as_deref(), &start)?)
+}
+
+/// The directory that tools would work in.
+pub fn workspace_directory(settings: &AppSettings, environment: &Environment) -> Result<PathBuf, AppError> {
+    Ok(resolve_workspace(settings.workspace.as_deref(), &reserved_paths(settings, environment))?)
+}
+
+/// The same, if it is there: nothing is made.
+pub(crate) fn existing_workspace(settings: &AppSettings, environment: &Environment) -> Option<PathBuf> {
+    find_workspace(settings.workspace.as_deref(), &reserved_paths(settings, environment)).ok()
+}
+
+/// Every directory that agents may work in, or whose contents come from strangers, by its real name: workspaces and mounts.
+pub(crate) fn agent_directories(settings: &AppSettings, environment: &Environment) -> Vec<PathBuf> {
+    let around = reserved_paths(settings, environment);
+    let named = settings.workspaces.values().map(|path| Some(path.as_str())).chain([settings.workspace.as_deref()]);
+    // One that is not there yet may be made before a program starts.
+    let workspaces = named.filter_map(|path| workspace_path(path, &around));
+    let mounts = settings.mounts.iter().filter_map(|mount| resolve_mount(&mount.path, &around).ok());
+    workspaces.chain(mounts).collect()
+}
+
+/// The workspace, by a name that no other directory has.
+pub fn workspace_id(settings: &AppSettings, environment: &Environment) -> Result<String, AppError> {
+    Ok(content_id(workspace_directory(settings, environment)?.as_os_str().as_encoded_bytes()))
+}
+
+/// What our own agent brings to its host.
+#[derive(Debug, Default)]
+pub struct AgentSessionOptions {
+    /// The session that goes on, and what it has been through.
+    pub resumed: Option<(String, TaintSet)>,
+    /// The bits of the session, where it shares them with others.
+    pub taint: SessionTaint,
+    /// Hears every record, once the audit log has it.
+    pub tap: Option<Box<dyn AuditSink>>,
+    /// What the session is tightened to, while it goes on.
+    pub mode: SharedMode,
+}
+
+/// Who works with the host.
+#[derive(Debug)]
+enum SessionKind {
+    Agent,
+    OwnAgent(OwnAgentSession),
+    /// An agent behind a client of the Model Context Protocol.
+    McpClient(SessionRoots),
+    /// Somebody who typed a command, and is the one who would be asked about it.
+    Person,
+}
+
+/// Our own agent.
+#[derive(Debug)]
+struct OwnAgentSession {
+    /// The session that it goes on with.
+    resumed: Option<String>,
+    taint: SessionTaint,
+    mode: SharedMode,
+}
+
+impl SessionKind {
+    /// What the ids of its sessions begin with.
+    fn prefix(&self) -> &'static str {
+        match self {
+            Self::Agent | Self::Person => "cli",
+            Self::OwnAgent(_) => "agent",
+            Self::McpClient(_) => "mcp",
+        }
+    }
+}
+
+/// Puts a host together for an agent, that asks this approver.
+pub fn build_app(
+    settings: AppSettings,
+    environment: &Environment,
+    approver: Box<dyn Approver>,
+) -> Result<App, AppError> {
+    build_app_for(SessionKind::Agent, settings, environment, AppHooks { approver, tap: None })
+}
+
+/// The same, with somebody who hears every record.
+pub fn build_app_with_tap(
+    settings: AppSettings,
+    environment: &Environment,
+    approver: Box<dyn Approver>,
+    tap: Box<dyn AuditSink>,
+) -> Result<App, AppError> {
+    build_app_for(SessionKind::Agent, settings, environment, AppHooks { approver, tap: Some(tap) })
+}
+
+/// Puts a host together for our own agent.
+pub fn build_agent_app(
+    settings: AppSettings,
+    environment: &Environment,
+    approver: Box<dyn Approver>,
+    seat: AgentSessionOptions,
+) -> Result<App, AppError> {
+    let AgentSessionOptions { resumed, taint: bits, tap: ear, mode: modes } = seat;
+    let resumed = resumed.map(|(id, been_through)| {
+        been_through.iter().for_each(|bit| bits.add(bit));
+        id
+    });
+    build_app_for(
+        SessionKind::OwnAgent(OwnAgentSession { resumed, taint: bits, mode: modes }),
+        settings,
+        environment,
+        AppHooks { approver, tap: ear },
+    )
+}
+
+/// Puts a host together for clients of the Model Context Protocol, whose roots narrow what their sessions reach.
+pub fn build_mcp_app(
+    settings: AppSettings,
+    environment: &Environment,
+    approver: Box<dyn Approver>,
+    roots: SessionRoots,
+    tap: Option<Box<dyn AuditSink>>,
+) -> Result<App, AppError> {
+    build_app_for(SessionKind::McpClient(roots), settings, environment, AppHooks { approver, tap })
+}
+
+/// Puts a host together for a person who looks at changes and takes them back. They have every tool of the standard
+/// dialect, whatever agents have.
+pub fn build_person_app(
+    settings: AppSettings,
+    environment: &Environment,
+    word: Assurance,
+    tap: Option<Box<dyn AuditSink>>,
+) -> Result<App, AppError> {
+    let settings =
+        AppSettings { dialect: Dialect::Standard, named_tools: Vec::new(), tools: ToolFilter::default(), ..settings };
+    build_app_for(SessionKind::Person, settings, environment, AppHooks { approver: Box::new(PreapprovedBy(word)), tap })
+}
+
+/// What a front brings: who is asked, and who hears of everything.
+struct AppHooks {
+    approver: Box<dyn Approver>,
+    tap: Option<Box<dyn AuditSink>>,
+}
+
+fn build_app_for(
+    mut who: SessionKind,
+    mut settings: AppSettings,
+    environment: &Environment,
+    ends: AppHooks,
+) -> Result<App, AppError> {
+    let around = reserved_paths(&settings, environment);
+    let path = match &who {
+        SessionKind::Agent | SessionKind::OwnAgent(_) | SessionKind::McpClient(_) => {
+            resolve_workspace(settings.workspace.as_deref(), &around)?
+        }
+        // Where there is no workspace, there are no changes either.
+        SessionKind::Person => find_workspace(settings.workspace.as_deref(), &around)?,
+    };
+    let run = settings.run.as_deref().map(|run| run_state(&settings.state, &path, run)).transpose()?;
+    let mounts = mounts(&settings, environment, &path, run.as_deref())?;
+    let (mut directories, directory) = (mount_ids(&mounts), mount_id(&mounts.0));
+    let every_mount = std::iter::once(&mounts.0).chain(&mounts.1).cloned().collect();
+    let mut fence = fence(&settings, mounts)?;
+    let mut unknown_agent = None;
+    let graph = guard_workflow(&mut fence, &settings, run.as_deref())?;
+    if let (Some(graph), None, false) = (graph, &settings.agent, matches!(who, SessionKind::Person)) {
+        match graph.current_agent(&fence) {
+            Ok(agent) => agent.into_iter().for_each(|id| settings.apply_agent(id)),
+            // What is wrong about the graph or the state refuses every step of the run.
+            Err(error) => unknown_agent = Some(error.message),
+        }
+    }
+    let mut registry = ToolRegistry::new();
+    ringfence_fs::register(&mut registry, &fence)?;
+    let net = Arc::new(WebConnector::with_system_defaults(settings.web.private.clone()));
+    if let Some(jail) = jail(&fence, &settings, environment, &net) {
+        ringfence_sandbox::register(&mut registry, jail)?;
+    }
+    ringfence_web::register(&mut registry, &net, settings.web.engine.clone())?;
+    let joined = match who {
+        SessionKind::Person => McpStartup::default(),
+        SessionKind::Agent | SessionKind::OwnAgent(_) | SessionKind::McpClient(_) => {
+            let egress: Arc<dyn Egress> = Arc::new(EgressProxy::new(Arc::clone(&net)));
+            let reach = ServerGrants { workspace: fence.workspace(workspace_alias(&settings)), egress: Some(egress) };
+            register_tools(&mut registry, &settings, environment, reach)?
+        }
+    };
+    registry.require(settings.dialect, &settings.named_tools)?;
+    let mut catalog = registry.catalog(settings.dialect, &settings.tools)?;
+    let store = SqliteStore::new(&settings.state);
+    let mut offered = None;
+    if let Some(bytes) = fence.read(WORKSPACE_FILE, MAX_FILE_BYTES).map_err(AppError::WorkspaceFile)? {
+        let rules = settings.tighten(&bytes)?;
+        let found = WorkspaceRules::new(&directory, &bytes, rules, &store)?;
+        settings.trusted_rules = found.trusted_rules();
+        offered = Some(found);
+        if matches!(who, SessionKind::Person) {
+            settings.tools = ToolFilter::default();
+        }
+        catalog = registry.catalog(settings.dialect, &settings.tools).map_err(AppError::WorkspaceTools)?;
+    }
+    let rules = settings.rules();
+    // What is not trusted yet is checked too: it is shown to whoever might.
+    let would_hold = offered.iter().flat_map(|offered| &offered.rules);
+    for rule in rules.layers().flat_map(|(_, rules)| rules).chain(would_hold) {
+        check_tools(rule, &registry, settings.dialect)?;
+    }
+    let (resumed, bits) = match &mut who {
+        SessionKind::OwnAgent(own) => (own.resumed.take(), own.taint.clone()),
+        SessionKind::Agent | SessionKind::McpClient(_) | SessionKind::Person => (None, SessionTaint::default()),
+    };
+    let session = Session {
+        id: resumed.unwrap_or_else(|| new_session_id(who.prefix())),
+        principal: match &who {
+            SessionKind::Agent => Principal::agent("command line"),
+            SessionKind::OwnAgent(_) => Principal::agent("agent"),
+            SessionKind::McpClient(_) => Principal::agent("MCP client"),
+            SessionKind::Person => Principal::person("person at the command line"),
+        },
+        dialect: settings.dialect,
+        agent: settings.agent.clone(),
+        limits: settings.limits.clone(),
+        catalog,
+        taint: bits,
+    };
+    directories.extend(joined.definitions);
+    let policy = GrantedRules::new(rules);
+    let mut grants = store.grants(SystemTime::now())?;
+    grants.retain(|grant| grant.applies_to(&directories));
+    policy.set_grants(&grants);
+    settings.grants = grants.iter().filter_map(Grant::parse_rule).collect();
+    let host = Host::new(HostConfig {
+        policy: match who {
+            SessionKind::McpClient(roots) => Box::new(RootsPolicy { policy, roots }),
+            SessionKind::OwnAgent(OwnAgentSession { mode: modes, .. }) => Box::new(ModePolicy { policy, mode: modes }),
+            SessionKind::Agent | SessionKind::Person => Box::new(policy),
+        },
+        approver: ends.approver,
+        audit: audit_sink(&settings, run.as_deref(), ends.tap)?,
+        store: Box::new(store),
+        workers: WORKERS,
+    });
+    let host = host.with_grants(directories);
+    let warnings = joined.warnings.into_iter().chain(unknown_agent).collect();
+    Ok(App {
+        host,
+        session: Arc::new(session),
+        settings,
+        workspace_id: directory,
+        workspace_rules: offered,
+        mounts: every_mount,
+        warnings,
+    })
+}
+
+/// A number of the system would come back in the next container.
+fn new_session_id(prefix: &str) -> String {
+    let now = format!("{:?} {}", SystemTime::now(), std::process::id());
+    format!("{prefix}-{}", &content_id(now.as_bytes())[..16])
+}
+
+/// The command is the answer, as sure as it is who gave it.
+#[derive(Debug)]
+struct PreapprovedBy(Assurance);
+
+impl Approver for PreapprovedBy {
+    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
+        let response = ApprovalResponse { approved: true, ..ApprovalResponse::default() };
+        let approval = Approval { assurance: self.0, by: None };
+        Box::pin(std::future::ready(ApproverReply::Decided(ApprovalDecision { response, approval })))
+    }
+}
+
+/// The workspace, the mounts that were declared, and the state of the run.
+fn mounts(
+    settings: &AppSettings,
+    environment: &Environment,
+    workspace: &Path,
+    run: Option<&Path>,
+) -> Result<(MountSpec, Vec<MountSpec>), AppError> {
+    let alias = workspace_alias(settings);
+    let mount = |alias: &str, path: PathBuf, rights| MountSpec { alias: alias.to_owned(), path, rights };
+    let mut others = Vec::new();
+    for MountSetting { alias, path, rights } in &settings.mounts {
+        if WORKSPACE_MOUNTS.contains(&alias.as_str()) {
+            return Err(AppError::MountName(alias.clone()));
+        }
+        if alias == STATE_ALIAS {
+            return Err(AppError::StateMount);
+        }
+        others.push(mount(alias, resolve_mount(path, &reserved_paths(settings, environment))?, *rights));
+    }
+    others.extend(run.map(|path| mount(STATE_ALIAS, path.to_owned(), MountAccess::ReadWrite)));
+    Ok((mount(alias, workspace.to_owned(), MountAccess::ReadWrite), others))
+}
+
+/// A name for each directory by its alias: what is granted on one does not hold for the next that is called the same.
+fn mount_ids((workspace, others): &(MountSpec, Vec<MountSpec>)) -> BTreeMap<String, String> {
+    let named = |mount: &MountSpec| (mount.alias.clone(), mount_id(mount));
+    std::iter::once(workspace).chain(others).map(named).collect()
+}
+
+fn mount_id(mount: &MountSpec) -> String {
+    content_id(mount.path.as_os_str().as_encoded_bytes())
+}
+
+fn fence(settings: &AppSettings, (workspace, others): (MountSpec, Vec<MountSpec>)) -> Result<Fence, AppError> {
+    let options = FenceOptions {
+        backend: ResolverBackend::Best,
+        durability: settings.durability,
+        names: settings.names,
+        journal: JournalMode::On,
+    };
+    Ok(Fence::new(workspace, others, &settings.state, options)?)
+}
+
+/// Where programs run on the workspace. The first one starts it.
+fn jail(
+    fence: &Fence,
+    settings: &AppSettings,
+    environment: &Environment,
+    net: &Arc<WebConnector>,
+) -> Option<RunCodeSetup> {
+    let jails = jail_settings(settings, environment);
+    let toolchains = jails.toolchains.clone();
+    let egress: Arc<dyn Egress> = Arc::new(EgressProxy::new(Arc::clone(net)));
+    let workspace = fence.workspace(workspace_alias(settings))?;
+    Some(RunCodeSetup { workspace, settings: jails, toolchains, egress: Some(egress) })
+}
+
+/// What jails are made of.
+pub(crate) fn jail_settings(settings: &AppSettings, environment: &Environment) -> ringfence_sandbox::SandboxSettings {
+    let RunCodeSettings { waiting_jails, detect_toolchains, toolchains: declared, fallback } = &settings.run_code;
+    let home = environment.home.as_deref().filter(|_| *detect_toolchains);
+    let mut toolchains = home.map(ringfence_sandbox::detect).unwrap_or_default();
+    toolchains.extend(declared.iter().map(|directory| Toolchain::declared(directory)));
+    let (program, pool) = (environment.program.clone(), *waiting_jails);
+    ringfence_sandbox::SandboxSettings { program, pool, toolchains, fallback: *fallback }
+}
+
+const fn workspace_alias(settings: &AppSettings) -> &'static str {
+    let [usual, crewagent] = WORKSPACE_MOUNTS;
+    match settings.dialect {
+        Dialect::Standard | Dialect::Miniclaw => usual,
+        Dialect::Crewagent => crewagent,
+    }
+}
+
+/// Whoever writes `@state/workflow.md`, in whatever dialect, goes by its schema and its graph. Gives the graph.
+fn guard_workflow(
+    fence: &mut Fence,
+    settings: &AppSettings,
+    run: Option<&Path>,
+) -> Result<Option<WorkflowGraphSource>, AppError> {
+    let Some(run) = run else {
+        return if settings.graph.is_some() { Err(AppError::GraphWithoutRun) } else { Ok(None) };
+    };
+    let graph = run_graph(run, settings.graph.as_deref())?;
+    let graph = graph.map(|path| WorkflowGraphSource::new(fence, &path)).transpose()?;
+    fence.guard(STATE_ALIAS, WORKFLOW_FILE, Arc::new(WorkflowGuard { graph: graph.clone() }))?;
+    Ok(graph)
+}
+
+/// A rule about a tool that does not exist would never hold.
+fn check_tools(rule: &PolicyRule, registry: &ToolRegistry, dialect: Dialect) -> Result<(), AppError> {
+    registry.require_in_any_dialect(dialect, rule.tool_names()).map_err(|error| {
+        let source = rule.source().map(|source| format!("{source}, in ")).unwrap_or_default();
+        AppError::RuleTool { rule: format!("{source}the rule `{}`", rule.name()), error }
+    })
+}
+
+fn reserved_paths(settings: &AppSettings, environment: &Environment) -> HostPaths {
+    // What an agent could rewrite would not bind it, and a log that it could rewrite would say what it likes.
+    let log = match &settings.log {
+        LogTarget::File(path) => Some(environment.current.join(path)),
+        LogTarget::Discard | LogTarget::StandardError => None,
+    };
+    HostPaths {
+        home: environment.home.clone(),
+        current_dir: environment.current.clone(),
+        reserved: [&settings.state, &environment.managed]
+            .into_iter()
+            .chain(&environment.config)
+            .chain(&settings.config_file)
+            .chain(&log)
+            .chain(&settings.audit_heads)
+            .cloned()
+            .collect(),
+    }
+}
+
+/// The chain, the log of the run if there is one, the log lines where they are wanted, and whoever else listens.
+fn audit_sink(
+    settings: &AppSettings,
+    run: Option<&Path>,
+    tap: Option<Box<dyn AuditSink>>,
+) -> Result<Box<dyn AuditSink>, AppError> {
+    let mut chain = AuditLog::open(&settings.state)?;
+    if let Some(heads) = &settings.audit_heads {
+        chain = chain.with_head_copy(open_log(heads).map_err(AppError::Heads)?);
+    }
+    let mut sinks: Vec<Box<dyn AuditSink>> = vec![Box::new(chain)];
+    if let Some(run) = run {
+        sinks.push(Box::new(WorkflowRunLog::open(run).map_err(AppError::RunLog)?));
+    }
+    match &settings.log {
+        LogTarget::Discard => {}
+        LogTarget::StandardError => sinks.push(Box::new(CallLog::new(Box::new(std::io::stderr())))),
+        LogTarget::File(path) => {
+            sinks.push(Box::new(CallLog::new(Box::new(open_log(path).map_err(AppError::Log)?))));
+        }
+    }
+    sinks.extend(tap);
+    Ok(Box::new(FanoutSink(sinks)))
+}
+
+fn open_log(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().create(true).append(true).custom_flags(PLAIN_FILE_FLAGS).open(path)
+}

@@ -1,0 +1,661 @@
+//! What a person is shown of a request, and what their keys mean.
+//!
+//! Nothing is approved but by its own key on a screen that says what it does: there is no default, and what was pasted,
+//! typed ahead or typed for something else is not an answer. Keys count once it was quiet for a moment, and a key that
+//! means nothing here begins another such moment. What does not fit is never left out in silence.
+//!
+//! Not here: the terminal and its clock (`terminal.rs`). This only knows keys, lines, sizes and given times.
+
+use std::time::{Duration, Instant};
+
+use ringfence_kernel::{ApprovalRequest, ApprovalResponse, Assurance, GRANT_LIFETIME, sanitize_line};
+use serde_json::Value;
+use unicode_width::UnicodeWidthChar as _;
+
+use crate::cli::approvals_text::escaped_lines;
+
+/// How long no key may come before keys count: whoever was typing something else stops first.
+const QUIET_TIME: Duration = Duration::from_millis(500);
+
+/// A reason is a sentence or two.
+const MAX_REASON_CHARS: usize = 500;
+
+/// A key that was pressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DialogKey {
+    Char(char),
+    Enter,
+    Backspace,
+    Escape,
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    /// None that means anything here.
+    Other,
+}
+
+/// What is to be done after a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DialogStep {
+    Continue,
+    /// Let the person edit these arguments, and say what came of it by `edited`.
+    Edit(Value),
+    Done(ApprovalResponse),
+}
+
+/// How large the window is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WindowSize {
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DialogStyle {
+    Plain,
+    Title,
+    Faint,
+    Added,
+    Removed,
+    Hunk,
+    Prompt,
+}
+
+/// A line that fits the window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DialogLine {
+    pub(crate) style: DialogStyle,
+    pub(crate) text: String,
+}
+
+/// A request on a screen.
+#[derive(Debug)]
+pub(crate) struct ApprovalDialog<'a> {
+    request: &'a ApprovalRequest,
+    state: DialogState,
+    /// Whether keys count yet.
+    ready: bool,
+    /// Since when there was no key, while they do not.
+    quiet_since: Option<Instant>,
+    /// What came of the last key, until the next one.
+    note: Option<String>,
+    /// The body as it fits a window so wide. Arguments can be long, and the time is drawn every second.
+    wrapped: Option<(usize, Vec<DialogLine>)>,
+}
+
+#[derive(Debug)]
+enum DialogState {
+    Choose,
+    Reason(String),
+    Always,
+    View {
+        top: usize,
+    },
+    Help,
+    /// With what the call would do then.
+    Edited(Value, String),
+}
+
+impl<'a> ApprovalDialog<'a> {
+    pub(crate) fn new(request: &'a ApprovalRequest) -> Self {
+        Self { request, state: DialogState::Choose, ready: false, quiet_since: None, note: None, wrapped: None }
+    }
+
+    /// From here on it has to be quiet for a moment before keys count.
+    pub(crate) fn require_quiet(&mut self, now: Instant) {
+        self.ready = false;
+        self.quiet_since = Some(now);
+    }
+
+    /// Lets keys count, and shows them, once it was quiet for long enough.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        if self.quiet_since.is_some_and(|since| now.saturating_duration_since(since) >= QUIET_TIME) {
+            self.ready = true;
+        }
+    }
+
+    /// As `type_in`, at a time.
+    pub(crate) fn handle_keys(&mut self, keys: &[DialogKey], now: Instant) -> DialogStep {
+        if !self.ready {
+            self.require_quiet(now);
+            return DialogStep::Continue;
+        }
+        let chose = matches!(self.state, DialogState::Choose);
+        let step = self.accept_keys(keys);
+        // Whoever types what means nothing here means something else.
+        if chose && matches!(self.state, DialogState::Choose) && step == DialogStep::Continue && self.note.is_none() {
+            self.require_quiet(now);
+        }
+        step
+    }
+
+    /// What came in at once. Where one key is an answer, several at once are a paste and mean nothing.
+    fn accept_keys(&mut self, keys: &[DialogKey]) -> DialogStep {
+        let writes = matches!(self.state, DialogState::Reason(_));
+        match keys {
+            _ if !self.ready => DialogStep::Continue,
+            [key] => self.press(*key),
+            _ if writes => {
+                let mut steps = keys.iter().map(|key| self.press(*key));
+                steps.find(|step| *step != DialogStep::Continue).unwrap_or(DialogStep::Continue)
+            }
+            _ => DialogStep::Continue,
+        }
+    }
+
+    fn press(&mut self, key: DialogKey) -> DialogStep {
+        self.note = None;
+        match &mut self.state {
+            DialogState::Choose => self.choose(key),
+            DialogState::Reason(reason) => match key {
+                DialogKey::Enter => DialogStep::Done(ApprovalResponse {
+                    reason: Some(std::mem::take(reason)).filter(|reason| !reason.trim().is_empty()),
+                    ..ApprovalResponse::default()
+                }),
+                DialogKey::Escape => self.set_state(DialogState::Choose),
+                DialogKey::Backspace => {
+                    reason.pop();
+                    DialogStep::Continue
+                }
+                DialogKey::Char(c) if !c.is_control() && reason.chars().count() < MAX_REASON_CHARS => {
+                    reason.push(c);
+                    DialogStep::Continue
+                }
+                _ => DialogStep::Continue,
+            },
+            DialogState::Always => match key {
+                DialogKey::Char('y') => DialogStep::Done(ApprovalResponse { remember: true, ..approved_once() }),
+                DialogKey::Char('n') | DialogKey::Escape => self.set_state(DialogState::Choose),
+                _ => DialogStep::Continue,
+            },
+            DialogState::View { top } => {
+                const PAGE: usize = 10;
+                match key {
+                    DialogKey::Char('v' | 'q') | DialogKey::Escape => return self.set_state(DialogState::Choose),
+                    DialogKey::Char('j') | DialogKey::Down | DialogKey::Enter => *top += 1,
+                    DialogKey::Char('k') | DialogKey::Up => *top = top.saturating_sub(1),
+                    DialogKey::Char(' ') | DialogKey::PageDown => *top += PAGE,
+                    DialogKey::Char('b') | DialogKey::PageUp => *top = top.saturating_sub(PAGE),
+                    _ => {}
+                }
+                DialogStep::Continue
+            }
+            DialogState::Help => self.set_state(DialogState::Choose),
+            DialogState::Edited(args, _) => match key {
+                DialogKey::Char('y') => {
+                    DialogStep::Done(ApprovalResponse { modified_args: Some(std::mem::take(args)), ..approved_once() })
+                }
+                DialogKey::Char('e') => DialogStep::Edit(args.clone()),
+                DialogKey::Char('n') | DialogKey::Escape => self.set_state(DialogState::Choose),
+                _ => DialogStep::Continue,
+            },
+        }
+    }
+
+    fn choose(&mut self, key: DialogKey) -> DialogStep {
+        match key {
+            DialogKey::Char('y') => DialogStep::Done(approved_once()),
+            DialogKey::Char('n') => self.set_state(DialogState::Reason(String::new())),
+            DialogKey::Char('e') => DialogStep::Edit(self.request.args.clone()),
+            DialogKey::Char('a') if self.request.grant.is_some() => self.set_state(DialogState::Always),
+            DialogKey::Char('a') => self.set_note("this cannot be allowed for good; `y` allows it once"),
+            DialogKey::Char('v') => self.set_state(DialogState::View { top: 0 }),
+            DialogKey::Char('?') => self.set_state(DialogState::Help),
+            _ => DialogStep::Continue,
+        }
+    }
+
+    /// What the editor left behind, and what the call would do with it.
+    pub(crate) fn set_edited(&mut self, left: Result<Value, String>, preview: String) {
+        self.wrapped = None;
+        match left {
+            Ok(args) if args == self.request.args => {
+                self.state = DialogState::Choose;
+                self.note = Some("the arguments are as they were".to_owned());
+            }
+            Ok(args) => self.state = DialogState::Edited(args, preview),
+            Err(problem) => self.note = Some(sanitize_line(&problem)),
+        }
+    }
+
+    fn set_state(&mut self, state: DialogState) -> DialogStep {
+        self.wrapped = None;
+        self.state = state;
+        DialogStep::Continue
+    }
+
+    fn set_note(&mut self, note: &str) -> DialogStep {
+        self.note = Some(note.to_owned());
+        DialogStep::Continue
+    }
+
+    /// The whole screen, with what is left of the time to answer.
+    pub(crate) fn screen(&mut self, size: WindowSize, left: Duration) -> Vec<DialogLine> {
+        let width = size.columns.max(8);
+        let body = match self.wrapped.take() {
+            Some((same, body)) if same == width => body,
+            _ => wrap_lines(self.body(), width),
+        };
+        let mut foot = wrap_lines(self.foot(left), width);
+        foot.truncate(size.rows);
+        let room = size.rows - foot.len();
+        let top = match &mut self.state {
+            // Not past the end, where there is nothing to be seen.
+            DialogState::View { top } => {
+                *top = (*top).min(body.len().saturating_sub(room.max(1)));
+                *top
+            }
+            _ => 0,
+        };
+        let hidden = (body.len() - top).saturating_sub(room);
+        let mut lines: Vec<DialogLine> = body.iter().skip(top).take(room).cloned().collect();
+        self.wrapped = Some((width, body));
+        if hidden > 0 && lines.pop().is_some() {
+            let how = if matches!(self.state, DialogState::View { .. }) { "space goes on" } else { "`v` shows all" };
+            let text = format!("… {} more lines; {how}", hidden + 1);
+            lines.extend(wrap_lines(vec![styled_line(DialogStyle::Prompt, text)], width).into_iter().take(1));
+        }
+        lines.extend(foot);
+        lines
+    }
+
+    fn body(&self) -> Vec<DialogLine> {
+        match &self.state {
+            DialogState::Help => HELP.iter().map(|text| styled_line(DialogStyle::Plain, (*text).to_owned())).collect(),
+            DialogState::Always => self.rule(),
+            DialogState::Edited(args, shown) => {
+                let mut lines = self.head();
+                lines.extend(preview_lines(shown));
+                lines.push(styled_line(DialogStyle::Plain, String::new()));
+                lines.push(styled_line(DialogStyle::Title, "the arguments, as you changed them:".to_owned()));
+                lines.extend(json_lines(args));
+                lines
+            }
+            DialogState::Choose | DialogState::Reason(_) | DialogState::View { .. } => {
+                let mut lines = self.head();
+                lines.extend(preview_lines(&self.request.preview));
+                lines.push(styled_line(DialogStyle::Plain, String::new()));
+                lines.push(styled_line(DialogStyle::Faint, "the arguments, in the words of whoever calls:".to_owned()));
+                lines.extend(json_lines(&self.request.args));
+                lines
+            }
+        }
+    }
+
+    /// Who wants what, and why that is asked.
+    fn head(&self) -> Vec<DialogLine> {
+        let ApprovalRequest { principal, agent, tool, reason, rule, layer, assurance, .. } = self.request;
+        let agent = agent.as_deref().map(|agent| format!(", agent `{}`,", sanitize_line(agent))).unwrap_or_default();
+        let mut lines = vec![
+            styled_line(
+                DialogStyle::Title,
+                format!("`{}`{agent} wants to call `{}`", sanitize_line(principal), sanitize_line(tool)),
+            ),
+            styled_line(DialogStyle::Plain, sanitize_line(reason)),
+            styled_line(DialogStyle::Faint, format!("asked by the rule `{}` ({})", sanitize_line(rule), layer.name())),
+        ];
+        if *assurance == Assurance::Person {
+            lines.push(styled_line(DialogStyle::Faint, "only a person's own answer counts here".to_owned()));
+        }
+        lines.push(styled_line(DialogStyle::Plain, String::new()));
+        lines
+    }
+
+    fn rule(&self) -> Vec<DialogLine> {
+        let days = GRANT_LIFETIME.as_secs() / (24 * 60 * 60);
+        let rule = self.request.grant.as_deref().unwrap_or_default();
+        vec![
+            styled_line(DialogStyle::Title, "this rule would be added:".to_owned()),
+            styled_line(DialogStyle::Plain, sanitize_line(rule)),
+            styled_line(DialogStyle::Plain, String::new()),
+            styled_line(DialogStyle::Plain, format!("It holds for {days} days, in this directory and no other.")),
+            styled_line(DialogStyle::Plain, "`ringfence policy grants revoke ID` takes it back.".to_owned()),
+        ]
+    }
+
+    fn foot(&self, left: Duration) -> Vec<DialogLine> {
+        let seconds = left.as_secs();
+        let time = format!("{}:{:02} left", seconds / 60, seconds % 60);
+        let keys = match &self.state {
+            _ if !self.ready => time,
+            DialogState::Choose => {
+                format!("[y] yes  [n] no  [e] edit  [a] always  [v] view all  [?] help   {time}")
+            }
+            DialogState::Reason(reason) => {
+                format!("no, because (Enter sends, Esc goes back): {}", sanitize_line(reason))
+            }
+            DialogState::Always => format!("allow this for good?  [y] yes  [n] back   {time}"),
+            DialogState::View { .. } => format!("[space] on  [b] back up  [j][k] a line  [q] done   {time}"),
+            DialogState::Help => format!("any key goes back   {time}"),
+            DialogState::Edited(..) => {
+                format!("call it with these arguments?  [y] yes  [n] drop them  [e] edit   {time}")
+            }
+        };
+        let note = self.note.iter().map(|note| styled_line(DialogStyle::Prompt, note.clone()));
+        note.chain([styled_line(DialogStyle::Prompt, keys)]).collect()
+    }
+}
+
+const HELP: &[&str] = &[
+    "y  allow this call, once, as it is shown",
+    "n  refuse it, with a reason that the caller is told",
+    "e  change the arguments in your editor; you see what they would do before they are used",
+    "a  allow the same from now on; the exact rule is shown first",
+    "v  page through everything that is shown",
+    "",
+    "If the target changes before you answer, the call fails and nothing is touched.",
+    "Characters that cannot be seen are written as \\u{…}.",
+];
+
+fn approved_once() -> ApprovalResponse {
+    ApprovalResponse { approved: true, ..ApprovalResponse::default() }
+}
+
+fn styled_line(style: DialogStyle, text: String) -> DialogLine {
+    DialogLine { style, text }
+}
+
+fn json_lines(args: &Value) -> Vec<DialogLine> {
+    let text = serde_json::to_string_pretty(args).unwrap_or_default();
+    escaped_lines(&text).into_iter().map(|text| styled_line(DialogStyle::Plain, text)).collect()
+}
+
+/// The preview; a diff has its colours.
+fn preview_lines(text: &str) -> Vec<DialogLine> {
+    let lines = escaped_lines(text.trim_end_matches('\n'));
+    let is_diff = lines.iter().any(|line| line.starts_with("@@ "));
+    let style = |line: &str| match line.as_bytes().first() {
+        Some(b'+') if is_diff => DialogStyle::Added,
+        Some(b'-') if is_diff => DialogStyle::Removed,
+        Some(b'@') if is_diff => DialogStyle::Hunk,
+        _ => DialogStyle::Plain,
+    };
+    lines.into_iter().map(|text| styled_line(style(&text), text)).collect()
+}
+
+/// Lines that are wider than the window go on in the next.
+fn wrap_lines(lines: Vec<DialogLine>, width: usize) -> Vec<DialogLine> {
+    let mut fitted = Vec::new();
+    for DialogLine { style, text } in lines {
+        let (mut part, mut used) = (String::new(), 0);
+        for c in text.chars() {
+            let wide = c.width().unwrap_or(0);
+            if used + wide > width {
+                fitted.push(styled_line(style, std::mem::take(&mut part)));
+                used = 0;
+            }
+            part.push(c);
+            used += wide;
+        }
+        fitted.push(styled_line(style, part));
+    }
+    fitted
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant, SystemTime};
+
+    use ringfence_kernel::{ApprovalRequest, ApprovalResponse, Assurance, PolicyLayer};
+    use serde_json::{Value, json};
+
+    use super::{ApprovalDialog, DialogKey, DialogState, DialogStep, DialogStyle, WindowSize, approved_once};
+
+    const PREVIEW: &str = "--- a\n+++ a\n@@ -1 +1 @@\n-old\n+changed\n";
+
+    fn request() -> ApprovalRequest {
+        let text = |text: &str| text.to_owned();
+        ApprovalRequest {
+            id: text("a-1"),
+            step_id: text("1"),
+            session: text("s"),
+            principal: text("the agent\u{1b}[2J"),
+            agent: Some(text("writer")),
+            tool: text("write_file"),
+            args: json!({"path": "a", "content": "x"}),
+            reason: text("this would overwrite `a`"),
+            rule: text("preset ask"),
+            layer: PolicyLayer::Preset,
+            assurance: Assurance::Relayed,
+            summary: String::new(),
+            secret: false,
+            preview: text("--- a\n+++ a\n@@ -1 +1 @@\n-old\n+new\u{202e}\n same\n"),
+            fingerprint: text("f"),
+            grant: Some(text("{ decision = \"allow\" }")),
+            suspended: false,
+            opened: SystemTime::UNIX_EPOCH,
+            expires: SystemTime::UNIX_EPOCH,
+        }
+    }
+
+    fn chars(text: &str) -> Vec<DialogKey> {
+        text.chars().map(DialogKey::Char).collect()
+    }
+
+    /// What comes of these keys, each by itself, in a dialog that may be answered.
+    fn pressed(request: &ApprovalRequest, keys: &str) -> DialogStep {
+        let mut dialog = ApprovalDialog::new(request);
+        dialog.ready = true;
+        let mut step = DialogStep::Continue;
+        for key in chars(keys) {
+            assert_eq!(step, DialogStep::Continue, "{keys}");
+            step = dialog.accept_keys(&[key]);
+        }
+        step
+    }
+
+    fn screen(dialog: &mut ApprovalDialog<'_>, rows: usize, columns: usize) -> Vec<String> {
+        let lines = dialog.screen(WindowSize { rows, columns }, Duration::from_secs(61));
+        assert!(lines.len() <= rows);
+        lines.into_iter().map(|line| line.text).collect()
+    }
+
+    #[test]
+    fn one_key_answers_and_only_that_key() {
+        let request = request();
+        assert_eq!(pressed(&request, "y"), DialogStep::Done(approved_once()));
+        assert_eq!(pressed(&request, "ay"), DialogStep::Done(ApprovalResponse { remember: true, ..approved_once() }));
+        assert_eq!(pressed(&request, "any"), DialogStep::Done(approved_once()));
+        assert_eq!(pressed(&request, "vqy"), DialogStep::Done(approved_once()));
+        assert_eq!(pressed(&request, "e"), DialogStep::Edit(request.args.clone()));
+        for nothing in ["Y", "x", "v", "?", "?y", "a", "aa", "vy", "n", "ny"] {
+            assert_eq!(pressed(&request, nothing), DialogStep::Continue, "{nothing}");
+        }
+        for key in [
+            DialogKey::Enter,
+            DialogKey::Escape,
+            DialogKey::Backspace,
+            DialogKey::Other,
+            DialogKey::Up,
+            DialogKey::PageDown,
+        ] {
+            let mut dialog = ApprovalDialog::new(&request);
+            dialog.ready = true;
+            assert_eq!(dialog.accept_keys(&[key]), DialogStep::Continue);
+        }
+    }
+
+    #[test]
+    fn early_keys_and_pasted_keys_do_not_answer() {
+        let request = request();
+        let mut dialog = ApprovalDialog::new(&request);
+        assert_eq!(dialog.accept_keys(&chars("y")), DialogStep::Continue);
+        assert!(!screen(&mut dialog, 24, 80).concat().contains("[y]"));
+        dialog.ready = true;
+        assert!(screen(&mut dialog, 24, 80).concat().contains("[y] yes"));
+        for pasted in ["yy", "yes", "ny"] {
+            assert_eq!(dialog.accept_keys(&chars(pasted)), DialogStep::Continue);
+        }
+        assert!(matches!(dialog.state, DialogState::Choose));
+    }
+
+    #[test]
+    fn a_no_has_the_reason_that_was_written() {
+        let request = request();
+        let mut dialog = ApprovalDialog::new(&request);
+        dialog.ready = true;
+        dialog.accept_keys(&chars("n"));
+        assert_eq!(dialog.accept_keys(&chars("not y\u{7}et")), DialogStep::Continue);
+        dialog.accept_keys(&[DialogKey::Backspace]);
+        let no = |reason: Option<&str>| {
+            DialogStep::Done(ApprovalResponse { reason: reason.map(str::to_owned), ..ApprovalResponse::default() })
+        };
+        assert_eq!(dialog.accept_keys(&[DialogKey::Enter]), no(Some("not ye")));
+        let mut dialog = ApprovalDialog::new(&request);
+        dialog.ready = true;
+        dialog.accept_keys(&chars("n"));
+        assert_eq!(dialog.accept_keys(&[DialogKey::Enter]), no(None));
+        let mut dialog = ApprovalDialog::new(&request);
+        dialog.ready = true;
+        dialog.accept_keys(&chars("n"));
+        dialog.accept_keys(&chars(&"long ".repeat(1000)));
+        let DialogStep::Done(response) = dialog.accept_keys(&[DialogKey::Enter]) else { panic!("no answer") };
+        assert_eq!(response.reason.unwrap().chars().count(), 500);
+    }
+
+    #[test]
+    fn edited_arguments_are_asked_about_again() {
+        let request = request();
+        let mut dialog = ApprovalDialog::new(&request);
+        dialog.ready = true;
+        dialog.set_edited(Ok(json!({"path": "b"})), PREVIEW.to_owned());
+        assert!(screen(&mut dialog, 24, 80).concat().contains("\"path\": \"b\""));
+        assert_eq!(dialog.accept_keys(&chars("e")), DialogStep::Edit(json!({"path": "b"})));
+        let changed = ApprovalResponse { modified_args: Some(json!({"path": "b"})), ..approved_once() };
+        assert_eq!(dialog.accept_keys(&chars("y")), DialogStep::Done(changed));
+        let mut dialog = ApprovalDialog::new(&request);
+        dialog.ready = true;
+        dialog.set_edited(Ok(Value::Null), PREVIEW.to_owned());
+        dialog.accept_keys(&chars("n"));
+        assert_eq!(dialog.accept_keys(&chars("y")), DialogStep::Done(approved_once()));
+        let mut dialog = ApprovalDialog::new(&request);
+        dialog.ready = true;
+        dialog.set_edited(Err("bad\u{1b}".to_owned()), PREVIEW.to_owned());
+        assert!(screen(&mut dialog, 24, 80).concat().contains(r"bad\u{1b}"));
+        dialog.set_edited(Ok(request.args.clone()), PREVIEW.to_owned());
+        assert_eq!(dialog.accept_keys(&chars("y")), DialogStep::Done(approved_once()));
+    }
+
+    #[test]
+    fn always_is_offered_only_with_a_rule_to_add() {
+        let request = ApprovalRequest { grant: None, ..request() };
+        let mut dialog = ApprovalDialog::new(&request);
+        dialog.ready = true;
+        assert_eq!(dialog.accept_keys(&chars("a")), DialogStep::Continue);
+        assert!(screen(&mut dialog, 24, 80).concat().contains("cannot be allowed for good"));
+        assert_eq!(dialog.accept_keys(&chars("y")), DialogStep::Done(approved_once()));
+    }
+
+    #[test]
+    fn nothing_on_the_screen_is_what_it_does_not_look_like() {
+        let request = request();
+        let mut dialog = ApprovalDialog::new(&request);
+        dialog.ready = true;
+        for keys in ["", "v", "?", "a"] {
+            dialog.accept_keys(&chars(keys));
+            let text = screen(&mut dialog, 50, 80).concat();
+            assert!(!text.contains(|c: char| c.is_control() || c == '\u{202e}'), "{text:?}");
+            dialog.accept_keys(&[DialogKey::Escape]);
+        }
+        assert!(screen(&mut dialog, 50, 80).concat().contains(r"the agent\u{1b}[2J"));
+    }
+
+    #[test]
+    fn a_diff_has_colours_and_other_previews_have_none() {
+        let request = request();
+        let style = |request: &ApprovalRequest, text: &str| {
+            let lines = ApprovalDialog::new(request).screen(WindowSize { rows: 50, columns: 80 }, Duration::ZERO);
+            lines.into_iter().find(|line| line.text.starts_with(text)).unwrap().style
+        };
+        assert_eq!(style(&request, "+new"), DialogStyle::Added);
+        assert_eq!(style(&request, "-old"), DialogStyle::Removed);
+        assert_eq!(style(&request, "@@"), DialogStyle::Hunk);
+        assert_eq!(style(&request, " same"), DialogStyle::Plain);
+        let list = ApprovalRequest { preview: "- one\n- two".to_owned(), ..request };
+        assert_eq!(style(&list, "- one"), DialogStyle::Plain);
+    }
+
+    #[test]
+    fn any_window_shows_the_keys_and_counts_hidden_lines() {
+        let preview = (0..100).map(|line| format!("line {line} of many\n")).collect::<String>();
+        let request = ApprovalRequest { preview, ..request() };
+        for (rows, columns) in [(24, 80), (10, 40), (6, 200), (3, 80), (1, 80), (24, 12), (200, 10)] {
+            let mut dialog = ApprovalDialog::new(&request);
+            dialog.ready = true;
+            let shown = screen(&mut dialog, rows, columns);
+            assert!(shown.concat().contains("[y] yes"), "{rows}x{columns}: {shown:?}");
+            assert!(!(3..=150).contains(&rows) || shown.concat().contains(" more "), "{rows}x{columns}: {shown:?}");
+            assert!(shown.iter().all(|line| line.chars().count() <= columns), "{rows}x{columns}: {shown:?}");
+        }
+    }
+
+    #[test]
+    fn paging_comes_to_every_line_and_stops_at_the_end() {
+        let preview = (0..100).map(|line| format!("line {line} of many\n")).collect::<String>();
+        let request = ApprovalRequest { preview, ..request() };
+        let mut dialog = ApprovalDialog::new(&request);
+        dialog.ready = true;
+        dialog.accept_keys(&chars("v"));
+        let mut seen = String::new();
+        for _ in 0..200 {
+            seen.push_str(&screen(&mut dialog, 10, 40).join("\n"));
+            dialog.accept_keys(&[DialogKey::Down]);
+        }
+        for line in 0..100 {
+            assert!(seen.contains(&format!("line {line} of many")), "{line}");
+        }
+        let end = screen(&mut dialog, 10, 40);
+        assert!(end.contains(&"}".to_owned()) && !end.concat().contains("more lines"), "{end:?}");
+        dialog.accept_keys(&[DialogKey::PageUp]);
+        assert!(screen(&mut dialog, 10, 40).concat().contains("more lines"));
+    }
+
+    #[test]
+    fn wide_letters_count_twice() {
+        let request = ApprovalRequest { preview: "漢".repeat(30), ..request() };
+        let shown = screen(&mut ApprovalDialog::new(&request), 50, 20);
+        assert!(shown.contains(&"漢".repeat(10)), "{shown:?}");
+    }
+
+    #[test]
+    fn keys_count_once_it_was_quiet_and_typing_begins_that_moment_again() {
+        let request = request();
+        let start = Instant::now();
+        let at = |millis: u64| start + Duration::from_millis(millis);
+        let mut dialog = ApprovalDialog::new(&request);
+        dialog.require_quiet(start);
+        // Somebody writes a sentence, slowly: no letter of it is an answer, and each keeps the dialog waiting.
+        for (count, letter) in "yes, any day y".chars().enumerate() {
+            let now = at(count as u64 * 400);
+            dialog.tick(now);
+            assert_eq!(dialog.handle_keys(&[DialogKey::Char(letter)], now), DialogStep::Continue, "{letter} {count}");
+        }
+        let stopped = 13 * 400;
+        dialog.tick(at(stopped + 499));
+        assert_eq!(dialog.handle_keys(&[DialogKey::Char('y')], at(stopped + 499)), DialogStep::Continue);
+        dialog.tick(at(stopped + 999));
+        assert_eq!(dialog.handle_keys(&[DialogKey::Char('y')], at(stopped + 999)), DialogStep::Done(approved_once()));
+        // A key that means nothing here was meant for something else, and so is what follows it.
+        let mut dialog = ApprovalDialog::new(&request);
+        dialog.require_quiet(start);
+        dialog.tick(at(500));
+        for keys in [&[DialogKey::Char('k')] as &[_], &[DialogKey::Char('l'), DialogKey::Char('s')]] {
+            assert_eq!(dialog.handle_keys(keys, at(600)), DialogStep::Continue);
+            assert_eq!(dialog.handle_keys(&[DialogKey::Char('y')], at(700)), DialogStep::Continue);
+            dialog.tick(at(1200));
+            assert!(dialog.ready);
+        }
+    }
+
+    #[test]
+    fn edited_arguments_are_previewed_before_use() {
+        let request = request();
+        let mut dialog = ApprovalDialog::new(&request);
+        dialog.ready = true;
+        dialog.set_edited(Ok(json!({"path": "b"})), PREVIEW.to_owned());
+        let screen = dialog.screen(WindowSize { rows: 40, columns: 80 }, Duration::from_secs(60));
+        let found = |text: &str| screen.iter().find(|line| line.text == text).map(|line| line.style);
+        assert_eq!((found("+changed"), found("+new")), (Some(DialogStyle::Added), None));
+    }
+}

@@ -1,0 +1,97 @@
+//! Who is asked: a person at the terminal, nobody, or nobody because the user wants it so.
+//!
+//! A yes that nobody gave is only ever said where the user's own config has `unattended = true`, and never counts as a
+//! person's: secrets and protected paths stay refused.
+//!
+//! Not here: the terminal itself (`terminal.rs`).
+
+pub(crate) mod dialog;
+pub mod tty;
+
+use std::future::{Future, ready};
+use std::pin::Pin;
+
+use ringfence_kernel::{
+    Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, Approver, ApproverReply, Assurance, DenyApprover,
+    Principal,
+};
+
+use crate::approval::tty::TtyApprover;
+use crate::config::{AppSettings, Environment};
+
+/// What happens where the policy wants somebody asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ApprovalMode {
+    /// A person at the terminal is; without one it is denied.
+    #[default]
+    Ask,
+    /// It is denied, whoever is there.
+    Never,
+    /// Only what a rule or a grant allows is done.
+    Policy,
+    /// It is done, as far as nobody in person is needed.
+    Always,
+}
+
+impl ApprovalMode {
+    pub const ALL: [Self; 4] = [Self::Ask, Self::Never, Self::Policy, Self::Always];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ask => "ask",
+            Self::Never => "never",
+            Self::Policy => "policy",
+            Self::Always => "always",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|approve| approve.name() == name)
+    }
+}
+
+/// The approver of a front whose terminal is the user's own.
+pub fn tty_approver(settings: &AppSettings, environment: &Environment) -> Box<dyn Approver> {
+    approver_for(settings, || Box::new(TtyApprover::new(settings, environment)))
+}
+
+/// The approver that the settings want, which asks in the front's own way where they want somebody asked.
+pub fn approver_for(settings: &AppSettings, ask: impl FnOnce() -> Box<dyn Approver>) -> Box<dyn Approver> {
+    match settings.approve {
+        ApprovalMode::Ask => ask(),
+        ApprovalMode::Never => Box::new(RefusingApprover("approval requests are turned off here")),
+        ApprovalMode::Policy => Box::new(RefusingApprover("only what a rule allows is done here")),
+        ApprovalMode::Always => Box::new(UnattendedApprover),
+    }
+}
+
+/// Says no where nobody can be asked, and how it could be allowed.
+pub fn deny_all() -> DenyApprover {
+    DenyApprover { advice: "at a terminal the user is asked".to_owned() }
+}
+
+/// Says no, and why.
+#[derive(Debug)]
+struct RefusingApprover(&'static str);
+
+impl Approver for RefusingApprover {
+    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
+        Box::pin(ready(ApproverReply::Decided(ApprovalDecision::automatic_denial(self.0.to_owned()))))
+    }
+}
+
+/// Says yes for a user who is not there and wanted it so.
+#[derive(Debug)]
+struct UnattendedApprover;
+
+impl Approver for UnattendedApprover {
+    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
+        let response = ApprovalResponse { approved: true, ..ApprovalResponse::default() };
+        Box::pin(ready(ApproverReply::Decided(ApprovalDecision { response, approval: unattended_approval() })))
+    }
+}
+
+/// How sure an answer is that a program gave on behalf of the user.
+pub(crate) fn unattended_approval() -> Approval {
+    Approval { assurance: Assurance::Relayed, by: Some(Principal::person("unattended")) }
+}

@@ -1,0 +1,434 @@
+//! Asking at the terminal that the program was started from.
+//!
+//! The dialog is on `/dev/tty` and nowhere else, so replies can be piped while somebody is asked. Keys that were typed
+//! before the dialog was there are dropped, and so are those that go on from there. Whatever happens, the terminal is left as it was found: an answer from
+//! elsewhere, the end of the time, a signal, a panic.
+//!
+//! Not here: what is shown and what keys mean (`dialog.rs`). A front whose terminal is somebody else's, such as a
+//! server on standard input and output, does not use this.
+
+use std::fs::{File, OpenOptions};
+use std::future::Future;
+use std::io::{self, BufRead as _, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use ringfence_fs::PLAIN_FILE_FLAGS;
+use ringfence_kernel::{
+    Approval, ApprovalDecision, ApprovalInbox, ApprovalRequest, ApprovalResponse, Approver, ApproverReply,
+    ArgumentDraft, Assurance, DraftOutcome, Principal, sanitize_line, sanitize_untruncated,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{geteuid, getpgrp};
+use rustix::termios::{
+    InputModes, LocalModes, OptionalActions, QueueSelector, SpecialCodeIndex, Termios, tcflush, tcgetattr, tcgetpgrp,
+    tcgetwinsize, tcsetattr,
+};
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use crate::approval::deny_all;
+use crate::approval::dialog::{ApprovalDialog, DialogKey, DialogLine, DialogStep, DialogStyle, WindowSize};
+use crate::config::{AppSettings, Environment};
+use crate::process::program_launcher::{Cancellable, ProgramLauncher};
+use crate::process::progress::ProgressPause;
+use crate::store::SqliteStore;
+
+/// How often the window and the time are looked at.
+const TICK: Duration = Duration::from_millis(100);
+
+/// How long a preview of changed arguments is waited for.
+const PREVIEW_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// No arguments are longer than this.
+const MAX_ARGUMENT_BYTES: u64 = 32 << 20;
+
+/// No yes or no is longer than this.
+const MAX_CONFIRM_BYTES: u64 = 64;
+
+/// The person at the terminal.
+#[derive(Clone, Debug)]
+pub struct TtyApprover {
+    principal: Principal,
+    editor: String,
+    /// They want no colours.
+    no_color: bool,
+    state: PathBuf,
+    launcher: ProgramLauncher,
+    /// There is one terminal: of several calls, one asks at a time.
+    dialog_lock: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl TtyApprover {
+    pub fn new(settings: &AppSettings, environment: &Environment) -> Self {
+        Self {
+            principal: tty_principal(environment),
+            editor: environment.editor.clone().unwrap_or_else(|| "vi".to_owned()),
+            no_color: environment.no_color,
+            state: settings.state.clone(),
+            launcher: ProgramLauncher::new(settings, environment),
+            dialog_lock: Arc::default(),
+        }
+    }
+
+    /// Whether somebody can be asked here.
+    pub fn is_available(&self) -> bool {
+        open_terminal().is_ok()
+    }
+
+    /// Shows a text and asks whether to go on. Only the whole word `yes`, typed after the text was shown, is one.
+    pub fn confirm(&self, text: &str, question: &str) -> io::Result<bool> {
+        let _asking = ProgressPause::new();
+        let mut terminal = open_terminal()?;
+        write!(terminal, "{}", sanitize_untruncated(text))?;
+        tcflush(&terminal, QueueSelector::IFlush)?;
+        write!(terminal, "{question} [yes/no] ")?;
+        let mut said = String::new();
+        io::BufReader::new(terminal.take(MAX_CONFIRM_BYTES)).read_line(&mut said)?;
+        Ok(said.trim() == "yes")
+    }
+
+    /// Asks, and waits for the answer. Nothing if the dialog was closed without one.
+    async fn answer(&self, terminal: File, request: &ApprovalRequest) -> Option<ApprovalResponse> {
+        let (wake, woken) = pipe_with(PipeFlags::CLOEXEC).map(|(read, write)| (write, read)).ok()?;
+        let (tell, told) = oneshot::channel();
+        let (desk, request) = (self.clone(), request.clone());
+        let conversation = move || {
+            // If nobody hears it, the dialog was closed from outside.
+            let _ = tell.send(desk.run_dialog(&terminal, &request, &WakePipe(woken)));
+        };
+        let thread = std::thread::Builder::new().name("dialog".to_owned()).spawn(conversation).ok()?;
+        let _open = DialogThread { wake: Some(wake), thread: Some(thread) };
+        told.await.ok()?.ok()?
+    }
+
+    fn run_dialog(
+        &self,
+        terminal: &File,
+        request: &ApprovalRequest,
+        woken: &WakePipe,
+    ) -> io::Result<Option<ApprovalResponse>> {
+        let _asking = ProgressPause::new();
+        let mut dialog = ApprovalDialog::new(request);
+        let colours = if self.no_color { ColorMode::None } else { ColorMode::All };
+        let mut screen = DialogScreen::enter(terminal, colours)?;
+        let left = || request.expires.duration_since(SystemTime::now()).unwrap_or_default();
+        dialog.require_quiet(Instant::now());
+        let answer = loop {
+            let left = left();
+            if left.is_zero() {
+                break None;
+            }
+            dialog.tick(Instant::now());
+            screen.draw(&dialog.screen(screen.size(), left))?;
+            match screen.wait(woken)? {
+                DialogEvent::Closed => break None,
+                DialogEvent::Nothing => {}
+                DialogEvent::Keys(keys) => match dialog.handle_keys(&keys, Instant::now()) {
+                    DialogStep::Continue => {}
+                    DialogStep::Done(response) => break Some(response),
+                    DialogStep::Edit(args) => {
+                        drop(screen);
+                        let left = self.edit(terminal, &args, woken);
+                        let shown = left.as_ref().map(|args| self.preview(request, args, woken)).unwrap_or_default();
+                        dialog.set_edited(left, shown);
+                        dialog.require_quiet(Instant::now());
+                        screen = DialogScreen::enter(terminal, colours)?;
+                    }
+                },
+            }
+        };
+        drop(screen);
+        let said = match &answer {
+            Some(answer) if answer.approved && request.suspended => "allowed; it runs when the agent calls again",
+            Some(answer) if answer.approved => "allowed",
+            Some(_) => "refused",
+            None if SystemTime::now() >= request.expires => "nobody answered in time",
+            None => "no longer asked here: answered elsewhere, or cancelled",
+        };
+        let mut terminal = terminal;
+        writeln!(terminal, "ringfence: {}: {said}", sanitize_line(&request.tool))?;
+        Ok(answer)
+    }
+
+    /// What the call would do with other arguments, from the process that waits with it.
+    fn preview(&self, request: &ApprovalRequest, args: &Value, woken: &WakePipe) -> String {
+        let store = SqliteStore::new(&self.state);
+        let desk = ApprovalInbox { store: &store, principal: &self.principal };
+        let draft = match desk.open_draft(&request.id, args.clone(), SystemTime::now()) {
+            Ok(draft) => draft,
+            Err(error) => return error.to_string(),
+        };
+        let until = Instant::now() + PREVIEW_TIMEOUT;
+        while Instant::now() < until && !woken.is_cancelled(TICK) {
+            match desk.draft_of(&request.id, &draft) {
+                Ok(Some(ArgumentDraft { outcome: Some(DraftOutcome::Planned { preview, .. }), .. })) => return preview,
+                Ok(Some(ArgumentDraft { outcome: Some(DraftOutcome::Refused(why)), .. })) => {
+                    return format!("this would be refused: {why}");
+                }
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => break,
+            }
+        }
+        "no preview: the caller does not answer".to_owned()
+    }
+
+    /// Gives the arguments to the person's editor, and takes what it left behind.
+    fn edit(&self, terminal: &File, args: &Value, woken: &WakePipe) -> Result<Value, String> {
+        let failed = |error: io::Error| format!("the arguments cannot be edited: {error}");
+        let draft = ArgumentsFile::new(&self.state, args).map_err(failed)?;
+        self.launcher.run_editor(&self.editor, &draft.0, terminal, woken).map_err(failed)?;
+        let text = draft.read().map_err(failed)?;
+        let args: Value = serde_json::from_str(&text).map_err(|error| format!("that is no JSON: {error}"))?;
+        if args.is_object() { Ok(args) } else { Err("the arguments are a JSON object".to_owned()) }
+    }
+}
+
+impl Approver for TtyApprover {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
+        Box::pin(async move {
+            let _turn = self.dialog_lock.lock().await;
+            let Ok(terminal) = open_terminal() else { return deny_all().ask(request).await };
+            let Some(response) = self.answer(terminal, request).await else {
+                return ApproverReply::Decided(ApprovalDecision::automatic_denial(
+                    "no answer at the terminal".to_owned(),
+                ));
+            };
+            let approval = Approval { assurance: Assurance::Person, by: Some(self.principal.clone()) };
+            ApproverReply::Decided(ApprovalDecision { response, approval })
+        })
+    }
+}
+
+/// Whoever sits at this terminal, as records name them.
+pub fn tty_principal(environment: &Environment) -> Principal {
+    let user = environment.user.clone().unwrap_or_else(|| format!("uid {}", geteuid().as_raw()));
+    Principal::person(format!("{user} at the terminal"))
+}
+
+/// The terminal that we were started from, if it is ours to use: in the background we would be stopped.
+fn open_terminal() -> io::Result<File> {
+    let flags = i32::try_from(rustix::fs::OFlags::NOCTTY.bits()).unwrap_or_default();
+    let terminal = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/tty")?;
+    match tcgetpgrp(&terminal)? == getpgrp() {
+        true => Ok(terminal),
+        false => Err(io::Error::other("the terminal is another program's just now")),
+    }
+}
+
+/// A dialog on a thread of its own. Whoever lets go of it waits until the terminal is as it was.
+struct DialogThread {
+    wake: Option<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for DialogThread {
+    fn drop(&mut self) {
+        drop(self.wake.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been told already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The end of a pipe whose other end is dropped when nobody waits any more.
+struct WakePipe(OwnedFd);
+
+impl Cancellable for WakePipe {
+    fn is_cancelled(&self, at_most: Duration) -> bool {
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        poll_for(&mut fds, at_most).is_ok() && !fds[0].revents().is_empty()
+    }
+}
+
+enum DialogEvent {
+    Nothing,
+    Closed,
+    Keys(Vec<DialogKey>),
+}
+
+/// The terminal while a dialog is on it.
+struct DialogScreen<'a> {
+    terminal: &'a File,
+    colours: ColorMode,
+    before: Termios,
+    drawn: Option<Vec<DialogLine>>,
+}
+
+impl<'a> DialogScreen<'a> {
+    fn enter(terminal: &'a File, colours: ColorMode) -> io::Result<Self> {
+        let before = tcgetattr(terminal)?;
+        let mut modes = before.clone();
+        modes.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::IEXTEN;
+        modes.input_modes -= InputModes::IXON;
+        modes.special_codes[SpecialCodeIndex::VMIN] = 1;
+        modes.special_codes[SpecialCodeIndex::VTIME] = 0;
+        // An interrupt is a cancel, which we hear of. To be stopped or to dump core here would leave the terminal so.
+        modes.special_codes[SpecialCodeIndex::VSUSP] = 0;
+        modes.special_codes[SpecialCodeIndex::VQUIT] = 0;
+        let screen = Self { terminal, colours, before, drawn: None };
+        tcsetattr(terminal, OptionalActions::Flush, &modes)?;
+        screen.write_text("\x1b[?1049h\x1b[?25l")?;
+        Ok(screen)
+    }
+
+    fn size(&self) -> WindowSize {
+        let size = tcgetwinsize(self.terminal).ok().filter(|size| size.ws_row > 0 && size.ws_col > 0);
+        size.map_or(WindowSize { rows: 24, columns: 80 }, |size| WindowSize {
+            rows: usize::from(size.ws_row),
+            columns: usize::from(size.ws_col),
+        })
+    }
+
+    fn draw(&mut self, lines: &[DialogLine]) -> io::Result<()> {
+        if self.drawn.as_deref() == Some(lines) {
+            return Ok(());
+        }
+        let mut text = "\x1b[H\x1b[2J".to_owned();
+        for (row, line) in lines.iter().enumerate() {
+            let end = if row + 1 < lines.len() { "\n" } else { "" };
+            text.push_str(&format!("\x1b[{}m{}\x1b[0m{end}", self.colours.escape_code(line.style), line.text));
+        }
+        self.write_text(&text)?;
+        self.drawn = Some(lines.to_vec());
+        Ok(())
+    }
+
+    fn wait(&self, woken: &WakePipe) -> io::Result<DialogEvent> {
+        let mut fds = [PollFd::new(self.terminal, PollFlags::IN), PollFd::new(&woken.0, PollFlags::IN)];
+        poll_for(&mut fds, TICK)?;
+        let [typed, closed] = fds.map(|fd| fd.revents());
+        if !closed.is_empty() || typed.intersects(PollFlags::HUP | PollFlags::ERR) {
+            return Ok(DialogEvent::Closed);
+        }
+        if typed.is_empty() {
+            return Ok(DialogEvent::Nothing);
+        }
+        let (mut bytes, mut terminal) = ([0; 1024], self.terminal);
+        match terminal.read(&mut bytes) {
+            Ok(0) => Ok(DialogEvent::Closed),
+            Ok(count) => {
+                Ok(DialogEvent::Keys(parse_keys(&String::from_utf8_lossy(bytes.get(..count).unwrap_or_default()))))
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(DialogEvent::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write_text(&self, text: &str) -> io::Result<()> {
+        let mut terminal = self.terminal;
+        terminal.write_all(text.as_bytes())?;
+        terminal.flush()
+    }
+}
+
+impl Drop for DialogScreen<'_> {
+    fn drop(&mut self) {
+        // A terminal that is gone needs nothing put back.
+        let _ = self.write_text("\x1b[?25h\x1b[?1049l");
+        let _ = tcsetattr(self.terminal, OptionalActions::Flush, &self.before);
+    }
+}
+
+fn poll_for(fds: &mut [PollFd<'_>], at_most: Duration) -> io::Result<()> {
+    let timeout = Timespec::try_from(at_most).map_err(|_| Errno::INVAL)?;
+    match poll(fds, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Whether there are colours. What is bold or faint is so without them too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ColorMode {
+    All,
+    None,
+}
+
+impl ColorMode {
+    fn escape_code(self, style: DialogStyle) -> &'static str {
+        match (style, self) {
+            (DialogStyle::Plain, _) | (DialogStyle::Added | DialogStyle::Removed | DialogStyle::Hunk, Self::None) => {
+                "0"
+            }
+            (DialogStyle::Title, _) | (DialogStyle::Prompt, Self::None) => "1",
+            (DialogStyle::Faint, _) => "2",
+            (DialogStyle::Added, Self::All) => "32",
+            (DialogStyle::Removed, Self::All) => "31",
+            (DialogStyle::Hunk, Self::All) => "36",
+            (DialogStyle::Prompt, Self::All) => "1;33",
+        }
+    }
+}
+
+/// What came in at once, as keys.
+fn parse_keys(text: &str) -> Vec<DialogKey> {
+    const KNOWN: [(&str, DialogKey); 6] = [
+        ("\x1b[A", DialogKey::Up),
+        ("\x1b[B", DialogKey::Down),
+        ("\x1bOA", DialogKey::Up),
+        ("\x1bOB", DialogKey::Down),
+        ("\x1b[5~", DialogKey::PageUp),
+        ("\x1b[6~", DialogKey::PageDown),
+    ];
+    if let Some((_, key)) = KNOWN.iter().find(|(sequence, _)| *sequence == text) {
+        return vec![*key];
+    }
+    if text.starts_with('\x1b') {
+        return vec![if text.len() == 1 { DialogKey::Escape } else { DialogKey::Other }];
+    }
+    let key = |c| match c {
+        '\n' | '\r' => DialogKey::Enter,
+        '\x08' | '\x7f' => DialogKey::Backspace,
+        c => DialogKey::Char(c),
+    };
+    text.chars().map(key).collect()
+}
+
+/// A file that only we may read, with arguments to be edited. It goes when it is dropped.
+struct ArgumentsFile(PathBuf);
+
+impl ArgumentsFile {
+    fn new(state: &Path, args: &Value) -> io::Result<Self> {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(|_| io::Error::other("the system gives no random bytes"))?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
+        let path = state.join(format!("arguments-{:016x}.json", u64::from_le_bytes(random)));
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(PLAIN_FILE_FLAGS).open(&path)?;
+        let draft = Self(path);
+        writeln!(file, "{}", serde_json::to_string_pretty(args)?)?;
+        Ok(draft)
+    }
+
+    fn read(&self) -> io::Result<String> {
+        let mut text = String::new();
+        // By name: an editor may have put a new file in its place.
+        let file = OpenOptions::new().read(true).custom_flags(PLAIN_FILE_FLAGS).open(&self.0)?;
+        file.take(MAX_ARGUMENT_BYTES + 1).read_to_string(&mut text)?;
+        match text.len() as u64 > MAX_ARGUMENT_BYTES {
+            true => Err(io::Error::other("they are too long")),
+            false => Ok(text),
+        }
+    }
+}
+
+impl Drop for ArgumentsFile {
+    fn drop(&mut self) {
+        // One that stays behind is in our own directory, and nobody else may read it.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Whether what the program says of itself goes to a terminal, and not to a file that others read too.
+pub(crate) fn stderr_is_terminal() -> bool {
+    rustix::termios::isatty(rustix::stdio::stderr())
+}

@@ -1,0 +1,189 @@
+//! What somebody in charge does at the command line: they see and answer requests, resume sessions, take grants back
+//! and trust a workspace.
+//!
+//! Whatever loosens something needs a person at the terminal, or is refused.
+//!
+//! Not here: printing (`cli.rs`), and who may do what (the kernel's `desk.rs`).
+
+use std::time::SystemTime;
+
+use clap::Subcommand;
+use ringfence_kernel::{
+    ApprovalDecision, ApprovalInbox, ApprovalResponse, Approver as _, ApproverReply, Assurance, sanitize_json,
+};
+
+use crate::app::App;
+use crate::app::policy_text;
+use crate::app::trust::WorkspaceRules;
+use crate::approval::tty::{TtyApprover, tty_principal};
+use crate::approval::unattended_approval;
+use crate::cli::approvals_text;
+use crate::cli::{CliError, until_cancelled};
+use crate::config::{AppSettings, Environment};
+use crate::store::SqliteStore;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ApprovalsCommand {
+    /// Print the requests that wait, the oldest first, and the sessions that are paused.
+    List {
+        /// The requests as a list of JSON objects.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print everything about one request.
+    Show { id: String },
+    /// Answer a request at this terminal. The first answer counts.
+    Answer {
+        id: String,
+        /// Say yes without a terminal; needs `unattended = true` in your config, and never counts as a person's.
+        #[arg(long, conflicts_with = "no")]
+        yes: bool,
+        /// Say no without a terminal; needs `unattended = true` in your config.
+        #[arg(long)]
+        no: bool,
+        /// Why not, for the one who called.
+        #[arg(long, value_name = "TEXT", requires = "no")]
+        reason: Option<String>,
+    },
+    /// Let a session ask again that was refused too often in a row. Asks you at this terminal.
+    Resume { session: String },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GrantsCommand {
+    /// Print what was allowed for good, the oldest first.
+    List {
+        /// As a list of JSON objects.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take one back, in every process from its next call on.
+    Revoke { id: String },
+}
+
+/// What came of a command.
+#[derive(Debug)]
+pub(crate) enum CommandOutcome {
+    /// What was asked for.
+    Print(String),
+    /// It was not done, and why.
+    Refused(String),
+    /// Nobody answered.
+    Unanswered,
+}
+
+pub(crate) fn approvals(
+    settings: &AppSettings,
+    environment: &Environment,
+    command: ApprovalsCommand,
+) -> Result<CommandOutcome, CliError> {
+    let (store, person) = (SqliteStore::new(&settings.state), tty_principal(environment));
+    let desk = ApprovalInbox { store: &store, principal: &person };
+    let now = SystemTime::now();
+    let terminal = TtyApprover::new(settings, environment);
+    match command {
+        ApprovalsCommand::List { json: false } => {
+            let paused = desk.paused_sessions(settings.limits.denials_in_a_row)?;
+            Ok(CommandOutcome::Print(
+                approvals_text::format_requests(&desk.pending(now)?, now) + &approvals_text::format_paused(&paused),
+            ))
+        }
+        ApprovalsCommand::List { json: true } => Ok(CommandOutcome::Print(json_list(&desk.pending(now)?))),
+        ApprovalsCommand::Show { id } => {
+            Ok(CommandOutcome::Print(approvals_text::format_request(&desk.request(&id, now)?)))
+        }
+        ApprovalsCommand::Answer { id, yes: false, no: false, .. } => {
+            let request = desk.request(&id, now)?;
+            if !terminal.is_available() {
+                return Err(CliError::NoTerminal);
+            }
+            let word = until_cancelled(terminal.ask(&request))?;
+            let Some(ApproverReply::Decided(ApprovalDecision { response, approval })) = word else {
+                return Ok(CommandOutcome::Unanswered);
+            };
+            desk.answer(&id, response, approval.assurance, SystemTime::now())?;
+            Ok(CommandOutcome::Print(String::new()))
+        }
+        ApprovalsCommand::Answer { id, yes, reason, .. } => {
+            let approval = unattended_approval();
+            let by = approval.by.filter(|_| settings.unattended).ok_or(CliError::NoTerminal)?;
+            let response = ApprovalResponse { approved: yes, reason, ..ApprovalResponse::default() };
+            ApprovalInbox { principal: &by, ..desk }.answer(&id, response, approval.assurance, now)?;
+            Ok(CommandOutcome::Print(String::new()))
+        }
+        ApprovalsCommand::Resume { session } => {
+            let none = || {
+                Ok(CommandOutcome::Refused(format!(
+                    "no session `{session}` is paused; `ringfence approvals list` has those that are"
+                )))
+            };
+            let Some(noes) = desk.paused_sessions(1)?.into_iter().find(|noes| noes.session == session) else {
+                return none();
+            };
+            if !terminal.confirm(&approvals_text::format_paused(&[noes]), "let it ask again?").map_err(no_terminal)? {
+                return Ok(CommandOutcome::Unanswered);
+            }
+            match desk.resume_session(&session, Assurance::Person)? {
+                true => Ok(CommandOutcome::Print(format!("resumed {session}\n"))),
+                false => none(),
+            }
+        }
+    }
+}
+
+pub(crate) fn grants(
+    settings: &AppSettings,
+    environment: &Environment,
+    command: Option<GrantsCommand>,
+) -> Result<CommandOutcome, CliError> {
+    let (store, person) = (SqliteStore::new(&settings.state), tty_principal(environment));
+    let desk = ApprovalInbox { store: &store, principal: &person };
+    let now = SystemTime::now();
+    Ok(match command.unwrap_or(GrantsCommand::List { json: false }) {
+        GrantsCommand::List { json: false } => CommandOutcome::Print(approvals_text::format_grants(&desk.grants(now)?)),
+        GrantsCommand::List { json: true } => CommandOutcome::Print(json_list(&desk.grants(now)?)),
+        GrantsCommand::Revoke { id } if desk.revoke_grant(&id)? => CommandOutcome::Print(format!("revoked {id}\n")),
+        GrantsCommand::Revoke { id } => {
+            CommandOutcome::Refused(format!("there is no grant `{id}`; `ringfence policy grants` prints them"))
+        }
+    })
+}
+
+/// Lets the rules of the workspace's own file allow what they say, as long as it stays as it is now.
+pub(crate) fn trust(app: &App, environment: &Environment) -> Result<CommandOutcome, CliError> {
+    let Some(WorkspaceRules { sha256, rules, trusted }) = &app.workspace_rules else {
+        return Ok(CommandOutcome::Refused("the workspace has no ringfence.toml".to_owned()));
+    };
+    if rules.is_empty() {
+        return Ok(CommandOutcome::Refused(
+            "the workspace's ringfence.toml allows nothing, so it needs no trust".to_owned(),
+        ));
+    }
+    let shown = policy_text::format_workspace_rules(sha256, rules);
+    if *trusted {
+        return Ok(CommandOutcome::Print(format!("{shown}it is trusted already\n")));
+    }
+    let terminal = TtyApprover::new(&app.settings, environment);
+    if !terminal.confirm(&shown, "trust this file to allow it?").map_err(no_terminal)? {
+        return Ok(CommandOutcome::Unanswered);
+    }
+    let store = SqliteStore::new(&app.settings.state);
+    store.trust(&app.workspace_id, sha256, &tty_principal(environment), SystemTime::now())?;
+    Ok(CommandOutcome::Print(format!("trusted {sha256}\n")))
+}
+
+/// Takes the trust back.
+pub(crate) fn distrust(app: &App) -> Result<CommandOutcome, CliError> {
+    match SqliteStore::new(&app.settings.state).distrust(&app.workspace_id)? {
+        true => Ok(CommandOutcome::Print("no longer trusted\n".to_owned())),
+        false => Ok(CommandOutcome::Refused("the workspace is not trusted".to_owned())),
+    }
+}
+
+fn no_terminal(_: std::io::Error) -> CliError {
+    CliError::NotInteractive
+}
+
+fn json_list(items: &[impl serde::Serialize]) -> String {
+    sanitize_json(&serde_json::to_string_pretty(items).unwrap_or_default()) + "\n"
+}

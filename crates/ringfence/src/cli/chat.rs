@@ -1,0 +1,336 @@
+//! Talking with the agent at the terminal: lines go in, text and short cards come out, in the terminal's own scrollback.
+//!
+//! `Ctrl-C` cancels what is going on, and a second one leaves. Whoever has to be asked about a call is asked in place, by
+//! the same dialog as everywhere (`terminal.rs`). What is typed with a `/` in observer is for us and never for the model.
+//!
+//! Not here: the loop, and how lines are edited (`line_reader.rs`).
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ringfence_agent::{Agent, AgentEvent, AgentObserver, AgentOutcome, MessageHistory};
+use ringfence_kernel::{SessionTaint, sanitize_line, sanitize_text};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::model::open_model;
+use crate::agent::tool_prompt::first_sentence;
+use crate::agent::{AgentBuilder, EXIT_CANCELLED, approver, cards};
+use crate::app::build_person_app;
+use crate::app::session_mode;
+use crate::cli::changes_text;
+use crate::cli::line_editor::{LineEditor, LineHistory, LineInput, TermiosGuard};
+use crate::cli::markdown::MarkdownRenderer;
+use crate::cli::observers::{SharedWriter, outcome_json};
+use crate::cli::{CliError, make_call};
+use crate::config::{AppSettings, Environment};
+use crate::process::signals::{ShutdownSignals, StopSignal};
+use crate::store::transcripts::TranscriptWriter;
+
+const PROMPT: &str = "> ";
+
+const HELP: &str = "\
+/undo         take back what the last prompt changed
+/log          the changes of this session
+/tools        the tools that the agent has
+/model [NAME] the model, or another one of the same provider
+/clear        begin a new session, which knows nothing of this one
+/help         this
+/quit         leave; so does Ctrl-D, or Ctrl-C twice
+Anything else is a prompt. Ctrl-C cancels what is going on.
+";
+
+/// Where remembered lines are, below the state directory.
+const HISTORY_FILE: &str = "agent-lines";
+
+/// A conversation.
+pub(crate) struct TerminalChat<'a> {
+    pub(crate) settings: AppSettings,
+    pub(crate) environment: &'a Environment,
+    pub(crate) out: SharedWriter,
+}
+
+/// How a session was left.
+enum ChatExit {
+    /// For a new one.
+    NewSession,
+    Quit(u8),
+}
+
+/// A session that is talked in.
+struct ChatSession {
+    agent: Agent,
+    history: MessageHistory,
+    transcript: TranscriptWriter,
+    /// The changes of the last prompt, the oldest first.
+    last_changes: Vec<String>,
+}
+
+impl TerminalChat<'_> {
+    /// Talks until the person leaves.
+    pub(crate) fn run(mut self, resume: Option<&str>) -> Result<u8, CliError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+        let _modes = TermiosGuard::save();
+        let lines = LineEditor::start(self.settings.state.join(HISTORY_FILE)).map_err(CliError::Runtime)?;
+        let mut signals = runtime.block_on(async { ShutdownSignals::install() }).map_err(CliError::Runtime)?;
+        let out = Arc::new(std::mem::replace(&mut self.out, SharedWriter::new(Box::new(std::io::sink()))));
+        let styled = !self.environment.no_color;
+        let screen = Arc::new(ChatObserver { out, lines, markdown: Mutex::new(MarkdownRenderer::new(styled)), styled });
+        let mut resume = resume.map(str::to_owned);
+        let code = loop {
+            let mut talk = self.open_session(&runtime, &screen, resume.take().as_deref())?;
+            match self.chat_loop(&runtime, &screen, &mut talk, &mut signals)? {
+                ChatExit::NewSession => {}
+                ChatExit::Quit(code) => break code,
+            }
+        };
+        // A worker that a file system holds must not hold the program too.
+        runtime.shutdown_background();
+        Ok(code)
+    }
+
+    fn open_session(
+        &self,
+        runtime: &Runtime,
+        screen: &Arc<ChatObserver>,
+        resume: Option<&str>,
+    ) -> Result<ChatSession, CliError> {
+        let observer = Arc::clone(screen) as Arc<dyn AgentObserver>;
+        let making = AgentBuilder {
+            model: open_model(&self.settings.model, self.environment)?,
+            approver: approver(&self.settings, self.environment, &observer),
+            settings: self.settings.clone(),
+            environment: self.environment,
+            observer,
+            mode: session_mode::SharedMode::default(),
+            taint: SessionTaint::default(),
+            tap: None,
+        };
+        let made = making.build(resume)?;
+        let (agent, history, saved) = runtime.block_on(made.start(&CancellationToken::new()))?;
+        let known = match history.messages().len() {
+            0 => String::new(),
+            count => format!(", which has {count} messages"),
+        };
+        let model = sanitize_line(agent.model.name());
+        screen.print(&format!("{model}, session {}{known}; /help says what can be typed\n", agent.session.id));
+        Ok(ChatSession { agent, history, transcript: saved, last_changes: Vec::new() })
+    }
+
+    fn chat_loop(
+        &mut self,
+        runtime: &Runtime,
+        screen: &ChatObserver,
+        talk: &mut ChatSession,
+        signals: &mut ShutdownSignals,
+    ) -> Result<ChatExit, CliError> {
+        let mut interrupted = false;
+        loop {
+            let line = runtime.block_on(async {
+                tokio::select! {
+                    line = screen.lines.read(PROMPT, LineHistory::Save) => line,
+                    _ = signals.next() => LineInput::End,
+                }
+            });
+            let text = match line {
+                LineInput::End => return Ok(ChatExit::Quit(0)),
+                LineInput::Interrupted if interrupted => return Ok(ChatExit::Quit(EXIT_CANCELLED)),
+                LineInput::Interrupted => {
+                    interrupted = true;
+                    screen.print("once more to leave\n");
+                    continue;
+                }
+                LineInput::Text(text) => text,
+            };
+            interrupted = false;
+            match text.trim() {
+                "" => {}
+                "/quit" | "/exit" => return Ok(ChatExit::Quit(0)),
+                "/clear" => return Ok(ChatExit::NewSession),
+                command if command.starts_with('/') => self.command(command, screen, talk),
+                prompt => match runtime.block_on(run_prompt(talk, prompt, signals)) {
+                    Some(outcome) => {
+                        talk.last_changes = outcome.ledger.changes.clone();
+                        talk.transcript.record_outcome(&outcome_json(&outcome))?;
+                        interrupted = matches!(outcome.stop_reason, ringfence_agent::AgentStopReason::Cancelled);
+                    }
+                    None => return Ok(ChatExit::Quit(EXIT_CANCELLED)),
+                },
+            }
+        }
+    }
+
+    /// Does what was typed with a `/` in observer. What goes wrong is told, and the conversation goes on.
+    fn command(&mut self, command: &str, screen: &ChatObserver, talk: &mut ChatSession) {
+        let (word, rest) = command.split_once(' ').unwrap_or((command, ""));
+        let said = match (word, rest.trim()) {
+            ("/help", _) => HELP.to_owned(),
+            ("/tools", _) => tool_list(&talk.agent),
+            ("/model", "") => format!("{}\n", talk.agent.model.name()),
+            ("/model", name) => self.change_model(name, talk),
+            ("/log", _) => self.log(talk).unwrap_or_else(|failure| format!("{failure}\n")),
+            ("/undo", _) => self.undo(talk).unwrap_or_else(|failure| format!("{failure}\n")),
+            (word, _) => format!("there is no {word}; /help says what there is\n"),
+        };
+        screen.print(&sanitize_text(&said));
+    }
+
+    fn change_model(&mut self, name: &str, talk: &mut ChatSession) -> String {
+        let mut settings = self.settings.model.clone();
+        settings.model = Some(name.to_owned());
+        match open_model(&settings, self.environment) {
+            Ok(model) => {
+                let said = format!("{}\n", model.name());
+                talk.agent.model = model;
+                self.settings.model = settings;
+                said
+            }
+            Err(error) => format!("{error}\n"),
+        }
+    }
+
+    fn log(&self, talk: &ChatSession) -> Result<String, CliError> {
+        let value = self.call_as_person("list_changes", &json!({"session": talk.agent.session.id}))?;
+        Ok(match value {
+            Ok(value) if changes_text::format_changes(&value).is_empty() => "nothing was changed\n".to_owned(),
+            Ok(value) => changes_text::format_changes(&value),
+            Err(message) => message,
+        })
+    }
+
+    /// Takes back the changes of the last prompt, the newest first.
+    fn undo(&self, talk: &mut ChatSession) -> Result<String, CliError> {
+        let mut said = String::new();
+        while let Some(change) = talk.last_changes.last() {
+            match self.call_as_person("undo", &json!({ "change": change }))? {
+                Ok(value) => said.push_str(&changes_text::format_undo(&value)),
+                Err(message) => return Ok(said + &message),
+            }
+            talk.last_changes.pop();
+        }
+        Ok(if said.is_empty() { "the last prompt changed nothing that could be taken back\n".to_owned() } else { said })
+    }
+
+    /// A call that a person makes, by the road: its value, or what went wrong.
+    fn call_as_person(&self, tool: &str, arguments: &Value) -> Result<Result<Value, String>, CliError> {
+        let app = build_person_app(self.settings.clone(), self.environment, ringfence_kernel::Assurance::Person, None)?;
+        let reply = make_call(&app, tool.to_owned(), arguments.to_string())?;
+        let mut said: Value = serde_json::from_str(&reply.text).unwrap_or_default();
+        Ok(match reply.error {
+            None => Ok(said["value"].take()),
+            Some(_) => Err(format!("{}\n", said["error"]["message"].as_str().unwrap_or(&reply.text))),
+        })
+    }
+}
+
+/// Works on a prompt. Nothing where the person left meanwhile.
+async fn run_prompt(talk: &mut ChatSession, prompt: &str, signals: &mut ShutdownSignals) -> Option<AgentOutcome> {
+    let cancel = CancellationToken::new();
+    let run = talk.agent.run(prompt, &mut talk.history, &cancel);
+    tokio::pin!(run);
+    loop {
+        tokio::select! {
+            outcome = &mut run => return Some(outcome),
+            came = signals.next() => match came {
+                StopSignal::Interrupt if !cancel.is_cancelled() => cancel.cancel(),
+                StopSignal::Interrupt | StopSignal::Terminate => return None,
+            },
+        }
+    }
+}
+
+fn tool_list(agent: &Agent) -> String {
+    let line = |name: &str, text: &str| format!("{name}  {}\n", first_sentence(text));
+    agent.session.catalog.list().map(|tool| line(&tool.name, &tool.description)).collect()
+}
+
+/// What the person sees.
+#[derive(Debug)]
+struct ChatObserver {
+    out: Arc<SharedWriter>,
+    lines: LineEditor,
+    markdown: Mutex<MarkdownRenderer>,
+    styled: bool,
+}
+
+impl ChatObserver {
+    fn print(&self, text: &str) {
+        self.out.print(text);
+    }
+
+    /// A line that is less important than the answer.
+    fn print_faint(&self, line: &str) {
+        match self.styled {
+            true => self.print(&format!("\x1b[2m{line}\x1b[0m\n")),
+            false => self.print(&format!("{line}\n")),
+        }
+    }
+
+    fn print_change(&self, line: &str) {
+        match (line.chars().next(), self.styled) {
+            (Some('+'), true) => self.print(&format!("    \x1b[32m{line}\x1b[0m\n")),
+            (Some('-'), true) => self.print(&format!("    \x1b[31m{line}\x1b[0m\n")),
+            _ => self.print(&format!("    {line}\n")),
+        }
+    }
+
+    fn render(&self, work: impl FnOnce(&mut MarkdownRenderer) -> String) {
+        let shown = work(&mut self.markdown.lock().unwrap_or_else(PoisonError::into_inner));
+        self.print(&shown);
+    }
+}
+
+impl AgentObserver for ChatObserver {
+    fn on_event(&self, event: &AgentEvent<'_>) {
+        match event {
+            AgentEvent::Text { text } => self.render(|markdown| markdown.push(text)),
+            AgentEvent::ResponseComplete { text } => {
+                self.render(MarkdownRenderer::finish);
+                if !text.trim().is_empty() {
+                    self.print("\n");
+                }
+            }
+            AgentEvent::Retrying { why, wait, attempt } => {
+                self.render(MarkdownRenderer::finish);
+                let wait = wait.as_secs_f64();
+                self.print_faint(&format!("\n(what came so far counts for nothing: {})", sanitize_line(why)));
+                self.print_faint(&format!("(again in {wait:.1} s, attempt {attempt})"));
+            }
+            AgentEvent::Note { text } => self.print_faint(&format!("({})", sanitize_line(text))),
+            AgentEvent::Call { call } => {
+                self.print(&format!("* {}\n", cards::call_line(call)));
+                cards::change_lines(call).iter().for_each(|line| self.print_change(line));
+            }
+            AgentEvent::Output { text, .. } => {
+                text.lines().for_each(|line| self.print_faint(&format!("    {}", sanitize_line(line))));
+            }
+            AgentEvent::Result { text, error, duration, .. } => {
+                self.print_faint(&format!("  {}", cards::result_line(text, *error, *duration)));
+            }
+            AgentEvent::Compacted { results, messages } => {
+                self.print_faint(&format!("({results} old result(s) and {messages} message(s) left out to save room)"));
+            }
+            AgentEvent::Finished { outcome } => {
+                self.render(MarkdownRenderer::finish);
+                if outcome.by_host {
+                    self.print("\n");
+                }
+                cards::outcome_line(outcome).lines().for_each(|line| self.print_faint(line));
+            }
+            AgentEvent::Step { .. }
+            | AgentEvent::Reasoning { .. }
+            | AgentEvent::CallStarted { .. }
+            | AgentEvent::AwaitingApproval { .. }
+            | AgentEvent::Usage { .. } => {}
+        }
+    }
+
+    fn confirm_continue<'a>(&'a self, why: &'a str) -> Pin<Box<dyn Future<Output = Option<bool>> + Send + 'a>> {
+        Box::pin(async move {
+            self.print(&format!("{}\n", sanitize_line(why)));
+            let line = self.lines.read("let it go on? [yes/no] ", LineHistory::Skip).await;
+            Some(matches!(line, LineInput::Text(text) if text.trim() == "yes"))
+        })
+    }
+}

@@ -1,0 +1,32 @@
+//! Manual pages and completions, made from the commands themselves, so that they cannot say anything else.
+
+use std::path::Path;
+
+use clap::CommandFactory as _;
+use clap_complete::Shell;
+
+use crate::cli::approvals::CommandOutcome;
+use crate::cli::args::CliArgs;
+
+/// Why there is no manual.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ManualError {
+    #[error("the manual cannot be written there: {0}")]
+    Pages(std::io::Error),
+    #[error("the completions are no text: {0}")]
+    Completions(std::string::FromUtf8Error),
+}
+
+/// What a shell reads.
+pub(crate) fn completions(shell: Shell) -> Result<String, ManualError> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut CliArgs::command(), "ringfence", &mut text);
+    String::from_utf8(text).map_err(ManualError::Completions)
+}
+
+/// Writes `ringfence.1`, and a page for each command below it.
+pub(crate) fn write_man_pages(directory: &Path) -> Result<CommandOutcome, ManualError> {
+    clap_mangen::generate_to(CliArgs::command().disable_help_subcommand(true), directory)
+        .map_err(ManualError::Pages)?;
+    Ok(CommandOutcome::Print("the pages are written; `man -l ringfence.1` there shows the first\n".to_owned()))
+}

@@ -1,0 +1,252 @@
+//! `ringfence demo`: a whole session in a temporary workspace, and an undo, for somebody who has neither model nor key.
+//!
+//! Only the model is played, from `demo.jsonl`. The files, the fence, the jail, the question, the record and the undo are the
+//! ones that everybody has. What the demo says of itself at the end it has checked: whether the letter beside the workspace
+//! was seen, whether the record is whole, whether every file is as it was.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::{fmt, io};
+
+use clap::Args;
+use ringfence_agent::provider::ProviderProtocol;
+use ringfence_agent::{AgentEvent, AgentObserver, provider};
+use ringfence_fs::{AuditVerification, verify};
+use ringfence_kernel::{Assurance, SessionTaint};
+use serde_json::{Value, json};
+
+use crate::agent::model::provider_for;
+use crate::agent::{AgentBuilder, Console, EXIT_NO_ANSWER, approver, run_prompt};
+use crate::app::build_person_app;
+use crate::app::session_mode::SharedMode;
+use crate::approval::ApprovalMode;
+use crate::approval::tty::TtyApprover;
+use crate::cli::changes_text;
+use crate::cli::observers::{ProgressObserver, SharedWriter};
+use crate::cli::{CliError, make_call};
+use crate::config::{AppSettings, CliFlags, Environment, load};
+
+const SCRIPT: &str = include_str!("demo.jsonl");
+
+const PROMPT: &str = "Sum up my notes, and put rye bread on the list.";
+
+const FILES: [(&str, &str); 2] =
+    [("notes/today.md", "- milk\n- bread\n- call Ada\n"), ("README.md", "# A place for notes\n")];
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoOptions {
+    /// Say yes to the one question of the demo, instead of asking you.
+    #[arg(long)]
+    yes: bool,
+}
+
+/// Why the demo could not be played.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DemoError {
+    #[error("a temporary directory for the demo cannot be made: {0}")]
+    TempDirectory(io::Error),
+}
+
+pub(crate) fn run_demo(environment: &Environment, options: &DemoOptions, voice: Console) -> Result<u8, CliError> {
+    let place = DemoDirectory::create(environment).map_err(DemoError::TempDirectory)?;
+    let environment = &place.environment(environment);
+    let settings = place.settings(environment, options)?;
+    let out = Arc::new(SharedWriter::new(voice.out));
+    out.print(&intro_text(&place.canary));
+
+    let terminal = Some(TtyApprover::new(&settings, environment)).filter(TtyApprover::is_available);
+    let asked = terminal.is_some() && !options.yes;
+    let observer = Arc::new(DemoObserver {
+        progress: ProgressObserver { out: Arc::clone(&out), terminal },
+        canary: place.canary.clone(),
+        leaked: AtomicBool::new(false),
+    });
+    let shown: Arc<dyn AgentObserver> = Arc::clone(&observer) as Arc<dyn AgentObserver>;
+    let approver = approver(&settings, environment, &shown);
+    let model =
+        provider::open(provider_for(ProviderProtocol::Scripted(SCRIPT.to_owned()), String::new(), "demo".to_owned()))
+            .map_err(crate::agent::OpenModelError::from)?;
+    let making = AgentBuilder {
+        settings: settings.clone(),
+        environment,
+        model: Arc::from(model),
+        observer: shown,
+        approver,
+        mode: SharedMode::default(),
+        taint: SessionTaint::default(),
+        tap: None,
+    };
+    let made = making.build(None)?;
+    let session = made.app.session.id.clone();
+    run_prompt(made, PROMPT)?;
+    let seen = observer.leaked.load(Ordering::Relaxed);
+    out.print(match seen {
+        false => {
+            "\nThe model says that it read the letter. It did not: the lines above are the host's, from the record.\n"
+        }
+        true => "\nThe letter was read. This should not have happened: please report it.\n",
+    });
+    if !asked && !options.yes {
+        out.print("(Nobody could be asked here, so the edit was refused. At a terminal you decide; `--yes` decides for you.)\n");
+    }
+
+    out.print("\n== The record\n");
+    let record = verify(&settings.state, &[]);
+    out.print(&match &record {
+        Ok(AuditVerification { records, .. }) => {
+            format!("{records} records, each with the hash of the one before: ok\n")
+        }
+        Err(broken) => format!("broken: {broken}\n"),
+    });
+
+    out.print("\n== The undo\n");
+    let undone = undo(settings, environment, &session.to_string(), &out)?;
+    let as_it_was = place.is_unchanged();
+    out.print(match as_it_was {
+        true => "Every file is as it was, to the byte.\n",
+        false => "Something is not as it was. This should not have happened: please report it.\n",
+    });
+    out.print(NEXT_STEPS);
+    Ok(if !seen && record.is_ok() && undone && as_it_was { crate::agent::EXIT_ANSWERED } else { EXIT_NO_ANSWER })
+}
+
+/// Takes back all that the session did, as a person would.
+fn undo(settings: AppSettings, environment: &Environment, session: &str, out: &SharedWriter) -> Result<bool, CliError> {
+    let app = build_person_app(settings, environment, Assurance::Person, None)?;
+    let said = |tool: &str, arguments: Value, form: fn(&Value) -> String| {
+        let reply = make_call(&app, tool.to_owned(), arguments.to_string())?;
+        let value: Value = serde_json::from_str(&reply.text).unwrap_or_default();
+        out.print(&match reply.error {
+            None => form(&value["value"]),
+            Some(_) => format!("{}\n", value["error"]["message"].as_str().unwrap_or_default()),
+        });
+        Ok::<_, CliError>(reply.error.is_none())
+    };
+    out.print("$ ringfence log\n");
+    let listed = said("list_changes", json!({"session": session}), changes_text::format_changes)?;
+    out.print("$ ringfence undo --session …\n");
+    Ok(listed && said("undo", json!({"session": session}), changes_text::format_undo)?)
+}
+
+fn intro_text(word: &str) -> String {
+    format!(
+        "A real session in a temporary workspace: real files, the real fence, a real record. Only the model is played.
+
+The workspace has notes, a README, and `shortcut.txt`, a link that leads out of it. Beside the workspace lies a letter,
+which says `{word}`. You can read it; the agent tries to.
+
+== The prompt
+{PROMPT}
+
+"
+    )
+}
+
+const NEXT_STEPS: &str = "
+== What to try next
+  ringfence doctor                                  which walls stand on this machine
+  ringfence init                                    a commented config for the directory that you are in
+  ringfence mcp install claude-code --workspace .   the tools in the agent that you have (or codex, zed, …)
+  ringfence agent --workspace . \"what is here?\"     our own agent, with a model of yours
+  ringfence serve --workspace .                     the page: watch, decide and undo in a browser
+";
+
+/// Shows what happens, and looks out for what must not.
+struct DemoObserver {
+    progress: ProgressObserver,
+    canary: String,
+    leaked: AtomicBool,
+}
+
+impl fmt::Debug for DemoObserver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watching")
+    }
+}
+
+impl AgentObserver for DemoObserver {
+    fn on_event(&self, event: &AgentEvent<'_>) {
+        let text = match event {
+            AgentEvent::Result { text, .. } | AgentEvent::Output { text, .. } => text,
+            _ => "",
+        };
+        if text.contains(&self.canary) {
+            self.leaked.store(true, Ordering::Relaxed);
+        }
+        if let AgentEvent::ResponseComplete { text } = event
+            && !text.is_empty()
+        {
+            self.progress.out.print(&format!("\n{text}\n"));
+        }
+        self.progress.on_event(event);
+    }
+}
+
+/// A directory of our own with a workspace and a letter in it, gone with this value.
+struct DemoDirectory {
+    directory: PathBuf,
+    /// What the letter says.
+    canary: String,
+}
+
+impl DemoDirectory {
+    fn create(environment: &Environment) -> io::Result<Self> {
+        let random = || {
+            let mut bytes = [0; 8];
+            getrandom::fill(&mut bytes).map(|()| format!("{:016x}", u64::from_ne_bytes(bytes)))
+        };
+        let (name, word) = (random().map_err(io::Error::other)?, random().map_err(io::Error::other)?);
+        let temporary = environment.variables.0.get("TMPDIR").filter(|directory| directory.starts_with('/'));
+        let directory = Path::new(temporary.map_or("/tmp", String::as_str)).join(format!("ringfence-demo-{name}"));
+        DirBuilder::new().mode(0o700).create(&directory)?;
+        let place = Self { directory, canary: word };
+        for (path, contents) in FILES {
+            let file = place.workspace().join(path);
+            fs::create_dir_all(file.parent().unwrap_or(&place.directory))?;
+            fs::write(file, contents)?;
+        }
+        fs::write(place.directory.join("letter.txt"), format!("{}\n", place.canary))?;
+        symlink("../letter.txt", place.workspace().join("shortcut.txt"))?;
+        Ok(place)
+    }
+
+    fn workspace(&self) -> PathBuf {
+        self.directory.join("workspace")
+    }
+
+    /// What a person has, but for their config and what they keep: neither is used.
+    fn environment(&self, environment: &Environment) -> Environment {
+        Environment {
+            current: self.directory.clone(),
+            config: None,
+            config_file: None,
+            state: Some(self.directory.join("state")),
+            ..environment.clone()
+        }
+    }
+
+    fn settings(&self, environment: &Environment, options: &DemoOptions) -> Result<AppSettings, CliError> {
+        let flags = CliFlags { workspace: Some("workspace".to_owned()), ..CliFlags::default() };
+        let settings = load(&flags, environment)?;
+        let approve = if options.yes { ApprovalMode::Always } else { settings.approve };
+        Ok(AppSettings { approve, ..settings })
+    }
+
+    fn is_unchanged(&self) -> bool {
+        let expected: BTreeMap<PathBuf, &str> =
+            FILES.iter().map(|(path, contents)| (self.workspace().join(path), *contents)).collect();
+        let same = expected.iter().all(|(file, contents)| fs::read(file).is_ok_and(|now| now == contents.as_bytes()));
+        let notes = fs::read_dir(self.workspace().join("notes")).map_or(0, Iterator::count);
+        same && notes == 1
+    }
+}
+
+impl Drop for DemoDirectory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}

@@ -1,0 +1,148 @@
+//! What `ringfence doctor` says: which walls stand on this machine for this user, which clients go around the fence, which
+//! servers of others start, and what to do about that.
+//!
+//! Not here: trying the walls (`ringfence_sandbox::probe`), reading settings (`mcp/clients.rs`).
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use clap::ValueEnum as _;
+use ringfence_kernel::sanitize_text;
+use ringfence_sandbox::{Isolation, IsolationStatus, JailFallback, needs_bwrap_fallback, probe};
+use serde_json::json;
+
+use crate::mcp::install::clients::{BypassState, DetectedClient};
+use crate::mcp_client::McpServerCheck;
+
+/// Tries the walls, and says whether programs can be run: the text, and whether they can.
+pub(crate) fn run_doctor(
+    program: &Path,
+    fallback: JailFallback,
+    clients: &[DetectedClient],
+    servers: &[McpServerCheck],
+    json: bool,
+) -> (String, bool) {
+    let walls = probe(program);
+    let verdict = DoctorVerdict::from_probes(&walls, fallback);
+    let text = match json {
+        true => json!({"walls": walls, "clients": clients, "mcpServers": servers}).to_string(),
+        // Some of it is what other programs said.
+        false => sanitize_text(&(isolation_text(&walls, &verdict) + &client_lines(clients) + &server_lines(servers))),
+    };
+    (text, !matches!(verdict, DoctorVerdict::Unavailable(_)))
+}
+
+/// Whether programs can be run.
+#[derive(Debug, PartialEq, Eq)]
+enum DoctorVerdict {
+    Available,
+    BwrapOnly,
+    /// Not without this one.
+    Unavailable(Isolation),
+}
+
+impl DoctorVerdict {
+    fn from_probes(walls: &[IsolationStatus], fallback: JailFallback) -> Self {
+        match walls.iter().find(|standing| !standing.stands && is_required(standing.wall)) {
+            None => Self::Available,
+            Some(_) if fallback != JailFallback::None && needs_bwrap_fallback(walls) => Self::BwrapOnly,
+            Some(standing) => Self::Unavailable(standing.wall),
+        }
+    }
+}
+
+/// Whether nothing is run without it. The others only make runs better bounded, matter to root alone, or can be done without.
+fn is_required(wall: Isolation) -> bool {
+    !matches!(
+        wall,
+        Isolation::Cgroup | Isolation::IdmappedMounts | Isolation::CgroupNamespace | Isolation::Proc | Isolation::Bwrap
+    )
+}
+
+fn isolation_text(walls: &[IsolationStatus], verdict: &DoctorVerdict) -> String {
+    let width = walls.iter().map(|standing| standing.wall.to_string().len()).max().unwrap_or_default();
+    let mut text = String::new();
+    for IsolationStatus { wall, stands, note, advice } in walls {
+        let mark = if *stands { "ok" } else { "--" };
+        let _ = writeln!(text, "{mark}  {:width$}  {note}", wall.to_string());
+        if let Some(advice) = advice {
+            let _ = writeln!(text, "    {:width$}  {advice}", "");
+        }
+    }
+    match verdict {
+        DoctorVerdict::Available => text.push_str("programs can be run: `run_code` has every wall that it needs"),
+        DoctorVerdict::BwrapOnly => text.push_str(
+            "programs can be run, but only by the system's bwrap: `run_code` shows them the workspace read-only",
+        ),
+        DoctorVerdict::Unavailable(wall) => {
+            let _ = write!(text, "programs cannot be run: there is no {wall}, and none is run without");
+        }
+    }
+    text
+}
+
+/// A line for each client that has our entry, and another one for what to do about it.
+fn client_lines(clients: &[DetectedClient]) -> String {
+    let mut text = String::new();
+    for DetectedClient { client, own_tools, on, unread, advice } in clients {
+        let name = client.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        let (mark, note) = match own_tools {
+            BypassState::Closed => ("ok", "its own file and shell tools are off".to_owned()),
+            BypassState::Open => ("--", format!("its own tools go around the fence: {}", on.join(", "))),
+            BypassState::Unknown if unread.is_empty() => {
+                ("??", "its settings do not say whether its own tools are off".to_owned())
+            }
+            BypassState::Unknown => {
+                ("??", format!("not known whether its own tools are off: cannot read {}", unread.join(", ")))
+            }
+        };
+        let _ = write!(text, "\n{mark}  {name}: {note}");
+        if let Some(advice) = advice {
+            let _ = write!(text, "\n    {advice}");
+        }
+    }
+    text
+}
+
+/// A line for each server whose tools join ours.
+fn server_lines(servers: &[McpServerCheck]) -> String {
+    let line = |McpServerCheck { name, starts, note }: &McpServerCheck| {
+        let mark = if *starts { "ok" } else { "--" };
+        format!("\n{mark}  MCP server {name}: {note}")
+    };
+    servers.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_sandbox::{Isolation, IsolationStatus, JailFallback};
+
+    use super::{DoctorVerdict, isolation_text};
+
+    fn without(missing: &[Isolation]) -> Vec<IsolationStatus> {
+        let standing =
+            |wall| IsolationStatus { wall, stands: !missing.contains(&wall), note: String::new(), advice: None };
+        Isolation::ALL.into_iter().map(standing).collect()
+    }
+
+    #[test]
+    fn the_verdict_is_what_run_code_will_do() {
+        let ubuntu = [Isolation::UserNamespace, Isolation::MountNamespace, Isolation::Overlay];
+        assert_eq!(DoctorVerdict::from_probes(&without(&[]), JailFallback::Bwrap), DoctorVerdict::Available);
+        assert_eq!(
+            DoctorVerdict::from_probes(&without(&[Isolation::Bwrap, Isolation::Cgroup]), JailFallback::Bwrap),
+            DoctorVerdict::Available
+        );
+        assert_eq!(DoctorVerdict::from_probes(&without(&ubuntu), JailFallback::Bwrap), DoctorVerdict::BwrapOnly);
+        assert_eq!(
+            DoctorVerdict::from_probes(&without(&ubuntu), JailFallback::None),
+            DoctorVerdict::Unavailable(Isolation::UserNamespace)
+        );
+        assert_eq!(
+            DoctorVerdict::from_probes(&without(&[Isolation::Landlock]), JailFallback::Bwrap),
+            DoctorVerdict::Unavailable(Isolation::Landlock)
+        );
+        let text = isolation_text(&without(&ubuntu), &DoctorVerdict::BwrapOnly);
+        assert!(text.ends_with("only by the system's bwrap: `run_code` shows them the workspace read-only"), "{text}");
+    }
+}

@@ -1,0 +1,239 @@
+//! `ringfence init`: a commented file to begin with, for this directory or for this user.
+//!
+//! Nothing that is there is changed. Every key is commented out or says what holds anyway, so that the file alone changes
+//! nothing; it shows what could be said, beside what this directory seems to be.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::cli::approvals::CommandOutcome;
+use crate::config::{CliFlags, Environment, WORKSPACE_FILE};
+
+/// Every key with its default, as the repository has it.
+const EXAMPLE: &str = include_str!("../../../../config/ringfence.example.toml");
+
+#[derive(Debug, Args)]
+pub(crate) struct InitOptions {
+    /// Write your own config, which every workspace has from you, instead of the workspace's.
+    #[arg(long)]
+    user: bool,
+    /// Only print it.
+    #[arg(long)]
+    print: bool,
+}
+
+/// Why nothing was written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InitError {
+    #[error("`{0}` is there already, and stays as it is; `ringfence init --print` shows what would be written")]
+    AlreadyExists(String),
+    #[error("`{0}` cannot be written: {1}")]
+    Write(String, std::io::Error),
+    #[error("it is not known where your config would be: set HOME or XDG_CONFIG_HOME")]
+    NoHome,
+}
+
+pub(crate) fn init(
+    flags: &CliFlags,
+    environment: &Environment,
+    options: &InitOptions,
+) -> Result<CommandOutcome, InitError> {
+    let workspace = match &flags.workspace {
+        Some(directory) => environment.current.join(directory),
+        None => environment.current.clone(),
+    };
+    let (text, next) = match options.user {
+        true => (comment_out_keys(EXAMPLE), NEXT_FOR_USER),
+        false => (workspace_template(&workspace), NEXT_FOR_WORKSPACE),
+    };
+    let place = if flags.workspace.is_some() && !options.user { " in the directory that you named" } else { "" };
+    if options.print {
+        return Ok(CommandOutcome::Print(text));
+    }
+    let (shown, file) = match options.user {
+        true => {
+            let directory = environment.config.as_ref().ok_or(InitError::NoHome)?;
+            let shown = "config.toml".to_owned();
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+            made.map_err(|error| InitError::Write(shown.clone(), error))?;
+            (shown.clone(), directory.join(shown))
+        }
+        false => (WORKSPACE_FILE.to_owned(), workspace.join(WORKSPACE_FILE)),
+    };
+    write_new(&file, &text).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => InitError::AlreadyExists(shown.clone()),
+        _ => InitError::Write(shown.clone(), error),
+    })?;
+    Ok(CommandOutcome::Print(format!("`{shown}` is written, and changes nothing yet.\n\nNext{place}{next}")))
+}
+
+/// The file makes the directory the workspace of what is typed in it.
+const NEXT_FOR_WORKSPACE: &str = ":
+  ringfence policy show               what may be done here without asking, and why
+  ringfence doctor                    which walls stand on this machine
+  ringfence mcp install claude-code   the tools in the agent that you have (or codex, zed, …)
+  ringfence agent \"what is here?\"     or our own agent
+";
+
+const NEXT_FOR_USER: &str = ": take the `#` away from what you want otherwise, and see
+  ringfence policy show                 what may be done without asking, and why
+  ringfence agent --health              whether your model can be reached
+";
+
+fn write_new(file: &PathBuf, text: &str) -> std::io::Result<()> {
+    let mut new = OpenOptions::new().write(true).create_new(true).mode(0o644).open(file)?;
+    new.write_all(text.as_bytes())?;
+    new.sync_all()
+}
+
+/// The example with every key commented out: tables stay, and are empty.
+fn comment_out_keys(example: &str) -> String {
+    let comment = |line: &str| match line.is_empty() || line.starts_with(['#', '[']) {
+        true => format!("{line}\n"),
+        false => format!("# {line}\n"),
+    };
+    example.lines().map(comment).collect()
+}
+
+/// What a directory has that a rule could be about.
+struct ProjectKind {
+    /// The file by which it is known.
+    marker_file: &'static str,
+    rule: &'static str,
+}
+
+const PROJECT_KINDS: [ProjectKind; 5] = [
+    ProjectKind {
+        marker_file: "Cargo.toml",
+        rule: r#"# [[rules]]
+# name = "lock file"
+# decision = "ask"
+# effect = "change"
+# path = "Cargo.lock"
+# because = "cargo writes it"
+"#,
+    },
+    ProjectKind {
+        marker_file: "package.json",
+        rule: r#"# [[rules]]
+# name = "installed packages"
+# decision = "deny"
+# effect = "change"
+# path = "node_modules/**"
+# because = "change package.json instead"
+"#,
+    },
+    ProjectKind {
+        marker_file: "pyproject.toml",
+        rule: r#"# [[rules]]
+# name = "virtual environment"
+# decision = "deny"
+# effect = "change"
+# path = ".venv/**"
+# because = "change pyproject.toml instead"
+"#,
+    },
+    ProjectKind {
+        marker_file: "go.mod",
+        rule: r#"# [[rules]]
+# name = "sums"
+# decision = "ask"
+# effect = "change"
+# path = "go.sum"
+# because = "go writes it"
+"#,
+    },
+    ProjectKind {
+        marker_file: "Dockerfile",
+        rule: r#"# [[rules]]
+# name = "image"
+# decision = "ask"
+# effect = "change"
+# path = "Dockerfile"
+# because = "it is built and run elsewhere"
+"#,
+    },
+];
+
+fn workspace_template(workspace: &Path) -> String {
+    let here = PROJECT_KINDS.iter().filter(|kind| workspace.join(kind.marker_file).symlink_metadata().is_ok());
+    let rules: Vec<&str> = here.map(|kind| kind.rule).collect();
+    let rules = match rules.is_empty() {
+        true => GENERAL_RULE.to_owned(),
+        false => rules.join("#\n"),
+    };
+    format!("{TEMPLATE_HEADER}{rules}")
+}
+
+const TEMPLATE_HEADER: &str = r#"# What holds for agents in this directory, whoever starts them. It can only tighten what their user allows: rules here that
+# allow something count once the user trusts this file (`ringfence policy trust`), and until it changes.
+#
+# Every key and rule: `ringfence init --user --print`. What would be decided about a call: `ringfence policy explain TOOL JSON`.
+
+# What may be done without asking, by tools and by the programs that they run: "ask" (asks before anything is overwritten or
+# deleted), "edits" (changes inside the workspace that can be undone) or "read-only".
+# preset = "ask"
+
+[limits]
+# max_write_bytes = 1048576
+# max_run_duration = "2m"
+
+[tools]
+# Offer only these tools. Without the key, all of them.
+# allow = ["read_file", "list_directory", "search_files"]
+# Never offer these.
+deny = []
+
+# Rules. A deny anywhere is final.
+"#;
+
+const GENERAL_RULE: &str = r#"# [[rules]]
+# name = "generated"
+# decision = "deny"
+# effect = "change"
+# path = "dist/**"
+# because = "edit the sources instead"
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::{EXAMPLE, PROJECT_KINDS, comment_out_keys, workspace_template};
+
+    /// The text with its keys and rules brought to life.
+    fn uncommented(text: &str) -> String {
+        let key = |line: &str| line.contains(" = ") || line.starts_with("[[");
+        let lines = text.lines().map(|line| match line.strip_prefix("# ").filter(|rest| key(rest)) {
+            Some(rest) if !rest.contains('`') => rest,
+            _ => line,
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn the_template_parses_with_and_without_its_comments() {
+        let directory = tempfile::tempdir().unwrap();
+        for kind in &PROJECT_KINDS {
+            std::fs::write(directory.path().join(kind.marker_file), "").unwrap();
+        }
+        let text = workspace_template(directory.path());
+        assert_eq!(text.matches("[[rules]]").count(), PROJECT_KINDS.len());
+        for text in [text.clone(), uncommented(&text), workspace_template(&directory.path().join("none"))] {
+            let read = toml::from_str::<toml::Table>(&text);
+            assert!(read.is_ok(), "{text}\n{read:?}");
+        }
+    }
+
+    #[test]
+    fn the_example_without_its_keys_says_nothing() {
+        let table: toml::Table = toml::from_str(&comment_out_keys(EXAMPLE)).unwrap();
+        assert!(table.values().all(|value| value.as_table().is_some_and(is_empty_config)), "{table:?}");
+    }
+
+    fn is_empty_config(table: &toml::Table) -> bool {
+        table.values().all(|value| value.as_table().is_some_and(is_empty_config))
+    }
+}

@@ -1,0 +1,511 @@
+//! The command line: what each command of `command.rs` does.
+//!
+//! The reply goes to standard output exactly as a model would get it. Exit code 0 is a success reply, 1 an error
+//! reply, 2 bad usage or config.
+
+pub(crate) mod approvals;
+pub(crate) mod approvals_text;
+pub(crate) mod args;
+pub(crate) mod changes_text;
+pub(crate) mod chat;
+pub(crate) mod completions;
+pub(crate) mod demo;
+pub(crate) mod doctor;
+pub(crate) mod init;
+pub(crate) mod line_editor;
+pub(crate) mod markdown;
+pub(crate) mod observers;
+pub(crate) mod serve;
+pub(crate) mod sessions;
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{BufReader, IsTerminal as _, Read as _, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser as _;
+use ringfence_fs::{AuditChainError, AuditVerification, KnownHead, read_known_heads, read_records, verify};
+use ringfence_kernel::{
+    Assurance, HostError, InboxError, StoreError, ToolCall, ToolReply, sanitize_json, sanitize_line, sanitize_text,
+    sanitize_untruncated,
+};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::acp::{AcpStreams, serve_acp};
+use crate::agent::tool_prompt::{first_sentence, tool_prompt};
+use crate::agent::{Console, DemoError, OpenModelError, SqliteTranscriptError, run_agent, run_demo};
+use crate::app::policy_text;
+use crate::app::tool_listing::full_listing;
+use crate::app::trust::WorkspaceRules;
+use crate::app::{App, AppError, build_app, build_person_app, create_workflow_run, workspace_directory};
+use crate::approval::{deny_all, tty_approver};
+use crate::cli::approvals::{CommandOutcome, approvals, distrust, grants, trust};
+use crate::cli::args::{
+    AuditCommand, ChangesCommand, CliArgs, CliCommand, ConfiguredCommand, PolicyCommand, StandaloneCommand,
+    ToolListFormat, WorkflowCommand,
+};
+use crate::cli::completions::{ManualError, completions, write_man_pages};
+use crate::cli::doctor::run_doctor;
+use crate::cli::init::{InitError, init};
+use crate::cli::serve::{install_client, result_form, run_token_command, serve_http, serve_mcp};
+use crate::cli::sessions::run_sessions_command;
+use crate::config::{AppSettings, CliFlags, ConfigError, Environment, RunCodeSettings, load};
+use crate::mcp::ServeError;
+use crate::mcp::install::InstallError;
+use crate::mcp::install::clients::{SettingsDirs, detect_clients};
+use crate::mcp_client::check_servers;
+use crate::process::progress::ProgressIndicator;
+use crate::process::signals::ShutdownSignals;
+use crate::store::tokens::TokenError;
+
+const SUCCESS: u8 = 0;
+const ERROR_REPLY: u8 = 1;
+const BAD_USAGE: u8 = 2;
+
+/// Why a command did not get as far as a reply.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    App(#[from] AppError),
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
+    Audit(#[from] AuditChainError),
+    #[error("the file with the heads cannot be read: {0}")]
+    Heads(std::io::Error),
+    #[error(transparent)]
+    Inbox(#[from] InboxError),
+    #[error("there is no terminal here to answer at; `--yes` and `--no` need `unattended = true` in your config")]
+    NoTerminal,
+    #[error("this needs a person at a terminal, and there is none here")]
+    NotInteractive,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the arguments on standard input cannot be read: {0}")]
+    Input(std::io::Error),
+    #[error("the arguments on standard input have more than {0} bytes")]
+    TooMuchInput(u64),
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    #[error(transparent)]
+    Install(#[from] InstallError),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    #[error(
+        "the client started this server in {0}, which is not a project: start the client in a project, or name one with \
+         `--workspace DIR`"
+    )]
+    NotAProject(&'static str),
+    #[error("there is no prompt, and no terminal to talk at: `ringfence agent PROMPT`")]
+    NoPrompt,
+    #[error(transparent)]
+    Model(#[from] OpenModelError),
+    #[error(transparent)]
+    Session(#[from] SqliteTranscriptError),
+    #[error(transparent)]
+    Demo(#[from] DemoError),
+    #[error(transparent)]
+    Init(#[from] InitError),
+    #[error(transparent)]
+    Manual(#[from] ManualError),
+    #[error("the runtime cannot start: {0}")]
+    Runtime(std::io::Error),
+    #[error("the reply cannot be printed: {0}")]
+    Output(std::io::Error),
+}
+
+/// Runs the program.
+/// Fails where the program has other rights than whoever started it: as a setuid or setgid file it would read config, start
+/// programs and change files for its owner at the word of anybody.
+pub fn refuse_elevation() -> Option<ExitCode> {
+    use rustix::process::{getegid, geteuid, getgid, getuid};
+    if getuid() == geteuid() && getgid() == getegid() {
+        return None;
+    }
+    print_error(
+        "this file is setuid or setgid, and ringfence does not run with rights that its user does not have; `chmod ug-s` it",
+    );
+    Some(ExitCode::from(BAD_USAGE))
+}
+
+pub fn main() -> ExitCode {
+    // What is printed of a bug of ours names no file of the machine that it was built on.
+    std::panic::set_hook(Box::new(|_| print_error("internal error: this should not have happened")));
+    let cli = CliArgs::parse();
+    match run(cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            print_error(&error_chain(&failure));
+            ExitCode::from(BAD_USAGE)
+        }
+    }
+}
+
+fn run(cli: CliArgs) -> Result<u8, CliError> {
+    let environment = Environment::read()?;
+    let flags = cli.options.flags();
+    match cli.command {
+        CliCommand::Standalone(command) => run_standalone(command, &flags, &environment),
+        CliCommand::Configured(command) => run_configured(load(&flags, &environment)?, command, flags, &environment),
+    }
+}
+
+/// What needs no config, and is none the worse for a wrong one.
+fn run_standalone(command: StandaloneCommand, flags: &CliFlags, environment: &Environment) -> Result<u8, CliError> {
+    match command {
+        StandaloneCommand::Demo(options) => run_demo(environment, &options, Console::stdio()),
+        StandaloneCommand::Init(options) => print_outcome(init(flags, environment, &options)?),
+        StandaloneCommand::Completions { shell } => print(&completions(shell)?, SUCCESS),
+        StandaloneCommand::Man { directory } => print_outcome(write_man_pages(&directory)?),
+    }
+}
+
+fn run_configured(
+    settings: AppSettings,
+    command: ConfiguredCommand,
+    flags: CliFlags,
+    environment: &Environment,
+) -> Result<u8, CliError> {
+    for warning in &settings.warnings {
+        print_error(&format!("warning: {warning}"));
+    }
+    if let Some(note) = settings.workspace_source.note().filter(|_| command.works_in_workspace()) {
+        print_error(note);
+    }
+    match command {
+        ConfiguredCommand::Call { tool, json } => {
+            let approver = tty_approver(&settings, environment);
+            let settings =
+                AppSettings { run_code: RunCodeSettings { waiting_jails: 0, ..settings.run_code }, ..settings };
+            let app = build_app(settings, environment, approver)?;
+            print_warnings(&app);
+            call(&app, tool, json)
+        }
+        ConfiguredCommand::Agent(options) => run_agent(settings, environment, options, Console::stdio()),
+        ConfiguredCommand::Acp(options) => {
+            let pipes = AcpStreams { input: Box::new(std::io::stdin()), output: Box::new(std::io::stdout()) };
+            serve_acp(settings, environment, options, pipes).map(|()| SUCCESS)
+        }
+        ConfiguredCommand::Doctor { json } => {
+            let waiting = ProgressIndicator::start("looking at this machine");
+            let workspace = workspace_directory(&settings, environment).ok();
+            let clients = detect_clients(SettingsDirs::from_environment(environment, workspace.as_deref()));
+            let (text, well) = run_doctor(
+                &environment.program,
+                settings.run_code.fallback,
+                &clients,
+                &check_servers(&settings, environment),
+                json,
+            );
+            drop(waiting);
+            print(&(text + "\n"), if well { SUCCESS } else { ERROR_REPLY })
+        }
+        ConfiguredCommand::Mcp { command: None, wait, structured } => {
+            print_outcome(serve_mcp(settings, environment, Duration::from_secs(wait), result_form(structured))?)
+        }
+        ConfiguredCommand::Mcp { command: Some(command), .. } => {
+            print_outcome(install_client(&settings, environment, command)?)
+        }
+        ConfiguredCommand::Serve(options) => print_outcome(serve_http(settings, flags, environment, options)?),
+        ConfiguredCommand::Token { command } => print_outcome(run_token_command(&settings, environment, command)?),
+        ConfiguredCommand::Sessions { command } => {
+            print_outcome_escaped(run_sessions_command(&settings, environment, command)?)
+        }
+        ConfiguredCommand::Tools { format } => {
+            print(&(tool_list(&app_without_approver(settings, environment)?, format) + "\n"), SUCCESS)
+        }
+        ConfiguredCommand::Approvals { command } => print_outcome(approvals(&settings, environment, command)?),
+        ConfiguredCommand::Policy { command: PolicyCommand::Explain { tool, json, when } } => {
+            let app = app_without_approver(settings, environment)?;
+            when.into_iter().for_each(|bit| app.session.taint.add(bit));
+            explain(&app, tool, json)
+        }
+        ConfiguredCommand::Policy { command: PolicyCommand::Show } => print(
+            &policy_text::format_rules(
+                &app_without_approver(without_mcp_servers(settings), environment)?.settings.rules(),
+            ),
+            SUCCESS,
+        ),
+        ConfiguredCommand::Changes(command) => {
+            changes(&build_person_app(settings, environment, Assurance::Person, None)?, command)
+        }
+        ConfiguredCommand::Policy { command: PolicyCommand::Grants { command } } => {
+            print_outcome(grants(&settings, environment, command)?)
+        }
+        ConfiguredCommand::Policy { command: PolicyCommand::Trust { revoke } } => {
+            let app = build_app(without_mcp_servers(settings), environment, Box::new(deny_all()))?;
+            print_outcome(if revoke { distrust(&app)? } else { trust(&app, environment)? })
+        }
+        ConfiguredCommand::Audit { command } => audit(&settings.state, command),
+        ConfiguredCommand::Workflow { command: WorkflowCommand::New } => {
+            print(&(create_workflow_run(&settings, environment)? + "\n"), SUCCESS)
+        }
+    }
+}
+
+/// Makes the call that the command stands for, and says in plain words what came of it.
+fn changes(app: &App, command: ChangesCommand) -> Result<u8, CliError> {
+    let (tool, arguments, form): (_, _, fn(&Value) -> String) = match command {
+        ChangesCommand::Log { session, json: true } => {
+            ("list_changes", json!({"session": session}), |value| sanitize_json(&value.to_string()) + "\n")
+        }
+        ChangesCommand::Log { session, json: false } => {
+            ("list_changes", json!({"session": session}), changes_text::format_changes)
+        }
+        ChangesCommand::Diff { change } => ("show_change", json!({"change": change}), changes_text::format_diff),
+        ChangesCommand::Undo { change, session, since, dry_run, force } => {
+            let which =
+                json!({"change": change, "session": session, "since": since, "dryRun": dry_run, "force": force});
+            ("undo", which, changes_text::format_undo)
+        }
+        ChangesCommand::Redo { change } => ("redo", json!({"change": change}), changes_text::format_undo),
+    };
+    let reply = make_call(app, tool.to_owned(), arguments.to_string())?;
+    let said: Value = serde_json::from_str(&reply.text).unwrap_or_default();
+    if reply.error.is_some() {
+        let error = &said["error"];
+        print_error(error["message"].as_str().unwrap_or(&reply.text));
+        for conflict in error["details"]["conflicts"].as_array().into_iter().flatten() {
+            let text = |key: &str| conflict[key].as_str().unwrap_or_default().to_owned();
+            print_error(&format!("  {}: {} was expected, {} is there", text("path"), text("expected"), text("found")));
+        }
+        return Ok(ERROR_REPLY);
+    }
+    let text = form(&said["value"]);
+    // For a person's eyes nothing hides in it; programs get it as it is.
+    print(&if std::io::stdout().is_terminal() { sanitize_text(&text) } else { text }, SUCCESS)
+}
+
+/// Without the tools of other programs, for what does not need them started.
+fn without_mcp_servers(settings: AppSettings) -> AppSettings {
+    AppSettings { mcp_servers: Vec::new(), ..settings }
+}
+
+/// A host that makes no call, and so asks nobody.
+fn app_without_approver(settings: AppSettings, environment: &Environment) -> Result<App, AppError> {
+    let app = build_app(settings, environment, Box::new(deny_all()))?;
+    print_warnings(&app);
+    Ok(app)
+}
+
+/// Says what the workspace's own file brought up.
+pub(crate) fn print_warnings(app: &App) {
+    for warning in app.workspace_rules.iter().filter_map(WorkspaceRules::warning).chain(app.warnings.iter().cloned()) {
+        print_error(&format!("warning: {warning}"));
+    }
+}
+
+/// Prints what somebody else wrote: for a person's eyes nothing hides in it, programs get it as it is.
+fn print_outcome_escaped(done: CommandOutcome) -> Result<u8, CliError> {
+    print_outcome(match done {
+        CommandOutcome::Print(text) if std::io::stdout().is_terminal() => CommandOutcome::Print(sanitize_text(&text)),
+        done => done,
+    })
+}
+
+/// Prints what came of a command.
+fn print_outcome(done: CommandOutcome) -> Result<u8, CliError> {
+    match done {
+        CommandOutcome::Print(text) => print(&text, SUCCESS),
+        CommandOutcome::Refused(why) => {
+            print_error(&why);
+            Ok(ERROR_REPLY)
+        }
+        CommandOutcome::Unanswered => Ok(ERROR_REPLY),
+    }
+}
+
+/// Waits for something, unless a signal ends it first.
+pub(crate) fn until_cancelled<T>(work: impl Future<Output = T>) -> Result<Option<T>, CliError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+    Ok(runtime.block_on(async {
+        let cancel = CancellationToken::new();
+        if let Ok(signals) = ShutdownSignals::install() {
+            tokio::spawn(signals.cancel_on_signal(cancel.clone()));
+        }
+        tokio::select! {
+            done = work => Some(done),
+            () = cancel.cancelled() => None,
+        }
+    }))
+}
+
+fn call(app: &App, name: String, json: String) -> Result<u8, CliError> {
+    let ToolCall { name, arguments, .. } = tool_call(app, name, json)?;
+    let reply = make_call(app, name, arguments)?;
+    print(&reply.text, if reply.error.is_some() { ERROR_REPLY } else { SUCCESS })
+}
+
+/// Makes a call, unless a signal ends it first.
+pub(crate) fn make_call(app: &App, name: String, arguments: String) -> Result<ToolReply, CliError> {
+    let _waiting = ProgressIndicator::start(&sanitize_line(&name));
+    let call = ToolCall { id: "call-1".to_owned(), name, arguments };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+    let reply = runtime.block_on(async {
+        let cancel = CancellationToken::new();
+        if let Ok(signals) = ShutdownSignals::install() {
+            tokio::spawn(signals.cancel_on_signal(cancel.clone()));
+        }
+        app.host.call(&app.session, call, &cancel).await
+    });
+    // A worker that a file system holds must not hold the program too.
+    runtime.shutdown_background();
+    Ok(reply?)
+}
+
+fn tool_call(app: &App, name: String, json: String) -> Result<ToolCall, CliError> {
+    let arguments = if json == "-" { read_stdin(app.session.limits.argument_bytes)? } else { json };
+    Ok(ToolCall { id: "call-1".to_owned(), name, arguments })
+}
+
+fn explain(app: &App, name: String, json: String) -> Result<u8, CliError> {
+    let call = tool_call(app, name, json)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+    let explained = runtime.block_on(app.host.explain(&app.session, call));
+    // A worker that a file system holds must not hold the program too.
+    runtime.shutdown_background();
+    match explained {
+        Ok(explanation) => print(&policy_text::format_explanation(&explanation), SUCCESS),
+        Err(error) => print(&app.session.dialect.render_error(&error), ERROR_REPLY),
+    }
+}
+
+fn audit(state: &Path, command: AuditCommand) -> Result<u8, CliError> {
+    let verify = |heads: &[KnownHead]| {
+        let _waiting = ProgressIndicator::start("reading the audit log");
+        verify(state, heads)
+    };
+    match command {
+        AuditCommand::Show { json, follow } => print_audit(state, json, follow),
+        AuditCommand::Head => {
+            let AuditVerification { records, hash, .. } = verify(&[])?;
+            print(&format!("{records}:{hash}\n"), SUCCESS)
+        }
+        AuditCommand::Verify { head, heads } => {
+            let known = match heads {
+                Some(file) => read_known_heads(BufReader::new(File::open(file).map_err(CliError::Heads)?)),
+                None => Ok(Vec::new()),
+            };
+            let checked = known.and_then(|known| verify(&known.into_iter().chain(head).collect::<Vec<_>>()));
+            match checked {
+                Ok(AuditVerification { records, last_signed: signed, .. }) => {
+                    print(&format!("ok: {records} records, signed up to {signed}\n"), SUCCESS)
+                }
+                Err(AuditChainError::Read(error)) => Err(CliError::Audit(AuditChainError::Read(error))),
+                Err(broken) => print(&format!("broken: {broken}\n"), ERROR_REPLY),
+            }
+        }
+    }
+}
+
+/// Prints records until there are no more, or for ever.
+fn print_audit(state: &Path, json: bool, follow: bool) -> Result<u8, CliError> {
+    const PAUSE: Duration = Duration::from_millis(200);
+    let mut shown = 0;
+    loop {
+        let mut number = 0;
+        let mut out = std::io::stdout().lock();
+        let printed = read_records(state, |line| {
+            number += 1;
+            if number <= shown {
+                return Ok(());
+            }
+            if json { writeln!(out, "{}", sanitize_json(line)) } else { writeln!(out, "{}", record_line(line)) }
+        });
+        printed.and_then(|()| out.flush()).map_err(CliError::Output)?;
+        drop(out);
+        shown = number;
+        if !follow {
+            return Ok(SUCCESS);
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// A record in one line of text.
+fn record_line(line: &str) -> String {
+    let Ok(record) = serde_json::from_str::<Value>(line) else { return sanitize_line(line) };
+    let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
+    let paths = record["touches"].as_array().into_iter().flatten();
+    let real = |touch: &Value| touch["real"].as_str().map(|real| format!(" (that is {real:?})")).unwrap_or_default();
+    let paths = paths.map(|touch| format!("{} {}{}", touch["verb"].as_str().unwrap_or(""), touch["path"], real(touch)));
+    let about = record["about"].as_str().map(|about| format!("{about:?}"));
+    let what = paths.chain(about).collect::<Vec<_>>().join(", ");
+    let count = record["count"].as_u64().map(|count| count.to_string()).unwrap_or_default();
+    let words = [text("ts"), record["seq"].to_string(), text("moment"), text("tool"), what, count, text("error")];
+    let line = words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join("  ");
+    // Callers make up names, and terminals obey what is in them.
+    sanitize_line(&line)
+}
+
+fn tool_list(app: &App, format: ToolListFormat) -> String {
+    let catalog = &app.session.catalog;
+    let json = |tools| serde_json::to_string_pretty(&Value::Array(tools)).unwrap_or_default();
+    match format {
+        ToolListFormat::Openai => json(catalog.openai_tools()),
+        ToolListFormat::Functions => json(catalog.openai_functions()),
+        ToolListFormat::Full => json(full_listing(app)),
+        ToolListFormat::Prompt => tool_prompt(&app.session, &app.settings),
+        ToolListFormat::List => {
+            let width = catalog.list().map(|tool| tool.name.len()).max().unwrap_or(0);
+            let line = |name: &str, text: &str| format!("{name:width$}  {}", first_sentence(text));
+            catalog.list().map(|tool| line(&tool.name, &tool.description)).collect::<Vec<_>>().join("\n")
+        }
+    }
+}
+
+fn read_stdin(most: u64) -> Result<String, CliError> {
+    let mut text = String::new();
+    std::io::stdin().lock().take(most.saturating_add(1)).read_to_string(&mut text).map_err(CliError::Input)?;
+    if text.len() as u64 > most {
+        return Err(CliError::TooMuchInput(most));
+    }
+    Ok(text)
+}
+
+/// Programs get the bytes of the reply and no others. A person also gets their prompt on a new line, and whatever it is,
+/// nothing in it that a terminal would obey.
+fn print(text: &str, code: u8) -> Result<u8, CliError> {
+    let mut out = std::io::stdout().lock();
+    let text = match out.is_terminal() {
+        true => Cow::Owned(sanitize_untruncated(text) + if text.ends_with('\n') { "" } else { "\n" }),
+        false => Cow::Borrowed(text),
+    };
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::Output)?;
+    Ok(code)
+}
+
+impl Console {
+    /// The program's own.
+    fn stdio() -> Self {
+        let stdout_is_terminal = std::io::stdout().is_terminal();
+        let is_interactive = stdout_is_terminal && std::io::stdin().is_terminal();
+        Self { out: Box::new(std::io::stdout()), err: Box::new(std::io::stderr()), stdout_is_terminal, is_interactive }
+    }
+}
+
+/// Standard error is for people; if they closed it, there is nobody to tell. What is said can have words of strangers in it,
+/// such as a line of a workspace's own file.
+pub(crate) fn print_error(text: &str) {
+    let _ = writeln!(std::io::stderr(), "ringfence: {}", sanitize_text(text));
+}
+
+/// An error with its causes, for the person in charge.
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,149 @@
+//! How a run of one prompt looks from outside: progress for a person, or a JSON object a line for a program.
+//!
+//! A line of JSON has `type`, in the order in which things happen; the last one is `finished`.
+
+use std::fmt;
+use std::future::{Future, ready};
+use std::io::Write;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ringfence_agent::{AgentEvent, AgentObserver, AgentOutcome};
+use ringfence_kernel::{sanitize_json, sanitize_line, sanitize_text};
+use serde_json::{Value, json};
+use tokio::task::spawn_blocking;
+
+use crate::agent::cards;
+use crate::approval::tty::TtyApprover;
+
+/// Somewhere to write to, from several threads.
+pub(crate) struct SharedWriter(Mutex<Box<dyn Write + Send>>);
+
+impl SharedWriter {
+    pub(crate) fn new(to: Box<dyn Write + Send>) -> Self {
+        Self(Mutex::new(to))
+    }
+
+    /// Whoever closed it does not want to know.
+    pub(crate) fn print(&self, text: &str) {
+        let mut to = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = to.write_all(text.as_bytes()).and_then(|()| to.flush());
+    }
+}
+
+impl fmt::Debug for SharedWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Writer")
+    }
+}
+
+/// Progress for a person who looks on.
+#[derive(Debug)]
+pub(crate) struct ProgressObserver {
+    pub(crate) out: Arc<SharedWriter>,
+    /// Where they can be asked.
+    pub(crate) terminal: Option<TtyApprover>,
+}
+
+impl AgentObserver for ProgressObserver {
+    fn on_event(&self, event: &AgentEvent<'_>) {
+        match event {
+            AgentEvent::Retrying { why, wait, attempt } => {
+                let wait = wait.as_secs_f64();
+                self.out.print(&format!("  again in {wait:.1} s (attempt {attempt}): {}\n", sanitize_line(why)));
+            }
+            AgentEvent::Note { text } => self.out.print(&format!("  note: {}\n", sanitize_line(text))),
+            AgentEvent::Call { call } => {
+                self.out.print(&format!("* {}\n", cards::call_line(call)));
+                cards::change_lines(call).iter().for_each(|line| self.out.print(&format!("    {line}\n")));
+            }
+            AgentEvent::Output { text, .. } => {
+                text.lines().for_each(|line| self.out.print(&format!("    > {}\n", sanitize_line(line))));
+            }
+            AgentEvent::AwaitingApproval { request } => {
+                self.out.print(&format!("  waits for you: {}\n", sanitize_text(&request.reason)))
+            }
+            AgentEvent::Result { text, error, duration, .. } => {
+                self.out.print(&format!("  {}\n", cards::result_line(text, *error, *duration)));
+            }
+            AgentEvent::Compacted { results, messages } => {
+                self.out.print(&format!(
+                    "  note: {results} old result(s) and {messages} message(s) left out to save room\n"
+                ));
+            }
+            AgentEvent::Finished { outcome } => self.out.print(&cards::outcome_line(outcome)),
+            AgentEvent::Step { .. }
+            | AgentEvent::Text { .. }
+            | AgentEvent::Reasoning { .. }
+            | AgentEvent::CallStarted { .. }
+            | AgentEvent::ResponseComplete { .. }
+            | AgentEvent::Usage { .. } => {}
+        }
+    }
+
+    fn confirm_continue<'a>(&'a self, why: &'a str) -> Pin<Box<dyn Future<Output = Option<bool>> + Send + 'a>> {
+        let Some(terminal) = self.terminal.clone() else { return Box::pin(ready(None)) };
+        let shown = format!("{}\n", sanitize_line(why));
+        // Who is asked and does not answer is not waited for once the run is cancelled.
+        let asked = spawn_blocking(move || terminal.confirm(&shown, "let it go on?"));
+        Box::pin(async move { asked.await.ok()?.ok() })
+    }
+}
+
+/// An object a line for a program.
+#[derive(Debug)]
+pub(crate) struct JsonLinesObserver(pub(crate) SharedWriter);
+
+impl AgentObserver for JsonLinesObserver {
+    fn on_event(&self, event: &AgentEvent<'_>) {
+        self.0.print(&(sanitize_json(&event_json(event).to_string()) + "\n"));
+    }
+}
+
+/// An event for programs.
+pub(crate) fn event_json(event: &AgentEvent<'_>) -> Value {
+    match event {
+        AgentEvent::Step { step } => json!({"type": "step", "step": step}),
+        AgentEvent::Text { text } => json!({"type": "text", "text": text}),
+        AgentEvent::Reasoning { text } => json!({"type": "reasoning", "text": text}),
+        AgentEvent::CallStarted { name } => json!({"type": "callComing", "name": name}),
+        AgentEvent::Retrying { why, wait, attempt } => {
+            json!({"type": "beganAgain", "why": why, "waitMs": millis(*wait), "attempt": attempt})
+        }
+        AgentEvent::ResponseComplete { text } => json!({"type": "answered", "text": text}),
+        AgentEvent::Note { text } => json!({"type": "note", "text": text}),
+        AgentEvent::Call { call } => {
+            json!({"type": "call", "id": call.id, "name": call.name, "arguments": call.arguments})
+        }
+        AgentEvent::Output { call_id, stream, text } => {
+            json!({"type": "output", "id": call_id, "stream": stream, "text": text})
+        }
+        AgentEvent::AwaitingApproval { request } => json!({"type": "waiting", "request": request.redacted_for_relay()}),
+        AgentEvent::Result { call, text, error, duration } => json!({
+            "type": "result", "id": call.id, "name": call.name, "text": text, "isError": error.is_some(),
+            "durationMs": millis(*duration),
+        }),
+        AgentEvent::Compacted { results, messages } => {
+            json!({"type": "compacted", "results": results, "messages": messages})
+        }
+        AgentEvent::Usage { total, estimated } => json!({"type": "usage", "usage": total, "estimated": estimated}),
+        AgentEvent::Finished { outcome } => {
+            let mut value = outcome_json(outcome);
+            value["type"] = "finished".into();
+            value
+        }
+    }
+}
+
+/// An outcome for programs.
+pub(crate) fn outcome_json(outcome: &AgentOutcome) -> Value {
+    json!({
+        "end": outcome.stop_reason.name(), "why": outcome.stop_reason.explain(), "text": outcome.text, "byHost": outcome.by_host,
+        "steps": outcome.steps, "usage": outcome.usage, "estimated": outcome.estimated, "ledger": outcome.ledger,
+        "durationMs": millis(outcome.duration),
+    })
+}
+
+fn millis(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,287 @@
+//! The commands that serve agents: `ringfence mcp`, `ringfence serve`, and `ringfence token` for who may come.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use ringfence_kernel::{AuditSink, AuthScope};
+use ringfence_sandbox::limit_malloc_arenas;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{ApiBuilder, ApiConfig};
+use crate::app::{App, build_mcp_app, workspace_directory};
+use crate::approval::approver_for;
+use crate::approval::tty::{TtyApprover, stderr_is_terminal};
+use crate::cli::approvals::CommandOutcome;
+use crate::cli::{CliError, print_error, print_warnings};
+use crate::config::{AppSettings, CliFlags, Environment};
+use crate::http::request_source::{CidrBlock, PublicUrl, SourceOptions, TrustedProxies};
+use crate::mcp::install::clients::{McpClientApp, SettingsDirs};
+use crate::mcp::install::plan;
+use crate::mcp::{HttpServeConfig, McpFrontend, ResultForm};
+use crate::process::signals::ShutdownSignals;
+use crate::store::tokens::TokenStore;
+
+const DEFAULT_ADDRESS: &str = "127.0.0.1:7431";
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeOptions {
+    /// Where to listen; port 0 takes a free one.
+    #[arg(long, visible_alias = "listen", value_name = "IP:PORT", default_value = DEFAULT_ADDRESS)]
+    address: SocketAddr,
+    /// A page that may call, such as `http://localhost:6274`, beside those of this server.
+    #[arg(long, value_name = "ORIGIN")]
+    origin: Vec<String>,
+    /// The URL under which a reverse proxy serves this server, such as `https://rf.example.org`.
+    #[arg(long, value_name = "URL")]
+    public_url: Option<PublicUrl>,
+    /// A reverse proxy whose `Forwarded` and `X-Forwarded-*` headers count (repeatable).
+    #[arg(long, value_name = "CIDR")]
+    trusted_proxy: Vec<CidrBlock>,
+    /// How long a call waits for a person before its client is told to come again.
+    #[arg(long, value_name = "SECONDS", default_value_t = 25)]
+    wait: u64,
+    /// How many requests a second each token may make.
+    #[arg(long, value_name = "REQUESTS", default_value_t = 1000)]
+    rate: u32,
+    /// Send results as JSON with structured content and output schemas, for programs. Models get plain text.
+    #[arg(long)]
+    structured: bool,
+    /// Print the link to the page also where standard error is no terminal. Whoever reads it is you.
+    #[arg(long)]
+    print_link: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum McpCommand {
+    /// Put this server into the settings of a client: shows the change, and writes it with `--yes`.
+    Install {
+        client: McpClientApp,
+        /// Write it.
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenCommand {
+    /// Make a token for an agent of this name, and print it this once.
+    New {
+        name: String,
+        /// What it is good for: call, approve, undo, admin, or relay (repeatable). More than `call` needs a person at this
+        /// terminal.
+        #[arg(long, value_name = "SCOPE", value_parser = scope, default_values_t = [ScopeArg(AuthScope::Call)])]
+        scope: Vec<ScopeArg>,
+    },
+    /// Print a link that opens the page of a server that runs, logged in, once. Needs a person at this terminal.
+    Link {
+        /// Where the server listens.
+        #[arg(long, value_name = "IP:PORT", default_value = DEFAULT_ADDRESS)]
+        address: SocketAddr,
+        /// The `--public-url` of that server.
+        #[arg(long, value_name = "URL", conflicts_with = "address")]
+        public_url: Option<PublicUrl>,
+    },
+    /// Print the names of the tokens that there are.
+    List,
+    /// Take one back, from the next request on.
+    Revoke { name: String },
+}
+
+/// Serves until the client closes its side, or a signal comes.
+pub(crate) fn serve_mcp(
+    settings: AppSettings,
+    environment: &Environment,
+    wait: Duration,
+    form: ResultForm,
+) -> Result<CommandOutcome, CliError> {
+    check_client_directory(&settings, environment)?;
+    let (front, app) = build_frontend(settings, environment, McpFrontend::new(wait).with_form(form), None)?;
+    run_until_signal(async |stop| front.serve_stdio(&app, stop).await)?;
+    Ok(CommandOutcome::Print(String::new()))
+}
+
+/// An entry for every project has the client's own directory as its workspace. That of a client without a project open is
+/// mostly the home directory, and all of it would be given to a model then.
+fn check_client_directory(settings: &AppSettings, environment: &Environment) -> Result<(), CliError> {
+    let workspace = settings.workspace.as_deref().map(str::trim).unwrap_or_default();
+    if workspace.is_empty() || workspace.starts_with(['/', '~']) {
+        return Ok(());
+    }
+    let Ok(directory) = environment.current.join(workspace).canonicalize() else { return Ok(()) };
+    let home = environment.home.as_ref().and_then(|home| home.canonicalize().ok());
+    match directory {
+        directory if directory.parent().is_none() => Err(CliError::NotAProject("the root directory")),
+        directory if Some(&directory) == home.as_ref() => Err(CliError::NotAProject("the home directory")),
+        _ => Ok(()),
+    }
+}
+
+/// Shows what would be written for a client, or writes it.
+pub(crate) fn install_client(
+    settings: &AppSettings,
+    environment: &Environment,
+    command: McpCommand,
+) -> Result<CommandOutcome, CliError> {
+    let McpCommand::Install { client, yes } = command;
+    let workspace = workspace_directory(settings, environment)?;
+    // The client is another program: our own name for ourselves would be its own there.
+    let program = environment.program.canonicalize().unwrap_or_else(|_| environment.program.clone());
+    let change = plan(client, &program, SettingsDirs::from_environment(environment, Some(&workspace)))?;
+    let shown = change.describe();
+    if !yes && !change.is_up_to_date() {
+        return Ok(CommandOutcome::Print(format!("{shown}\nNothing was written; the same with `--yes` writes it.\n")));
+    }
+    change.write()?;
+    Ok(CommandOutcome::Print(shown))
+}
+
+/// Serves until a signal comes.
+pub(crate) fn serve_http(
+    settings: AppSettings,
+    flags: CliFlags,
+    environment: &Environment,
+    options: ServeOptions,
+) -> Result<CommandOutcome, CliError> {
+    let ServeOptions { address, origin, public_url, trusted_proxy, wait, rate, structured, print_link } = options;
+    let (tokens, wait) = (TokenStore::new(&settings.state), Duration::from_secs(wait));
+    let ingredients = ApiConfig { flags, environment: environment.clone(), tokens: tokens.clone(), wait, rate };
+    let api = ApiBuilder::new(ingredients);
+    let proxies = TrustedProxies(trusted_proxy.into());
+    let source = SourceOptions { public_url: public_url.clone(), origins: origin, proxies };
+    let listening = HttpServeConfig { address, source, tokens: tokens.clone() };
+    let front_end = McpFrontend::new(wait).with_form(result_form(structured));
+    let (front, app) = build_frontend(settings, environment, front_end, Some(api.tap()))?;
+    let listens = |address| {
+        print_error(&format!("serving http://{address}/mcp"));
+        if let Some(warning) = plain_http_warning(address, public_url.as_ref()) {
+            print_error(&format!("warning: {warning}"));
+        }
+        if !print_link && !stderr_is_terminal() {
+            print_error("`ringfence token link` at a terminal makes a link to the page");
+            return;
+        }
+        match tokens.create_login_code() {
+            Ok(code) => print_error(&format!(
+                "the page, once: {}",
+                login_link(&server_url(address, public_url.as_ref()), &code)
+            )),
+            Err(error) => print_error(&format!("there is no link to the page: {error}")),
+        }
+    };
+    run_until_signal(async |stop| front.serve_http(&app, listening, api, stop, listens).await)??;
+    Ok(CommandOutcome::Print(String::new()))
+}
+
+/// Why tokens could be read on their way, if that is so.
+fn plain_http_warning(address: SocketAddr, public_url: Option<&PublicUrl>) -> Option<String> {
+    match public_url {
+        Some(url) if !url.is_encrypted() => {
+            Some(format!("{} is plain HTTP: tokens can be read on their way; use an https URL", url.origin()))
+        }
+        Some(_) => None,
+        None if address.ip().is_loopback() => None,
+        None => Some(format!(
+            "{address} is plain HTTP and not loopback: tokens can be read on their way, and the page is reached by no \
+             other name; put a reverse proxy with TLS before it and say `--public-url https://NAME`"
+        )),
+    }
+}
+
+/// Where a browser finds the server.
+fn server_url(address: SocketAddr, public_url: Option<&PublicUrl>) -> String {
+    let port = address.port();
+    match (public_url, address) {
+        (Some(url), _) => url.origin(),
+        (None, SocketAddr::V4(v4)) if v4.ip().is_unspecified() => format!("http://127.0.0.1:{port}"),
+        (None, SocketAddr::V6(v6)) if v6.ip().is_unspecified() => format!("http://[::1]:{port}"),
+        (None, address) => format!("http://{address}"),
+    }
+}
+
+fn login_link(origin: &str, code: &str) -> String {
+    format!("{origin}/#login={code}")
+}
+
+pub(crate) fn run_token_command(
+    settings: &AppSettings,
+    environment: &Environment,
+    command: TokenCommand,
+) -> Result<CommandOutcome, CliError> {
+    let tokens = TokenStore::new(&settings.state);
+    let confirm = |shown: &str| {
+        let terminal = TtyApprover::new(settings, environment);
+        terminal.confirm(shown, "make it?").map_err(|_| CliError::NotInteractive)
+    };
+    Ok(CommandOutcome::Print(match command {
+        TokenCommand::New { name, scope } => {
+            let scopes: BTreeSet<AuthScope> = scope.into_iter().map(|ScopeArg(scope)| scope).collect();
+            if scopes.iter().any(|scope| *scope != AuthScope::Call) {
+                let names: Vec<&str> = scopes.iter().map(|scope| scope.name()).collect();
+                if !confirm(&format!("a token `{name}` for: {}\n", names.join(", ")))? {
+                    return Ok(CommandOutcome::Unanswered);
+                }
+            }
+            tokens.create(&name, scopes)? + "\n"
+        }
+        TokenCommand::Link { address, public_url } => {
+            if !confirm("a link to the page, for whoever opens it first\n")? {
+                return Ok(CommandOutcome::Unanswered);
+            }
+            login_link(&server_url(address, public_url.as_ref()), &tokens.create_login_code()?) + "\n"
+        }
+        TokenCommand::List => tokens.list()?,
+        TokenCommand::Revoke { name } => {
+            tokens.revoke(&name)?;
+            format!("revoked {name}\n")
+        }
+    }))
+}
+
+/// A scope as it is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScopeArg(AuthScope);
+
+impl std::fmt::Display for ScopeArg {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.name())
+    }
+}
+
+fn scope(name: &str) -> Result<ScopeArg, String> {
+    let names = || AuthScope::ALL.map(AuthScope::name).join(", ");
+    AuthScope::from_name(name).map(ScopeArg).ok_or_else(|| format!("it is one of {}", names()))
+}
+
+/// The form of results that a flag asks for.
+pub(crate) fn result_form(structured: bool) -> ResultForm {
+    if structured { ResultForm::Structured } else { ResultForm::Plain }
+}
+
+fn build_frontend(
+    settings: AppSettings,
+    environment: &Environment,
+    front: McpFrontend,
+    tap: Option<Box<dyn AuditSink>>,
+) -> Result<(McpFrontend, App), CliError> {
+    limit_malloc_arenas();
+    let approver = approver_for(&settings, || front.approver());
+    let app = build_mcp_app(settings, environment, approver, front.roots(), tap)?;
+    print_warnings(&app);
+    Ok((front, app))
+}
+
+fn run_until_signal<T>(work: impl AsyncFnOnce(CancellationToken) -> T) -> Result<T, CliError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+    let done = runtime.block_on(async {
+        let stop = CancellationToken::new();
+        if let Ok(signals) = ShutdownSignals::install() {
+            tokio::spawn(signals.cancel_on_signal(stop.clone()));
+        }
+        work(stop).await
+    });
+    // A worker that a file system holds must not hold the program too.
+    runtime.shutdown_background();
+    Ok(done)
+}

@@ -1,0 +1,188 @@
+//! `ringfence sessions`: the sessions of the agent in a workspace, as lists, as text and as files to keep.
+//!
+//! What a call was cut off in is said here as the model is told it.
+//!
+//! Not here: where they are kept (`sessions.rs`), and printing (`cli.rs`).
+
+use clap::{Subcommand, ValueEnum};
+use ringfence_agent::{Ledger, TranscriptMessage, complete_calls};
+use ringfence_kernel::{Dialect, sanitize_json, sanitize_line};
+use serde_json::{Value, json};
+
+use crate::app::workspace_id;
+use crate::cli::CliError;
+use crate::cli::approvals::CommandOutcome;
+use crate::config::{AppSettings, Environment};
+use crate::store::transcripts::{SqliteTranscriptError, SqliteTranscripts, TranscriptEntry, TranscriptHeader};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SessionsCommand {
+    /// Print the sessions of this workspace, the last one first.
+    List {
+        /// As a list of JSON objects.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print what was said and done in one.
+    Show { id: String },
+    /// Print all of one, to be kept elsewhere.
+    Export {
+        id: String,
+        #[arg(long, value_enum, default_value_t = ExportFormat::Json)]
+        format: ExportFormat,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ExportFormat {
+    /// Every message, and how each prompt ended.
+    Json,
+    /// For people, as Markdown.
+    Md,
+}
+
+pub(crate) fn run_sessions_command(
+    settings: &AppSettings,
+    environment: &Environment,
+    command: SessionsCommand,
+) -> Result<CommandOutcome, CliError> {
+    let sessions = SqliteTranscripts::new(&settings.state);
+    let directory = workspace_id(settings, environment)?;
+    Ok(CommandOutcome::Print(match command {
+        SessionsCommand::List { json: false } => format_list(&sessions.list(&directory)?),
+        SessionsCommand::List { json: true } => pretty(&json!(sessions.list(&directory)?)),
+        SessionsCommand::Show { id } => {
+            let (head, entries) = sessions.show(&directory, &id)?;
+            format_transcript(&head, &close_open_calls(&head, entries))
+        }
+        SessionsCommand::Export { id, format: ExportFormat::Json } => {
+            let (head, entries) = entries_of(&sessions, &directory, &id)?;
+            pretty(&json!({"session": head, "entries": entries}))
+        }
+        SessionsCommand::Export { id, format: ExportFormat::Md } => {
+            let (head, entries) = sessions.show(&directory, &id)?;
+            markdown(&head, &close_open_calls(&head, entries))
+        }
+    }))
+}
+
+/// A session, and every message and how each prompt ended as JSON.
+pub(crate) fn entries_of(
+    sessions: &SqliteTranscripts,
+    directory: &str,
+    id: &str,
+) -> Result<(TranscriptHeader, Vec<Value>), SqliteTranscriptError> {
+    let (head, entries) = sessions.show(directory, id)?;
+    let entry = |entry: &TranscriptEntry| match entry {
+        TranscriptEntry::Message(message) => json!(message),
+        TranscriptEntry::Outcome(outcome) => json!({"role": "host", "outcome": outcome}),
+    };
+    let entries = close_open_calls(&head, entries).iter().map(entry).collect();
+    Ok((head, entries))
+}
+
+/// The entries with one result for each call.
+fn close_open_calls(head: &TranscriptHeader, entries: Vec<TranscriptEntry>) -> Vec<TranscriptEntry> {
+    let dialect = Dialect::from_name(&head.dialect).unwrap_or_default();
+    let mut closed = Vec::with_capacity(entries.len());
+    let mut said = Vec::new();
+    let close = |said: &mut Vec<TranscriptMessage>, closed: &mut Vec<TranscriptEntry>| {
+        closed.extend(complete_calls(std::mem::take(said), dialect).into_iter().map(TranscriptEntry::Message));
+    };
+    for entry in entries {
+        match entry {
+            TranscriptEntry::Message(message) => said.push(message),
+            TranscriptEntry::Outcome(_) => {
+                close(&mut said, &mut closed);
+                closed.push(entry);
+            }
+        }
+    }
+    close(&mut said, &mut closed);
+    closed
+}
+
+fn format_list(heads: &[TranscriptHeader]) -> String {
+    let line = |head: &TranscriptHeader| {
+        let updated = humantime::format_rfc3339_seconds(head.updated);
+        format!("{}  {updated}  {}  {}\n", head.id, sanitize_line(&head.model), sanitize_line(&head.title))
+    };
+    heads.iter().map(line).collect()
+}
+
+fn pretty(value: &Value) -> String {
+    sanitize_json(&serde_json::to_string_pretty(value).unwrap_or_default()) + "\n"
+}
+
+fn format_transcript(head: &TranscriptHeader, entries: &[TranscriptEntry]) -> String {
+    let mut text = format!("session {} with {}\n", head.id, sanitize_line(&head.model));
+    for entry in entries {
+        text.push('\n');
+        match entry {
+            TranscriptEntry::Message(TranscriptMessage::User { text: said }) => text.push_str(&format!("> {said}\n")),
+            TranscriptEntry::Message(TranscriptMessage::Assistant { text: said, calls, .. }) => {
+                if !said.trim().is_empty() {
+                    text.push_str(&format!("{said}\n"));
+                }
+                for call in calls {
+                    text.push_str(&format!("* {} {}\n", call.name, call.arguments));
+                }
+            }
+            TranscriptEntry::Message(TranscriptMessage::Tool { text: said, .. }) => {
+                text.push_str(&format!("  {said}\n"))
+            }
+            TranscriptEntry::Outcome(outcome) => text.push_str(&format_outcome(outcome)),
+        }
+    }
+    text
+}
+
+fn markdown(head: &TranscriptHeader, entries: &[TranscriptEntry]) -> String {
+    let started = humantime::format_rfc3339_seconds(head.started);
+    let mut text = format!("# {}\n\nSession `{}` with `{}`, {started}.\n", head.title, head.id, head.model);
+    for entry in entries {
+        match entry {
+            TranscriptEntry::Message(TranscriptMessage::User { text: said }) => {
+                text.push_str(&format!("\n## Prompt\n\n{said}\n"))
+            }
+            TranscriptEntry::Message(TranscriptMessage::Assistant { text: said, calls, .. }) => {
+                if !said.trim().is_empty() {
+                    text.push_str(&format!("\n{said}\n"));
+                }
+                for call in calls {
+                    text.push_str(&format!("\n`{}`\n\n{}\n", call.name, fenced(&call.arguments)));
+                }
+            }
+            TranscriptEntry::Message(TranscriptMessage::Tool { text: said, .. }) => {
+                text.push_str(&format!("\n{}\n", fenced(said)))
+            }
+            TranscriptEntry::Outcome(outcome) => text.push_str(&format!("\n{}\n", fenced(&format_outcome(outcome)))),
+        }
+    }
+    text
+}
+
+/// How a prompt ended, and what was truly done.
+fn format_outcome(outcome: &Value) -> String {
+    let ledger: Ledger = serde_json::from_value(outcome["ledger"].clone()).unwrap_or_default();
+    let lines: String = ledger.lines().iter().map(|line| format!("  {line}\n")).collect();
+    format!("ended: {}\nwhat was done:\n{lines}", outcome["why"].as_str().unwrap_or_default())
+}
+
+/// In a fence that nothing in the text closes.
+fn fenced(text: &str) -> String {
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or_default();
+    let fence = "`".repeat(longest.max(2) + 1);
+    format!("{fence}\n{}\n{fence}", text.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fenced;
+
+    #[test]
+    fn nothing_in_a_text_closes_its_fence() {
+        assert_eq!(fenced("a\n"), "```\na\n```");
+        assert_eq!(fenced("```\nx\n```"), "````\n```\nx\n```\n````");
+    }
+}

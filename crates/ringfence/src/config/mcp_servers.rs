@@ -1,0 +1,182 @@
+//! Servers of the Model Context Protocol as a config file has them.
+//!
+//! Only the owner of the machine and the user say these: a workspace cannot. Variables are named, never written down.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ringfence_web::{PrivateHosts, WebApiKey};
+use serde::Deserialize;
+
+use crate::config::limits::ConfigDuration;
+use crate::config::{EnvironmentVariables, FromName, NamedValues, named_value};
+
+/// No name of a server is longer. With the longest name of a tool it still fits what models' interfaces take.
+pub(crate) const MAX_NAME_CHARS: usize = 20;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct McpServerKeys {
+    command: Option<String>,
+    args: Vec<String>,
+    env: Vec<String>,
+    jail: Option<bool>,
+    workspace: Option<FromName<ServerWorkspaceAccess>>,
+    network: Vec<String>,
+    url: Option<String>,
+    key_env: Option<String>,
+    timeout: Option<ConfigDuration>,
+}
+
+/// A program whose tools join ours.
+#[derive(Clone, Debug)]
+pub struct McpServerConfig {
+    pub name: String,
+    pub transport: ServerTransport,
+    /// How long a call may take, where that is less than the limit.
+    pub timeout: Option<Duration>,
+}
+
+/// How it is reached.
+#[derive(Clone, Debug)]
+pub enum ServerTransport {
+    /// We start it, and talk over its standard input and output.
+    Program(McpServerProgram),
+    /// It runs somewhere, and we post to it.
+    Url { url: String, key: Option<WebApiKey> },
+}
+
+/// A program that we start.
+#[derive(Clone, Debug)]
+pub struct McpServerProgram {
+    pub command: String,
+    pub args: Vec<String>,
+    /// What it gets of our environment.
+    pub env: EnvironmentVariables,
+    /// In the jail, where it sees no file of the user's and no network but for what comes next.
+    pub jail: bool,
+    pub workspace: ServerWorkspaceAccess,
+    /// Hosts that it may reach from the jail, each with its port.
+    pub network: Vec<String>,
+}
+
+/// What a program in the jail sees of the workspace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServerWorkspaceAccess {
+    #[default]
+    None,
+    /// All that programs may read of it. What it writes is dropped.
+    Read,
+}
+
+impl NamedValues for ServerWorkspaceAccess {
+    const VALUES: &'static [(&'static str, Self)] = &[("none", Self::None), ("read", Self::Read)];
+}
+
+impl McpServerProgram {
+    /// Whether it is given something of the user's. Then there is one for each call: what it sees is what is there at that
+    /// moment, and what it reaches is recorded with that call.
+    pub(crate) fn is_per_call(&self) -> bool {
+        self.workspace != ServerWorkspaceAccess::None || !self.network.is_empty()
+    }
+}
+
+/// What holds of two layers, and what the user should know of it. Fails with the key that is wrong.
+pub(crate) fn merge_servers(
+    managed: &BTreeMap<String, McpServerKeys>,
+    user: &BTreeMap<String, McpServerKeys>,
+    variables: &EnvironmentVariables,
+) -> Result<(Vec<McpServerConfig>, Vec<String>), String> {
+    // What the owner of the machine calls by a name is called so for everybody.
+    let all: BTreeMap<&String, &McpServerKeys> = user.iter().chain(managed).collect();
+    let mut warnings = Vec::new();
+    let mut servers = Vec::new();
+    for (name, keys) in all {
+        let wrong = |problem: String| format!("`mcp_servers.{name}`: {problem}");
+        check_name(name).map_err(|problem| wrong(problem.to_owned()))?;
+        let variable = |key: &str| {
+            let found = variables.0.get(key).cloned();
+            let missing = found.is_none().then(|| wrong(format!("the variable `{key}` is not set")));
+            (found, missing)
+        };
+        let mut missing = Vec::new();
+        let way = server_transport(keys, |key| {
+            let (found, warning) = variable(key);
+            missing.extend(warning);
+            found
+        });
+        servers.push(McpServerConfig {
+            name: name.clone(),
+            transport: way.map_err(wrong)?,
+            timeout: keys.timeout.map(ConfigDuration::duration),
+        });
+        warnings.extend(missing);
+    }
+    Ok((servers, warnings))
+}
+
+fn server_transport(
+    keys: &McpServerKeys,
+    mut variable: impl FnMut(&str) -> Option<String>,
+) -> Result<ServerTransport, String> {
+    let wrong = |problem: &str| Err(problem.to_owned());
+    match (&keys.command, &keys.url) {
+        (Some(_), Some(_)) => wrong("it has a `command` and a `url`, and is one or the other"),
+        (None, None) => wrong("it has no `command` and no `url`"),
+        (None, Some(_))
+            if !keys.args.is_empty() || !keys.env.is_empty() || keys.jail.is_some() || keys.grants_access() =>
+        {
+            wrong("`args`, `env`, `jail`, `workspace` and `network` are for a `command`, and it has a `url`")
+        }
+        (None, Some(url)) => Ok(ServerTransport::Url {
+            url: url.clone(),
+            key: keys.key_env.as_deref().and_then(variable).map(WebApiKey::new),
+        }),
+        (Some(_), None) if keys.key_env.is_some() => wrong("`key_env` is for a `url`; pass variables on with `env`"),
+        (Some(command), None) if command.is_empty() => wrong("`command` is empty"),
+        (Some(command), None) if command.contains('/') && !command.starts_with('/') => {
+            wrong("`command` is a name to be looked up, or an absolute path")
+        }
+        (Some(_), None) if keys.jail == Some(false) && keys.grants_access() => {
+            wrong("`workspace` and `network` are for the jail; outside of it a program has all that you may do")
+        }
+        (Some(command), None) => Ok(ServerTransport::Program(McpServerProgram {
+            command: command.clone(),
+            args: keys.args.clone(),
+            env: EnvironmentVariables(
+                keys.env.iter().filter_map(|name| Some((name.clone(), variable(name)?))).collect(),
+            ),
+            jail: keys.jail.unwrap_or(true),
+            workspace: named_value(keys.workspace).unwrap_or_default(),
+            network: keys.network.iter().map(|host| with_port(host)).collect::<Result<_, _>>()?,
+        })),
+    }
+}
+
+impl McpServerKeys {
+    /// Whether it is given something that programs in the jail do not have.
+    fn grants_access(&self) -> bool {
+        self.workspace.is_some() || !self.network.is_empty()
+    }
+}
+
+/// Hosts and ports of the network are read in the same way as those that the user lets web tools reach.
+fn with_port(host: &str) -> Result<String, String> {
+    let has_port = host.contains(':') && !host.ends_with(']');
+    let whole = if has_port { host.to_owned() } else { format!("{host}:443") };
+    match PrivateHosts::parse(std::slice::from_ref(&whole)) {
+        Ok(_) => Ok(whole),
+        Err(_) => Err(format!("`network` lists hosts such as `pypi.org` or `pypi.org:80`, and `{host}` is none")),
+    }
+}
+
+/// Names of tools are made of it, and rules are written about those.
+fn check_name(name: &str) -> Result<(), &'static str> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_');
+    let fits = !name.is_empty() && name.len() <= MAX_NAME_CHARS && name.bytes().all(plain);
+    let ends = name.starts_with('_') || name.ends_with('_') || name.contains("__");
+    match fits && !ends {
+        true => Ok(()),
+        false => Err("a name is at most 20 lower case letters, digits, `-` and single `_` between them"),
+    }
+}

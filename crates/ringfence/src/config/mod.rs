@@ -1,0 +1,681 @@
+//! What the people in charge of this machine want, from files, environment and home directory.
+//!
+//! This is the one place that reads the environment. Layers: what the machine's owner says (`/etc/ringfence`) holds
+//! against the command line, the command line against the user's file, that against the defaults. A `ringfence.toml`
+//! inside the workspace can only tighten, but for the rules of one that somebody in charge trusts.
+//!
+//! Not here: putting it to use (`wire.rs`).
+
+pub mod agents;
+pub(crate) mod environment;
+pub(crate) mod limits;
+pub mod mcp_servers;
+pub(crate) mod rules;
+pub mod web;
+pub mod workspace;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+
+use ringfence_fs::{Durability, MountAccess, NameRule};
+use ringfence_kernel::{
+    CallLimits, Decision, Dialect, LayeredRules, MCP_MOUNT, NET_MOUNT, PolicyLayer, PolicyRule, Preset, RuleText,
+    SEARCH_MOUNT, ToolFilter, WORKSPACE_MOUNTS, nearest_name, sanitize_line,
+};
+use ringfence_sandbox::JailFallback;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::approval::ApprovalMode;
+use crate::config::agents::{AgentKeys, FsKeys, ModelSettings};
+pub use crate::config::environment::{Environment, EnvironmentVariables};
+use crate::config::limits::LimitKeys;
+use crate::config::mcp_servers::{McpServerConfig, McpServerKeys, merge_servers};
+use crate::config::rules::{RuleFile, RuleFileFormat};
+use crate::config::web::{WebKeys, WebSettings, merge_web};
+use crate::config::workspace::{WorkspaceSource, choose_workspace};
+use crate::process::strict_modes::{UnsafeFile, check_config, check_state};
+
+/// The file in a workspace that can tighten what its user allows.
+pub const WORKSPACE_FILE: &str = "ringfence.toml";
+
+/// More jails than this need not wait.
+const MAX_WAITING_JAILS: u32 = 64;
+
+/// No workspace's settings are longer than this.
+pub const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// What was said on the command line.
+#[derive(Clone, Debug, Default)]
+pub struct CliFlags {
+    pub config: Option<PathBuf>,
+    pub workspace: Option<String>,
+    pub dialect: Option<Dialect>,
+    pub preset: Option<Preset>,
+    pub allow: Vec<String>,
+    pub deny: Vec<String>,
+    pub mounts: Vec<MountSetting>,
+    pub agent: Option<String>,
+    pub run: Option<String>,
+    pub graph: Option<String>,
+    pub approve: Option<ApprovalMode>,
+}
+
+/// A directory that tools may reach as `@alias/…`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountSetting {
+    pub alias: String,
+    /// As it was written: `~` is the home directory, a relative path starts at the current directory.
+    pub path: String,
+    pub rights: MountAccess,
+}
+
+impl MountSetting {
+    /// Parses `alias=DIR`, `alias=DIR:ro` or `alias=DIR:rw`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (alias, rest) = text.split_once('=').ok_or("it looks like `pkg=DIR:ro`")?;
+        let (path, rights) = match rest.rsplit_once(':') {
+            Some((path, "ro")) => (path, MountAccess::ReadOnly),
+            Some((path, "rw")) => (path, MountAccess::ReadWrite),
+            _ => (rest, MountAccess::ReadOnly),
+        };
+        if alias.is_empty() || path.is_empty() {
+            return Err("it looks like `pkg=DIR:ro`".to_owned());
+        }
+        Ok(Self { alias: alias.to_owned(), path: path.to_owned(), rights })
+    }
+}
+
+/// What holds, once every layer was heard.
+#[derive(Clone, Debug)]
+pub struct AppSettings {
+    pub workspace: Option<String>,
+    pub workspace_source: WorkspaceSource,
+    pub state: PathBuf,
+    /// The config file that was named, if one was. No tool may reach it.
+    pub config_file: Option<PathBuf>,
+    pub dialect: Dialect,
+    /// What the command line or the user's file chose, or the owner where that is stricter.
+    pub preset: Preset,
+    /// What holds against the user's rules.
+    pub managed_preset: Option<Preset>,
+    /// What the workspace chose, where that is stricter.
+    pub workspace_preset: Option<Preset>,
+    pub managed_rules: Vec<PolicyRule>,
+    pub user_rules: Vec<PolicyRule>,
+    /// What a person once allowed for good.
+    pub grants: Vec<PolicyRule>,
+    /// What the workspace allows, where somebody trusts its file.
+    pub trusted_rules: Vec<PolicyRule>,
+    pub workspace_rules: Vec<PolicyRule>,
+    pub limits: CallLimits,
+    pub tools: ToolFilter,
+    /// Tools that were named on the command line, where the dialect is known.
+    pub named_tools: Vec<String>,
+    /// Further directories, by their aliases.
+    pub mounts: Vec<MountSetting>,
+    pub agent: Option<String>,
+    /// What the files say about each agent that has a name, for a run whose workflow names one.
+    pub(crate) agent_tables: BTreeMap<String, Vec<AgentKeys>>,
+    /// The run whose state is `@state`.
+    pub run: Option<String>,
+    /// The graph of its workflow, such as `@pkg/workflow.graph.json`.
+    pub graph: Option<String>,
+    pub durability: Durability,
+    pub names: NameRule,
+    pub log: LogTarget,
+    /// Where signed heads of the audit log go too.
+    pub audit_heads: Option<PathBuf>,
+    /// What happens where somebody has to be asked.
+    pub approve: ApprovalMode,
+    /// A program may answer for the user.
+    pub unattended: bool,
+    /// How many steps an agent may take for one prompt.
+    pub max_tool_iterations: u32,
+    /// The model that the agent is driven by.
+    pub model: ModelSettings,
+    pub run_code: RunCodeSettings,
+    /// Workspaces that sessions of `ringfence serve` and `ringfence acp` can be begun on, by their names.
+    pub workspaces: BTreeMap<String, String>,
+    pub web: WebSettings,
+    /// Programs whose tools join ours.
+    pub mcp_servers: Vec<McpServerConfig>,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+}
+
+/// How programs are run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunCodeSettings {
+    /// How many jails wait, built ahead.
+    pub waiting_jails: u32,
+    /// Whether programs see the toolchains that are found in the home directory.
+    pub detect_toolchains: bool,
+    /// Further directories of programs that they see.
+    pub toolchains: Vec<PathBuf>,
+    /// What to do where this machine refuses us namespaces.
+    pub fallback: JailFallback,
+}
+
+/// Where the line that each call leaves goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogTarget {
+    Discard,
+    StandardError,
+    File(PathBuf),
+}
+
+/// Why the settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("the config file {file} cannot be read: {source}")]
+    Read { file: String, source: std::io::Error },
+    #[error(transparent)]
+    Unsafe(#[from] UnsafeFile),
+    #[error("the config file {file} is wrong: {problem}")]
+    Wrong { file: String, problem: String },
+    #[error("there is no agent `{0}` in the config{1}")]
+    NoAgent(String, String),
+    #[error("only `agents.defaults` may have `{1}`, and `agents.{0}` has it")]
+    AgentKey(String, &'static str),
+    #[error("`--approve always` needs `unattended = true` below `[approval]` in your config")]
+    NotUnattended,
+    #[error("the config is wrong: {0}")]
+    Table(String),
+    #[error("it is not known where to keep state: set HOME or RINGFENCE_STATE_DIR")]
+    NoStateDirectory,
+    #[error("the current directory cannot be found out: {0}")]
+    NoCurrentDirectory(std::io::Error),
+}
+
+/// A config file. The keys are the seeds' own where they have one.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ConfigFile {
+    agents: BTreeMap<String, AgentKeys>,
+    mounts: BTreeMap<String, MountKeys>,
+    workspaces: BTreeMap<String, String>,
+    policy: PolicyKeys,
+    dialect: Option<FromName<Dialect>>,
+    preset: Option<FromName<Preset>>,
+    durability: Option<FromName<Durability>>,
+    names: Option<FromName<NameRule>>,
+    log: Option<String>,
+    audit_heads: Option<String>,
+    limits: LimitKeys,
+    tools: ToolKeys,
+    approval: ApprovalKeys,
+    run_code: RunCodeKeys,
+    web: WebKeys,
+    mcp_servers: BTreeMap<String, McpServerKeys>,
+    rules: Vec<RuleText>,
+    /// The rules, once they were checked.
+    #[serde(skip)]
+    checked_rules: Vec<PolicyRule>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ApprovalKeys {
+    unattended: Option<bool>,
+    pause_after_denials: Option<NonZeroU64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct RunCodeKeys {
+    waiting_jails: Option<u32>,
+    detect_toolchains: Option<bool>,
+    toolchains: Option<Vec<PathBuf>>,
+    fallback: Option<FromName<JailFallback>>,
+}
+
+/// What agents of the crewagent dialect may do with files.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct PolicyKeys {
+    fs: Option<FsKeys>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MountKeys {
+    path: String,
+    #[serde(default)]
+    mode: MountMode,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+enum MountMode {
+    #[default]
+    #[serde(rename = "ro")]
+    ReadOnly,
+    #[serde(rename = "rw")]
+    ReadWrite,
+}
+
+/// What a workspace may say about itself.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct WorkspaceFile {
+    preset: Option<FromName<Preset>>,
+    limits: LimitKeys,
+    tools: ToolKeys,
+    rules: Vec<RuleText>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ToolKeys {
+    allow: Option<BTreeSet<String>>,
+    deny: BTreeSet<String>,
+}
+
+/// Hears the layers above the workspace.
+pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, ConfigError> {
+    let managed = find_config_file(Some(&environment.managed))?;
+    let named = flags.config.as_ref().or(environment.config_file.as_ref());
+    let named = named.map(|file| environment.current.join(file));
+    let user = match &named {
+        Some(file) => Some(read_file(file)?),
+        None => find_config_file(environment.config.as_deref())?,
+    };
+    let (managed, user) = (managed.unwrap_or_default(), user.unwrap_or_default());
+    check_agents(&managed)?;
+    check_agents(&user)?;
+    let mut warnings = Vec::new();
+    let (managed_agent, user_agent) = (selected_agent(&managed, flags), selected_agent(&user, flags));
+    let agent = managed_agent.clone().or(user_agent.clone());
+    let dialect = named_value(managed.dialect).or(flags.dialect).or(agent.dialect()).or(named_value(user.dialect));
+    let dialect = dialect.unwrap_or_default();
+    let overruled = |what: &str, holds: &str, wanted: Option<&str>| {
+        let wanted = wanted.filter(|wanted| *wanted != holds)?;
+        Some(format!("{what}: this machine's owner has set `{holds}`, which holds against `{wanted}`"))
+    };
+    warnings.extend(overruled("dialect", dialect.name(), flags.dialect.map(Dialect::name)));
+    // What anybody in charge wants stricter is stricter.
+    let wanted = flags.preset.or(named_value(user.preset));
+    let preset = named_value(managed.preset).into_iter().chain(wanted).max().unwrap_or(match dialect {
+        Dialect::Standard => Preset::Ask,
+        // These dialects have no approvals: what may be done is done.
+        Dialect::Miniclaw | Dialect::Crewagent => Preset::Edits,
+    });
+    warnings.extend(overruled("preset", preset.name(), flags.preset.map(Preset::name)));
+    if agent.restrict_to_workspace == Some(false) {
+        warnings
+            .push("restrict_to_workspace = false does not open the host: tools stay inside the workspace".to_owned());
+    }
+    if let Some(kind) = &agent.kind {
+        let kind = sanitize_line(kind);
+        warnings.push(format!("`agents.defaults.type` is `{kind}` and has no effect: there is one kind of agent here"));
+    }
+    let mut tools = ToolFilter { allow: None, deny: flags.deny.iter().cloned().collect() };
+    for layer in [&managed.tools, &user.tools] {
+        narrow_tools(&mut tools, layer);
+    }
+    if !flags.allow.is_empty() {
+        narrow_tools(
+            &mut tools,
+            &ToolKeys { allow: Some(flags.allow.iter().cloned().collect()), deny: BTreeSet::new() },
+        );
+    }
+    let rules = FsKeyLayers { files: [&managed, &user], agent: flags.agent.as_deref(), dialect };
+    let mut limits = managed.limits.apply_to(&user.limits.apply_to(&rules.base_limits()));
+    rules.apply(&mut limits, &mut tools)?;
+    let agent_tables = rules.by_agent();
+    let denials = managed.approval.pause_after_denials.or(user.approval.pause_after_denials);
+    limits.denials_in_a_row = denials.map_or(limits.denials_in_a_row, NonZeroU64::get);
+    let approve = flags.approve.unwrap_or_default();
+    let unattended = managed.approval.unattended.or(user.approval.unattended).unwrap_or(false);
+    if approve == ApprovalMode::Always && !unattended {
+        return Err(ConfigError::NotUnattended);
+    }
+    let run_code = run_code(&managed.run_code, &user.run_code);
+    let (web, without) = merge_web(&managed.web, &user.web, |name| environment.variables.0.get(name).cloned())
+        .map_err(ConfigError::Table)?;
+    warnings.extend(without);
+    let (mcp_servers, without) =
+        merge_servers(&managed.mcp_servers, &user.mcp_servers, &environment.variables).map_err(ConfigError::Table)?;
+    warnings.extend(without);
+    let audit_heads = managed.audit_heads.as_deref().or(user.audit_heads.as_deref());
+    let log = managed.log.as_deref().or(user.log.as_deref());
+    let mounts = mounts_of(flags, &managed, &user);
+    warnings.extend(
+        managed.checked_rules.iter().chain(&user.checked_rules).filter_map(|rule| unknown_mount_warning(rule, &mounts)),
+    );
+    let (workspace, workspace_source) =
+        choose_workspace(managed_agent.workspace.or(flags.workspace.clone()).or(user_agent.workspace), environment);
+    let state = environment.state.clone().ok_or(ConfigError::NoStateDirectory)?;
+    check_state(&state)?;
+    Ok(AppSettings {
+        workspace,
+        workspace_source,
+        state,
+        config_file: named,
+        dialect,
+        preset,
+        managed_preset: named_value(managed.preset),
+        workspace_preset: None,
+        managed_rules: managed.checked_rules,
+        user_rules: user.checked_rules,
+        grants: Vec::new(),
+        trusted_rules: Vec::new(),
+        workspace_rules: Vec::new(),
+        limits,
+        tools,
+        named_tools: flags.allow.iter().chain(&flags.deny).cloned().collect(),
+        mounts,
+        agent: flags.agent.clone(),
+        agent_tables,
+        run: flags.run.clone(),
+        graph: flags.graph.clone(),
+        durability: named_value(managed.durability).or(named_value(user.durability)).unwrap_or_default(),
+        names: named_value(managed.names).or(named_value(user.names)).unwrap_or_default(),
+        log: log_target(log, dialect),
+        audit_heads: audit_heads.filter(|file| *file != "none").map(|file| environment.current.join(file)),
+        approve,
+        unattended,
+        max_tool_iterations: agent.max_steps(),
+        model: agent.model(),
+        run_code,
+        // What the owner of the machine calls by a name is called so for everybody.
+        workspaces: user.workspaces.into_iter().chain(managed.workspaces).collect(),
+        web,
+        mcp_servers,
+        warnings,
+    })
+}
+
+fn run_code(managed: &RunCodeKeys, user: &RunCodeKeys) -> RunCodeSettings {
+    RunCodeSettings {
+        waiting_jails: managed.waiting_jails.or(user.waiting_jails).unwrap_or(2).min(MAX_WAITING_JAILS),
+        detect_toolchains: managed.detect_toolchains.or(user.detect_toolchains).unwrap_or(true),
+        toolchains: managed.toolchains.clone().or(user.toolchains.clone()).unwrap_or_default(),
+        fallback: named_value(managed.fallback).or(named_value(user.fallback)).unwrap_or_default(),
+    }
+}
+
+fn agent_keys(file: &ConfigFile, id: &str) -> AgentKeys {
+    file.agents.get(id).cloned().unwrap_or_default()
+}
+
+/// The agent that was chosen, with the defaults for what it does not say.
+fn selected_agent(file: &ConfigFile, flags: &CliFlags) -> AgentKeys {
+    let named = flags.agent.as_deref().map(|id| agent_keys(file, id)).unwrap_or_default();
+    named.or(agent_keys(file, "defaults"))
+}
+
+/// Whether tools stay inside the workspace is no agent's own business.
+fn check_agents(file: &ConfigFile) -> Result<(), ConfigError> {
+    match file.agents.iter().find(|(id, keys)| *id != "defaults" && keys.restrict_to_workspace.is_some()) {
+        Some((id, _)) => Err(ConfigError::AgentKey(id.clone(), "restrict_to_workspace")),
+        None => Ok(()),
+    }
+}
+
+/// The layers that may say what an agent does with files.
+struct FsKeyLayers<'a> {
+    files: [&'a ConfigFile; 2],
+    agent: Option<&'a str>,
+    dialect: Dialect,
+}
+
+impl FsKeyLayers<'_> {
+    /// The limits before anybody sets them: the dialect's own, or what the tables `policy.fs` say in their place.
+    fn base_limits(&self) -> CallLimits {
+        let mut limits = CallLimits::for_dialect(self.dialect);
+        let policies: Vec<&FsKeys> = self.files.iter().filter_map(|file| file.policy.fs.as_ref()).collect();
+        if self.dialect == Dialect::Crewagent && !policies.is_empty() {
+            let least = |pick: fn(&FsKeys) -> Option<u64>, default| {
+                policies.iter().map(|keys| pick(keys).unwrap_or(default)).min()
+            };
+            limits.read_bytes = least(|keys| keys.max_read_bytes, 524_288).unwrap_or(limits.read_bytes);
+            limits.write_bytes = least(|keys| keys.max_write_bytes, 2_097_152).unwrap_or(limits.write_bytes);
+            limits.edit_bytes = limits.write_bytes;
+        }
+        limits
+    }
+
+    /// Every table that can only tighten: the policy, the defaults of agents, and the agent's own.
+    fn tables(&self) -> Result<Vec<AgentKeys>, ConfigError> {
+        let mut tables = Vec::new();
+        if self.dialect == Dialect::Crewagent {
+            let policies = self.files.iter().filter_map(|file| file.policy.fs.clone());
+            tables.extend(policies.map(AgentKeys::with_files));
+        }
+        if let Some(id) = self.agent {
+            let known = self.files.iter().flat_map(|file| file.agents.keys()).filter(|id| *id != "defaults");
+            let known: BTreeSet<&str> = known.map(String::as_str).collect();
+            if !known.contains(id) {
+                let guess =
+                    nearest_name(id, known).map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
+                return Err(ConfigError::NoAgent(id.to_owned(), guess));
+            }
+        }
+        let agents = std::iter::once("defaults").chain(self.agent);
+        tables.extend(agents.flat_map(|id| self.files.map(|file| agent_keys(file, id))));
+        Ok(tables)
+    }
+
+    /// What is left of limits and tools when every table had its say.
+    fn apply(&self, limits: &mut CallLimits, tools: &mut ToolFilter) -> Result<(), ConfigError> {
+        self.tables()?.into_iter().for_each(|table| apply_table(table, limits, tools));
+        Ok(())
+    }
+
+    /// The tables of every agent that has a name.
+    fn by_agent(&self) -> BTreeMap<String, Vec<AgentKeys>> {
+        let mut tables: BTreeMap<String, Vec<AgentKeys>> = BTreeMap::new();
+        for (id, table) in self.files.iter().flat_map(|file| &file.agents).filter(|(id, _)| *id != "defaults") {
+            tables.entry(id.clone()).or_default().push(table.clone());
+        }
+        tables
+    }
+}
+
+/// What is left of limits and tools when one table had its say.
+fn apply_table(table: AgentKeys, limits: &mut CallLimits, tools: &mut ToolFilter) {
+    let AgentKeys { tools: table, limits: keys, .. } = table;
+    narrow_tools(tools, &ToolKeys { allow: table.allow, deny: table.deny });
+    *limits = limits.tightened(&keys.apply_to(limits));
+    let FsKeys { enabled, max_read_bytes, max_write_bytes } = table.fs;
+    if enabled == Some(false) {
+        tools.allow = Some(BTreeSet::new());
+    }
+    limits.read_bytes = limits.read_bytes.min(max_read_bytes.unwrap_or(u64::MAX));
+    let most = max_write_bytes.unwrap_or(u64::MAX);
+    limits.write_bytes = limits.write_bytes.min(most);
+    limits.edit_bytes = limits.edit_bytes.min(most);
+    limits.append_bytes = limits.append_bytes.min(most);
+}
+
+/// What the owner of the machine mounts holds; the command line comes before the user's file.
+fn mounts_of(flags: &CliFlags, managed: &ConfigFile, user: &ConfigFile) -> Vec<MountSetting> {
+    let of_file = |file: &ConfigFile| {
+        let mount = |(alias, keys): (&String, &MountKeys)| MountSetting {
+            alias: alias.clone(),
+            path: keys.path.clone(),
+            rights: match keys.mode {
+                MountMode::ReadOnly => MountAccess::ReadOnly,
+                MountMode::ReadWrite => MountAccess::ReadWrite,
+            },
+        };
+        file.mounts.iter().map(mount).collect::<Vec<_>>()
+    };
+    let mut mounts = of_file(managed);
+    for layer in [flags.mounts.clone(), of_file(user)] {
+        // An alias that a layer above has is taken; one that is given twice in the same layer is a mistake, and found
+        // when the mounts are opened.
+        let taken: BTreeSet<String> = mounts.iter().map(|mount| mount.alias.clone()).collect();
+        mounts.extend(layer.into_iter().filter(|mount| !taken.contains(&mount.alias)));
+    }
+    mounts
+}
+
+/// A rule about a mount that is not there may be a rule for another day, or a slip.
+fn unknown_mount_warning(rule: &PolicyRule, mounts: &[MountSetting]) -> Option<String> {
+    let known: Vec<&str> = mounts
+        .iter()
+        .map(|mount| mount.alias.as_str())
+        .chain(WORKSPACE_MOUNTS)
+        .chain(["state", MCP_MOUNT, NET_MOUNT, SEARCH_MOUNT])
+        .collect();
+    let missing = rule.mount_names().find(|name| !known.contains(name))?;
+    let guess = nearest_name(missing, known).map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
+    let source = rule.source().unwrap_or_default();
+    Some(format!("{source}: the rule `{}` is about the mount `{missing}`, and there is none{guess}", rule.name()))
+}
+
+impl AppSettings {
+    /// Every rule that holds.
+    pub fn rules(&self) -> LayeredRules {
+        let mut rules =
+            LayeredRules::from_preset(self.preset).with_layer(PolicyLayer::Managed, self.managed_rules.clone());
+        if let Some(preset) = self.managed_preset {
+            rules = rules.with_managed_preset(preset);
+        }
+        if let Some(preset) = self.workspace_preset {
+            rules = rules.with_workspace_preset(preset);
+        }
+        rules
+            .with_layer(PolicyLayer::User, self.user_rules.clone())
+            .with_layer(PolicyLayer::Grants, self.grants.clone())
+            .with_layer(PolicyLayer::Trusted, self.trusted_rules.clone())
+            .with_layer(PolicyLayer::Workspace, self.workspace_rules.clone())
+    }
+
+    /// Holds the session to an agent that nobody named: the one of the workflow's current node. One that no file is about
+    /// has nothing to tighten.
+    pub(crate) fn apply_agent(&mut self, id: String) {
+        for table in self.agent_tables.get(&id).cloned().unwrap_or_default() {
+            apply_table(table, &mut self.limits, &mut self.tools);
+        }
+        self.agent = Some(id);
+    }
+
+    /// What is left when the workspace has had its say: never more. Gives the rules by which it would allow something,
+    /// for `trusted_rules`, if somebody in charge trusts it.
+    pub fn tighten(&mut self, file: &[u8]) -> Result<Vec<PolicyRule>, ConfigError> {
+        let text = std::str::from_utf8(file).ok().filter(|text| !text.contains('\0'));
+        let text = text.ok_or_else(|| wrong_file(WORKSPACE_FILE, "it appears to be binary, and not UTF-8 text"))?;
+        let file: WorkspaceFile = parse_toml(text, WORKSPACE_FILE)?;
+        self.workspace_preset = named_value(file.preset).filter(|preset| *preset > self.preset);
+        let source = RuleFile { name: WORKSPACE_FILE, text, format: RuleFileFormat::Toml };
+        let rules = source.check(file.rules)?.into_iter();
+        let (allowing, tightening) = rules.partition(|rule| rule.decision() == Decision::Allow);
+        self.workspace_rules = tightening;
+        self.limits = self.limits.tightened(&file.limits.apply_to(&self.limits));
+        narrow_tools(&mut self.tools, &file.tools);
+        Ok(allowing)
+    }
+}
+
+/// Fewer tools: denied by anyone is denied, allowed is what all allow.
+fn narrow_tools(tools: &mut ToolFilter, by: &ToolKeys) {
+    tools.deny.extend(by.deny.iter().cloned());
+    if let Some(allow) = &by.allow {
+        tools.allow = Some(match &tools.allow {
+            Some(already) => already.intersection(allow).cloned().collect(),
+            None => allow.clone(),
+        });
+    }
+}
+
+fn log_target(log: Option<&str>, dialect: Dialect) -> LogTarget {
+    match (log, dialect) {
+        (Some("none"), _) | (None, Dialect::Standard | Dialect::Crewagent) => LogTarget::Discard,
+        (Some("stderr"), _) | (None, Dialect::Miniclaw) => LogTarget::StandardError,
+        (Some(file), _) => LogTarget::File(PathBuf::from(file)),
+    }
+}
+
+fn find_config_file(directory: Option<&Path>) -> Result<Option<ConfigFile>, ConfigError> {
+    let Some(directory) = directory else { return Ok(None) };
+    for name in ["config.toml", "config.json"] {
+        let file = directory.join(name);
+        // Only a file that is surely not there is passed over: one that cannot be reached may forbid something.
+        match std::fs::symlink_metadata(&file) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(source) => return Err(ConfigError::Read { file: file.display().to_string(), source }),
+            Ok(_) => return read_file(&file).map(Some),
+        }
+    }
+    Ok(None)
+}
+
+fn read_file(path: &Path) -> Result<ConfigFile, ConfigError> {
+    let file = path.display().to_string();
+    check_config(path)?;
+    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { file: file.clone(), source })?;
+    let is_json = path.extension().is_some_and(|extension| extension == "json");
+    let format = if is_json { RuleFileFormat::Json } else { RuleFileFormat::Toml };
+    let mut config: ConfigFile = match format {
+        RuleFileFormat::Json => serde_json::from_str(&text).map_err(|error| wrong_file(&file, &error.to_string()))?,
+        RuleFileFormat::Toml => parse_toml(&text, &file)?,
+    };
+    let source = RuleFile { name: &file, text: &text, format };
+    config.checked_rules = source.check(std::mem::take(&mut config.rules))?;
+    Ok(config)
+}
+
+fn parse_toml<C: DeserializeOwned>(text: &str, file: &str) -> Result<C, ConfigError> {
+    toml::from_str(text).map_err(|error| wrong_file(file, error.to_string().trim_end()))
+}
+
+/// Adds the nearest key to a complaint about one that is unknown.
+fn wrong_file(file: &str, problem: &str) -> ConfigError {
+    let mut quoted = problem.split_once("unknown field `").map(|(_, rest)| rest.split('`')).into_iter().flatten();
+    let guess = quoted.next().and_then(|unknown| nearest_name(unknown, quoted.skip(1).step_by(2)));
+    let guess = guess.map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
+    ConfigError::Wrong { file: file.to_owned(), problem: format!("{problem}{guess}") }
+}
+
+/// A setting that is one of a few words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FromName<T>(T);
+
+pub(crate) fn named_value<T>(word: Option<FromName<T>>) -> Option<T> {
+    word.map(|FromName(value)| value)
+}
+
+/// The words of a setting and what they mean.
+pub(crate) trait NamedValues: Sized + Copy + 'static {
+    const VALUES: &'static [(&'static str, Self)];
+}
+
+impl NamedValues for Dialect {
+    const VALUES: &'static [(&'static str, Self)] = &[
+        (Self::Standard.name(), Self::Standard),
+        (Self::Miniclaw.name(), Self::Miniclaw),
+        (Self::Crewagent.name(), Self::Crewagent),
+    ];
+}
+
+impl NamedValues for Preset {
+    const VALUES: &'static [(&'static str, Self)] =
+        &[(Self::Ask.name(), Self::Ask), (Self::Edits.name(), Self::Edits), (Self::ReadOnly.name(), Self::ReadOnly)];
+}
+
+impl NamedValues for Durability {
+    const VALUES: &'static [(&'static str, Self)] = &[("full", Self::Full), ("ordered", Self::Ordered)];
+}
+
+impl NamedValues for JailFallback {
+    const VALUES: &'static [(&'static str, Self)] = &[("bwrap", Self::Bwrap), ("none", Self::None)];
+}
+
+impl NamedValues for NameRule {
+    const VALUES: &'static [(&'static str, Self)] = &[("native", Self::Native), ("portable", Self::Portable)];
+}
+
+impl<'de, T: NamedValues> Deserialize<'de> for FromName<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let found = T::VALUES.iter().find(|(word, _)| *word == text);
+        found.map(|(_, value)| Self(*value)).ok_or_else(|| {
+            let words: Vec<&str> = T::VALUES.iter().map(|(word, _)| *word).collect();
+            serde::de::Error::custom(format!("`{text}` is none of {}", words.join(", ")))
+        })
+    }
+}

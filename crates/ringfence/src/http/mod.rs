@@ -1,0 +1,8 @@
+//! HTTP plumbing shared by the API and MCP: listener, authentication, rate limits, slots.
+
+pub(crate) mod listener;
+pub(crate) mod request_auth;
+pub(crate) mod request_rate;
+pub(crate) mod request_source;
+pub(crate) mod session_owners;
+pub(crate) mod token_slots;

@@ -1,0 +1,99 @@
+//! Session ownership: which token each live session of a server belongs to.
+//!
+//! Names of principals are for people and can be used again. A record of a session is told to the token with the id that the
+//! session was registered for, and to no other of the same name.
+//!
+//! Not here: who owns what is kept on disk (each record has the id of its token).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use ringfence_kernel::Session;
+
+use crate::process::lock::lock;
+
+/// A session by its id and the name of its principal: people share the session of a workspace.
+type SessionKey = (String, String);
+
+/// The tokens of live sessions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SessionOwners(Arc<Mutex<HashMap<SessionKey, Vec<Arc<str>>>>>);
+
+/// A session's entry, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct SessionOwnership {
+    owners: SessionOwners,
+    session: SessionKey,
+    token: Arc<str>,
+}
+
+impl SessionOwners {
+    /// Notes that a session belongs to the token with this id.
+    pub(crate) fn register(&self, session: &Session, token: &str) -> SessionOwnership {
+        let (session, token) = (key_of(session), Arc::from(token));
+        lock(&self.0).entry(session.clone()).or_default().push(Arc::clone(&token));
+        SessionOwnership { owners: self.clone(), session, token }
+    }
+
+    /// The id of the token that a session belongs to. Nothing where that is not known, or two tokens of one name share it.
+    pub(crate) fn owner_of(&self, session: &Session) -> Option<Arc<str>> {
+        let owners = lock(&self.0);
+        let (first, others) = owners.get(&key_of(session))?.split_first()?;
+        others.iter().all(|other| other == first).then(|| Arc::clone(first))
+    }
+}
+
+fn key_of(session: &Session) -> SessionKey {
+    (session.id.clone(), session.principal.name.clone())
+}
+
+impl Drop for SessionOwnership {
+    fn drop(&mut self) {
+        let mut owners = lock(&self.owners.0);
+        if let Some(tokens) = owners.get_mut(&self.session) {
+            if let Some(place) = tokens.iter().position(|token| *token == self.token) {
+                tokens.swap_remove(place);
+            }
+            if tokens.is_empty() {
+                owners.remove(&self.session);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_kernel::{CallLimits, Dialect, Principal, Session, SessionTaint, ToolCatalog};
+
+    use super::SessionOwners;
+
+    fn session(id: &str, principal: &str) -> Session {
+        Session {
+            id: id.to_owned(),
+            principal: Principal::agent(principal),
+            dialect: Dialect::Standard,
+            agent: None,
+            limits: CallLimits::for_dialect(Dialect::Standard),
+            catalog: ToolCatalog::default(),
+            taint: SessionTaint::default(),
+        }
+    }
+
+    #[test]
+    fn a_session_belongs_to_the_one_token_that_it_is_registered_for() {
+        let (owners, session, other) = (SessionOwners::default(), session("s", "a"), session("s", "b"));
+        let owner = || owners.owner_of(&session);
+        assert_eq!(owner(), None);
+        let (first, again) = (owners.register(&session, "tok.1"), owners.register(&session, "tok.1"));
+        assert_eq!((owner().as_deref(), owners.owner_of(&other)), (Some("tok.1"), None));
+        drop(first);
+        assert_eq!(owner().as_deref(), Some("tok.1"));
+        // With two tokens of one name it is not known whose a record is, so neither hears it.
+        let second = owners.register(&session, "tok.2");
+        assert_eq!(owner(), None);
+        drop(again);
+        assert_eq!(owner().as_deref(), Some("tok.2"));
+        drop(second);
+        assert!(owners.0.lock().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,595 @@
+//! The clients that people have: where their settings are, and which of them have our entry.
+//!
+//! A fence beside an open gate fences nothing: of a client that has our entry it is said whether its own tools are off.
+//!
+//! Not here: changing settings (`install.rs`), what settings say about tools (`own_tools.rs`).
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use ringfence_fs::yaml_mapping;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::config::Environment;
+use crate::mcp::install::builtin_tools::{BuiltinToolState, advice, tool_states};
+use crate::mcp::install::jsonc;
+use crate::mcp::install::settings_file::{SettingsFileError, read_text};
+
+/// What our entry is called.
+pub(crate) const ENTRY_NAME: &str = "ringfence";
+
+/// A client that is known well enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum McpClientApp {
+    ClaudeCode,
+    Codex,
+    Crush,
+    Gemini,
+    Goose,
+    Opencode,
+    Vscode,
+    Zed,
+}
+
+/// Where clients look for their settings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SettingsDirs<'a> {
+    pub(crate) workspace: Option<&'a Path>,
+    pub(crate) home: Option<&'a Path>,
+    /// Where programs of this user keep their config.
+    pub(crate) config: Option<&'a Path>,
+    /// Where the owner of the machine keeps the config of programs.
+    pub(crate) system: Option<&'a Path>,
+}
+
+impl<'a> SettingsDirs<'a> {
+    pub(crate) fn from_environment(environment: &'a Environment, workspace: Option<&'a Path>) -> Self {
+        // Ours is one among those of others.
+        let config = environment.config.as_deref().and_then(Path::parent);
+        let system = environment.managed.parent();
+        Self { workspace, home: environment.home.as_deref(), config, system }
+    }
+}
+
+/// How a file of settings is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SettingsFormat {
+    Json,
+    Toml,
+    Yaml,
+}
+
+/// What is known of a client's own tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum BypassState {
+    Open,
+    Closed,
+    /// The settings do not say.
+    Unknown,
+}
+
+/// A client that has our entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct DetectedClient {
+    pub(crate) client: McpClientApp,
+    pub(crate) own_tools: BypassState,
+    /// Those that are still on.
+    pub(crate) on: Vec<&'static str>,
+    /// Settings files that are there and cannot be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unread: Vec<String>,
+    /// What to do about them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) advice: Option<&'static str>,
+}
+
+/// The clients whose settings name us, for this workspace or for all.
+pub(crate) fn detect_clients(places: SettingsDirs<'_>) -> Vec<DetectedClient> {
+    McpClientApp::value_variants().iter().filter_map(|client| client.detect(places)).collect()
+}
+
+/// Whose file an entry is put into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EntryScope {
+    /// A file of the project, which others get with it.
+    Project,
+    /// A file of this user, for every project.
+    User,
+}
+
+impl McpClientApp {
+    pub(crate) fn format(self) -> SettingsFormat {
+        match self {
+            Self::Codex => SettingsFormat::Toml,
+            Self::Goose => SettingsFormat::Yaml,
+            Self::ClaudeCode | Self::Crush | Self::Gemini | Self::Opencode | Self::Vscode | Self::Zed => {
+                SettingsFormat::Json
+            }
+        }
+    }
+
+    /// The key under which this client has its servers.
+    pub(crate) fn servers_key(self) -> &'static str {
+        match self {
+            Self::ClaudeCode | Self::Gemini => "mcpServers",
+            Self::Codex => "mcp_servers",
+            Self::Crush | Self::Opencode => "mcp",
+            Self::Goose => "extensions",
+            Self::Vscode => "servers",
+            Self::Zed => "context_servers",
+        }
+    }
+
+    pub(crate) fn scope(self) -> EntryScope {
+        match self {
+            Self::Codex | Self::Goose | Self::Zed => EntryScope::User,
+            Self::ClaudeCode | Self::Crush | Self::Gemini | Self::Opencode | Self::Vscode => EntryScope::Project,
+        }
+    }
+
+    /// The files that may have our entry. It is put into the first.
+    pub(crate) fn entry_files(self, places: SettingsDirs<'_>) -> Vec<PathBuf> {
+        let workspace = |name: &str| places.workspace.map(|directory| directory.join(name));
+        let home = |name: &str| places.home.map(|directory| directory.join(name));
+        let config = |name: &str| places.config.map(|directory| directory.join(name));
+        let files = match self {
+            Self::ClaudeCode => vec![workspace(".mcp.json"), home(".claude.json")],
+            Self::Codex => vec![home(".codex/config.toml"), workspace(".codex/config.toml")],
+            Self::Crush => vec![workspace("crush.json"), workspace(".crush.json"), config("crush/crush.json")],
+            Self::Gemini => vec![workspace(".gemini/settings.json"), home(".gemini/settings.json")],
+            Self::Goose => vec![config("goose/config.yaml")],
+            Self::Opencode => vec![
+                workspace("opencode.json"),
+                workspace("opencode.jsonc"),
+                workspace(".opencode/opencode.json"),
+                workspace(".opencode/opencode.jsonc"),
+                config("opencode/opencode.json"),
+                config("opencode/opencode.jsonc"),
+            ],
+            Self::Vscode => vec![workspace(".vscode/mcp.json"), config("Code/User/mcp.json")],
+            Self::Zed => vec![config("zed/settings.json"), workspace(".zed/settings.json")],
+        };
+        files.into_iter().flatten().collect()
+    }
+
+    /// Every file that this client merges into the settings of its own tools.
+    fn settings_layers(self, places: SettingsDirs<'_>) -> Vec<PathBuf> {
+        let workspace = |name: &str| places.workspace.map(|directory| directory.join(name));
+        let home = |name: &str| places.home.map(|directory| directory.join(name));
+        let system = |name: &str| places.system.map(|directory| directory.join(name));
+        let more = match self {
+            Self::ClaudeCode => {
+                let managed =
+                    system("claude-code/managed-settings.d").map(|directory| files_with_ending(&directory, "json"));
+                let own = [
+                    workspace(".claude/settings.json"),
+                    workspace(".claude/settings.local.json"),
+                    home(".claude/settings.json"),
+                    system("claude-code/managed-settings.json"),
+                ];
+                return own.into_iter().flatten().chain(managed.into_iter().flatten()).collect();
+            }
+            Self::Codex => return codex_layers(places),
+            Self::Crush => vec![home(".local/share/crush/crush.json")],
+            Self::Gemini => vec![system("gemini-cli/settings.json"), system("gemini-cli/system-defaults.json")],
+            Self::Goose => vec![system("goose/config.yaml")],
+            Self::Opencode => return opencode_layers(places),
+            Self::Vscode | Self::Zed => Vec::new(),
+        };
+        self.entry_files(places).into_iter().chain(more.into_iter().flatten()).collect()
+    }
+
+    fn detect(self, places: SettingsDirs<'_>) -> Option<DetectedClient> {
+        let entries = self.entry_files(places).into_iter().filter_map(|file| self.read(&file)?.ok());
+        if !entries.into_iter().any(|settings| self.has_our_entry(&settings, places)) {
+            return None;
+        }
+        let (mut layers, mut unread) = (Vec::new(), Vec::new());
+        for file in self.settings_layers(places) {
+            match self.read(&file) {
+                Some(Ok(settings)) => layers.push(settings),
+                Some(Err(name)) => unread.push(name),
+                None => {}
+            }
+        }
+        let states = tool_states(self, &layers);
+        let with = |wanted: BuiltinToolState| {
+            let states = states.iter().flatten().filter(move |(_, state)| *state == wanted);
+            states.map(|(tool, _)| *tool).collect::<Vec<_>>()
+        };
+        let own_tools = match (with(BuiltinToolState::On).is_empty(), with(BuiltinToolState::Unknown).is_empty()) {
+            (false, _) => BypassState::Open,
+            (true, true) if states.is_some() && unread.is_empty() => BypassState::Closed,
+            (true, _) => BypassState::Unknown,
+        };
+        let advice = (own_tools != BypassState::Closed).then(|| advice(self));
+        Some(DetectedClient { client: self, own_tools, on: with(BuiltinToolState::On), unread, advice })
+    }
+
+    /// What a file says; its name, where it is there and cannot be read; nothing, where it is not.
+    fn read(self, file: &Path) -> Option<Result<Value, String>> {
+        let text = match read_text(file) {
+            Ok(text) => text,
+            Err(SettingsFileError::Io(error))
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+            {
+                return None;
+            }
+            Err(_) => return Some(Err(short_name(file))),
+        };
+        let is_markdown = file.extension().is_some_and(|extension| extension == "md");
+        let value = match self.format() {
+            // An agent of its own, with its settings above its text.
+            _ if is_markdown => front_matter(&text).map(|settings| json!({"agent": {"own": settings}})),
+            SettingsFormat::Json if text.trim().is_empty() => Some(json!({})),
+            SettingsFormat::Json => jsonc::parse_jsonc(&text),
+            SettingsFormat::Toml => text.parse::<toml::Table>().ok().and_then(|table| serde_json::to_value(table).ok()),
+            SettingsFormat::Yaml if text.trim().is_empty() => Some(json!({})),
+            SettingsFormat::Yaml => yaml_mapping(&text).map(Value::Object),
+        };
+        Some(value.ok_or_else(|| short_name(file)))
+    }
+
+    fn has_our_entry(self, settings: &Value, places: SettingsDirs<'_>) -> bool {
+        let servers = &settings[self.servers_key()];
+        let is_there = |servers: &Value| servers.get(ENTRY_NAME).is_some();
+        match self {
+            // Clients of the second generation have another level.
+            Self::Opencode => is_there(servers) || is_there(&servers["servers"]),
+            Self::ClaudeCode => {
+                let workspace = places.workspace.and_then(Path::to_str).unwrap_or_default();
+                is_there(servers) || is_there(&settings["projects"][workspace][self.servers_key()])
+            }
+            _ => is_there(servers),
+        }
+    }
+}
+
+/// The directories from the workspace up to that of its repository.
+fn project_directories(places: SettingsDirs<'_>) -> Vec<&Path> {
+    let mut directories = Vec::new();
+    for directory in places.workspace.into_iter().flat_map(Path::ancestors) {
+        directories.push(directory);
+        if directory.join(".git").exists() {
+            break;
+        }
+    }
+    directories
+}
+
+/// Codex reads `.codex` in the directories of the project and in the home; each has settings, and agents that the model can
+/// start, with settings of their own.
+fn codex_layers(places: SettingsDirs<'_>) -> Vec<PathBuf> {
+    let above = project_directories(places).into_iter().chain(places.home).map(|directory| directory.join(".codex"));
+    let mut files = Vec::new();
+    for directory in above.chain(places.system.map(|system| system.join("codex"))) {
+        files.extend(["config.toml", "managed_config.toml"].map(|name| directory.join(name)));
+        files.extend(files_with_ending(&directory.join("agents"), "toml"));
+    }
+    files
+}
+
+/// opencode reads the directories of the project, those of the user and of the machine; each has settings and agents.
+fn opencode_layers(places: SettingsDirs<'_>) -> Vec<PathBuf> {
+    let above = project_directories(places).into_iter();
+    let mut directories: Vec<PathBuf> =
+        above.flat_map(|directory| [directory.to_owned(), directory.join(".opencode")]).collect();
+    directories.extend(places.home.map(|home| home.join(".opencode")));
+    directories.extend(places.config.map(|config| config.join("opencode")));
+    directories.extend(places.system.map(|system| system.join("opencode")));
+    let mut files = Vec::new();
+    for directory in directories {
+        files.extend(["opencode.json", "opencode.jsonc"].map(|name| directory.join(name)));
+        // The others belong to somebody else, who may have files of that kind too.
+        if directory.file_name().is_some_and(|name| name == ".opencode" || name == "opencode") {
+            files.push(directory.join("config.json"));
+            let agents =
+                ["agent", "agents", "mode", "modes"].map(|name| files_with_ending(&directory.join(name), "md"));
+            files.extend(agents.into_iter().flatten());
+        }
+    }
+    files
+}
+
+/// The files of a directory with such an ending, in the order of their names.
+fn files_with_ending(directory: &Path, ending: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut found: Vec<PathBuf> = entries.filter(|file| file.extension().is_some_and(|end| end == ending)).collect();
+    found.sort();
+    found
+}
+
+/// The mapping between two lines of dashes at the beginning. A text without one has no settings.
+fn front_matter(text: &str) -> Option<Value> {
+    let Some(rest) = text.strip_prefix("---") else { return Some(json!({})) };
+    let (settings, _) = rest.split_once("\n---")?;
+    if settings.trim().is_empty() {
+        return Some(json!({}));
+    }
+    yaml_mapping(settings.trim_start_matches(['\r', '\n'])).map(Value::Object)
+}
+
+/// A file by its name and that of its directory: no path of the machine.
+fn short_name(file: &Path) -> String {
+    let parts: Vec<_> = file.components().rev().take(2).map(|part| part.as_os_str().to_string_lossy()).collect();
+    parts.into_iter().rev().collect::<Vec<_>>().join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::ValueEnum as _;
+
+    use super::{BypassState, DetectedClient, McpClientApp, SettingsDirs, detect_clients};
+
+    /// Files of a home that is also the workspace, and what is found there. The machine's own are below `etc`.
+    fn found(files: &[(&str, &str)]) -> Vec<DetectedClient> {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let file = directory.path().join("r/ws").join(name);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        }
+        let home = directory.path().join("r/ws");
+        std::fs::create_dir_all(directory.path().join("r/.git")).unwrap();
+        let (config, system) = (home.join(".config"), home.join("etc"));
+        detect_clients(SettingsDirs {
+            workspace: Some(&home),
+            home: Some(&home),
+            config: Some(&config),
+            system: Some(&system),
+        })
+    }
+
+    #[track_caller]
+    fn check(client: McpClientApp, files: &[(&str, &str)], gate: BypassState, on: &[&str]) {
+        let found = found(files);
+        let [only] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!((only.client, only.own_tools, only.on.as_slice()), (client, gate, on), "{files:?}");
+        assert_eq!(only.advice.is_some(), gate != BypassState::Closed);
+    }
+
+    /// A client of which nothing is turned off: everything that it has is on.
+    #[track_caller]
+    fn all_tools_on(client: McpClientApp, files: &[(&str, &str)]) -> Vec<&'static str> {
+        let found = found(files);
+        let [only] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!((only.client, only.own_tools), (client, BypassState::Open));
+        only.on.clone()
+    }
+
+    /// Whoever changes what a client acts on changes what goes through the fence.
+    #[test]
+    fn every_settings_file_of_a_client_is_protected() {
+        let places = SettingsDirs {
+            workspace: Some(Path::new("workspace")),
+            home: Some(Path::new("home")),
+            config: Some(Path::new("home/.config")),
+            system: None,
+        };
+        for client in McpClientApp::value_variants() {
+            for file in client.entry_files(places).into_iter().chain(client.settings_layers(places)) {
+                // Files of the user lie outside of a workspace, unless their home is one. Directories above have the same.
+                let name = file.strip_prefix("workspace").or_else(|_| file.strip_prefix("home")).unwrap_or(&file);
+                let name = name.to_str().unwrap();
+                assert!(ringfence_kernel::sensitivity(name).protected, "{client:?}: {name}");
+                assert!(ringfence_kernel::acting_program(name).is_some(), "{client:?}: {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_client_that_does_not_name_us_is_not_spoken_of() {
+        assert_eq!(found(&[]), []);
+        assert_eq!(found(&[(".mcp.json", r#"{"mcpServers": {"other": {}}}"#), ("crush.json", "nonsense")]), []);
+        let nowhere = Some(Path::new("/nowhere"));
+        assert_eq!(detect_clients(SettingsDirs { workspace: None, home: None, config: nowhere, system: nowhere }), []);
+    }
+
+    #[test]
+    fn claude_code_is_closed_by_rules_that_deny_whole_tools() {
+        let entry = (".mcp.json", r#"{"mcpServers": {"ringfence": {}}}"#);
+        let (client, rules) = (McpClientApp::ClaudeCode, ".claude/settings.json");
+        let all = all_tools_on(client, &[entry]);
+        assert!(["Bash", "EnterWorktree", "WebFetch", "WebSearch"].iter().all(|tool| all.contains(tool)), "{all:?}");
+        assert_eq!(all_tools_on(client, &[(".claude.json", r#"{"mcpServers": {"ringfence": {}}}"#)]), all);
+        let denying = |tools: &[&str]| serde_json::json!({"permissions": {"deny": tools}}).to_string();
+        let others: Vec<&str> = all.iter().copied().filter(|tool| *tool != "Bash").chain(["Bash(rm *)"]).collect();
+        let some = denying(&others);
+        check(client, &[entry, (rules, &some)], BypassState::Open, &["Bash"]);
+        let bash = denying(&["Bash"]);
+        for layer in [
+            ".claude/settings.local.json",
+            "etc/claude-code/managed-settings.json",
+            "etc/claude-code/managed-settings.d/10-tools.json",
+        ] {
+            check(client, &[entry, (rules, &some), (layer, &bash)], BypassState::Closed, &[]);
+            check(
+                client,
+                &[entry, (rules, &some), (layer, &bash.replace("Bash", "Bash(*)"))],
+                BypassState::Closed,
+                &[],
+            );
+            check(client, &[entry, (rules, &denying(&all)), (layer, "{nonsense")], BypassState::Unknown, &[]);
+        }
+    }
+
+    #[test]
+    fn codex_is_closed_without_its_shell_and_with_a_workspace_that_it_asks_about() {
+        let (client, name) = (McpClientApp::Codex, ".codex/config.toml");
+        let file = |more: &str| format!("{more}\n[mcp_servers.ringfence]\ncommand = \"x\"\n");
+        check(client, &[(name, &file(""))], BypassState::Open, &["apply_patch", "shell", "view_image", "web_search"]);
+        let keys = "sandbox_mode = \"read-only\"\nweb_search = \"disabled\"\n";
+        check(client, &[(name, &file(keys))], BypassState::Open, &["shell", "view_image"]);
+        let off = format!("{keys}[features]\nshell_tool = false\nview_image = false");
+        check(client, &[(name, &file(&off))], BypassState::Closed, &[]);
+        let managed = "etc/codex/managed_config.toml";
+        check(
+            client,
+            &[(name, &file(&off)), (managed, "[features]\nshell_tool = true")],
+            BypassState::Open,
+            &["shell"],
+        );
+        check(
+            client,
+            &[(name, &file(&off)), (managed, "sandbox_mode = \"workspace-write\"")],
+            BypassState::Open,
+            &["apply_patch"],
+        );
+        check(client, &[(name, &file(&off)), (managed, "nonsense")], BypassState::Unknown, &[]);
+        let profile = format!("profile = \"p\"\n{off}\n[profiles.p]\nsandbox_mode = \"danger-full-access\"");
+        check(client, &[(name, &file(&profile))], BypassState::Open, &["apply_patch"]);
+        check(client, &[(name, &file(&format!("default_permissions = \"p\"\n{off}")))], BypassState::Unknown, &[]);
+        // Settings of the directories above, and of agents that the model can start.
+        for (other, text, on) in [
+            ("../.codex/config.toml", "[features]\nshell_tool = true", "shell"),
+            (".codex/agents/own.toml", "sandbox_mode = \"danger-full-access\"", "apply_patch"),
+            ("../.codex/agents/own.toml", "web_search = \"live\"", "web_search"),
+            ("../.codex/config.toml", "[features]\njs_repl = true", "shell"),
+        ] {
+            check(client, &[(name, &file(&off)), (other, text)], BypassState::Open, &[on]);
+        }
+        let named = format!("{off}\n[agents.own]\nconfig_file = \"/own.toml\"");
+        check(client, &[(name, &file(&named))], BypassState::Unknown, &[]);
+    }
+
+    #[test]
+    fn crush_is_closed_by_its_list() {
+        let entry = r#"{"mcp": {"ringfence": {}}, "options": {"disabled_tools": ["bash", "edit", "multiedit", "write",
+            "fetch", "agentic_fetch"]}}"#;
+        let rest = ["download", "glob", "grep", "ls", "view"];
+        check(McpClientApp::Crush, &[("crush.json", entry)], BypassState::Open, &rest);
+        let more = r#"{"options": {"disabled_tools": ["download", "glob", "grep", "ls", "view"]}}"#;
+        for layer in [".config/crush/crush.json", ".local/share/crush/crush.json"] {
+            check(McpClientApp::Crush, &[("crush.json", entry), (layer, more)], BypassState::Closed, &[]);
+        }
+    }
+
+    #[test]
+    fn gemini_cannot_be_closed_without_losing_our_tools_of_the_same_name() {
+        let entry = |more: &str| format!(r#"{{"mcpServers": {{"ringfence": {{}}}}, {more} "x": 1}}"#);
+        let name = ".gemini/settings.json";
+        let all = all_tools_on(McpClientApp::Gemini, &[(name, &entry(""))]);
+        let off = r#""tools": {"exclude": ["glob", "google_web_search", "grep_search", "invoke_agent",
+            "read_many_files", "replace", "run_shell_command"]},"#;
+        let left = ["list_directory", "read_file", "web_fetch", "write_file"];
+        check(McpClientApp::Gemini, &[(name, &entry(off))], BypassState::Open, &left);
+        assert!(left.iter().all(|tool| all.contains(tool)), "{all:?}");
+    }
+
+    #[test]
+    fn goose_is_open_where_the_model_can_turn_extensions_on() {
+        let file = |more: &str| format!("GOOSE_MODE: auto\nextensions:\n  ringfence:\n    enabled: true\n{more}");
+        let (client, name) = (McpClientApp::Goose, ".config/goose/config.yaml");
+        let on = ["analyze", "developer", "extensionmanager", "summon"];
+        check(client, &[(name, &file(""))], BypassState::Open, &on);
+        let developer = "  developer:\n    enabled: false\n    type: builtin\n";
+        check(client, &[(name, &file(developer))], BypassState::Open, &["analyze", "extensionmanager", "summon"]);
+        let off = on.map(|name| format!("  {name}: {{enabled: false, type: platform}}\n")).concat();
+        check(client, &[(name, &file(&off))], BypassState::Closed, &[]);
+        let other = format!("{off}  computercontroller: {{enabled: true}}\n");
+        check(client, &[(name, &file(&other))], BypassState::Open, &["computercontroller"]);
+        let unknown = format!("{off}  brandnew: {{enabled: true, type: platform}}\n");
+        check(client, &[(name, &file(&unknown))], BypassState::Unknown, &[]);
+        let system = ("etc/goose/config.yaml", "extensions:\n  developer: {enabled: true}\n");
+        check(client, &[(name, &file(&off)), system], BypassState::Open, &["developer"]);
+    }
+
+    #[test]
+    fn opencode_is_closed_by_rules_old_and_new() {
+        let file = |more: &str| format!("{{// mine\n\"mcp\": {{\"ringfence\": {{}}}}, {more}}}");
+        let (client, name) = (McpClientApp::Opencode, "opencode.json");
+        let all = all_tools_on(client, &[(name, &file(""))]);
+        let denied = r#""permission": {"*": "deny", "bash": {"*": "deny", "git *": "allow"}, "ringfence_*": "allow"}"#;
+        check(client, &[(name, &file(denied))], BypassState::Open, &["bash"]);
+        let each = serde_json::Value::from_iter(all.iter().map(|tool| (*tool, "deny")));
+        check(client, &[(name, &file(&format!("\"permission\": {each}")))], BypassState::Closed, &[]);
+        let old = serde_json::Value::from_iter(all.iter().map(|tool| (*tool, false)));
+        check(client, &[(name, &file(&format!("\"tools\": {old}")))], BypassState::Open, &["edit"]);
+        let new = r#"{"mcp": {"servers": {"ringfence": {}}}, "permissions": []}"#;
+        check(client, &[(name, new)], BypassState::Unknown, &[]);
+    }
+
+    /// The denial in one file holds only where no other one takes it away.
+    #[test]
+    fn opencode_is_open_where_any_layer_or_agent_allows_a_tool() {
+        let client = McpClientApp::Opencode;
+        let entry = r#"{"mcp": {"ringfence": {}}, "permission": {"*": "deny", "ringfence_*": "allow"}}"#;
+        check(client, &[("opencode.json", entry)], BypassState::Closed, &[]);
+        let bash = r#"{"permission": {"bash": "allow"}}"#;
+        for layer in [
+            "opencode.jsonc",
+            ".opencode/opencode.json",
+            ".opencode/opencode.jsonc",
+            "../opencode.json",
+            ".config/opencode/opencode.jsonc",
+            ".config/opencode/config.json",
+            "etc/opencode/opencode.json",
+        ] {
+            check(client, &[("opencode.json", entry), (layer, bash)], BypassState::Open, &["bash"]);
+            check(client, &[("opencode.json", entry), (layer, "{nonsense")], BypassState::Unknown, &[]);
+        }
+        let cases = [
+            (r#"{"permission": {"ba*": "allow"}}"#, BypassState::Open),
+            (r#"{"tools": {"bash": true}}"#, BypassState::Open),
+            (r#"{"agent": {"reviewer": {"permission": {"bash": "ask"}}}}"#, BypassState::Open),
+            (r#"{"mode": {"build": {"tools": {"bash": true}}}}"#, BypassState::Open),
+            (r#"{"agent": {"reviewer": {"permission": {"edit": "deny"}}}}"#, BypassState::Closed),
+        ];
+        for (text, gate) in cases {
+            let on: &[&str] = if gate == BypassState::Open { &["bash"] } else { &[] };
+            check(client, &[("opencode.json", entry), ("opencode.jsonc", text)], gate, on);
+        }
+        for agent in [".opencode/agent/a.md", ".opencode/agents/a.md", ".config/opencode/agent/a.md"] {
+            let text = "---\ndescription: x\ntools:\n  bash: true\n---\nYou review.\n";
+            check(client, &[("opencode.json", entry), (agent, text)], BypassState::Open, &["bash"]);
+            check(client, &[("opencode.json", entry), (agent, "Only words.\n")], BypassState::Closed, &[]);
+            check(client, &[("opencode.json", entry), (agent, "---\na: [\n---\n")], BypassState::Unknown, &[]);
+        }
+        // Which of the two wins depends on the order in which they are merged.
+        let exact = entry.replace("\"*\": \"deny\"", "\"*\": \"deny\", \"bash\": \"deny\"");
+        let later = r#"{"permission": {"*": "allow"}}"#;
+        let found = found(&[("opencode.json", &exact), ("opencode.jsonc", later)]);
+        assert!(found[0].own_tools == BypassState::Open && !found[0].on.contains(&"bash"), "{found:?}");
+    }
+
+    #[test]
+    fn the_settings_of_vs_code_do_not_tell() {
+        check(
+            McpClientApp::Vscode,
+            &[(".vscode/mcp.json", r#"{"servers": {"ringfence": {}}}"#)],
+            BypassState::Unknown,
+            &[],
+        );
+    }
+
+    #[test]
+    fn zed_counts_by_the_profile_that_it_begins_with() {
+        let file = |agent: &str| format!("// Zed settings\n{{\"context_servers\": {{\"ringfence\": {{}}}}, {agent}}}");
+        let (client, name) = (McpClientApp::Zed, ".config/zed/settings.json");
+        let all = all_tools_on(client, &[(name, &file(""))]);
+        let own = r#""agent": {"default_profile": "ringfence", "profiles": {"ringfence": {"tools": {}}}}"#;
+        check(client, &[(name, &file(own))], BypassState::Closed, &[]);
+        let some = r#""agent": {"default_profile": "p", "profiles": {"p": {"tools": {"grep": true, "now": true}}}}"#;
+        check(client, &[(name, &file(some))], BypassState::Open, &["grep"]);
+        check(client, &[(name, &file(r#""agent": {"default_profile": "minimal"}"#))], BypassState::Closed, &[]);
+        check(client, &[(name, &file(r#""agent": {"default_profile": "gone"}"#))], BypassState::Open, &all);
+        let other = (".zed/settings.json", r#"{"agent": {"default_profile": "write"}}"#);
+        check(client, &[(name, &file(own)), other], BypassState::Open, &all);
+    }
+
+    #[test]
+    fn unreadable_settings_are_reported() {
+        let entry = r#"{"mcp": {"ringfence": {}}, "permission": {"*": "deny"}}"#;
+        let found = found(&[("opencode.json", entry), (".config/opencode/opencode.json", "{")]);
+        assert_eq!(
+            (found[0].own_tools, found[0].unread.as_slice()),
+            (BypassState::Unknown, &["opencode/opencode.json".to_owned()][..])
+        );
+    }
+}

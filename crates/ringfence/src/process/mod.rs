@@ -1,0 +1,9 @@
+//! Processes of this program: launching others, signals, locks, file modes.
+
+pub(crate) mod loader_variables;
+pub(crate) mod lock;
+pub(crate) mod process_lock;
+pub(crate) mod program_launcher;
+pub(crate) mod progress;
+pub(crate) mod signals;
+pub(crate) mod strict_modes;
