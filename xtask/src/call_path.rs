@@ -10,30 +10,30 @@ use crate::{print_status, root};
 
 /// The way there, which both have in common.
 const COMMON: [CallPathStep; 8] = [
-    CallPathStep("crates/ringfence/src/cli.rs", "make_call", 1),
+    CallPathStep("crates/ringfence/src/cli/mod.rs", "make_call", 1),
     CallPathStep("crates/ringfence-kernel/src/host.rs", "call", 1),
-    CallPathStep("crates/ringfence-kernel/src/host.rs", "call_heard", 1),
-    CallPathStep("crates/ringfence-kernel/src/host.rs", "go", 1),
-    CallPathStep("crates/ringfence-kernel/src/turn.rs", "set_out_in_turn", 1),
-    CallPathStep("crates/ringfence-kernel/src/host.rs", "set_out", 1),
-    CallPathStep("crates/ringfence-kernel/src/trip.rs", "go_quickly", 1),
-    CallPathStep("crates/ringfence-kernel/src/trip.rs", "travel", 1),
+    CallPathStep("crates/ringfence-kernel/src/host.rs", "call_with_progress", 1),
+    CallPathStep("crates/ringfence-kernel/src/host.rs", "drive", 1),
+    CallPathStep("crates/ringfence-kernel/src/approval_queue.rs", "start_in_queue", 1),
+    CallPathStep("crates/ringfence-kernel/src/host.rs", "start", 1),
+    CallPathStep("crates/ringfence-kernel/src/invocation.rs", "try_inline", 1),
+    CallPathStep("crates/ringfence-kernel/src/invocation.rs", "plan_and_decide", 1),
 ];
 
 /// From there to the file that is opened.
 const PLAN: [CallPathStep; 4] = [
-    CallPathStep("crates/ringfence-kernel/src/face.rs", "plan", 2),
+    CallPathStep("crates/ringfence-kernel/src/tool_binding.rs", "plan", 2),
     CallPathStep("crates/ringfence-fs/src/tools/read_file.rs", "plan", 1),
-    CallPathStep("crates/ringfence-fs/src/mount.rs", "open_content", 1),
-    CallPathStep("crates/ringfence-fs/src/mount.rs", "open", 1),
+    CallPathStep("crates/ringfence-fs/src/mount/mod.rs", "open_content", 1),
+    CallPathStep("crates/ringfence-fs/src/mount/mod.rs", "open", 1),
 ];
 
 /// From there to its contents.
 const RUN: [CallPathStep; 4] = [
-    CallPathStep("crates/ringfence-kernel/src/trip.rs", "run", 1),
-    CallPathStep("crates/ringfence-kernel/src/face.rs", "run", 2),
+    CallPathStep("crates/ringfence-kernel/src/invocation.rs", "run", 1),
+    CallPathStep("crates/ringfence-kernel/src/tool_binding.rs", "run", 2),
     CallPathStep("crates/ringfence-fs/src/tools/read_file.rs", "run", 1),
-    CallPathStep("crates/ringfence-fs/src/content.rs", "read_start", 1),
+    CallPathStep("crates/ringfence-fs/src/read/content.rs", "read_start", 1),
 ];
 
 /// A function: its file, its name, and which of those that are called so in the file it is, where traits declare others.

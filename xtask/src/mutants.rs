@@ -7,19 +7,19 @@ use std::process::Command;
 
 /// The files that decide: the policy, the gate, and what stands between a question and its answer.
 const FILES: [&str; 13] = [
-    "ask",
-    "bits",
-    "desk",
-    "gate",
+    "ask_approval",
+    "taint",
+    "inbox",
+    "approval",
     "grants",
     "pattern",
     "policy",
     "resume",
     "rule",
     "rule_text",
-    "rules",
-    "seal",
-    "turn",
+    "layered_rules",
+    "resume_token",
+    "approval_queue",
 ];
 
 /// Mutants that no test can tell apart, and why.

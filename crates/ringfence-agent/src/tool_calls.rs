@@ -75,7 +75,7 @@ impl AgentRun<'_> {
         &self,
         call: &RequestedCall,
         number: usize,
-    ) -> std::result::Result<ModelCallResult, (ModelCallResult, AgentStopReason)> {
+    ) -> Result<ModelCallResult, (ModelCallResult, AgentStopReason)> {
         if let Some(end) = self.stop_requested() {
             return Err((self.failed_call(&skipped_call_error(&end)), end));
         }

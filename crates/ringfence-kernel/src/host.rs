@@ -379,7 +379,7 @@ impl Host {
             biased;
             done = &mut job => {
                 waiting.finished = true;
-                return trip.into_progress(done);
+                return trip.progress_after(done);
             }
             () = cancel.cancelled() => AbandonReason::Cancel,
             () = sleep(trip.time_limit) => AbandonReason::Deadline,
@@ -388,7 +388,7 @@ impl Host {
             waiting.commit_state.request_stop(why);
             if let Ok(done) = timeout(GRACEFUL_STOP_TIME, &mut job).await {
                 waiting.finished = true;
-                return trip.into_progress(done);
+                return trip.progress_after(done);
             }
         }
         if let Some(reply) = waiting.abandon(why)? {
@@ -397,7 +397,7 @@ impl Host {
         let done = timeout(COMMIT_GRACE_TIME, &mut job).await;
         waiting.finished = true;
         match done {
-            Ok(done) => trip.into_progress(done),
+            Ok(done) => trip.progress_after(done),
             Err(_) => trip.record_overdue(why, waiting.commit_state.subject()).map(CallProgress::Done),
         }
     }

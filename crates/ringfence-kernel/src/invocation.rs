@@ -391,7 +391,7 @@ impl Invocation {
     }
 
     /// What a finished job means for the one who waited.
-    pub(crate) fn into_progress(
+    pub(crate) fn progress_after(
         &self,
         done: Option<Result<Option<CallProgress>, HostError>>,
     ) -> Result<CallProgress, HostError> {

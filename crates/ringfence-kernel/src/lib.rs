@@ -12,17 +12,17 @@
 //! use std::sync::Arc;
 //!
 //! use ringfence_kernel::{
-//!     Bits, Choice, Dialect, ErrorKind, Host, Limits, MemoryStore, Nobody, Parts, Preset, Principal, Registry, Rules,
-//!     Session, ToolCall, Unrecorded,
+//!     CallLimits, DenyApprover, Dialect, ErrorKind, Host, HostConfig, LayeredRules, MemoryStore, NullAuditSink, Preset,
+//!     Principal, Session, SessionTaint, ToolCall, ToolFilter, ToolRegistry,
 //! };
 //! use tokio_util::sync::CancellationToken;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let host = Host::new(Parts {
-//!     policy: Box::new(Rules::of(Preset::ReadOnly)),
-//!     approver: Box::new(Nobody { advice: "start with another preset".to_owned() }),
-//!     audit: Box::new(Unrecorded),
+//! let host = Host::new(HostConfig {
+//!     policy: Box::new(LayeredRules::from_preset(Preset::ReadOnly)),
+//!     approver: Box::new(DenyApprover { advice: "start with another preset".to_owned() }),
+//!     audit: Box::new(NullAuditSink),
 //!     store: Box::new(MemoryStore::default()),
 //!     workers: 1,
 //! });
@@ -31,9 +31,9 @@
 //!     principal: Principal::agent("example"),
 //!     dialect: Dialect::Standard,
 //!     agent: None,
-//!     limits: Limits::of(Dialect::Standard),
-//!     catalog: Registry::new().catalog(Dialect::Standard, &Choice::default())?,
-//!     bits: Bits::default(),
+//!     limits: CallLimits::for_dialect(Dialect::Standard),
+//!     catalog: ToolRegistry::new().catalog(Dialect::Standard, &ToolFilter::default())?,
+//!     taint: SessionTaint::default(),
 //! });
 //! let call = ToolCall { id: "call-1".to_owned(), name: "read_file".to_owned(), arguments: "{}".to_owned() };
 //! let reply = host.call(&session, call, &CancellationToken::new()).await?;
@@ -45,10 +45,10 @@
 //! Limits are those of a dialect until they are tightened, and nothing widens them again:
 //!
 //! ```
-//! use ringfence_kernel::{Dialect, Limits};
+//! use ringfence_kernel::{CallLimits, Dialect};
 //!
-//! let defaults = Limits::of(Dialect::Standard);
-//! let tight = defaults.tightened(&Limits { read_bytes: 4096, ..defaults.clone() });
+//! let defaults = CallLimits::for_dialect(Dialect::Standard);
+//! let tight = defaults.tightened(&CallLimits { read_bytes: 4096, ..defaults.clone() });
 //! assert_eq!(tight.read_bytes, 4096);
 //! assert_eq!(tight.tightened(&defaults), tight);
 //! ```

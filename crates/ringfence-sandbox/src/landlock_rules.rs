@@ -25,12 +25,12 @@ const DEVICES: [&str; 7] =
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LandlockEnforcement {
     /// All of it holds.
-    FullyEnforced,
+    Full,
     /// An older kernel: what its version of Landlock has, holds. Below 2, no file moves between directories; below 3,
     /// truncating is not held back; below 6, neither signals nor abstract sockets are.
-    PartiallyEnforced { abi: u8 },
+    Partial { abi: u8 },
     /// No Landlock in this kernel, or it is switched off.
-    NotEnforced,
+    None,
 }
 
 /// Why the wall could not be built.
@@ -94,11 +94,11 @@ fn allow(ruleset: RulesetCreated, place: PathFd, access: BitFlags<AccessFs>) -> 
 
 fn enforcement_of(status: &RestrictionStatus) -> LandlockEnforcement {
     match (&status.ruleset, status.landlock) {
-        (RulesetStatus::FullyEnforced, _) => LandlockEnforcement::FullyEnforced,
+        (RulesetStatus::FullyEnforced, _) => LandlockEnforcement::Full,
         (RulesetStatus::PartiallyEnforced, LandlockStatus::Available { effective_abi, .. }) => {
-            LandlockEnforcement::PartiallyEnforced { abi: effective_abi as u8 }
+            LandlockEnforcement::Partial { abi: effective_abi as u8 }
         }
-        _ => LandlockEnforcement::NotEnforced,
+        _ => LandlockEnforcement::None,
     }
 }
 
@@ -118,8 +118,8 @@ mod tests {
     fn run_confined<T: Send + 'static>(writable: &Path, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let writable = writable.to_owned();
         let thread = thread::spawn(move || match writable_rules(&[&writable]).unwrap().restrict_self().unwrap() {
-            LandlockEnforcement::NotEnforced => None,
-            LandlockEnforcement::PartiallyEnforced { .. } | LandlockEnforcement::FullyEnforced => Some(work()),
+            LandlockEnforcement::None => None,
+            LandlockEnforcement::Partial { .. } | LandlockEnforcement::Full => Some(work()),
         });
         let result = thread.join().unwrap();
         if result.is_none() {
@@ -184,7 +184,7 @@ mod tests {
         assert!(Command::new("bash").args(kill).status().unwrap().success());
         let path = directory.path().to_owned();
         let thread = thread::spawn(move || {
-            if writable_rules(&[&path]).unwrap().restrict_self().unwrap() != LandlockEnforcement::FullyEnforced {
+            if writable_rules(&[&path]).unwrap().restrict_self().unwrap() != LandlockEnforcement::Full {
                 println!("no scopes here");
                 return;
             }

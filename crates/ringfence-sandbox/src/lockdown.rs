@@ -136,7 +136,7 @@ fn lock_down(
     for (resource, limit) in order.limits.rlimits(keeper) {
         setrlimit(resource, limit).map_err(SetupStep::Limits.failed())?;
     }
-    if rules.restrict_self().map_err(landlock_setup_error)? == LandlockEnforcement::NotEnforced {
+    if rules.restrict_self().map_err(landlock_setup_error)? == LandlockEnforcement::None {
         return Err(SetupStep::Landlock.failed()(Errno::NOSYS).into());
     }
     drop_capabilities().map_err(SetupStep::Capabilities.failed())?;

@@ -1,30 +1,30 @@
-//! Ringfence as a library: config, wiring and fronts.
+//! Ringfence as a library: configuration, the application that wires a host, and its frontends.
 //!
-//! `config` hears what people want, `wire` puts a host together from it, `cli` is the front on the command line,
-//! `mcp` the one for agents and `acp` the one for editors.
+//! [`config`] loads what the user configured, [`app`] builds a host from it, `cli`, `mcp`, `api` and `acp` are frontends.
 //!
 //! One call through the policy, approvals, the audit log and the undo journal of the user's config:
 //!
 //! ```no_run
-//! use ringfence::approve::nobody;
-//! use ringfence::config::{Environment, Flags, load};
-//! use ringfence::wire::wire;
+//! use ringfence::app::build_app;
+//! use ringfence::approval::deny_all;
+//! use ringfence::config::{CliFlags, Environment, load};
 //! use ringfence_kernel::ToolCall;
 //! use tokio_util::sync::CancellationToken;
 //!
 //! # async fn read() -> Result<(), Box<dyn std::error::Error>> {
 //! let environment = Environment::read()?;
-//! let settings = load(&Flags { workspace: Some("demo".to_owned()), ..Flags::default() }, &environment)?;
-//! let wired = wire(settings, &environment, Box::new(nobody()))?;
+//! let settings = load(&CliFlags { workspace: Some("demo".to_owned()), ..CliFlags::default() }, &environment)?;
+//! let app = build_app(settings, &environment, Box::new(deny_all()))?;
 //! let arguments = r#"{"path":"notes.md"}"#.to_owned();
 //! let call = ToolCall { id: "call-1".to_owned(), name: "read_file".to_owned(), arguments };
-//! let reply = wired.host.call(&wired.session, call, &CancellationToken::new()).await?;
+//! let reply = app.host.call(&app.session, call, &CancellationToken::new()).await?;
 //! println!("{}", reply.text);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A program that runs other programs in the jail calls [`take_part`] first in `main`; `docs/library.md` has a whole one.
+//! A program that runs other programs in the jail calls [`run_helper_if_requested`] first in `main`; `docs/library.md` has a
+//! complete example.
 
 mod acp;
 pub mod agent;

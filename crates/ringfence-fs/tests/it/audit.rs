@@ -156,7 +156,7 @@ fn a_rewritten_log_is_detected_by_a_known_head() {
     }
     drop(log);
     verify(state.path(), &[]).unwrap();
-    verify(state.path(), &[self::known_head(known.records, &known.hash)]).unwrap_err();
+    verify(state.path(), &[known_head(known.records, &known.hash)]).unwrap_err();
 }
 
 /// What stands beside the log.

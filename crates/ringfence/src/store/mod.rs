@@ -8,120 +8,27 @@
 //!
 //! Not here: who may answer (the kernel's `desk.rs`).
 
+mod schema;
 pub mod tokens;
 pub mod transcripts;
 
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use ringfence_fs::PLAIN_FILE_FLAGS;
 use ringfence_kernel::{
     AnswerStatus, ApprovalDecision, ApprovalRequest, ApprovalStore, ArgumentDraft, DENIAL_STREAK_LIFETIME,
     DenialStreak, Grant, Principal, StoreError, SuspendLifetime,
 };
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use self::schema::STORE_FILE;
+use self::schema::open;
+pub(crate) use self::schema::{SqliteError, connect, store_exists};
 use crate::process::process_lock::ProcessLock;
-
-/// The file, below the state directory.
-pub const STORE_FILE: &str = "state.db";
-
-/// Its name up to 0.1.0. The first open of a later version moves it, and leaves a database there that earlier versions
-/// refuse as too new, so that none of them starts over with an empty store.
-const FORMER_STORE_FILE: &str = "approvals.db";
-
-/// A schema version that no release has.
-const TOMBSTONE_VERSION: u32 = 1_000_000;
-
-/// How long other processes may hold the file.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// What makes each version out of the one before. Only ever added to.
-const MIGRATIONS: &[&str] = &[
-    "
-    CREATE TABLE requests (
-        number INTEGER PRIMARY KEY AUTOINCREMENT,
-        id TEXT NOT NULL UNIQUE,
-        body TEXT NOT NULL,
-        expires INTEGER NOT NULL,
-        answer TEXT
-    );
-    CREATE TABLE grants (
-        number INTEGER PRIMARY KEY AUTOINCREMENT,
-        id TEXT NOT NULL UNIQUE,
-        body TEXT NOT NULL,
-        until INTEGER NOT NULL
-    );
-    CREATE TABLE used (nonce TEXT PRIMARY KEY, expires INTEGER NOT NULL) WITHOUT ROWID;
-    CREATE TABLE keys (name TEXT PRIMARY KEY, key BLOB NOT NULL) WITHOUT ROWID;
-",
-    "
-    ALTER TABLE requests ADD COLUMN owner TEXT;
-    CREATE TABLE noes (
-        number INTEGER PRIMARY KEY AUTOINCREMENT,
-        session TEXT NOT NULL UNIQUE,
-        principal TEXT NOT NULL,
-        count INTEGER NOT NULL,
-        last INTEGER NOT NULL
-    );
-    CREATE TABLE trusted (directory TEXT PRIMARY KEY, sha256 TEXT NOT NULL, who TEXT NOT NULL, since INTEGER NOT NULL)
-        WITHOUT ROWID;
-",
-    "
-    CREATE TABLE sittings (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, body TEXT NOT NULL);
-    CREATE TABLE runs (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, body TEXT NOT NULL);
-",
-    "
-    CREATE TABLE sessions (
-        id TEXT PRIMARY KEY,
-        directory TEXT NOT NULL,
-        model TEXT NOT NULL,
-        agent TEXT,
-        dialect TEXT NOT NULL,
-        title TEXT NOT NULL,
-        started INTEGER NOT NULL,
-        updated INTEGER NOT NULL,
-        owner TEXT NOT NULL,
-        bits TEXT NOT NULL
-    ) WITHOUT ROWID;
-    CREATE TABLE entries (
-        number INTEGER PRIMARY KEY AUTOINCREMENT,
-        session TEXT NOT NULL,
-        kind TEXT NOT NULL,
-        body TEXT NOT NULL,
-        at INTEGER NOT NULL
-    );
-    CREATE INDEX entries_of_sessions ON entries (session, number);
-",
-    "
-    CREATE TABLE definitions (tool TEXT PRIMARY KEY, digest TEXT NOT NULL) WITHOUT ROWID;
-",
-    "
-    ALTER TABLE requests ADD COLUMN draft TEXT;
-    ALTER TABLE requests ADD COLUMN draft_id TEXT;
-    CREATE TABLE idempotency_keys (
-        number INTEGER PRIMARY KEY AUTOINCREMENT,
-        scope TEXT NOT NULL,
-        key TEXT NOT NULL,
-        digest TEXT NOT NULL,
-        reply TEXT,
-        at INTEGER NOT NULL,
-        UNIQUE (scope, key)
-    );
-",
-    "
-    ALTER TABLE noes RENAME TO denials;
-    ALTER TABLE sittings RENAME TO api_sessions;
-    ALTER TABLE used RENAME TO used_resume_tokens;
-    ALTER TABLE sessions RENAME COLUMN bits TO taint;
-",
-];
 
 /// How long an idempotency key is kept, and how many there are of a scope (a token and a path) and in all.
 const KEY_LIFETIME: Duration = Duration::from_hours(24);
@@ -529,152 +436,6 @@ impl ApprovalStore for SqliteStore {
             connection.execute("INSERT OR IGNORE INTO keys (name, key) VALUES ('seal', ?1)", [key])?;
             read(connection)?.ok_or_else(|| io::Error::other("the key for tokens is missing").into())
         })
-    }
-}
-
-/// A connection of one's own to the store of a state directory.
-pub(crate) fn connect(state: &Path) -> Result<Connection, SqliteError> {
-    open(&state.join(STORE_FILE))
-}
-
-/// Opens the file, makes it if it is missing, and brings it to this version.
-fn open(file: &Path) -> Result<Connection, SqliteError> {
-    if let Some(state) = file.parent() {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
-    }
-    // One at a time: SQLite does not wait for another process that changes the mode of the journal.
-    let _opening = open_lock(file)?;
-    adopt_former_store(file)?;
-    // Made by us and not by SQLite, so that nobody else may read it from the first moment on. One that is there is not
-    // opened besides SQLite: closing it would end the locks that this process has on it.
-    match open_private(OpenOptions::new().create_new(true), file) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.into()),
-        _ if !std::fs::symlink_metadata(file)?.is_file() => {
-            let message = format!("`{STORE_FILE}` in the state directory is not a regular file");
-            return Err(io::Error::other(message).into());
-        }
-        _ => {}
-    }
-    let mut connection = open_existing(file)?;
-    connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
-    connection.pragma_update(None, "synchronous", "FULL")?;
-    // Arguments have contents of files in them, which are nobody's business once they are answered.
-    connection.pragma_update(None, "secure_delete", "ON")?;
-    migrate(&mut connection)?;
-    Ok(connection)
-}
-
-/// Whether a state directory has a store, by its name or the former one.
-pub(crate) fn store_exists(state: &Path) -> io::Result<bool> {
-    Ok(state.join(STORE_FILE).try_exists()? || state.join(FORMER_STORE_FILE).try_exists()?)
-}
-
-fn open_private(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    options.write(true).mode(0o600).custom_flags(PLAIN_FILE_FLAGS).open(path)
-}
-
-/// Held while a database is opened and brought to this version.
-fn open_lock(database: &Path) -> io::Result<File> {
-    let lock = open_private(OpenOptions::new().create(true), &database.with_extension("lock"))?;
-    lock.lock()?;
-    Ok(lock)
-}
-
-fn open_existing(file: &Path) -> Result<Connection, SqliteError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(file, flags)?;
-    connection.busy_timeout(BUSY_TIMEOUT)?;
-    Ok(connection)
-}
-
-/// Moves the store of an earlier version to its present name, and leaves a tombstone for earlier versions.
-fn adopt_former_store(file: &Path) -> Result<(), SqliteError> {
-    let former = file.with_file_name(FORMER_STORE_FILE);
-    let is_adopted = file.try_exists()?;
-    if is_adopted && former.try_exists()? {
-        return Ok(());
-    }
-    // Earlier versions open theirs under this lock.
-    let _opening = open_lock(&former)?;
-    if !is_adopted && former.symlink_metadata().is_ok_and(|found| found.is_file()) {
-        let connection = open_existing(&former)?;
-        if schema_version(&connection)? == TOMBSTONE_VERSION {
-            return Ok(());
-        }
-        // This folds the write-ahead log into the file, and fails while another process has it open.
-        connection.pragma_update_and_check(None, "journal_mode", "DELETE", |_| Ok(()))?;
-        drop(connection);
-        std::fs::rename(&former, file)?;
-    }
-    if former.try_exists()? {
-        return Ok(());
-    }
-    let unfinished = former.with_extension("new");
-    open_private(OpenOptions::new().create(true).truncate(true), &unfinished)?;
-    open_existing(&unfinished)?.pragma_update(None, "user_version", TOMBSTONE_VERSION)?;
-    Ok(std::fs::rename(&unfinished, &former)?)
-}
-
-fn schema_version(connection: &Connection) -> rusqlite::Result<u32> {
-    connection.pragma_query_value(None, "user_version", |row| row.get(0))
-}
-
-fn migrate(connection: &mut Connection) -> Result<(), SqliteError> {
-    let newest = u32::try_from(MIGRATIONS.len()).unwrap_or(u32::MAX);
-    if schema_version(connection)? == newest {
-        return Ok(());
-    }
-    // Of several processes at once, one does it and the others find it done.
-    let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let found = schema_version(&change)?;
-    let Some(missing) = usize::try_from(found).ok().and_then(|found| MIGRATIONS.get(found..)) else {
-        return Err(SqliteError::Newer { found, newest });
-    };
-    for step in missing {
-        change.execute_batch(step)?;
-    }
-    change.pragma_update(None, "user_version", newest)?;
-    Ok(change.commit()?)
-}
-
-/// Why the file cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum SqliteError {
-    #[error(
-        "`{STORE_FILE}` in the state directory was made by a later ringfence: version {found}, and this one knows {newest}"
-    )]
-    Newer { found: u32, newest: u32 },
-    #[error(
-        "the store in the state directory, `{STORE_FILE}` or `{FORMER_STORE_FILE}` of an earlier version, is damaged; move it \
-         away to go on: persistent grants are lost and asked about again"
-    )]
-    Damaged(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error(
-        "another process holds the store in the state directory, `{STORE_FILE}` or `{FORMER_STORE_FILE}` of an earlier version; \
-         stop ringfence processes of an earlier version and try again"
-    )]
-    Busy,
-    #[error(transparent)]
-    Other(rusqlite::Error),
-    #[error(transparent)]
-    Io(#[from] io::Error),
-}
-
-impl From<rusqlite::Error> for SqliteError {
-    fn from(error: rusqlite::Error) -> Self {
-        match error.sqlite_error_code() {
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Damaged(error.into()),
-            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Busy,
-            // A table that is not there, or has something else in it.
-            None | Some(ErrorCode::Unknown | ErrorCode::TypeMismatch) => Self::Damaged(error.into()),
-            Some(_) => Self::Other(error),
-        }
-    }
-}
-
-impl SqliteError {
-    pub(crate) fn into_store_error(self) -> StoreError {
-        StoreError(io::Error::other(self))
     }
 }
 
