@@ -260,7 +260,7 @@ fn memory(app: &App, kept: BenchTranscript) -> Box<dyn TranscriptStore> {
     match kept {
         BenchTranscript::Discarded => Box::new(NoTranscript),
         BenchTranscript::Stored => {
-            let head = ringfence::store::transcripts::TranscriptHeader::new(app, "at once");
+            let head = ringfence::store::transcripts::TranscriptHeader::new(&app.session, &app.workspace_id, "at once");
             Box::new(SqliteTranscripts::new(&app.settings.state).open(&head, app.session.taint.clone()).unwrap())
         }
     }

@@ -28,8 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::connection::{AcpClient, spawn_line_reader};
 use self::server::AcpServer;
-use crate::agent::ModelOptions;
-use crate::cli::CliError;
+use crate::agent::{AgentError, ModelOptions};
 use crate::config::{AppSettings, Environment};
 use crate::process::signals::ShutdownSignals;
 
@@ -60,11 +59,11 @@ pub(crate) fn serve_acp(
     environment: &Environment,
     options: AcpOptions,
     pipes: AcpStreams,
-) -> Result<(), CliError> {
+) -> Result<(), AgentError> {
     limit_malloc_arenas();
     options.model.apply_to(&mut settings);
     let AcpStreams { input, output } = pipes;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AgentError::Runtime)?;
     let served = runtime.block_on(async {
         let stop = CancellationToken::new();
         if let Ok(signals) = ShutdownSignals::install() {
@@ -72,7 +71,7 @@ pub(crate) fn serve_acp(
         }
         let client = AcpClient::new(output, stop.clone());
         let server = Arc::new(AcpServer::new(settings, environment.clone(), client.clone()));
-        let mut lines = spawn_line_reader(input).map_err(CliError::Runtime)?;
+        let mut lines = spawn_line_reader(input).map_err(AgentError::Runtime)?;
         let mut tasks = JoinSet::new();
         loop {
             tokio::select! {

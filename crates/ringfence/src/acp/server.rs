@@ -26,13 +26,14 @@ use crate::acp::types::{
     AcpSetModeRequest, capabilities, modes, parse_params, prompt_text, stop_reason,
 };
 use crate::acp::updates::AcpSessionUpdates;
-use crate::agent::{AgentBuilder, SqliteTranscriptError, open_model, outcome_json};
+use crate::agent::events::outcome_json;
+use crate::agent::{AgentBuilder, AgentError, open_model};
 use crate::app::session_mode::{SessionMode, SharedMode};
 use crate::app::{existing_workspace, workspace_id};
 use crate::approval::approver_for;
-use crate::cli::{CliError, error_chain, print_error};
 use crate::config::{AppSettings, Environment};
-use crate::store::transcripts::{SqliteTranscripts, TranscriptWriter};
+use crate::process::messages::{error_chain, print_error};
+use crate::store::transcripts::{SqliteTranscriptError, SqliteTranscripts, TranscriptWriter};
 
 /// More sessions than this no editor has open.
 const MAX_SESSIONS: usize = 32;
@@ -223,7 +224,7 @@ impl AcpServer {
         };
         let mut listed = Vec::new();
         for (root, settings) in places {
-            let directory = workspace_id(&settings, &self.environment).map_err(CliError::from)?;
+            let directory = workspace_id(&settings, &self.environment).map_err(AgentError::from)?;
             for head in SqliteTranscripts::new(&settings.state).list(&directory)? {
                 let updated = humantime::format_rfc3339_millis(head.updated).to_string();
                 listed.push(json!({"sessionId": head.id, "cwd": root, "title": head.title, "updatedAt": updated}));
@@ -329,10 +330,10 @@ fn approver(settings: &AppSettings, screen: &Arc<AcpSessionUpdates>) -> Box<dyn 
     approver_for(settings, || Box::new(AcpApprover { updates: Arc::clone(screen) }))
 }
 
-impl From<CliError> for AcpError {
-    fn from(failure: CliError) -> Self {
+impl From<AgentError> for AcpError {
+    fn from(failure: AgentError) -> Self {
         let code = match &failure {
-            CliError::Session(SqliteTranscriptError::Unknown(_) | SqliteTranscriptError::None) => RESOURCE_NOT_FOUND,
+            AgentError::Session(SqliteTranscriptError::Unknown(_) | SqliteTranscriptError::None) => RESOURCE_NOT_FOUND,
             _ => INTERNAL_ERROR,
         };
         Self::new(code, error_chain(&failure))
@@ -341,6 +342,6 @@ impl From<CliError> for AcpError {
 
 impl From<SqliteTranscriptError> for AcpError {
     fn from(error: SqliteTranscriptError) -> Self {
-        CliError::from(error).into()
+        AgentError::from(error).into()
     }
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::acp::connection::{AcpError, INVALID_PARAMS};
 use crate::app::session_mode::SessionMode;
-use crate::mcp::percent_decode;
+use crate::codec::percent::percent_decode;
 
 /// The version of the wire.
 pub(super) const PROTOCOL_VERSION: u64 = 1;

@@ -16,8 +16,7 @@ use crate::api::error::ApiError;
 use crate::api::hosts::{HostKey, run_blocking};
 use crate::api::routes::{ApiRequestContext, EmptyRequest};
 use crate::app::workspace_id;
-use crate::cli::sessions::entries_of;
-use crate::store::transcripts::{SqliteTranscriptError, SqliteTranscripts, TranscriptHeader};
+use crate::store::transcripts::{SqliteTranscriptError, SqliteTranscripts, TranscriptHeader, entries_of};
 
 /// Sessions that are listed.
 const MAX_SESSIONS: usize = 200;

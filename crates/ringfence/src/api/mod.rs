@@ -49,11 +49,11 @@ use self::sessions::ApiSessions;
 use crate::app::AppError;
 use crate::app::taint::TokenTaint;
 use crate::config::{AppSettings, CliFlags, Environment};
+use crate::http::ENVELOPE_BYTES;
 use crate::http::request_rate::RequestRate;
 use crate::http::request_source::SourceCheck;
 use crate::http::session_owners::SessionOwners;
 use crate::http::token_slots::TokenSlots;
-use crate::mcp::ENVELOPE_BYTES;
 use crate::store::SqliteStore;
 use crate::store::tokens::TokenStore;
 

@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::{AgentBuilder, event_json, open_model, outcome_json};
+use crate::agent::events::{event_json, outcome_json};
+use crate::agent::{AgentBuilder, AgentError, open_model};
 use crate::api::ApiState;
 use crate::api::error::ApiError;
 use crate::api::events::{EventsQuery, open_stream};
@@ -28,7 +29,6 @@ use crate::api::routes::{ApiRequestContext, EmptyRequest, EmptyResponse};
 use crate::app::session_mode::SharedMode;
 use crate::app::workspace_id;
 use crate::approval::approver_for;
-use crate::cli::CliError;
 use crate::http::token_slots::{SlotLimits, TokenSlots, heaviest_token};
 use crate::process::lock::lock;
 use crate::store::ApiTable;
@@ -353,9 +353,9 @@ fn is_administrator(who: &TokenIdentity) -> bool {
     who.has_scope(AuthScope::Approve) || who.has_scope(AuthScope::Admin)
 }
 
-fn run_error(failure: &CliError) -> ApiError {
+fn run_error(failure: &AgentError) -> ApiError {
     match failure {
-        CliError::Session(_) => ApiError::conflict(failure.to_string()),
+        AgentError::Session(_) => ApiError::conflict(failure.to_string()),
         _ => ApiError::unavailable(failure.to_string()),
     }
 }

@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use ringfence_fs::{
-    AuditLog, AuditOpenError, Fence, FenceError, FenceOptions, HostPaths, JournalMode, MountAccess, MountSpec,
-    PLAIN_FILE_FLAGS, ResolverBackend, STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphSource, WorkflowGuard, WorkspaceError,
-    content_id, find_workspace, resolve_mount, resolve_workspace, workspace_path,
+    AuditLog, AuditOpenError, Fence, FenceError, FenceOptions, JournalMode, MountAccess, MountSpec, PLAIN_FILE_FLAGS,
+    ResolverBackend, STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphSource, WorkflowGuard, WorkspaceError, content_id,
+    find_workspace, resolve_mount, resolve_workspace,
 };
 use ringfence_kernel::{
     Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, ApprovalStore as _, Approver, ApproverReply,
@@ -30,7 +30,7 @@ use ringfence_kernel::{
     UnknownToolError, WORKSPACE_MOUNTS,
 };
 
-use ringfence_sandbox::{RunCodeSetup, Toolchain};
+use ringfence_sandbox::RunCodeSetup;
 use ringfence_web::{EgressProxy, WebConnector};
 
 use crate::app::audit_sinks::{CallLog, FanoutSink};
@@ -39,10 +39,10 @@ use crate::app::session_mode::{ModePolicy, SharedMode};
 use crate::app::trust::WorkspaceRules;
 use crate::app::workflow_run::{WorkflowRunError, WorkflowStart, create_run, run_graph, run_state};
 use crate::app::workflow_run_log::WorkflowRunLog;
-use crate::config::{
-    AppSettings, ConfigError, Environment, LogTarget, MAX_FILE_BYTES, MountSetting, RunCodeSettings, WORKSPACE_FILE,
-};
+use crate::config::host::{jail_settings, reserved_paths};
+use crate::config::{AppSettings, ConfigError, Environment, LogTarget, MAX_FILE_BYTES, MountSetting, WORKSPACE_FILE};
 use crate::mcp_client::{McpStartup, ServerGrants, register_tools};
+use crate::process::messages::print_error;
 use crate::store::SqliteStore;
 
 /// How many calls are at work at once.
@@ -63,6 +63,17 @@ pub struct App {
     pub mounts: Vec<MountSpec>,
     /// What the user should know about the servers whose tools were to join.
     pub warnings: Vec<String>,
+}
+
+impl App {
+    /// Prints warnings about the workspace's own config.
+    pub(crate) fn print_warnings(&self) {
+        for warning in
+            self.workspace_rules.iter().filter_map(WorkspaceRules::warning).chain(self.warnings.iter().cloned())
+        {
+            print_error(&format!("warning: {warning}"));
+        }
+    }
 }
 
 /// Why a host could not be put together.
@@ -131,16 +142,6 @@ pub fn workspace_directory(settings: &AppSettings, environment: &Environment) ->
 /// The same, if it is there: nothing is made.
 pub(crate) fn existing_workspace(settings: &AppSettings, environment: &Environment) -> Option<PathBuf> {
     find_workspace(settings.workspace.as_deref(), &reserved_paths(settings, environment)).ok()
-}
-
-/// Every directory that agents may work in, or whose contents come from strangers, by its real name: workspaces and mounts.
-pub(crate) fn agent_directories(settings: &AppSettings, environment: &Environment) -> Vec<PathBuf> {
-    let around = reserved_paths(settings, environment);
-    let named = settings.workspaces.values().map(|path| Some(path.as_str())).chain([settings.workspace.as_deref()]);
-    // One that is not there yet may be made before a program starts.
-    let workspaces = named.filter_map(|path| workspace_path(path, &around));
-    let mounts = settings.mounts.iter().filter_map(|mount| resolve_mount(&mount.path, &around).ok());
-    workspaces.chain(mounts).collect()
 }
 
 /// The workspace, by a name that no other directory has.
@@ -447,16 +448,6 @@ fn jail(
     Some(RunCodeSetup { workspace, settings: jails, toolchains, egress: Some(egress) })
 }
 
-/// What jails are made of.
-pub(crate) fn jail_settings(settings: &AppSettings, environment: &Environment) -> ringfence_sandbox::SandboxSettings {
-    let RunCodeSettings { waiting_jails, detect_toolchains, toolchains: declared, fallback } = &settings.run_code;
-    let home = environment.home.as_deref().filter(|_| *detect_toolchains);
-    let mut toolchains = home.map(ringfence_sandbox::detect).unwrap_or_default();
-    toolchains.extend(declared.iter().map(|directory| Toolchain::declared(directory)));
-    let (program, pool) = (environment.program.clone(), *waiting_jails);
-    ringfence_sandbox::SandboxSettings { program, pool, toolchains, fallback: *fallback }
-}
-
 const fn workspace_alias(settings: &AppSettings) -> &'static str {
     let [usual, crewagent] = WORKSPACE_MOUNTS;
     match settings.dialect {
@@ -486,26 +477,6 @@ fn check_tools(rule: &PolicyRule, registry: &ToolRegistry, dialect: Dialect) -> 
         let source = rule.source().map(|source| format!("{source}, in ")).unwrap_or_default();
         AppError::RuleTool { rule: format!("{source}the rule `{}`", rule.name()), error }
     })
-}
-
-fn reserved_paths(settings: &AppSettings, environment: &Environment) -> HostPaths {
-    // What an agent could rewrite would not bind it, and a log that it could rewrite would say what it likes.
-    let log = match &settings.log {
-        LogTarget::File(path) => Some(environment.current.join(path)),
-        LogTarget::Discard | LogTarget::StandardError => None,
-    };
-    HostPaths {
-        home: environment.home.clone(),
-        current_dir: environment.current.clone(),
-        reserved: [&settings.state, &environment.managed]
-            .into_iter()
-            .chain(&environment.config)
-            .chain(&settings.config_file)
-            .chain(&log)
-            .chain(&settings.audit_heads)
-            .cloned()
-            .collect(),
-    }
 }
 
 /// The chain, the log of the run if there is one, the log lines where they are wanted, and whoever else listens.

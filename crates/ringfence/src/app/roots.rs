@@ -16,6 +16,8 @@ use ringfence_kernel::{
     RuleText, Session, Verdict,
 };
 
+use crate::codec::percent::percent_decode;
+
 /// What the sessions of clients are narrowed to.
 #[derive(Clone, Debug, Default)]
 pub struct SessionRoots(Arc<RwLock<HashMap<String, RootScope>>>);
@@ -139,7 +141,7 @@ impl<P: Policy> Policy for RootsPolicy<P> {
 fn root_directory(uri: &str) -> Option<PathBuf> {
     let rest = uri.strip_prefix("file://")?;
     let path = rest.strip_prefix("localhost").unwrap_or(rest);
-    let path = PathBuf::from(crate::mcp::resources::percent_decode(path)?);
+    let path = PathBuf::from(percent_decode(path)?);
     // Mounts are known by their real names.
     let real = std::fs::canonicalize(&path).ok()?;
     path.is_absolute().then_some(real)

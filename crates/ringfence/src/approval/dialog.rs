@@ -12,8 +12,6 @@ use ringfence_kernel::{ApprovalRequest, ApprovalResponse, Assurance, GRANT_LIFET
 use serde_json::Value;
 use unicode_width::UnicodeWidthChar as _;
 
-use crate::cli::approvals_text::escaped_lines;
-
 /// How long no key may come before keys count: whoever was typing something else stops first.
 const QUIET_TIME: Duration = Duration::from_millis(500);
 
@@ -391,6 +389,11 @@ fn wrap_lines(lines: Vec<DialogLine>, width: usize) -> Vec<DialogLine> {
         fitted.push(styled_line(style, part));
     }
     fitted
+}
+
+/// Each line of a text by itself, without anything that is not seen.
+pub(crate) fn escaped_lines(text: &str) -> Vec<String> {
+    text.split('\n').map(|line| sanitize_line(&line.replace('\t', "    "))).collect()
 }
 
 #[cfg(test)]

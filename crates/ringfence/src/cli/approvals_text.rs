@@ -9,6 +9,8 @@ use std::time::SystemTime;
 
 use ringfence_kernel::{ApprovalRequest, DenialStreak, Grant, sanitize_line};
 
+use crate::approval::dialog::escaped_lines;
+
 /// A line for each request.
 pub(crate) fn format_requests(requests: &[ApprovalRequest], now: SystemTime) -> String {
     let mut text = String::new();
@@ -71,9 +73,4 @@ pub(crate) fn format_grants(grants: &[Grant]) -> String {
             writeln!(text, "{}  until {until}  by {}  {}", grant.id, sanitize_line(&grant.by), sanitize_line(&rule));
     }
     text
-}
-
-/// Each line of a text by itself, without anything that is not seen.
-pub(crate) fn escaped_lines(text: &str) -> Vec<String> {
-    text.split('\n').map(|line| sanitize_line(&line.replace('\t', "    "))).collect()
 }

@@ -10,12 +10,13 @@ use ringfence_fs::KnownHead;
 use ringfence_kernel::{Dialect, Preset, Taint};
 
 use crate::acp::AcpOptions;
-use crate::agent::{AgentOptions, DemoOptions};
-use crate::approval::ApprovalMode;
+use crate::cli::agent::AgentOptions;
 use crate::cli::approvals::{ApprovalsCommand, GrantsCommand};
+use crate::cli::demo::DemoOptions;
 use crate::cli::init::InitOptions;
 use crate::cli::serve::{McpCommand, ServeOptions, TokenCommand};
 use crate::cli::sessions::SessionsCommand;
+use crate::config::ApprovalMode;
 use crate::config::{CliFlags, MountSetting};
 
 /// The version, and what exactly was built: `build.rs` says it.

@@ -19,15 +19,16 @@ use ringfence_fs::{AuditVerification, verify};
 use ringfence_kernel::{Assurance, SessionTaint};
 use serde_json::{Value, json};
 
+use crate::agent::AgentBuilder;
 use crate::agent::model::provider_for;
-use crate::agent::{AgentBuilder, Console, EXIT_NO_ANSWER, approver, run_prompt};
 use crate::app::build_person_app;
 use crate::app::session_mode::SharedMode;
-use crate::approval::ApprovalMode;
 use crate::approval::tty::TtyApprover;
+use crate::cli::agent::{Console, EXIT_ANSWERED, EXIT_NO_ANSWER, approver, run_prompt};
 use crate::cli::changes_text;
 use crate::cli::observers::{ProgressObserver, SharedWriter};
 use crate::cli::{CliError, make_call};
+use crate::config::ApprovalMode;
 use crate::config::{AppSettings, CliFlags, Environment, load};
 
 const SCRIPT: &str = include_str!("demo.jsonl");
@@ -111,7 +112,7 @@ pub(crate) fn run_demo(environment: &Environment, options: &DemoOptions, voice: 
         false => "Something is not as it was. This should not have happened: please report it.\n",
     });
     out.print(NEXT_STEPS);
-    Ok(if !seen && record.is_ok() && undone && as_it_was { crate::agent::EXIT_ANSWERED } else { EXIT_NO_ANSWER })
+    Ok(if !seen && record.is_ok() && undone && as_it_was { EXIT_ANSWERED } else { EXIT_NO_ANSWER })
 }
 
 /// Takes back all that the session did, as a person would.

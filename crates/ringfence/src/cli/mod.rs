@@ -3,6 +3,7 @@
 //! The reply goes to standard output exactly as a model would get it. Exit code 0 is a success reply, 1 an error
 //! reply, 2 bad usage or config.
 
+pub(crate) mod agent;
 pub(crate) mod approvals;
 pub(crate) mod approvals_text;
 pub(crate) mod args;
@@ -36,30 +37,33 @@ use tokio_util::sync::CancellationToken;
 
 use crate::acp::{AcpStreams, serve_acp};
 use crate::agent::tool_prompt::{first_sentence, tool_prompt};
-use crate::agent::{Console, DemoError, OpenModelError, SqliteTranscriptError, run_agent, run_demo};
+use crate::agent::{AgentError, OpenModelError};
 use crate::app::policy_text;
 use crate::app::tool_listing::full_listing;
-use crate::app::trust::WorkspaceRules;
 use crate::app::{App, AppError, build_app, build_person_app, create_workflow_run, workspace_directory};
 use crate::approval::{deny_all, tty_approver};
+use crate::cli::agent::{Console, run_agent};
 use crate::cli::approvals::{CommandOutcome, approvals, distrust, grants, trust};
 use crate::cli::args::{
     AuditCommand, ChangesCommand, CliArgs, CliCommand, ConfiguredCommand, PolicyCommand, StandaloneCommand,
     ToolListFormat, WorkflowCommand,
 };
 use crate::cli::completions::{ManualError, completions, write_man_pages};
+use crate::cli::demo::{DemoError, run_demo};
 use crate::cli::doctor::run_doctor;
 use crate::cli::init::{InitError, init};
+use crate::cli::serve::ServeError;
 use crate::cli::serve::{install_client, result_form, run_token_command, serve_http, serve_mcp};
 use crate::cli::sessions::run_sessions_command;
 use crate::config::{AppSettings, CliFlags, ConfigError, Environment, RunCodeSettings, load};
-use crate::mcp::ServeError;
 use crate::mcp::install::InstallError;
 use crate::mcp::install::clients::{SettingsDirs, detect_clients};
 use crate::mcp_client::check_servers;
+use crate::process::messages::{error_chain, print_error};
 use crate::process::progress::ProgressIndicator;
 use crate::process::signals::ShutdownSignals;
 use crate::store::tokens::TokenError;
+use crate::store::transcripts::SqliteTranscriptError;
 
 const SUCCESS: u8 = 0;
 const ERROR_REPLY: u8 = 1;
@@ -117,6 +121,18 @@ pub(crate) enum CliError {
     Runtime(std::io::Error),
     #[error("the reply cannot be printed: {0}")]
     Output(std::io::Error),
+}
+
+impl From<AgentError> for CliError {
+    fn from(error: AgentError) -> Self {
+        match error {
+            AgentError::App(error) => Self::App(error),
+            AgentError::Host(error) => Self::Host(error),
+            AgentError::Model(error) => Self::Model(error),
+            AgentError::Session(error) => Self::Session(error),
+            AgentError::Runtime(error) => Self::Runtime(error),
+        }
+    }
 }
 
 /// Runs the program.
@@ -183,13 +199,14 @@ fn run_configured(
             let settings =
                 AppSettings { run_code: RunCodeSettings { waiting_jails: 0, ..settings.run_code }, ..settings };
             let app = build_app(settings, environment, approver)?;
-            print_warnings(&app);
+            app.print_warnings();
             call(&app, tool, json)
         }
         ConfiguredCommand::Agent(options) => run_agent(settings, environment, options, Console::stdio()),
         ConfiguredCommand::Acp(options) => {
             let pipes = AcpStreams { input: Box::new(std::io::stdin()), output: Box::new(std::io::stdout()) };
-            serve_acp(settings, environment, options, pipes).map(|()| SUCCESS)
+            serve_acp(settings, environment, options, pipes)?;
+            Ok(SUCCESS)
         }
         ConfiguredCommand::Doctor { json } => {
             let waiting = ProgressIndicator::start("looking at this machine");
@@ -289,15 +306,8 @@ fn without_mcp_servers(settings: AppSettings) -> AppSettings {
 /// A host that makes no call, and so asks nobody.
 fn app_without_approver(settings: AppSettings, environment: &Environment) -> Result<App, AppError> {
     let app = build_app(settings, environment, Box::new(deny_all()))?;
-    print_warnings(&app);
+    app.print_warnings();
     Ok(app)
-}
-
-/// Says what the workspace's own file brought up.
-pub(crate) fn print_warnings(app: &App) {
-    for warning in app.workspace_rules.iter().filter_map(WorkspaceRules::warning).chain(app.warnings.iter().cloned()) {
-        print_error(&format!("warning: {warning}"));
-    }
 }
 
 /// Prints what somebody else wrote: for a person's eyes nothing hides in it, programs get it as it is.
@@ -487,25 +497,4 @@ impl Console {
         let is_interactive = stdout_is_terminal && std::io::stdin().is_terminal();
         Self { out: Box::new(std::io::stdout()), err: Box::new(std::io::stderr()), stdout_is_terminal, is_interactive }
     }
-}
-
-/// Standard error is for people; if they closed it, there is nobody to tell. What is said can have words of strangers in it,
-/// such as a line of a workspace's own file.
-pub(crate) fn print_error(text: &str) {
-    let _ = writeln!(std::io::stderr(), "ringfence: {}", sanitize_text(text));
-}
-
-/// An error with its causes, for the person in charge.
-pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.contains(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
-        }
-        cause = error.source();
-    }
-    text
 }

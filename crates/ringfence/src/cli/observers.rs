@@ -8,12 +8,12 @@ use std::io::Write;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ringfence_agent::{AgentEvent, AgentObserver, AgentOutcome};
+use ringfence_agent::{AgentEvent, AgentObserver};
 use ringfence_kernel::{sanitize_json, sanitize_line, sanitize_text};
-use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
 use crate::agent::cards;
+use crate::agent::events::event_json;
 use crate::approval::tty::TtyApprover;
 
 /// Somewhere to write to, from several threads.
@@ -98,52 +98,4 @@ impl AgentObserver for JsonLinesObserver {
     fn on_event(&self, event: &AgentEvent<'_>) {
         self.0.print(&(sanitize_json(&event_json(event).to_string()) + "\n"));
     }
-}
-
-/// An event for programs.
-pub(crate) fn event_json(event: &AgentEvent<'_>) -> Value {
-    match event {
-        AgentEvent::Step { step } => json!({"type": "step", "step": step}),
-        AgentEvent::Text { text } => json!({"type": "text", "text": text}),
-        AgentEvent::Reasoning { text } => json!({"type": "reasoning", "text": text}),
-        AgentEvent::CallStarted { name } => json!({"type": "callComing", "name": name}),
-        AgentEvent::Retrying { why, wait, attempt } => {
-            json!({"type": "beganAgain", "why": why, "waitMs": millis(*wait), "attempt": attempt})
-        }
-        AgentEvent::ResponseComplete { text } => json!({"type": "answered", "text": text}),
-        AgentEvent::Note { text } => json!({"type": "note", "text": text}),
-        AgentEvent::Call { call } => {
-            json!({"type": "call", "id": call.id, "name": call.name, "arguments": call.arguments})
-        }
-        AgentEvent::Output { call_id, stream, text } => {
-            json!({"type": "output", "id": call_id, "stream": stream, "text": text})
-        }
-        AgentEvent::AwaitingApproval { request } => json!({"type": "waiting", "request": request.redacted_for_relay()}),
-        AgentEvent::Result { call, text, error, duration } => json!({
-            "type": "result", "id": call.id, "name": call.name, "text": text, "isError": error.is_some(),
-            "durationMs": millis(*duration),
-        }),
-        AgentEvent::Compacted { results, messages } => {
-            json!({"type": "compacted", "results": results, "messages": messages})
-        }
-        AgentEvent::Usage { total, estimated } => json!({"type": "usage", "usage": total, "estimated": estimated}),
-        AgentEvent::Finished { outcome } => {
-            let mut value = outcome_json(outcome);
-            value["type"] = "finished".into();
-            value
-        }
-    }
-}
-
-/// An outcome for programs.
-pub(crate) fn outcome_json(outcome: &AgentOutcome) -> Value {
-    json!({
-        "end": outcome.stop_reason.name(), "why": outcome.stop_reason.explain(), "text": outcome.text, "byHost": outcome.by_host,
-        "steps": outcome.steps, "usage": outcome.usage, "estimated": outcome.estimated, "ledger": outcome.ledger,
-        "durationMs": millis(outcome.duration),
-    })
-}
-
-fn millis(time: std::time::Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -7,21 +7,33 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use ringfence_kernel::{AuditSink, AuthScope};
 use ringfence_sandbox::limit_malloc_arenas;
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{ApiBuilder, ApiConfig};
-use crate::app::{App, build_mcp_app, workspace_directory};
+use crate::app::{App, AppError, build_mcp_app, workspace_directory};
 use crate::approval::approver_for;
 use crate::approval::tty::{TtyApprover, stderr_is_terminal};
+use crate::cli::CliError;
 use crate::cli::approvals::CommandOutcome;
-use crate::cli::{CliError, print_error, print_warnings};
 use crate::config::{AppSettings, CliFlags, Environment};
+use crate::http::listener::{self, ConnectionLimits, UnauthenticatedLimits};
+use crate::http::request_source::SourceCheck;
 use crate::http::request_source::{CidrBlock, PublicUrl, SourceOptions, TrustedProxies};
 use crate::mcp::install::clients::{McpClientApp, SettingsDirs};
 use crate::mcp::install::plan;
-use crate::mcp::{HttpServeConfig, McpFrontend, ResultForm};
+use crate::mcp::{CANCEL_GRACE, McpFrontend, McpHttpShared, ResultForm};
+use crate::process::messages::print_error;
 use crate::process::signals::ShutdownSignals;
 use crate::store::tokens::TokenStore;
+
+/// More than a token has requests at once, since some clients keep a connection beside them.
+const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits {
+    total: 2048,
+    per_token: 384,
+    head_timeout: Duration::from_secs(30),
+    unauthenticated: UnauthenticatedLimits { total: 256, per_address: 64, head_timeout: Duration::from_secs(10) },
+};
 
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7431";
 
@@ -150,7 +162,7 @@ pub(crate) fn serve_http(
     let api = ApiBuilder::new(ingredients);
     let proxies = TrustedProxies(trusted_proxy.into());
     let source = SourceOptions { public_url: public_url.clone(), origins: origin, proxies };
-    let listening = HttpServeConfig { address, source, tokens: tokens.clone() };
+    let server = HttpServer { address, source, tokens: tokens.clone() };
     let front_end = McpFrontend::new(wait).with_form(result_form(structured));
     let (front, app) = build_frontend(settings, environment, front_end, Some(api.tap()))?;
     let listens = |address| {
@@ -170,8 +182,63 @@ pub(crate) fn serve_http(
             Err(error) => print_error(&format!("there is no link to the page: {error}")),
         }
     };
-    run_until_signal(async |stop| front.serve_http(&app, listening, api, stop, listens).await)??;
+    run_until_signal(async |stop| server.run(&front, &app, api, stop, listens).await)??;
     Ok(CommandOutcome::Print(String::new()))
+}
+
+/// The API, its web UI and MCP, behind one listener.
+#[derive(Debug)]
+struct HttpServer {
+    address: SocketAddr,
+    source: SourceOptions,
+    tokens: TokenStore,
+}
+
+impl HttpServer {
+    /// Serves until `stop` is cancelled. Calls `listens` with the address once it listens.
+    async fn run(
+        self,
+        front: &McpFrontend,
+        app: &App,
+        api: ApiBuilder,
+        stop: CancellationToken,
+        listens: impl FnOnce(SocketAddr),
+    ) -> Result<(), ServeError> {
+        let listener = TcpListener::bind(self.address).await?;
+        let address = listener.local_addr()?;
+        let (source, proxies) = (SourceCheck::new(address, self.source.clone()), self.source.proxies);
+        let shared = McpHttpShared {
+            tokens: self.tokens,
+            source: source.clone(),
+            rate: api.rate(),
+            taint: api.taint(),
+            owners: api.owners(),
+        };
+        let mcp = front.http_router(app, shared, &stop);
+        let api = api.open(&app.settings, source, stop.clone()).await?;
+        let router = mcp.merge(api.router.clone());
+        listens(address);
+        let serving = listener::serve(listener, router, CONNECTION_LIMITS, proxies, stop.clone());
+        let ended = async {
+            stop.cancelled().await;
+            tokio::time::sleep(CANCEL_GRACE).await;
+        };
+        tokio::select! {
+            () = serving => {}
+            // A client that holds a connection open does not keep the server running.
+            () = ended => {}
+        }
+        Ok(())
+    }
+}
+
+/// Why nothing is served.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServeError {
+    #[error("cannot serve there: {0}")]
+    Listen(#[from] std::io::Error),
+    #[error(transparent)]
+    Wire(#[from] AppError),
 }
 
 /// Why tokens could be read on their way, if that is so.
@@ -268,7 +335,7 @@ fn build_frontend(
     limit_malloc_arenas();
     let approver = approver_for(&settings, || front.approver());
     let app = build_mcp_app(settings, environment, approver, front.roots(), tap)?;
-    print_warnings(&app);
+    app.print_warnings();
     Ok((front, app))
 }
 

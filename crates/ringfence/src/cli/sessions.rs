@@ -5,15 +5,15 @@
 //! Not here: where they are kept (`sessions.rs`), and printing (`cli.rs`).
 
 use clap::{Subcommand, ValueEnum};
-use ringfence_agent::{Ledger, TranscriptMessage, complete_calls};
-use ringfence_kernel::{Dialect, sanitize_json, sanitize_line};
+use ringfence_agent::{Ledger, TranscriptMessage};
+use ringfence_kernel::{sanitize_json, sanitize_line};
 use serde_json::{Value, json};
 
 use crate::app::workspace_id;
 use crate::cli::CliError;
 use crate::cli::approvals::CommandOutcome;
 use crate::config::{AppSettings, Environment};
-use crate::store::transcripts::{SqliteTranscriptError, SqliteTranscripts, TranscriptEntry, TranscriptHeader};
+use crate::store::transcripts::{SqliteTranscripts, TranscriptEntry, TranscriptHeader, close_open_calls, entries_of};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionsCommand {
@@ -64,42 +64,6 @@ pub(crate) fn run_sessions_command(
             markdown(&head, &close_open_calls(&head, entries))
         }
     }))
-}
-
-/// A session, and every message and how each prompt ended as JSON.
-pub(crate) fn entries_of(
-    sessions: &SqliteTranscripts,
-    directory: &str,
-    id: &str,
-) -> Result<(TranscriptHeader, Vec<Value>), SqliteTranscriptError> {
-    let (head, entries) = sessions.show(directory, id)?;
-    let entry = |entry: &TranscriptEntry| match entry {
-        TranscriptEntry::Message(message) => json!(message),
-        TranscriptEntry::Outcome(outcome) => json!({"role": "host", "outcome": outcome}),
-    };
-    let entries = close_open_calls(&head, entries).iter().map(entry).collect();
-    Ok((head, entries))
-}
-
-/// The entries with one result for each call.
-fn close_open_calls(head: &TranscriptHeader, entries: Vec<TranscriptEntry>) -> Vec<TranscriptEntry> {
-    let dialect = Dialect::from_name(&head.dialect).unwrap_or_default();
-    let mut closed = Vec::with_capacity(entries.len());
-    let mut said = Vec::new();
-    let close = |said: &mut Vec<TranscriptMessage>, closed: &mut Vec<TranscriptEntry>| {
-        closed.extend(complete_calls(std::mem::take(said), dialect).into_iter().map(TranscriptEntry::Message));
-    };
-    for entry in entries {
-        match entry {
-            TranscriptEntry::Message(message) => said.push(message),
-            TranscriptEntry::Outcome(_) => {
-                close(&mut said, &mut closed);
-                closed.push(entry);
-            }
-        }
-    }
-    close(&mut said, &mut closed);
-    closed
 }
 
 fn format_list(heads: &[TranscriptHeader]) -> String {

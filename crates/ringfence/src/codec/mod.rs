@@ -1,3 +1,4 @@
-//! Wire formats: JSON that is parsed strictly.
+//! Wire formats: strict JSON and percent-encoding.
 
+pub(crate) mod percent;
 pub(crate) mod strict_json;

@@ -7,10 +7,13 @@
 //! Not here: putting it to use (`wire.rs`).
 
 pub mod agents;
+mod approval_mode;
 pub(crate) mod environment;
+pub(crate) mod host;
 pub(crate) mod limits;
 pub mod mcp_servers;
 pub(crate) mod rules;
+pub(crate) mod strict_modes;
 pub mod web;
 pub mod workspace;
 
@@ -27,15 +30,15 @@ use ringfence_sandbox::JailFallback;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::approval::ApprovalMode;
 use crate::config::agents::{AgentKeys, FsKeys, ModelSettings};
+pub use crate::config::approval_mode::ApprovalMode;
 pub use crate::config::environment::{Environment, EnvironmentVariables};
 use crate::config::limits::LimitKeys;
 use crate::config::mcp_servers::{McpServerConfig, McpServerKeys, merge_servers};
 use crate::config::rules::{RuleFile, RuleFileFormat};
+use crate::config::strict_modes::{UnsafeFile, check_config, check_state};
 use crate::config::web::{WebKeys, WebSettings, merge_web};
 use crate::config::workspace::{WorkspaceSource, choose_workspace};
-use crate::process::strict_modes::{UnsafeFile, check_config, check_state};
 
 /// The file in a workspace that can tighten what its user allows.
 pub const WORKSPACE_FILE: &str = "ringfence.toml";

@@ -6,3 +6,6 @@ pub(crate) mod request_rate;
 pub(crate) mod request_source;
 pub(crate) mod session_owners;
 pub(crate) mod token_slots;
+
+/// What a message has beside its arguments.
+pub(crate) const ENVELOPE_BYTES: u64 = 64 << 10;

@@ -7,8 +7,6 @@
 //! Not here: connections (`connections.rs`); the sessions of older clients, which the SDK keeps and ends when they are idle.
 
 use std::collections::HashMap;
-use std::io;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -26,21 +24,22 @@ use rmcp::transport::streamable_http_server::session::SessionManager as _;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::json;
-use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::ApiBuilder;
-use crate::app::{App, AppError};
+use crate::app::App;
+use crate::app::taint::TokenTaint;
 use crate::codec::strict_json::{self, StrictJsonError};
-use crate::http::listener::{self, ConnectionHandle, ConnectionLimits, UnauthenticatedLimits};
+use crate::http::ENVELOPE_BYTES;
+use crate::http::listener::ConnectionHandle;
 use crate::http::request_auth::{AuthError, RequestBodyError, RequestBodyReader, TOKEN_RECHECK, authenticate};
 use crate::http::request_rate::{RATE_LIMITED, RequestRate};
-use crate::http::request_source::{SourceCheck, SourceOptions};
+use crate::http::request_source::SourceCheck;
+use crate::http::session_owners::SessionOwners;
 use crate::http::token_slots::{SlotLimits, SlotPermit, TokenSlots};
 use crate::mcp::handler::McpServerHandler;
 use crate::mcp::session::{HttpConnection, McpSessionSource, McpSessions, McpTokenId};
-use crate::mcp::{CANCEL_GRACE, ENVELOPE_BYTES, McpFrontend, McpServerContext};
+use crate::mcp::{McpFrontend, McpServerContext};
 use crate::process::lock::lock;
 use crate::store::tokens::{TokenIdentity, TokenStore};
 
@@ -53,32 +52,7 @@ const REQUEST_SLOTS: SlotLimits = SlotLimits { per_token: 256, total: 1536, rese
 /// Sessions of clients with a handshake.
 const SESSION_SLOTS: SlotLimits = SlotLimits { per_token: 64, total: 512, reserved: 64 };
 
-/// More than a token has requests at once, since some clients keep a connection beside them.
-const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits {
-    total: 2048,
-    per_token: 384,
-    head_timeout: Duration::from_secs(30),
-    unauthenticated: UnauthenticatedLimits { total: 256, per_address: 64, head_timeout: Duration::from_secs(10) },
-};
-
 const SESSION_ID: &str = "mcp-session-id";
-
-/// Why nothing is served.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    #[error("cannot serve there: {0}")]
-    Listen(#[from] io::Error),
-    #[error(transparent)]
-    Wire(#[from] AppError),
-}
-
-/// Where and for whom to serve.
-#[derive(Clone, Debug)]
-pub struct HttpServeConfig {
-    pub address: SocketAddr,
-    pub(crate) source: SourceOptions,
-    pub tokens: TokenStore,
-}
 
 #[cfg(not(feature = "conformance"))]
 type HttpHandler = McpServerHandler;
@@ -160,36 +134,23 @@ impl McpSessionTable {
     }
 }
 
+/// What MCP over HTTP shares with the other routes of the server.
+#[derive(Debug)]
+pub(crate) struct McpHttpShared {
+    pub(crate) tokens: TokenStore,
+    pub(crate) source: SourceCheck,
+    pub(crate) rate: RequestRate,
+    pub(crate) taint: TokenTaint,
+    pub(crate) owners: SessionOwners,
+}
+
 impl McpFrontend {
-    /// Serves clients over HTTP until `stop` is told. Says where, once it listens.
-    pub(crate) async fn serve_http(
-        &self,
-        app: &App,
-        listening: HttpServeConfig,
-        api: ApiBuilder,
-        stop: CancellationToken,
-        listens: impl FnOnce(SocketAddr),
-    ) -> Result<(), ServeError> {
-        let listener = TcpListener::bind(listening.address).await?;
-        let address = listener.local_addr()?;
-        let talks = McpSessions::new(app, api.taint(), api.owners());
-        let (source, proxies) = (SourceCheck::new(address, listening.source.clone()), listening.source.proxies);
-        let door = self.auth_layer(app, talks, listening.tokens, source.clone(), (api.rate(), &stop));
-        let api = api.open(&app.settings, source, stop.clone()).await?;
-        let router = Router::new().route("/mcp", any(enter)).with_state(door);
-        let router = router.merge(api.router.clone());
-        listens(address);
-        let serving = listener::serve(listener, router, CONNECTION_LIMITS, proxies, stop.clone());
-        let ended = async {
-            stop.cancelled().await;
-            tokio::time::sleep(CANCEL_GRACE).await;
-        };
-        tokio::select! {
-            () = serving => {}
-            // Who holds a connection open does not hold the server up.
-            () = ended => {}
-        }
-        Ok(())
+    /// The route of MCP clients, for a server that listens elsewhere.
+    pub(crate) fn http_router(&self, app: &App, shared: McpHttpShared, stop: &CancellationToken) -> Router {
+        let McpHttpShared { tokens, source, rate, taint, owners } = shared;
+        let sessions = McpSessions::new(app, taint, owners);
+        let auth = self.auth_layer(app, sessions, tokens, source, (rate, stop));
+        Router::new().route("/mcp", any(enter)).with_state(auth)
     }
 
     fn auth_layer(

@@ -41,20 +41,17 @@ use self::callers::McpCallers;
 use self::catch_panic::CatchPanicService;
 use self::elicitation::ElicitationApprover;
 use self::handler::McpServerHandler;
-pub use self::http::{HttpServeConfig, ServeError};
+pub(crate) use self::http::McpHttpShared;
 use self::in_flight::InFlightRequests;
-pub(crate) use self::resources::percent_decode;
 use self::session::{McpSession, McpSessionSource};
 pub(crate) use self::tools::ResultForm;
 use self::transport::StdioServerTransport;
 use crate::app::App;
 use crate::app::roots::SessionRoots;
-
-/// What a message has beside its arguments.
-pub(crate) const ENVELOPE_BYTES: u64 = 64 << 10;
+use crate::http::ENVELOPE_BYTES;
 
 /// How long calls that were given up are waited for.
-const CANCEL_GRACE: Duration = Duration::from_secs(6);
+pub(crate) const CANCEL_GRACE: Duration = Duration::from_secs(6);
 
 /// What every server of a front shares.
 #[derive(Clone, Debug)]

@@ -10,6 +10,7 @@ use rmcp::model::{ErrorCode, ErrorData, MetaObject, ReadResourceResult, Resource
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::codec::percent::percent_decode;
 use crate::mcp::truncate;
 
 /// What a resource is called: this, and its path.
@@ -109,43 +110,9 @@ fn truncate_uri(uri: &str) -> &str {
     &uri[..uri.floor_char_boundary(4 << 10)]
 }
 
-/// Text of a URI without its escapes. Nothing where they make no text.
-pub(crate) fn percent_decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let (digits, after) = rest.split_at_checked(2)?;
-        let digit = |at: usize| char::from(digits[at]).to_digit(16);
-        bytes.push(u8::try_from(digit(0)? * 16 + digit(1)?).ok()?);
-        rest = after;
-    }
-    String::from_utf8(bytes).ok()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{path, percent_decode};
-
-    #[test]
-    fn escapes_are_undone_or_refused() {
-        for (text, expected) in [
-            ("a%20b/%C3%BC", Some("a b/ü")),
-            ("plain", Some("plain")),
-            ("%2e%2E/x", Some("../x")),
-            ("%", None),
-            ("%4", None),
-            ("%zz", None),
-            ("%+1", None),
-            ("%ff", None),
-        ] {
-            assert_eq!(percent_decode(text).as_deref(), expected, "{text}");
-        }
-    }
+    use super::path;
 
     #[test]
     fn a_resource_is_a_path_of_the_workspace() {

@@ -23,7 +23,7 @@ use ringfence_sandbox::{
 use ringfence_web::{HttpEndpoint, WebConnector};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::app::jail_settings;
+use crate::config::host::jail_settings;
 use crate::config::mcp_servers::{McpServerProgram, ServerTransport, ServerWorkspaceAccess};
 use crate::config::{AppSettings, Environment, EnvironmentVariables};
 use crate::mcp_client::http::HttpTransport;

@@ -2,8 +2,8 @@
 
 pub(crate) mod loader_variables;
 pub(crate) mod lock;
+pub(crate) mod messages;
 pub(crate) mod process_lock;
 pub(crate) mod program_launcher;
 pub(crate) mod progress;
 pub(crate) mod signals;
-pub(crate) mod strict_modes;

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use ringfence_fs::real_path;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-use crate::app::agent_directories;
+use crate::config::host::agent_directories;
 use crate::config::{AppSettings, Environment, EnvironmentVariables};
 use crate::process::loader_variables::strip_directories;
 use crate::process::process_lock::ProcessLock;

@@ -10,13 +10,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use ringfence_agent::{TranscriptError, TranscriptMessage, TranscriptStore};
-use ringfence_kernel::{SessionTaint, StoreError, Taint, TaintSet};
+use ringfence_agent::{TranscriptError, TranscriptMessage, TranscriptStore, complete_calls};
+use ringfence_kernel::{Dialect, Session, SessionTaint, StoreError, Taint, TaintSet};
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::app::App;
 use crate::process::process_lock::ProcessLock;
 use crate::store::{SqliteError, connect, from_json, nanos, store_exists, to_json};
 
@@ -65,14 +64,14 @@ pub struct TranscriptHeader {
 }
 
 impl TranscriptHeader {
-    pub fn new(app: &App, model: &str) -> Self {
+    pub fn new(session: &Session, workspace_id: &str, model: &str) -> Self {
         let now = SystemTime::now();
         Self {
-            id: app.session.id.clone(),
-            directory: app.workspace_id.clone(),
+            id: session.id.clone(),
+            directory: workspace_id.to_owned(),
             model: model.to_owned(),
-            agent: app.session.agent.clone(),
-            dialect: app.session.dialect.name().to_owned(),
+            agent: session.agent.clone(),
+            dialect: session.dialect.name().to_owned(),
             title: String::new(),
             started: now,
             updated: now,
@@ -301,4 +300,40 @@ mod rfc3339 {
     pub(crate) fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&humantime::format_rfc3339_millis(*time))
     }
+}
+
+/// A session, and every message and how each prompt ended as JSON.
+pub(crate) fn entries_of(
+    sessions: &SqliteTranscripts,
+    directory: &str,
+    id: &str,
+) -> Result<(TranscriptHeader, Vec<Value>), SqliteTranscriptError> {
+    let (head, entries) = sessions.show(directory, id)?;
+    let entry = |entry: &TranscriptEntry| match entry {
+        TranscriptEntry::Message(message) => json!(message),
+        TranscriptEntry::Outcome(outcome) => json!({"role": "host", "outcome": outcome}),
+    };
+    let entries = close_open_calls(&head, entries).iter().map(entry).collect();
+    Ok((head, entries))
+}
+
+/// The entries with one result for each call.
+pub(crate) fn close_open_calls(head: &TranscriptHeader, entries: Vec<TranscriptEntry>) -> Vec<TranscriptEntry> {
+    let dialect = Dialect::from_name(&head.dialect).unwrap_or_default();
+    let mut closed = Vec::with_capacity(entries.len());
+    let mut said = Vec::new();
+    let close = |said: &mut Vec<TranscriptMessage>, closed: &mut Vec<TranscriptEntry>| {
+        closed.extend(complete_calls(std::mem::take(said), dialect).into_iter().map(TranscriptEntry::Message));
+    };
+    for entry in entries {
+        match entry {
+            TranscriptEntry::Message(message) => said.push(message),
+            TranscriptEntry::Outcome(_) => {
+                close(&mut said, &mut closed);
+                closed.push(entry);
+            }
+        }
+    }
+    close(&mut said, &mut closed);
+    closed
 }

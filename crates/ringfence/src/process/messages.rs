@@ -1,0 +1,26 @@
+//! Messages on standard error.
+
+use std::io::Write as _;
+
+use ringfence_kernel::sanitize_text;
+
+/// Standard error is for people; if they closed it, there is nobody to tell. What is said can have words of strangers in it,
+/// such as a line of a workspace's own file.
+pub(crate) fn print_error(text: &str) {
+    let _ = writeln!(std::io::stderr(), "ringfence: {}", sanitize_text(text));
+}
+
+/// An error with its causes, for the person in charge.
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = error.source();
+    }
+    text
+}
