@@ -129,7 +129,7 @@ fn only_the_frontends_print() {
         "crates/ringfence/src",
         &["std::io::stdout()", "std::io::stderr()", "(io::stdout()", "(io::stderr()"],
     );
-    let names = ["app/mod", "cli/mod", "process/progress"];
+    let names = ["app/mod", "cli/mod", "process/messages", "process/progress"];
     assert_eq!(printers, names.map(|name| format!("crates/ringfence/src/{name}.rs")));
 }
 
