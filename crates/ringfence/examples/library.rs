@@ -36,7 +36,7 @@ fn read() -> Result<String, Box<dyn Error>> {
     let (workspace, path) = (words.next(), words.next().ok_or("usage: library DIR PATH")?);
     let environment = Environment::read()?;
     let settings = load(&CliFlags { workspace, ..CliFlags::default() }, &environment)?;
-    // Who is asked where the policy wants somebody asked. Nobody says no.
+    // Denies what the policy would ask about: this program has no approver.
     let app = build_app(settings, &environment, Box::new(deny_all()))?;
     let arguments = serde_json::json!({ "path": path }).to_string();
     let call = ToolCall { id: "call-1".to_owned(), name: "read_file".to_owned(), arguments };

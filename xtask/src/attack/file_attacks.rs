@@ -1,4 +1,4 @@
-//! The catalogue of attacks as calls: spellings, links, special files, contents, and lines that are no messages.
+//! The catalogue of attacks as calls: spellings, links, special files, contents, and malformed protocol lines.
 //!
 //! Every server gets each of them on a stage of its own, by the same client. Not here: what happens at the same time
 //! (`races.rs`).
@@ -125,13 +125,13 @@ const ESCAPE_PATHS: &[EscapePath] = &[
         plant: |stage| symlink(stage.outside().join("new.txt"), stage.workspace().join("link")),
     },
     EscapePath {
-        name: "a link out below a tree that is searched",
+        name: "a link out of a searched tree",
         path: ".",
         operations: &[FileOperation::Find, FileOperation::Search],
         plant: |stage| symlink(stage.outside(), stage.workspace().join("sub/link")),
     },
     EscapePath {
-        name: "where a link leads, told by an error",
+        name: "the target of a link, revealed by an error",
         path: LINK_NAME,
         operations: &[FileOperation::Read, FileOperation::Write, FileOperation::List],
         plant: |stage| symlink(stage.outside().join("canary-5d1c"), stage.workspace().join("link")),
@@ -153,14 +153,14 @@ struct ServerAttackCase {
 const CASES: &[ServerAttackCase] = &[
     ServerAttackCase { name: "the same argument twice in one call", run: duplicate_argument_case },
     ServerAttackCase {
-        name: "a FIFO that nobody writes to",
+        name: "a FIFO without a writer",
         run: |trial| {
             trial.stage.pipe("pipe")?;
             Ok(trial.perform_all("pipe", &[FileOperation::Read, FileOperation::Edit]))
         },
     },
     ServerAttackCase {
-        name: "a FIFO in a tree that is searched",
+        name: "a FIFO in a searched tree",
         run: |trial| {
             trial.stage.pipe("sub/pipe")?;
             Ok(trial.perform_all("sub", &[FileOperation::Search]))
@@ -203,11 +203,11 @@ const CASES: &[ServerAttackCase] = &[
         run: |trial| edit_case(trial, b"\xef\xbb\xbfone\nhere\n", b"\xef\xbb\xbfone\nthere\n"),
     },
     ServerAttackCase {
-        name: "an edit that fits in two places",
+        name: "an edit with two matches",
         run: |trial| edit_case(trial, b"here\nor here\n", b"here\nor here\n"),
     },
     ServerAttackCase {
-        name: "permissions of a file that is changed",
+        name: "permissions of a changed file",
         run: |trial| {
             trial.stage.write("tool", "here\n")?;
             trial.stage.set_mode("tool", 0o750)?;
@@ -238,7 +238,7 @@ const CASES: &[ServerAttackCase] = &[
         },
     },
     ServerAttackCase {
-        name: "what other programs act on: a git hook, a workflow",
+        name: "protected paths: a git hook, a CI workflow",
         run: |trial| {
             let mut tries = Vec::new();
             for name in [".git/hooks/pre-commit", ".github/workflows/ci.yml"] {
@@ -251,7 +251,7 @@ const CASES: &[ServerAttackCase] = &[
             Ok(tries)
         },
     },
-    ServerAttackCase { name: "lines that are no messages", run: malformed_message_case },
+    ServerAttackCase { name: "malformed protocol lines", run: malformed_message_case },
 ];
 
 /// False where ours did not hold, or the control did.

@@ -98,10 +98,10 @@ fn board(place: &Path, tools: &SandboxTools, user: Option<u32>, is_root: bool) -
         rows.push(ScoreRow { name: (*group).to_owned(), cells });
     }
     for (title, names) in through {
-        notes.push(format!("what got what it wanted in {title}: {}", names.join("; ")));
+        notes.push(format!("attempts that succeeded in {title}: {}", names.join("; ")));
     }
     if !not_shown.is_empty() {
-        notes.push(format!("left out, because it does not work bare on this machine either: {}", not_shown.join("; ")));
+        notes.push(format!("skipped, because they do not work bare on this machine either: {}", not_shown.join("; ")));
     }
     let who = if is_root { "root" } else { "a plain user" };
     let columns = sandboxes.iter().chain([&bare]).map(|sandbox| sandbox.title.to_owned()).collect();

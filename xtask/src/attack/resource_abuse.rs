@@ -17,7 +17,7 @@ const fn works(name: &'static str, code: &'static str) -> EscapeAttempt {
 
 pub(crate) const GROUPS: [(&str, &[EscapeAttempt]); 2] = [
     (
-        "read secrets of the workspace",
+        "read secrets in the workspace",
         &[
             works("read `.env`", r#"attempt(lambda: reads(".env"))"#),
             works("read a private key", r#"attempt(lambda: reads("deep/er/id_rsa"))"#),
@@ -30,7 +30,7 @@ pub(crate) const GROUPS: [(&str, &[EscapeAttempt]); 2] = [
         ],
     ),
     (
-        "take too much, or stay",
+        "exhaust resources, or outlive the run",
         &[
             works(
                 "leave a process behind",

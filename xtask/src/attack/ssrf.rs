@@ -28,19 +28,19 @@ const NETWORK_SETUP: &str = "ip link set lo up && ip addr add 203.0.114.10/32 de
 /// Hosts that lead inward as they are written.
 const PRIVATE_HOST_SPELLINGS: &[(&str, &[&str])] = &[
     (
-        "this machine, in numbers",
+        "loopback, numeric forms",
         &["127.0.0.1", "127.1", "2130706433", "0x7f000001", "0x7f.1", "0177.0.0.1", "017700000001"],
     ),
-    ("this machine, by no address", &["0", "0.0.0.0"]),
+    ("loopback, unspecified address", &["0", "0.0.0.0"]),
     (
-        "this machine, in other letters",
+        "loopback, encoded and Unicode forms",
         &["127.0.0.1.", "%31%32%37.0.0.1", "\u{ff11}\u{ff12}\u{ff17}.0.0.1", "127\u{3002}0.0.1"],
     ),
-    ("this machine, by name", &["localhost", "LOCALHOST", "localhost.", "a.localhost"]),
-    ("this machine, by the newer protocol", &["[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[::]"]),
-    ("this machine, behind a user's name", &["user@127.0.0.1", "203.0.114.10@127.0.0.1"]),
+    ("loopback, by name", &["localhost", "LOCALHOST", "localhost.", "a.localhost"]),
+    ("loopback, IPv6", &["[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[::]"]),
+    ("loopback, after user info", &["user@127.0.0.1", "203.0.114.10@127.0.0.1"]),
     ("a private network", &["10.0.0.5", "10.5", "0xa000005", "167772165"]),
-    ("the metadata of a cloud", &["169.254.169.254", "0xa9fea9fe", "2852039166", "0251.0376.0251.0376"]),
+    ("cloud metadata services", &["169.254.169.254", "0xa9fea9fe", "2852039166", "0251.0376.0251.0376"]),
 ];
 
 /// The board of a run in a network of its own.
@@ -69,7 +69,7 @@ pub(crate) fn run(ours: &Path) -> io::Result<Scoreboard> {
             "nothing was tried: this system lets nobody have a network of their own (`unshare -rn`, `ip`)".to_owned(),
         );
     }
-    board.title = "Ways inward, by web tools".to_owned();
+    board.title = "SSRF attempts with web tools".to_owned();
     board.notes.extend(notes);
     Ok(board)
 }

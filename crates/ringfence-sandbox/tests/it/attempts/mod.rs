@@ -47,12 +47,12 @@ const fn untried(name: &'static str, code: &'static str) -> EscapeAttempt {
 
 /// All of them, by what they are after.
 pub(crate) const GROUPS: [(&str, &[EscapeAttempt]); 7] = [
-    ("see what is not the workspace", files::READ),
-    ("change what is not the workspace", files::WRITE),
-    ("have more powers", privileges::ALL),
-    ("have other namespaces and mounts", namespaces::ALL),
+    ("read outside the workspace", files::READ),
+    ("write outside the workspace", files::WRITE),
+    ("gain privileges", privileges::ALL),
+    ("create namespaces and mounts", namespaces::ALL),
     ("reach the kernel and other processes", kernel::ALL),
-    ("speak to somebody outside", network::ALL),
+    ("communicate with the outside", network::ALL),
     ("find what was left behind", leftovers::ALL),
 ];
 

@@ -21,7 +21,7 @@ attempt(capable)"#,
         r#"attempt(lambda: child(lambda: libc.prctl(47, 2, 21, 0, 0) == 0 or call("fsopen", b"tmpfs", 0)))"#,
     ),
     works_for_root(
-        "take all capabilities back",
+        "regain all capabilities",
         r#"
 def taken():
     header = buffer("Ii", 0x20080522, 0)
