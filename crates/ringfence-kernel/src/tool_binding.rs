@@ -326,6 +326,6 @@ fn schema_settings() -> SchemaSettings {
 
 impl<T: Tool> fmt::Debug for ToolBinding<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Face").field("definition", &self.definition).finish_non_exhaustive()
+        f.debug_struct("ToolBinding").field("definition", &self.definition).finish_non_exhaustive()
     }
 }

@@ -44,7 +44,7 @@ const OPTIONAL_FIELDS: [&str; 5] = ["temperature", "cache_control", "signature",
 
 impl fmt::Debug for AnthropicModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Anthropic").field("at", &self.client.to_string()).field("model", &self.model).finish()
+        f.debug_struct("AnthropicModel").field("at", &self.client.to_string()).field("model", &self.model).finish()
     }
 }
 

@@ -48,7 +48,7 @@ const OPTIONAL_FIELDS: [&str; 8] = [
 
 impl fmt::Debug for OpenAiModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenAi").field("at", &self.client.to_string()).field("model", &self.model).finish()
+        f.debug_struct("OpenAiModel").field("at", &self.client.to_string()).field("model", &self.model).finish()
     }
 }
 

@@ -75,7 +75,7 @@ struct AcpClientInner {
 
 impl fmt::Debug for AcpClientInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Client")
+        f.write_str("AcpClientInner")
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct AcpStreams {
 
 impl fmt::Debug for AcpStreams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Pipes")
+        f.write_str("AcpStreams")
     }
 }
 

@@ -79,6 +79,6 @@ impl AuditSink for FanoutSink {
 
 impl fmt::Debug for CallLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LogLines")
+        f.write_str("CallLog")
     }
 }

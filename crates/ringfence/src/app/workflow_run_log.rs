@@ -131,7 +131,7 @@ fn content_digest(text: &str) -> Value {
 
 impl fmt::Debug for WorkflowRunLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RunLog")
+        f.write_str("WorkflowRunLog")
     }
 }
 

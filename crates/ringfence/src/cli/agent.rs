@@ -65,7 +65,7 @@ pub(crate) struct Console {
 
 impl fmt::Debug for Console {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Voice")
+        f.write_str("Console")
     }
 }
 

@@ -165,7 +165,7 @@ struct DemoObserver {
 
 impl fmt::Debug for DemoObserver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Watching")
+        f.write_str("DemoObserver")
     }
 }
 

@@ -33,7 +33,7 @@ impl SharedWriter {
 
 impl fmt::Debug for SharedWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Writer")
+        f.write_str("SharedWriter")
     }
 }
 

@@ -165,7 +165,7 @@ fn is_event_stream(head: &HttpResponseHead) -> bool {
 
 impl fmt::Debug for HttpTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Posts").field("endpoint", &self.endpoint).finish_non_exhaustive()
+        f.debug_struct("HttpTransport").field("endpoint", &self.endpoint).finish_non_exhaustive()
     }
 }
 

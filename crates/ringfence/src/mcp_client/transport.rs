@@ -41,7 +41,7 @@ impl McpDeadline<'_> {
 
 impl fmt::Debug for McpDeadline<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Patience").field("until", &self.until).finish_non_exhaustive()
+        f.debug_struct("McpDeadline").field("until", &self.until).finish_non_exhaustive()
     }
 }
 
