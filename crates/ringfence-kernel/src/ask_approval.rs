@@ -19,11 +19,11 @@ use crate::approval::{ApprovalContext, ApprovalOutcome};
 use crate::approval_queue::AnswerKind;
 use crate::grants::{format_rule_line, grant_subject};
 use crate::invocation::{Invocation, load_grants};
+use crate::pending_approval::ApprovalPrompt;
 use crate::resume_token::ResumeToken;
 use crate::{
     AbandonReason, AnswerStatus, Approval, ApprovalDecision, ApprovalRequest, ApprovalStore, ApproverReply, ErrorKind,
-    GRANT_LIFETIME, Grant, Host, HostConfig, HostError, Preview, RuleText, Session, StoreError, SuspendLifetime,
-    ToolError, Verdict, id,
+    GRANT_LIFETIME, Grant, Host, HostConfig, HostError, RuleText, Session, StoreError, SuspendLifetime, ToolError, id,
 };
 
 /// How often the store is looked at for an answer from elsewhere.
@@ -36,16 +36,6 @@ pub struct SuspendedCall {
     pub token: String,
     /// The id of the request that has to be answered first.
     pub request_id: String,
-}
-
-/// What is shown of a plan. Only this goes in, not the plan itself: it is not `Sync`, and a call must be able to move
-/// between threads while it waits.
-#[derive(Debug)]
-pub(crate) struct ApprovalPrompt {
-    pub(crate) verdict: Verdict,
-    pub(crate) preview: Preview,
-    /// The rule that "always" would add.
-    pub(crate) grant: Option<RuleText>,
 }
 
 /// How asking ended.

@@ -6,26 +6,15 @@
 //!
 //! Not here: which changes belong together. The tool that left them knows.
 
-use crate::ask_approval::ApprovalPrompt;
 use crate::audit::AuditEvent;
-use crate::invocation::{
-    CallProgress, Invocation, PendingApproval, RunAuthorization, denial_error, plan_changed_error,
-};
+use crate::invocation::{CallProgress, Invocation, RunAuthorization, denial_error, plan_changed_error};
 use crate::layered_rules::strictest;
+use crate::pending_approval::{ApprovalPrompt, PendingApproval, PendingGroups};
 use crate::tool_binding::{ErasedPlan, RunOutcome};
 use crate::{
     Approval, AuditSinkError, CallContext, ChangeGroup, CommitState, Decision, ErrorKind, HostError, IoMode,
     KeepDecision, ResourceAccess, TaintSet, ToolError, ToolReply, Verdict,
 };
-
-/// What a run left, while a person is asked about some of it.
-pub(crate) struct PendingGroups {
-    /// What the run itself touched.
-    run_accesses: Vec<ResourceAccess>,
-    groups: Vec<ChangeGroup>,
-    /// What the policy said to each. Nothing for a group that cannot be kept at all.
-    verdicts: Vec<Option<Verdict>>,
-}
 
 impl Invocation {
     /// Polices what a run left, and makes what is allowed, unless a person has to be asked about the rest.
@@ -233,13 +222,6 @@ impl Invocation {
             None => Vec::new(),
         };
         self.record_end(&ran, planned.abort(refused, self.notes))
-    }
-}
-
-impl PendingGroups {
-    fn accesses_of(&self, indices: &[usize]) -> Vec<ResourceAccess> {
-        let groups = indices.iter().filter_map(|index| self.groups.get(*index));
-        groups.flat_map(|group| group.accesses.iter().cloned()).collect()
     }
 }
 

@@ -23,9 +23,8 @@ use crate::ask_approval::{AskOutcome, SuspendedCall, pending_error};
 use crate::audit::AuditEvent;
 use crate::connection_log::ConnectionLog;
 use crate::dialect::ReplyNotes;
-use crate::invocation::{
-    CallProgress, Invocation, PendingApproval, PriorApproval, arguments_fixed_error, catch_tool_panic,
-};
+use crate::invocation::{CallProgress, Invocation, PriorApproval, arguments_fixed_error, catch_tool_panic};
+use crate::pending_approval::PendingApproval;
 use crate::tool_binding::ErasedTool;
 use crate::{
     AbandonReason, ApprovalInbox, ApprovalStore, Approver, AuditSink, AuditSinkError, AuthScope, CallOrigin,

@@ -12,12 +12,11 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 use crate::approval::with_rule_details;
-use crate::ask_approval::ApprovalPrompt;
 use crate::audit::AuditEvent;
 use crate::connection_log::{ConnectionLog, ConnectionOutcome, UnlistedConnections};
 use crate::dialect::ReplyNotes;
-use crate::follow_up::PendingGroups;
 use crate::grants::access_subject;
+use crate::pending_approval::{ApprovalPrompt, PendingApproval};
 use crate::tool::CallServices;
 use crate::tool_binding::{ErasedPlan, ErasedTool, RunOutcome};
 use crate::{
@@ -30,23 +29,6 @@ use crate::{
 pub(crate) enum CallProgress {
     Done(ToolReply),
     NeedsApproval(Box<PendingApproval>),
-}
-
-/// A plan that waits for a person.
-pub(crate) struct PendingApproval {
-    pub(crate) plan: Box<dyn ErasedPlan>,
-    pub(crate) accesses: Vec<ResourceAccess>,
-    /// What the session had been through then.
-    pub(crate) taint: TaintSet,
-    pub(crate) prompt: ApprovalPrompt,
-    /// Where this is what a run left to decide about: all of it.
-    pub(crate) follow_up: Option<PendingGroups>,
-}
-
-impl PendingApproval {
-    pub(crate) fn is_follow_up(&self) -> bool {
-        self.follow_up.is_some()
-    }
 }
 
 /// One call on its way.

@@ -73,6 +73,7 @@ mod invocation;
 mod layered_rules;
 mod limits;
 mod pattern;
+mod pending_approval;
 mod policy;
 mod preview;
 mod registry;

@@ -13,7 +13,8 @@ use crate::approval::{ApprovalContext, denial_message};
 use crate::approval_queue::AnswerKind;
 use crate::ask_approval::pending_error;
 use crate::grants::format_rule_line;
-use crate::invocation::{CallProgress, PendingApproval, plan_changed_error};
+use crate::invocation::{CallProgress, plan_changed_error};
+use crate::pending_approval::PendingApproval;
 use crate::resume_token::ResumeToken;
 use crate::{
     Approval, ApprovalDecision, ApprovalInbox, ApprovalRequest, ApprovalStore, Decision, ErrorKind, Host, HostError,

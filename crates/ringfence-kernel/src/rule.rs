@@ -9,7 +9,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::pattern::{CandidatePath, HostPatterns, MatchBreadth, PathPatterns, path_pattern};
-use crate::rule_text::RuleExample;
 use crate::tool::is_same_mount;
 use crate::{
     Assurance, Decision, MCP_MOUNT, PolicyAction, PolicyRequest, PolicyResource, ResourceAccess, Sensitivity, Taint,
@@ -279,6 +278,30 @@ impl SubjectName {
         let sensitivity = if is_file { sensitivity(text) } else { Sensitivity::default() };
         Self { path: CandidatePath::new(text), sensitivity }
     }
+}
+
+/// Something that a rule must be about, or must not: an effect or a tool, and a place.
+#[derive(Clone, Debug)]
+pub(crate) struct RuleExample {
+    pub(crate) key: &'static str,
+    pub(crate) text: String,
+    pub(crate) matches: bool,
+}
+
+impl RuleExample {
+    /// The tool that it names, if it is not an effect.
+    pub(crate) fn tool(&self) -> Option<&str> {
+        self.parts().map(|(word, _)| word).filter(|word| action_from_name(word).is_none())
+    }
+
+    pub(crate) fn parts(&self) -> Option<(&str, &str)> {
+        let (word, place) = self.text.trim().split_once(char::is_whitespace)?;
+        Some((word, place.trim_start()))
+    }
+}
+
+pub(crate) fn action_from_name(name: &str) -> Option<PolicyAction> {
+    PolicyAction::ALL.into_iter().find(|verb| verb.as_str() == name)
 }
 
 /// Words that stand for several effects.

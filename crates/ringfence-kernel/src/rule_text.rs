@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::pattern::{HostPatterns, PathPatterns};
 use crate::registry::name_matches;
-use crate::rule::{ACTION_GROUPS, PolicyRule, RuleSubject};
+use crate::rule::{ACTION_GROUPS, PolicyRule, RuleExample, RuleSubject, action_from_name};
 use crate::suggest::nearest_name;
 use crate::{Assurance, Decision, NET_MOUNT, PolicyAction, SEARCH_MOUNT, Taint, TaintSet};
 
@@ -167,25 +167,7 @@ impl RuleText {
     }
 }
 
-/// Something that a rule must be about, or must not: an effect or a tool, and a place.
-#[derive(Clone, Debug)]
-pub(crate) struct RuleExample {
-    key: &'static str,
-    text: String,
-    matches: bool,
-}
-
 impl RuleExample {
-    /// The tool that it names, if it is not an effect.
-    pub(crate) fn tool(&self) -> Option<&str> {
-        self.parts().map(|(word, _)| word).filter(|word| action_from_name(word).is_none())
-    }
-
-    fn parts(&self) -> Option<(&str, &str)> {
-        let (word, place) = self.text.trim().split_once(char::is_whitespace)?;
-        Some((word, place.trim_start()))
-    }
-
     fn check(&self, rule: &PolicyRule) -> Result<(), RuleError> {
         let Self { key, text, matches } = self;
         let shape = "an example is an effect or a tool, and a place, such as `overwrite src/main.rs`";
@@ -225,10 +207,6 @@ fn has_port(host: &str) -> bool {
 
 const ASSURANCES: [(&str, Assurance); 2] =
     [(Assurance::Relayed.name(), Assurance::Relayed), (Assurance::Person.name(), Assurance::Person)];
-
-fn action_from_name(name: &str) -> Option<PolicyAction> {
-    PolicyAction::ALL.into_iter().find(|verb| verb.as_str() == name)
-}
 
 fn parse_actions(words: &[String]) -> Result<Vec<PolicyAction>, RuleError> {
     let single = PolicyAction::ALL.map(|verb| (verb.as_str(), vec![verb]));

@@ -17,10 +17,9 @@ use std::{fs, io};
 use rustix::process::geteuid;
 
 use crate::etc;
-use crate::isolation::{Isolation, IsolationStatus};
-use crate::jail::MASKED_PROC_PATHS;
+use crate::isolation_status::{Isolation, IsolationStatus};
 use crate::limits::JailLimits;
-use crate::mounts::{SYSTEM_DIRS, is_plain};
+use crate::mounts::{MASKED_PROC_PATHS, SYSTEM_DIRS, is_plain};
 use crate::protocol::RunSpec;
 use crate::run_mounts::{SCRIPT_DIR, WORKSPACE, mount_point};
 
@@ -288,7 +287,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use super::{BwrapBinary, BwrapSpec, MaskKind, needs_bwrap_fallback, parse_version, root_owned_path};
-    use crate::isolation::{Isolation, IsolationStatus};
+    use crate::isolation_status::{Isolation, IsolationStatus};
     use crate::limits::JailLimits;
     use crate::protocol::{RunMount, RunSpec};
 

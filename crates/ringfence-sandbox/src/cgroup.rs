@@ -19,7 +19,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, stat};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::cgroup_paths::CgroupMounts;
+use crate::cgroup_paths::{CgroupHierarchy, CgroupMounts};
 use crate::limits::JailLimits;
 
 /// Our control groups are called so, then by the process that made them, for people, and a number. Earlier versions named
@@ -57,13 +57,6 @@ struct LockedCgroup {
     name: String,
     /// Its directories, one in each hierarchy, locked while they are open.
     _locks: Vec<OwnedFd>,
-}
-
-/// Which control groups, and the directories that new ones are made in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum CgroupHierarchy {
-    V2 { base: PathBuf },
-    V1 { memory: PathBuf, pids: PathBuf },
 }
 
 /// Which version keeps the limits.
@@ -120,17 +113,6 @@ impl CgroupManager {
         }
         let group = place.create()?;
         RunCgroup::prepare(place, group, limits).map(Some)
-    }
-}
-
-impl CgroupHierarchy {
-    fn bases(&self) -> Vec<&Path> {
-        match self {
-            Self::V2 { base } => vec![base],
-            // Both may be one hierarchy.
-            Self::V1 { memory, pids } if memory == pids => vec![memory],
-            Self::V1 { memory, pids } => vec![memory, pids],
-        }
     }
 }
 

@@ -11,7 +11,23 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-use crate::cgroup::CgroupHierarchy;
+/// Which control groups, and the directories that new ones are made in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CgroupHierarchy {
+    V2 { base: PathBuf },
+    V1 { memory: PathBuf, pids: PathBuf },
+}
+
+impl CgroupHierarchy {
+    pub(crate) fn bases(&self) -> Vec<&Path> {
+        match self {
+            Self::V2 { base } => vec![base],
+            // Both may be one hierarchy.
+            Self::V1 { memory, pids } if memory == pids => vec![memory],
+            Self::V1 { memory, pids } => vec![memory, pids],
+        }
+    }
+}
 
 /// The directories of this process in each hierarchy that is mounted.
 #[derive(Debug, Default)]
@@ -92,8 +108,7 @@ fn is_writable(path: &Path) -> bool {
 mod tests {
     use std::fs;
 
-    use super::CgroupMounts;
-    use crate::cgroup::CgroupHierarchy;
+    use super::{CgroupHierarchy, CgroupMounts};
 
     const MOUNTS: &str = "\
 31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755

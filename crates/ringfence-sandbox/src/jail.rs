@@ -16,14 +16,12 @@ use rustix::process::{DumpableBehavior, WaitId, WaitIdOptions, chroot, fchdir, s
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 
 use crate::etc;
-use crate::init;
 use crate::limits::JailLimits;
 use crate::mounts::{
-    EMPTY_DIR, EMPTY_FILE, IMAGE, READ_ONLY, TmpfsMode, attach, attach_over, clone_mount, devpts, pivot_into, procfs,
-    tmpfs,
+    EMPTY_DIR, EMPTY_FILE, IMAGE, MASKED_PROC_PATHS, READ_ONLY, TmpfsMode, attach, attach_over, clone_mount, devpts,
+    max_inodes, pivot_into, procfs, tmpfs,
 };
-use crate::protocol::{JailUser, SetupError, SetupStep, SpawnerReply};
-use crate::seccomp::SeccompFilters;
+use crate::protocol::{JailUser, SetupError, SetupStep};
 use crate::sys::{self, ChildProcess, ForkResult, MountScope};
 
 /// What every jail has of its own.
@@ -34,39 +32,6 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP;
-
-/// Parts of `/proc` that tell about the host, its devices and its paths, or act on it.
-pub(crate) const MASKED_PROC_PATHS: [&str; 27] = [
-    "acpi",
-    "asound",
-    "bootconfig",
-    "bus",
-    "cmdline",
-    "consoles",
-    "device-tree",
-    "diskstats",
-    "driver",
-    "fs",
-    "interrupts",
-    "irq",
-    "kcore",
-    "key-users",
-    "keys",
-    "kmsg",
-    // Those that belong to an open file are shown whoever holds them, with the inode.
-    "locks",
-    "mdstat",
-    "modules",
-    "partitions",
-    "sched_debug",
-    "scsi",
-    "swaps",
-    // A path of the host, and the identity of its last start.
-    "sys/kernel/core_pattern",
-    "sys/kernel/random/boot_id",
-    "sysrq-trigger",
-    "timer_list",
-];
 
 /// What programs read but must not write.
 const READ_ONLY_PROC_PATH: &str = "sys";
@@ -81,50 +46,6 @@ const NAMESPACE_SYSCTLS: [(&str, &str); 4] = [
     ("net/ipv4/tcp_wmem", "4096 16384 131072"),
 ];
 
-/// A jail that nobody has claimed yet.
-#[derive(Debug)]
-pub(crate) struct IdleJail {
-    pub(crate) init: ChildProcess,
-    pub(crate) socket: OwnedFd,
-    /// To the host.
-    pub(crate) reply: OwnedFd,
-}
-
-impl IdleJail {
-    /// Starts one. It finishes itself while the caller goes on. `doors` lead into its cgroup. If it cannot be started, the
-    /// host is told.
-    pub(crate) fn start(
-        identity: JailUser,
-        reply: OwnedFd,
-        doors: &[OwnedFd],
-        filter: &SeccompFilters,
-    ) -> Option<Self> {
-        match Self::begin(identity, &reply, doors, filter) {
-            Ok((init, socket)) => {
-                let _ = sys::send(reply.as_fd(), &SpawnerReply::Created.encode(), &[init.pidfd.as_fd()]);
-                Some(Self { init, socket, reply })
-            }
-            Err(trouble) => {
-                let _ = sys::send(reply.as_fd(), &SpawnerReply::Failed(trouble).encode(), &[]);
-                None
-            }
-        }
-    }
-
-    fn begin(
-        identity: JailUser,
-        reply: &OwnedFd,
-        doors: &[OwnedFd],
-        filter: &SeccompFilters,
-    ) -> Result<(ChildProcess, OwnedFd), SetupError> {
-        let (socket, theirs) = sys::message_pair().map_err(SetupStep::Namespaces.failed())?;
-        match clone_with_id_map(NAMESPACES, IdMapping { inside: INSIDE_USER, outside: identity })? {
-            ForkResult::Child => init::run_init(&theirs, reply, doors, filter),
-            ForkResult::Parent(child) => Ok((child, socket)),
-        }
-    }
-}
-
 /// Who the program is to itself.
 const INSIDE_USER: JailUser = JailUser { uid: etc::UID, gid: etc::GID };
 
@@ -133,6 +54,11 @@ const INSIDE_USER: JailUser = JailUser { uid: etc::UID, gid: etc::GID };
 pub(crate) struct IdMapping {
     pub(crate) inside: JailUser,
     pub(crate) outside: JailUser,
+}
+
+/// A first process in the namespaces of a new jail, whose program is this user to the host.
+pub(crate) fn clone_init(identity: JailUser) -> Result<ForkResult, SetupError> {
+    clone_with_id_map(NAMESPACES, IdMapping { inside: INSIDE_USER, outside: identity })
 }
 
 /// A process in namespaces of its own, with its user mapped when this returns there. The new process may still be looked
@@ -268,9 +194,4 @@ fn mask_path(root: &OwnedFd, directory: rustix::fd::BorrowedFd<'_>, name: &str) 
     let nothing = if is_directory { EMPTY_DIR } else { EMPTY_FILE };
     let nothing = clone_mount(root.as_fd(), nothing.trim_start_matches('/'), MountScope::Mount)?;
     attach_over(&nothing, target.as_fd())
-}
-
-/// As many files as there are small blocks.
-pub(crate) fn max_inodes(bytes: u64) -> String {
-    (bytes / 4096).max(1024).to_string()
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use ringfence_kernel::WorkspaceView;
 
 use crate::environment::RunEnvironmentError;
-use crate::isolation::Isolation;
+use crate::isolation_status::Isolation;
 use crate::limits::JailLimits;
 use crate::output::CapturedOutput;
 use crate::toolchains::Toolchain;

@@ -15,6 +15,7 @@ mod environment;
 mod etc;
 mod init;
 mod isolation;
+mod isolation_status;
 mod jail;
 mod job;
 mod landlock_rules;
@@ -43,7 +44,8 @@ pub use diagnose::{
     SandboxDenial, SandboxDenialKind, WRITABLE, WRITABLE_BY_BWRAP, diagnose_stderr, process_limit_denial,
 };
 pub use environment::RunEnvironmentError;
-pub use isolation::{Isolation, IsolationStatus, probe};
+pub use isolation::probe;
+pub use isolation_status::{Isolation, IsolationStatus};
 pub use job::{ExitReason, JailError, JailJob, JailScript, OutputStream, ProgramObserver, RunResult};
 pub use limits::JailLimits;
 pub use output::{CapturedOutput, HeadTailBuffer};

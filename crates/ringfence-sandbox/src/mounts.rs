@@ -50,6 +50,39 @@ const DEV_LINKS: [(&str, &str); 5] = [
     ("stderr", "/proc/self/fd/2"),
 ];
 
+/// Parts of `/proc` that tell about the host, its devices and its paths, or act on it.
+pub(crate) const MASKED_PROC_PATHS: [&str; 27] = [
+    "acpi",
+    "asound",
+    "bootconfig",
+    "bus",
+    "cmdline",
+    "consoles",
+    "device-tree",
+    "diskstats",
+    "driver",
+    "fs",
+    "interrupts",
+    "irq",
+    "kcore",
+    "key-users",
+    "keys",
+    "kmsg",
+    // Those that belong to an open file are shown whoever holds them, with the inode.
+    "locks",
+    "mdstat",
+    "modules",
+    "partitions",
+    "sched_debug",
+    "scsi",
+    "swaps",
+    // A path of the host, and the identity of its last start.
+    "sys/kernel/core_pattern",
+    "sys/kernel/random/boot_id",
+    "sysrq-trigger",
+    "timer_list",
+];
+
 /// Where other mounts go. All are empty in the image.
 const MOUNT_POINTS: [&str; 9] =
     ["proc", "tmp", "run/ringfence", "run/nothing/directory", "workspace", "mnt", "dev/pts", "dev/shm", "var"];
@@ -453,4 +486,9 @@ pub(crate) fn is_plain(path: &Path) -> bool {
     let own = ["proc", "dev", "tmp", "run", "workspace", "mnt", "etc", "sys"];
     path.components().all(|part| matches!(part, Component::Normal(_)))
         && components(path).next().is_some_and(|first| !own.iter().any(|own| own.as_bytes() == first.as_bytes()))
+}
+
+/// As many files as there are small blocks.
+pub(crate) fn max_inodes(bytes: u64) -> String {
+    (bytes / 4096).max(1024).to_string()
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::diagnose::{SandboxDenial, WRITABLE, WRITABLE_BY_BWRAP, diagnose_stderr, process_limit_denial};
-use crate::isolation::Isolation;
+use crate::isolation_status::Isolation;
 use crate::job::{ExitReason, RunResult};
 use crate::limits::JailLimits;
 

@@ -15,7 +15,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 
 use crate::bwrap::JailBackend;
 use crate::cgroup::RunCgroup;
-use crate::isolation::Isolation;
+use crate::isolation_status::Isolation;
 use crate::job::{ExitReason, JailError, JailJob, OutputStream, ProgramObserver, RunResult};
 use crate::output::HeadTailBuffer;
 use crate::protocol::{LimitExceeded, MAX_MESSAGE_BYTES, ProgramStatus, SpawnerReply};

@@ -16,10 +16,10 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fchmod, fstat, mkdir
 use rustix::io::Errno;
 use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_string, fspick};
 
-use crate::jail::max_inodes;
 use crate::limits::JailLimits;
 use crate::mounts::{
-    EMPTY_DIR, EMPTY_FILE, READ_ONLY, TmpfsMode, attach, attach_over, clone_mount, overlay, overlay_by_paths, tmpfs,
+    EMPTY_DIR, EMPTY_FILE, READ_ONLY, TmpfsMode, attach, attach_over, clone_mount, max_inodes, overlay,
+    overlay_by_paths, tmpfs,
 };
 use crate::protocol::{RunSpec, SetupError, SetupStep};
 use crate::sys::{MountScope, set_mount_flags};

@@ -22,13 +22,14 @@ use rustix::process::{
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_thread_groups};
 
-use crate::jail::{IdMapping, IdleJail, clone_with_id_map, process_path};
+use crate::init;
+use crate::jail::{IdMapping, clone_init, clone_with_id_map, process_path};
 use crate::mounts::{READ_ONLY, clone_mount, enter_image};
 use crate::protocol::{
     JailUser, MAX_MESSAGE_BYTES, RunMount, RunSpec, SetupError, SetupStep, SpawnerReply, SpawnerRequest, read_paths,
 };
 use crate::seccomp::SeccompFilters;
-use crate::sys::{self, ForkResult, MountScope};
+use crate::sys::{self, ChildProcess, ForkResult, MountScope};
 
 /// What the host calls this process, and how it knows what it is.
 pub(crate) const NAME: &str = "ringfence-spawner";
@@ -165,6 +166,45 @@ fn identity_map(own: &str) -> String {
         }
     }
     map
+}
+
+/// A jail that nobody has claimed yet.
+#[derive(Debug)]
+struct IdleJail {
+    init: ChildProcess,
+    socket: OwnedFd,
+    /// To the host.
+    reply: OwnedFd,
+}
+
+impl IdleJail {
+    /// Starts one. It finishes itself while the caller goes on. `doors` lead into its cgroup. If it cannot be started, the
+    /// host is told.
+    fn start(identity: JailUser, reply: OwnedFd, doors: &[OwnedFd], filter: &SeccompFilters) -> Option<Self> {
+        match Self::begin(identity, &reply, doors, filter) {
+            Ok((init, socket)) => {
+                let _ = sys::send(reply.as_fd(), &SpawnerReply::Created.encode(), &[init.pidfd.as_fd()]);
+                Some(Self { init, socket, reply })
+            }
+            Err(trouble) => {
+                let _ = sys::send(reply.as_fd(), &SpawnerReply::Failed(trouble).encode(), &[]);
+                None
+            }
+        }
+    }
+
+    fn begin(
+        identity: JailUser,
+        reply: &OwnedFd,
+        doors: &[OwnedFd],
+        filter: &SeccompFilters,
+    ) -> Result<(ChildProcess, OwnedFd), SetupError> {
+        let (socket, theirs) = sys::message_pair().map_err(SetupStep::Namespaces.failed())?;
+        match clone_init(identity)? {
+            ForkResult::Child => init::run_init(&theirs, reply, doors, filter),
+            ForkResult::Parent(child) => Ok((child, socket)),
+        }
+    }
 }
 
 /// The state of the spawner.
