@@ -44,7 +44,8 @@ mod workspace;
 mod write_target;
 
 pub use audit::{
-    AuditChainError, AuditLog, AuditOpenError, AuditVerification, KnownHead, read_known_heads, read_records, verify,
+    AuditChainError, AuditLog, AuditOpenError, AuditVerification, KnownHead, RECORD_VERSION, read_known_heads,
+    read_records, to_current_vocabulary, verify,
 };
 pub use digest::content_id;
 pub use fence::{Fence, FenceError, FenceOptions, JournalMode, MountSpec, ResolverBackend};
