@@ -32,7 +32,7 @@ use crate::mcp_client::{McpStartup, ServerGrants, register_tools};
 use crate::run::{WorkflowRunError, WorkflowStart, create_run, run_graph, run_state};
 use crate::run_log::WorkflowRunLog;
 use crate::session_mode::{ModePolicy, SharedMode};
-use crate::store::SqliteStore;
+use crate::store::{SqliteStore, refuse_earlier_versions};
 use crate::trust::WorkspaceRules;
 
 /// How many calls are at work at once.
@@ -505,6 +505,7 @@ fn audit_sink(
     tap: Option<Box<dyn AuditSink>>,
 ) -> Result<Box<dyn AuditSink>, AppError> {
     let mut chain = AuditLog::open(&settings.state)?;
+    refuse_earlier_versions(&settings.state)?;
     if let Some(heads) = &settings.audit_heads {
         chain = chain.with_head_copy(open_log(heads).map_err(AppError::Heads)?);
     }
