@@ -216,7 +216,13 @@ export function accesses(list) {
 function hosts(found) {
     if (!found) return null;
     const row = ({ path, error }) =>
-        el('li', {}, el('span', { class: 'access-action' }, error ? 'kept from' : 'reached'), ' ', el('code', {}, path));
+        el(
+            'li',
+            {},
+            el('span', { class: 'access-action' }, error ? 'kept from' : 'reached'),
+            ' ',
+            el('code', {}, path),
+        );
     return el('ul', { class: 'accesses' }, ...[...found.values()].slice(0, 30).map(row));
 }
 

@@ -75,7 +75,10 @@ function row(record) {
             el(
                 'p',
                 { class: 'record-head' },
-                badge(failed ? (record.error ?? 'failed') : (record.event ?? `version ${record.v}`), failed ? 'bad' : KINDS[record.event]),
+                badge(
+                    failed ? (record.error ?? 'failed') : (record.event ?? `version ${record.v}`),
+                    failed ? 'bad' : KINDS[record.event],
+                ),
                 record.tool ? el('code', {}, record.tool) : null,
                 el('span', { class: 'facts' }, record.micros === undefined ? '' : took(record.micros / 1000)),
                 el('time', { class: 'facts' }, clock(record.ts)),
