@@ -24,7 +24,8 @@ mod undo;
 mod workflow;
 
 pub use audit::{
-    AuditChainError, AuditLog, AuditOpenError, AuditVerification, KnownHead, read_known_heads, read_records, verify,
+    AuditChainError, AuditLog, AuditOpenError, AuditVerification, KnownHead, RECORD_VERSION, read_known_heads,
+    read_records, to_current_vocabulary, verify,
 };
 pub use front_matter::yaml_mapping;
 pub use guard::{ChangeRule, GuardedChange};

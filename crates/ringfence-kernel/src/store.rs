@@ -133,7 +133,10 @@ struct MemoryStoreState {
 
 impl fmt::Debug for MemoryStoreState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStoreState").field("requests", &self.requests).field("grants", &self.grants).finish_non_exhaustive()
+        f.debug_struct("MemoryStoreState")
+            .field("requests", &self.requests)
+            .field("grants", &self.grants)
+            .finish_non_exhaustive()
     }
 }
 

@@ -149,6 +149,9 @@ impl ConnectionAttempt {
 
 impl fmt::Debug for ConnectionAttempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConnectionAttempt").field("touch", &self.access).field("refused", &self.refusal).finish_non_exhaustive()
+        f.debug_struct("ConnectionAttempt")
+            .field("touch", &self.access)
+            .field("refused", &self.refusal)
+            .finish_non_exhaustive()
     }
 }

@@ -9,9 +9,11 @@
 
 mod keys;
 mod verify;
+mod vocabulary;
 mod writer;
 
 pub use verify::{AuditChainError, AuditVerification, KnownHead, read_known_heads, verify};
+pub use vocabulary::{RECORD_VERSION, to_current_vocabulary};
 pub use writer::{AuditLog, AuditOpenError};
 pub(crate) use writer::{acquire_lock, release_lock};
 

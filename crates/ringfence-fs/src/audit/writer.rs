@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::audit::keys::AuditKeys;
+use crate::audit::vocabulary::RECORD_VERSION;
 use crate::audit::{
     ANCHOR, DIRECTORY, GENESIS_HASH, HEADS, LOCK, line_hash, open_file, open_state, segment_name, segments,
 };
@@ -227,7 +228,7 @@ impl AuditLog {
 
     fn write_line(&self, state: &mut AuditWriterState, line: &AuditLine<'_>) -> io::Result<()> {
         let Some(end) = &mut state.end else { return Err(Errno::BADF.into()) };
-        let linked = ChainedAuditLine { v: 1, seq: end.seq + 1, line, prev: &end.hash };
+        let linked = ChainedAuditLine { v: RECORD_VERSION, seq: end.seq + 1, line, prev: &end.hash };
         let mut bytes = sanitize_json(&serde_json::to_string(&linked)?).into_bytes();
         let hash = line_hash(&bytes);
         bytes.push(b'\n');
@@ -346,7 +347,7 @@ fn append_line(file: &OwnedFd, line: &[u8]) -> io::Result<()> {
 /// A line with its place in the chain.
 #[derive(Serialize)]
 struct ChainedAuditLine<'a> {
-    v: u8,
+    v: u64,
     seq: u64,
     #[serde(flatten)]
     line: &'a AuditLine<'a>,
@@ -356,7 +357,7 @@ struct ChainedAuditLine<'a> {
 #[derive(Default, Serialize)]
 struct AuditLine<'a> {
     ts: String,
-    moment: &'static str,
+    event: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -372,7 +373,7 @@ struct AuditLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     arguments: Option<ContentHash>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    touches: Vec<AuditLineAccess<'a>>,
+    accesses: Vec<AuditLineAccess<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     about: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -413,19 +414,19 @@ struct ContentHash {
 
 #[derive(Serialize)]
 struct AuditLineAccess<'a> {
-    verb: &'static str,
+    action: &'static str,
     path: &'a str,
     /// Where that really was, if it is not what the caller called it.
     #[serde(skip_serializing_if = "Option::is_none")]
     real: Option<String>,
 }
 
-/// More touches than this are a directory's; the first ones say which.
-const MOST_TOUCHES: usize = 20;
+/// Accesses that a record lists. More than this are those of a directory; the first ones say which.
+const MAX_ACCESSES: usize = 20;
 
 impl<'a> AuditLine<'a> {
-    fn event(moment: &'static str) -> Self {
-        Self { ts: timestamp_now(), moment, ..Self::default() }
+    fn event(event: &'static str) -> Self {
+        Self { ts: timestamp_now(), event, ..Self::default() }
     }
 
     fn suppressed(count: u64) -> Self {
@@ -435,10 +436,10 @@ impl<'a> AuditLine<'a> {
     fn from_record(record: &CallRecord<'a>, keys: &AuditKeys) -> Self {
         let sum = |text: &str| ContentHash { bytes: text.len(), hash: keys.hmac(text) };
         let session = record.session;
-        let touch = |touch: &'a ringfence_kernel::ResourceAccess| AuditLineAccess {
-            verb: touch.action.as_str(),
-            path: truncate_text(&touch.resource.display_path),
-            real: touch.resource.resolved_display_path().map(|real| truncate_text(&real).to_owned()),
+        let access = |access: &'a ringfence_kernel::ResourceAccess| AuditLineAccess {
+            action: access.action.as_str(),
+            path: truncate_text(&access.resource.display_path),
+            real: access.resource.resolved_display_path().map(|real| truncate_text(&real).to_owned()),
         };
         let mut line = Self {
             ts: humantime::format_rfc3339_micros(record.time).to_string(),
@@ -448,13 +449,13 @@ impl<'a> AuditLine<'a> {
             agent: session.agent.as_deref().map(truncate_text),
             call: Some(truncate_text(record.call_id)),
             tool: Some(truncate_text(record.tool)),
-            touches: record.accesses.iter().take(MOST_TOUCHES).map(touch).collect(),
+            accesses: record.accesses.iter().take(MAX_ACCESSES).map(access).collect(),
             about: record.subject.filter(|_| record.accesses.is_empty()).map(truncate_text),
             ..Self::default()
         };
-        let (moment, error, reply, duration) = match &record.event {
+        let (event, error, reply, duration) = match &record.event {
             AuditEvent::Begin { rule, layer, approved, change } => {
-                line.moment = "begin";
+                line.event = "begin";
                 line.rule = Some(rule);
                 line.layer = Some(layer.name());
                 line.approved = Some(approved.is_some());
@@ -465,19 +466,19 @@ impl<'a> AuditLine<'a> {
                 return line;
             }
             AuditEvent::Connection { refused } => {
-                line.moment = "reached";
+                line.event = "access";
                 line.ok = Some(refused.is_none());
                 line.error = refused.map(|error| session.dialect.error_code(error));
                 return line;
             }
             AuditEvent::ChangesDiscarded { error } => {
-                line.moment = "not-kept";
+                line.event = "discarded";
                 line.ok = Some(false);
                 line.error = Some(session.dialect.error_code(error));
                 return line;
             }
             AuditEvent::UnlistedConnections { made, refused } => {
-                line.moment = "reached-unlisted";
+                line.event = "access-unlisted";
                 line.count = Some(made + refused);
                 line.refused = Some(*refused);
                 return line;
@@ -489,7 +490,7 @@ impl<'a> AuditLine<'a> {
             }
             AuditEvent::Overdue { error, reply, duration } => ("overdue", Some(*error), reply, duration),
         };
-        line.moment = moment;
+        line.event = event;
         line.ok = Some(error.is_none());
         line.error = error.map(|error| session.dialect.error_code(error));
         line.reply = Some(sum(reply));

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use ringfence_fs::{AuditLog, KnownHead, read_known_heads, read_records, verify};
+use ringfence_fs::{AuditLog, KnownHead, read_known_heads, read_records, to_current_vocabulary, verify};
 use ringfence_kernel::{
     AuditEvent, AuditSink as _, CallLimits, CallRecord, Dialect, ErrorKind, PolicyAction, PolicyLayer, PolicyResource,
     Principal, ResourceAccess, Session, SessionTaint, ToolCatalog, ToolError,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn session() -> Session {
     Session {
@@ -30,13 +30,13 @@ fn call(log: &AuditLog, id: &str) {
         display_path: "a".to_owned(),
         ..PolicyResource::default()
     };
-    let touches = [ResourceAccess { action: PolicyAction::Create, resource: place }];
-    let moments = [
+    let accesses = [ResourceAccess { action: PolicyAction::Create, resource: place }];
+    let events = [
         AuditEvent::Begin { rule: "preset", layer: PolicyLayer::Preset, approved: None, change: "c-1" },
         AuditEvent::End { error: None, reply: "CONTENTS", duration: Duration::from_millis(1) },
     ];
-    for moment in moments {
-        record(log, id, &touches, moment);
+    for event in events {
+        record(log, id, &accesses, event);
     }
 }
 
@@ -45,7 +45,7 @@ fn refuse(log: &AuditLog, id: &str) {
     record(log, id, &[], AuditEvent::Refused { error: &error, reply: "no", duration: Duration::ZERO });
 }
 
-fn record(log: &AuditLog, id: &str, touches: &[ResourceAccess], moment: AuditEvent<'_>) {
+fn record(log: &AuditLog, id: &str, accesses: &[ResourceAccess], event: AuditEvent<'_>) {
     let session = session();
     let record = CallRecord {
         time: SystemTime::now(),
@@ -54,8 +54,8 @@ fn record(log: &AuditLog, id: &str, touches: &[ResourceAccess], moment: AuditEve
         tool: "write_file",
         arguments: "ARGUMENTS",
         subject: None,
-        accesses: touches,
-        event: moment,
+        accesses,
+        event,
     };
     log.record(&record).unwrap();
 }
@@ -82,8 +82,9 @@ fn records(state: &Path) -> Vec<Value> {
     records
 }
 
-fn moments(state: &Path) -> Vec<String> {
-    records(state).iter().map(|record| record["moment"].as_str().unwrap().to_owned()).collect()
+fn events(state: &Path) -> Vec<String> {
+    let event = |record| to_current_vocabulary(record)["event"].as_str().unwrap().to_owned();
+    records(state).into_iter().map(event).collect()
 }
 
 #[test]
@@ -91,7 +92,7 @@ fn an_untouched_log_verifies() {
     let (state, log, _) = sample();
     let verified = verify(state.path(), &[]).unwrap();
     assert_eq!((verified.records, verified.last_signed), (7, 7));
-    assert_eq!(moments(state.path()), ["genesis", "begin", "end", "begin", "end", "begin", "end"]);
+    assert_eq!(events(state.path()), ["genesis", "begin", "end", "begin", "end", "begin", "end"]);
     let text = std::fs::read_to_string(log).unwrap();
     assert!(!text.contains("CONTENTS") && !text.contains("ARGUMENTS"), "{text}");
     verify(state.path(), &[known_head(7, &verified.hash)]).unwrap();
@@ -298,7 +299,7 @@ fn a_line_that_a_dying_process_left_incomplete_is_dropped_and_reported() {
     drop(log);
     assert_eq!(verify(state.path(), &[]).unwrap().records, 10);
     let after = records(state.path());
-    assert_eq!((&after[7]["moment"], &after[7]["bytes"]), (&"repaired".into(), &20.into()));
+    assert_eq!((&after[7]["event"], &after[7]["bytes"]), (&"repaired".into(), &20.into()));
 }
 
 #[test]
@@ -317,8 +318,8 @@ fn several_logs_append_to_one_chain_and_segments_follow_each_other() {
     });
     let verified = verify(state.path(), &[]).unwrap();
     let records = records(state.path());
-    let ends = records.iter().filter(|record| record["moment"] == "end").count();
-    let segments = records.iter().filter(|record| record["moment"] == "genesis").count();
+    let ends = records.iter().filter(|record| record["event"] == "end").count();
+    let segments = records.iter().filter(|record| record["event"] == "genesis").count();
     assert_eq!((ends, verified.records as usize), (200, records.len()));
     assert!(segments > 5, "only {segments} segments");
     // A segment that is gone is a gap.
@@ -357,7 +358,7 @@ fn caller_supplied_text_is_truncated_in_a_record() {
     }
     call(&AuditLog::open(state.path()).unwrap(), "1");
     verify(state.path(), &[]).unwrap();
-    assert_eq!(moments(state.path()), ["genesis", "refused", "refused", "begin", "end"]);
+    assert_eq!(events(state.path()), ["genesis", "refused", "refused", "begin", "end"]);
     let longest = std::fs::read(state.path().join("audit/000001.jsonl")).unwrap();
     let longest = longest.split(|byte| *byte == b'\n').map(<[u8]>::len).max().unwrap();
     assert!(longest < 1 << 20, "{longest}");
@@ -382,7 +383,7 @@ fn a_log_whose_last_line_is_long_is_gone_on_with() {
         verify(state.path(), &[]).unwrap();
         let expected =
             if torn.is_empty() { &["genesis", "begin", "end"][..] } else { &["genesis", "repaired", "begin", "end"] };
-        assert_eq!(moments(state.path()), expected);
+        assert_eq!(events(state.path()), expected);
     }
 }
 
@@ -397,8 +398,8 @@ fn refused_calls_past_a_number_are_counted_and_not_listed() {
     drop(log);
     verify(state.path(), &[]).unwrap();
     let records = records(state.path());
-    let refused = records.iter().filter(|record| record["moment"] == "refused").count();
-    let unlisted = records.iter().find(|record| record["moment"] == "refused-unlisted").unwrap();
+    let refused = records.iter().filter(|record| record["event"] == "refused").count();
+    let unlisted = records.iter().find(|record| record["event"] == "refused-unlisted").unwrap();
     assert_eq!((refused, &unlisted["count"]), (100, &900.into()));
 }
 
@@ -422,10 +423,49 @@ fn a_record_has_the_real_place_where_the_caller_called_it_otherwise() {
         AuditEvent::Begin { rule: "r", layer: PolicyLayer::Preset, approved: None, change: "c-1" },
     );
     drop(log);
-    let begin = records(state.path()).into_iter().find(|record| record["moment"] == "begin").unwrap();
-    let wanted = serde_json::json!([
-        {"verb": "create", "path": "@w/way/f"},
-        {"verb": "create", "path": "@w/way/f", "real": "@w/real/f"},
+    let begin = records(state.path()).into_iter().find(|record| record["event"] == "begin").unwrap();
+    let wanted = json!([
+        {"action": "create", "path": "@w/way/f"},
+        {"action": "create", "path": "@w/way/f", "real": "@w/real/f"},
     ]);
-    assert_eq!(begin["touches"], wanted);
+    assert_eq!(begin["accesses"], wanted);
+}
+
+#[test]
+fn new_records_have_the_current_vocabulary() {
+    let state = tempfile::tempdir().unwrap();
+    let log = AuditLog::open(state.path()).unwrap();
+    call(&log, "1");
+    let error = ToolError::new(ErrorKind::NotFound, "no");
+    for event in [
+        AuditEvent::Connection { refused: None },
+        AuditEvent::ChangesDiscarded { error: &error },
+        AuditEvent::UnlistedConnections { made: 2, refused: 1 },
+    ] {
+        record(&log, "1", &[], event);
+    }
+    drop(log);
+    let records = records(state.path());
+    let events: Vec<&Value> = records.iter().map(|record| &record["event"]).collect();
+    assert_eq!(events, ["genesis", "begin", "end", "access", "discarded", "access-unlisted"]);
+    assert_eq!(records[1]["accesses"], json!([{"action": "create", "path": "a"}]));
+    for record in records {
+        assert_eq!(record["v"], 2);
+        assert_eq!(to_current_vocabulary(record.clone()), record);
+    }
+}
+
+#[test]
+fn a_log_of_any_version_verifies_and_is_appended_to() {
+    for version in [1, 2, 3] {
+        let (state, file, _) = sample();
+        let verified = verify(state.path(), &[]).unwrap();
+        let foreign = json!({"v": version, "seq": 8, "what": "another vocabulary", "prev": verified.hash}).to_string();
+        let former = std::fs::read_to_string(&file).unwrap() + &foreign + "\n";
+        std::fs::write(&file, &former).unwrap();
+        assert_eq!(verify(state.path(), &[]).unwrap().records, 8);
+        call(&AuditLog::open(state.path()).unwrap(), "4");
+        assert_eq!(verify(state.path(), &[]).unwrap().records, 10);
+        assert!(std::fs::read_to_string(&file).unwrap().starts_with(&former), "version {version}");
+    }
 }

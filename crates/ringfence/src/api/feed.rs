@@ -29,7 +29,7 @@ const MAX_BYTES: usize = 4 << 20;
 /// Bytes of a reply, or of what a program printed, that an event has.
 const TEXT_BYTES: usize = 4096;
 
-/// Touches that an event names.
+/// Accesses that an event lists.
 const MAX_ACCESSES: usize = 20;
 
 /// One thing that happened.
@@ -198,20 +198,22 @@ impl EventFeed {
 /// The feed as a sink for records. It takes every record.
 impl AuditSink for EventFeed {
     fn record(&self, record: &CallRecord<'_>) -> Result<(), AuditSinkError> {
-        let CallRecord { session, call_id, tool, accesses: touches, event: moment, .. } = record;
-        let touched: Vec<Value> = touches
+        let CallRecord { session, call_id, tool, accesses, event, .. } = record;
+        let listed: Vec<Value> = accesses
             .iter()
             .take(MAX_ACCESSES)
-            .map(|touch| match touch.resource.resolved_display_path() {
-                None => json!({"verb": touch.action.as_str(), "path": touch.resource.display_path}),
-                Some(real) => json!({"verb": touch.action.as_str(), "path": touch.resource.display_path, "real": real}),
+            .map(|access| match access.resource.resolved_display_path() {
+                None => json!({"action": access.action.as_str(), "path": access.resource.display_path}),
+                Some(real) => {
+                    json!({"action": access.action.as_str(), "path": access.resource.display_path, "real": real})
+                }
             })
             .collect();
         let mut data = json!({
-            "callId": call_id, "tool": tool, "principal": session.principal.name, "touches": touched,
+            "callId": call_id, "tool": tool, "principal": session.principal.name, "accesses": listed,
         });
         let mut contents = Value::Null;
-        let count = match moment {
+        let count = match event {
             AuditEvent::Begin { .. } => Some(&self.counts.begun),
             AuditEvent::End { error: Some(_), .. } => Some(&self.counts.failed),
             AuditEvent::Refused { .. } => Some(&self.counts.refused),
@@ -221,7 +223,7 @@ impl AuditSink for EventFeed {
             | AuditEvent::UnlistedConnections { .. } => None,
         };
         count.map(|count| count.fetch_add(1, Ordering::Relaxed));
-        let kind = match moment {
+        let kind = match event {
             AuditEvent::Begin { rule, layer, approved, change } => {
                 data["rule"] = json!(rule);
                 data["layer"] = json!(layer.name());
@@ -232,16 +234,16 @@ impl AuditSink for EventFeed {
             }
             AuditEvent::Connection { refused } => {
                 data["error"] = json!(refused.map(|error| error.kind.code()));
-                "reached"
+                "access"
             }
             AuditEvent::ChangesDiscarded { error } => {
                 data["error"] = json!(error.kind.code());
-                "not-kept"
+                "discarded"
             }
             AuditEvent::UnlistedConnections { made, refused } => {
                 data["made"] = json!(made);
                 data["refused"] = json!(refused);
-                "reached-unlisted"
+                "access-unlisted"
             }
             AuditEvent::End { error, reply, duration } => {
                 data["error"] = json!(error.map(|error| error.kind.code()));
@@ -258,7 +260,7 @@ impl AuditSink for EventFeed {
                     data["request"] = request.clone();
                 }
                 contents = json!({"reply": truncate(reply)});
-                if matches!(moment, AuditEvent::Refused { .. }) { "refused" } else { "overdue" }
+                if matches!(event, AuditEvent::Refused { .. }) { "refused" } else { "overdue" }
             }
         };
         let owner = self.owners.owner_of(session);
@@ -295,8 +297,12 @@ fn truncate(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::time::SystemTime;
 
-    use ringfence_kernel::{Assurance, AuthScope};
+    use ringfence_kernel::{
+        Assurance, AuditEvent, AuditSink as _, AuthScope, CallLimits, CallRecord, Dialect, ErrorKind, PolicyAction,
+        PolicyResource, Principal, ResourceAccess, Session, SessionTaint, ToolCatalog, ToolError,
+    };
     use serde_json::{Value, json};
 
     use super::{EventFeed, FeedItem, MAX_EVENTS};
@@ -360,5 +366,44 @@ mod tests {
         assert!(found.has_gap && found.events.len() == MAX_EVENTS);
         assert!(!feed.events_after(start + 1, &person, None).has_gap);
         assert!(feed.events_after(found.last, &person, None).events.is_empty());
+    }
+
+    #[test]
+    fn events_of_a_running_call_have_the_vocabulary_of_the_audit_log() {
+        let session = Session {
+            id: "s1".to_owned(),
+            principal: Principal::agent("one"),
+            dialect: Dialect::Standard,
+            agent: None,
+            limits: CallLimits::for_dialect(Dialect::Standard),
+            catalog: ToolCatalog::default(),
+            taint: SessionTaint::default(),
+        };
+        let resource = PolicyResource { display_path: "docs.rs:443".to_owned(), ..PolicyResource::default() };
+        let error = ToolError::new(ErrorKind::Network, "no");
+        let person = test_identity("page", AuthScope::Approve, Assurance::Person);
+        for (event, kind) in [
+            (AuditEvent::Connection { refused: None }, "access"),
+            (AuditEvent::UnlistedConnections { made: 1, refused: 2 }, "access-unlisted"),
+            (AuditEvent::ChangesDiscarded { error: &error }, "discarded"),
+        ] {
+            let feed = EventFeed::new();
+            let start = feed.last();
+            let record = CallRecord {
+                time: SystemTime::now(),
+                session: &session,
+                call_id: "call-1",
+                tool: "run_code",
+                arguments: "{}",
+                subject: None,
+                accesses: &[ResourceAccess { action: PolicyAction::Fetch, resource: resource.clone() }],
+                event,
+            };
+            feed.record(&record).unwrap();
+            let published = &feed.events_after(start, &person, None).events[0];
+            assert_eq!(published.kind, kind);
+            let data: Value = serde_json::from_str(published.json_for(&person)).unwrap();
+            assert_eq!(data["accesses"], json!([{"action": "fetch", "path": "docs.rs:443"}]));
+        }
     }
 }

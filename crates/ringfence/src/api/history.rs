@@ -191,6 +191,11 @@ pub(super) async fn show(
     .await
 }
 
+/// Answers requests to the former paths of this room, for clients of version 0.1.0.
+pub(super) async fn renamed() -> ApiError {
+    ApiError::gone("`/v1/elsewhere` was renamed; use `GET /v1/history` or `GET /v1/history/{session}`")
+}
+
 /// How many of the newest fit.
 fn newest_that_fit(entries: &[Value]) -> usize {
     let mut left = MAX_BYTES;

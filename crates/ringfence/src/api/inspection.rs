@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ringfence_fs::{AuditVerification, read_records, verify};
+use ringfence_fs::{AuditVerification, read_records, to_current_vocabulary, verify};
 use ringfence_kernel::{Dialect, Principal, Session, SessionTaint, ToolCall};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -186,7 +186,7 @@ pub(super) async fn audit_records(
             if which.after.is_some_and(|after| number <= after || found.len() as u64 >= most) {
                 return Ok(());
             }
-            let record: Value = serde_json::from_str(line).unwrap_or_default();
+            let record = to_current_vocabulary(serde_json::from_str(line).unwrap_or_default());
             next = number;
             if which.session.as_ref().is_none_or(|session| record["session"] == session.as_str()) {
                 found.push_back(record);

@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::Method;
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use ringfence_kernel::{AuditSink, AuthScope};
 use serde_json::Value;
 use tokio::task::JoinHandle;
@@ -192,6 +192,8 @@ impl ApiBuilder {
             .route("/readyz", get(health::readiness))
             .route("/v1/openapi.json", get(health::openapi_document))
             .route("/v1/login", post(login::exchange_code))
+            .route("/v1/elsewhere", any(history::renamed))
+            .route("/v1/elsewhere/{session}", any(history::renamed))
             .route("/", get(login::index_page))
             .route("/page/{*name}", get(login::asset))
             .fallback(|| async {

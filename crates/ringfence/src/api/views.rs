@@ -210,17 +210,35 @@ pub(super) struct GrantView {
     until: String,
 }
 
-/// A record of the audit log. Which other fields it has depends on `event`.
+/// A record of the audit log. Which other fields it has depends on `event`. Records of version 1 are given in the vocabulary
+/// of version 2.
 #[derive(Debug, JsonSchema)]
 #[expect(dead_code, reason = "it is the type of a document")]
 pub(super) struct AuditRecordView {
+    /// The version of the vocabulary.
+    v: Option<u64>,
+    seq: Option<u64>,
+    /// `begin`, `end`, `refused`, `overdue`, `access`, `discarded`, and so on.
+    event: Option<String>,
     /// When it was written, where the record is of an event.
     ts: Option<String>,
     session: Option<String>,
     principal: Option<String>,
     tool: Option<String>,
+    /// What the call accesses.
+    accesses: Option<Vec<AuditAccessView>>,
     #[schemars(flatten)]
     other: Map<String, Value>,
+}
+
+/// An action on a resource.
+#[derive(Debug, JsonSchema)]
+#[expect(dead_code, reason = "it is the type of a document")]
+pub(super) struct AuditAccessView {
+    action: String,
+    path: String,
+    /// Where that really was, if it is not what the caller called it.
+    real: Option<String>,
 }
 
 /// A tool. In the forms `openai` and `functions` it has the fields of that form alone.

@@ -43,7 +43,7 @@ use crate::config::host::{jail_settings, reserved_paths};
 use crate::config::{AppSettings, ConfigError, Environment, LogTarget, MAX_FILE_BYTES, MountSetting, WORKSPACE_FILE};
 use crate::mcp_client::{McpStartup, ServerGrants, register_tools};
 use crate::process::messages::print_error;
-use crate::store::SqliteStore;
+use crate::store::{SqliteStore, refuse_earlier_versions};
 
 /// How many calls are at work at once.
 const WORKERS: usize = 16;
@@ -486,6 +486,7 @@ fn audit_sink(
     tap: Option<Box<dyn AuditSink>>,
 ) -> Result<Box<dyn AuditSink>, AppError> {
     let mut chain = AuditLog::open(&settings.state)?;
+    refuse_earlier_versions(&settings.state)?;
     if let Some(heads) = &settings.audit_heads {
         chain = chain.with_head_copy(open_log(heads).map_err(AppError::Heads)?);
     }

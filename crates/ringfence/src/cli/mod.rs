@@ -27,7 +27,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser as _;
-use ringfence_fs::{AuditChainError, AuditVerification, KnownHead, read_known_heads, read_records, verify};
+use ringfence_fs::{
+    AuditChainError, AuditVerification, KnownHead, RECORD_VERSION, read_known_heads, read_records,
+    to_current_vocabulary, verify,
+};
 use ringfence_kernel::{
     Assurance, HostError, InboxError, StoreError, ToolCall, ToolReply, sanitize_json, sanitize_line, sanitize_text,
     sanitize_untruncated,
@@ -437,17 +440,21 @@ fn print_audit(state: &Path, json: bool, follow: bool) -> Result<u8, CliError> {
     }
 }
 
-/// A record in one line of text.
+/// A record in one line of text; as it is, if a later version wrote it.
 fn record_line(line: &str) -> String {
-    let Ok(record) = serde_json::from_str::<Value>(line) else { return sanitize_line(line) };
+    let record = serde_json::from_str(line).map(to_current_vocabulary).unwrap_or_default();
+    if record["v"] != RECORD_VERSION {
+        return sanitize_line(line);
+    }
     let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
-    let paths = record["touches"].as_array().into_iter().flatten();
-    let real = |touch: &Value| touch["real"].as_str().map(|real| format!(" (that is {real:?})")).unwrap_or_default();
-    let paths = paths.map(|touch| format!("{} {}{}", touch["verb"].as_str().unwrap_or(""), touch["path"], real(touch)));
+    let paths = record["accesses"].as_array().into_iter().flatten();
+    let real = |access: &Value| access["real"].as_str().map(|real| format!(" (that is {real:?})")).unwrap_or_default();
+    let paths =
+        paths.map(|access| format!("{} {}{}", access["action"].as_str().unwrap_or(""), access["path"], real(access)));
     let about = record["about"].as_str().map(|about| format!("{about:?}"));
     let what = paths.chain(about).collect::<Vec<_>>().join(", ");
     let count = record["count"].as_u64().map(|count| count.to_string()).unwrap_or_default();
-    let words = [text("ts"), record["seq"].to_string(), text("moment"), text("tool"), what, count, text("error")];
+    let words = [text("ts"), record["seq"].to_string(), text("event"), text("tool"), what, count, text("error")];
     let line = words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join("  ");
     // Callers make up names, and terminals obey what is in them.
     sanitize_line(&line)

@@ -27,7 +27,7 @@ use serde::de::DeserializeOwned;
 
 pub use self::schema::STORE_FILE;
 use self::schema::open;
-pub(crate) use self::schema::{SqliteError, connect, store_exists};
+pub(crate) use self::schema::{SqliteError, connect, refuse_earlier_versions, store_exists};
 use crate::process::process_lock::ProcessLock;
 
 /// How long an idempotency key is kept, and how many there are of a scope (a token and a path) and in all.
@@ -89,16 +89,30 @@ pub struct SqliteStore {
     connection: Mutex<Option<Connection>>,
     /// Who waits for what is opened here.
     process_lock: OnceLock<ProcessLock>,
+    /// Set once it is known that no earlier version left a store here.
+    has_no_former: OnceLock<()>,
 }
 
 impl SqliteStore {
     /// The store of a state directory. Nothing is opened yet.
     pub fn new(state: &Path) -> Self {
-        Self { file: state.join(STORE_FILE), connection: Mutex::new(None), process_lock: OnceLock::new() }
+        Self {
+            file: state.join(STORE_FILE),
+            connection: Mutex::new(None),
+            process_lock: OnceLock::new(),
+            has_no_former: OnceLock::new(),
+        }
     }
 
     fn exists(&self) -> io::Result<bool> {
-        self.file.parent().map_or(Ok(false), store_exists)
+        if self.has_no_former.get().is_some() {
+            return self.file.try_exists();
+        }
+        let exists = self.file.parent().map_or(Ok(false), store_exists)?;
+        if !exists {
+            let _ = self.has_no_former.set(());
+        }
+        Ok(exists)
     }
 
     /// Whether a person trusts the file with this hash to say what may be done in a directory.

@@ -3,8 +3,8 @@
 //! Not here: what is kept in it.
 
 use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -21,6 +21,12 @@ const FORMER_STORE_FILE: &str = "approvals.db";
 
 /// A schema version that no release has.
 const TOMBSTONE_VERSION: u32 = 1_000_000;
+
+/// The smallest page that SQLite has.
+const TOMBSTONE_BYTES: usize = 512;
+
+/// Where the file format of SQLite has the schema version.
+const USER_VERSION_OFFSET: usize = 60;
 
 /// How long other processes may hold the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -140,7 +146,18 @@ pub(super) fn open(file: &Path) -> Result<Connection, SqliteError> {
 
 /// Whether a state directory has a store, by its name or the former one.
 pub(crate) fn store_exists(state: &Path) -> io::Result<bool> {
-    Ok(state.join(STORE_FILE).try_exists()? || state.join(FORMER_STORE_FILE).try_exists()?)
+    Ok(state.join(STORE_FILE).try_exists()? || is_former_store(&state.join(FORMER_STORE_FILE))?)
+}
+
+/// Makes versions before the present name of the store refuse this state directory, also where there is no store: they
+/// would append records of their own vocabulary, and start a store beside this version's.
+pub(crate) fn refuse_earlier_versions(state: &Path) -> Result<(), StoreError> {
+    let former = state.join(FORMER_STORE_FILE);
+    let leave = || {
+        let _opening = open_lock(&former)?;
+        write_tombstone(&former)
+    };
+    if former.try_exists().map_err(StoreError)? { Ok(()) } else { leave().map_err(StoreError) }
 }
 
 fn open_private(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
@@ -170,23 +187,56 @@ fn adopt_former_store(file: &Path) -> Result<(), SqliteError> {
     }
     // Earlier versions open theirs under this lock.
     let _opening = open_lock(&former)?;
-    if !is_adopted && former.symlink_metadata().is_ok_and(|found| found.is_file()) {
+    if !is_adopted && is_former_store(&former)? {
         let connection = open_existing(&former)?;
-        if schema_version(&connection)? == TOMBSTONE_VERSION {
-            return Ok(());
-        }
         // This folds the write-ahead log into the file, and fails while another process has it open.
         connection.pragma_update_and_check(None, "journal_mode", "DELETE", |_| Ok(()))?;
         drop(connection);
         std::fs::rename(&former, file)?;
     }
+    Ok(write_tombstone(&former)?)
+}
+
+/// Writes the tombstone, unless there is something of its name. To be called under the lock of earlier versions.
+fn write_tombstone(former: &Path) -> io::Result<()> {
     if former.try_exists()? {
         return Ok(());
     }
     let unfinished = former.with_extension("new");
-    open_private(OpenOptions::new().create(true).truncate(true), &unfinished)?;
-    open_existing(&unfinished)?.pragma_update(None, "user_version", TOMBSTONE_VERSION)?;
-    Ok(std::fs::rename(&unfinished, &former)?)
+    let mut file = open_private(OpenOptions::new().create(true).truncate(true), &unfinished)?;
+    file.write_all(&tombstone_page())?;
+    file.sync_all()?;
+    std::fs::rename(&unfinished, former)
+}
+
+/// An SQLite database without tables: one page, in the journal mode of earlier versions, so that opening it changes nothing.
+fn tombstone_page() -> [u8; TOMBSTONE_BYTES] {
+    const HEADER: &[u8] = b"SQLite format 3\0\x02\x00\x02\x02\x00\x40\x20\x20";
+    const EMPTY_TABLE_LEAF: &[u8] = b"\x0d\0\0\0\0\x02\0\0";
+    let mut page = [0; TOMBSTONE_BYTES];
+    page[..HEADER.len()].copy_from_slice(HEADER);
+    // Change counter, pages, schema format, text encoding, schema version, and which SQLite wrote it at which change.
+    let numbers =
+        [(24, 1), (28, 1), (44, 4), (56, 1), (USER_VERSION_OFFSET, TOMBSTONE_VERSION), (92, 1), (96, 3_045_000)];
+    for (offset, number) in numbers {
+        page[offset..offset + 4].copy_from_slice(&u32::to_be_bytes(number));
+    }
+    page[100..100 + EMPTY_TABLE_LEAF.len()].copy_from_slice(EMPTY_TABLE_LEAF);
+    page
+}
+
+/// Whether this is the store of an earlier version, and not the tombstone.
+fn is_former_store(former: &Path) -> io::Result<bool> {
+    if !former.symlink_metadata().is_ok_and(|found| found.is_file()) {
+        return Ok(false);
+    }
+    let mut version = [0; 4];
+    let file = OpenOptions::new().read(true).custom_flags(PLAIN_FILE_FLAGS).open(former)?;
+    match file.read_exact_at(&mut version, USER_VERSION_OFFSET as u64) {
+        // A database that is empty has no header.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(true),
+        read => read.map(|()| u32::from_be_bytes(version) != TOMBSTONE_VERSION),
+    }
 }
 
 fn schema_version(connection: &Connection) -> rusqlite::Result<u32> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::api_client::TestApiServer;
 use crate::site::{TestSite, cli_output};
 
 fn verify(site: &TestSite) -> String {
@@ -29,8 +30,8 @@ fn every_call_leaves_a_trace_and_the_trace_says_no_contents() {
     assert_eq!(site.call("no_such_tool", &json!({})).error(), "UNKNOWN_TOOL");
     assert_eq!(verify(&site), "ok: 7 records, signed up to 7\n");
     let records = records(&site);
-    let moments: Vec<&str> = records.iter().map(|record| record["moment"].as_str().unwrap()).collect();
-    assert_eq!(moments, ["genesis", "begin", "end", "begin", "end", "refused", "refused"]);
+    let events: Vec<&str> = records.iter().map(|record| record["event"].as_str().unwrap()).collect();
+    assert_eq!(events, ["genesis", "begin", "end", "begin", "end", "refused", "refused"]);
     let text = format!("{records:?}");
     for word in ["CONTENTS", "MORE", "SECRET", site.root().to_str().unwrap()] {
         assert!(!text.contains(word), "{word} is in the log");
@@ -49,7 +50,7 @@ fn a_call_has_one_beginning_and_its_tool_one_name() {
     assert_eq!(said.code, Some(0), "{said:?}");
     let records = records(&site);
     let of =
-        |record: &Value| format!("{} {}", record["moment"].as_str().unwrap(), record["tool"].as_str().unwrap_or(""));
+        |record: &Value| format!("{} {}", record["event"].as_str().unwrap(), record["tool"].as_str().unwrap_or(""));
     let lines: Vec<String> = records.iter().skip(1).map(of).collect();
     let expected =
         ["begin read_file", "end read_file", "begin read_file", "end read_file", "begin fs.list", "end fs.list"];
@@ -129,9 +130,9 @@ fn the_chain_survives_kills_and_no_acknowledged_call_is_missing() {
     site.call("list_directory", &json!({"path": "."})).value();
     verify(&site);
     let records = records(&site);
-    let paths_of = |moment: &str| -> BTreeSet<String> {
-        let of_moment = records.iter().filter(|record| record["moment"] == moment);
-        of_moment.filter_map(|record| Some(record["touches"][0]["path"].as_str()?.to_owned())).collect()
+    let paths_of = |event: &str| -> BTreeSet<String> {
+        let of_event = records.iter().filter(|record| record["event"] == event);
+        of_event.filter_map(|record| Some(record["accesses"][0]["path"].as_str()?.to_owned())).collect()
     };
     let (begun, ended) = (paths_of("begin"), paths_of("end"));
     println!("{} kills, {} begun, {} acknowledged", PROCESSES * KILLS, begun.len(), acknowledged.len());
@@ -157,4 +158,25 @@ fn no_line_of_json_has_a_character_that_a_terminal_would_obey() {
             serde_json::from_str::<Value>(line).unwrap();
         }
     }
+}
+
+#[test]
+fn a_record_of_a_later_version_is_shown_as_it_is() {
+    let site = TestSite::new();
+    site.call("list_directory", &json!({"path": "."})).value();
+    let head = site.run(&["audit", "head"]).out;
+    let (number, hash) = head.trim().split_once(':').unwrap();
+    let later = json!({"v": 3, "seq": number.parse::<u64>().unwrap() + 1, "moment": "reached", "prev": hash});
+    let file = site.state.join("audit/000001.jsonl");
+    std::fs::write(&file, format!("{}{later}\n", std::fs::read_to_string(&file).unwrap())).unwrap();
+    assert_eq!(verify(&site), "ok: 4 records, signed up to 3\n");
+    for arguments in [&["audit", "show"][..], &["audit", "show", "--json"]] {
+        let shown = site.run(arguments).out;
+        assert_eq!(shown.lines().last(), Some(later.to_string().as_str()));
+    }
+    let server = TestApiServer::start(&site, &[]);
+    let listed = server.page().get("/v1/audit");
+    assert_eq!(listed["records"][3], later, "{listed}");
+    site.call("list_directory", &json!({"path": "."})).value();
+    assert_eq!(verify(&site), "ok: 6 records, signed up to 6\n");
 }

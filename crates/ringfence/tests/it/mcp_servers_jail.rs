@@ -135,7 +135,7 @@ fn a_server_reaches_the_hosts_that_it_was_given_and_each_connection_is_recorded_
     let records = site.run(&["audit", "show", "--json"]).out;
     let reached = |host: SocketAddr| {
         let lines = records.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        let of_host = lines.filter(|line| line["moment"] == "reached" && line.to_string().contains(&host.to_string()));
+        let of_host = lines.filter(|line| line["event"] == "access" && line.to_string().contains(&host.to_string()));
         of_host.map(|line| line["ok"].clone()).collect::<Vec<_>>()
     };
     assert_eq!((reached(granted), reached(other)), (vec![json!(true)], vec![json!(false)]), "{records}");

@@ -6,7 +6,9 @@ use std::sync::Barrier;
 
 use ringfence::store::{STORE_FILE, SqliteStore};
 use ringfence_kernel::{AnswerStatus, ApprovalRequest, ApprovalStore as _, SuspendLifetime};
+use serde_json::json;
 
+use crate::site::TestSite;
 use crate::store_suite::{answer, at, check, request};
 
 fn state() -> tempfile::TempDir {
@@ -128,6 +130,31 @@ fn a_new_store_leaves_earlier_versions_nothing_to_start_over_with() {
     std::fs::remove_file(state.path().join(STORE_FILE)).unwrap();
     SqliteStore::new(state.path()).sealing_key().unwrap();
     assert_eq!(schema_version(&state.path().join(STORE_FILE)), 7);
+}
+
+#[test]
+fn earlier_versions_refuse_a_state_without_a_store_and_change_nothing() {
+    let site = TestSite::new();
+    for _ in 0..2 {
+        site.call("list_directory", &json!({"path": "."})).value();
+        assert!(!site.state.join(STORE_FILE).exists());
+    }
+    let tombstone = site.state.join("approvals.db");
+    let bytes = std::fs::read(&tombstone).unwrap();
+    // As version 0.1.0 opens it, up to where it refuses.
+    let connection = rusqlite::Connection::open(&tombstone).unwrap();
+    connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())).unwrap();
+    connection.pragma_update(None, "synchronous", "FULL").unwrap();
+    let intact: String = connection.pragma_query_value(None, "integrity_check", |row| row.get(0)).unwrap();
+    assert_eq!(intact, "ok");
+    drop(connection);
+    assert_eq!(schema_version(&tombstone), 1_000_000);
+    assert!(std::fs::read(&tombstone).unwrap() == bytes);
+    assert_eq!(SqliteStore::new(&site.state).grants(at(0)).unwrap().len(), 0);
+    assert!(!site.state.join(STORE_FILE).exists());
+    SqliteStore::new(&site.state).sealing_key().unwrap();
+    assert_eq!(schema_version(&site.state.join(STORE_FILE)), 7);
+    assert!(std::fs::read(&tombstone).unwrap() == bytes);
 }
 
 #[test]

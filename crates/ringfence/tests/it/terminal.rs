@@ -141,10 +141,10 @@ fn editor(site: &TestSite, script: &str) {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-fn last_record(site: &TestSite, moment: &str) -> Value {
+fn last_record(site: &TestSite, event: &str) -> Value {
     let shown = site.run(&["audit", "show", "--json"]).out;
     let mut records = shown.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    records.rfind(|record| record["moment"] == moment).unwrap()
+    records.rfind(|record| record["event"] == event).unwrap()
 }
 
 #[test]

@@ -123,7 +123,7 @@ fn a_program_reaches_the_hosts_that_it_was_granted_and_nothing_else() {
     assert_eq!(value["stdout"], "granted\nrefused 403\nrefused 403\nno way around\n", "{value}");
     let recorded = audit_of(&site);
     let reached = |place: &str, ok: bool| {
-        let of_place = |line: &&Value| line["moment"] == "reached" && line["touches"][0]["path"] == place;
+        let of_place = |line: &&Value| line["event"] == "access" && line["accesses"][0]["path"] == place;
         recorded.iter().filter(of_place).any(|line| line["ok"] == ok)
     };
     assert!(reached(&granted.to_string(), true) && reached(&other.to_string(), false), "{recorded:?}");
@@ -165,7 +165,7 @@ fn a_server_of_this_machines_loopback_is_reached_where_its_owner_names_it() {
         let value = call(&site, "run_code", &program).value();
         assert_eq!(value["stdout"], "/a?b\n/other\n200\n", "{named}: {value}");
     }
-    let of_server = |line: &Value| line["moment"] == "reached" && line["touches"][0]["path"] == at.to_string();
+    let of_server = |line: &Value| line["event"] == "access" && line["accesses"][0]["path"] == at.to_string();
     assert!(audit_of(&site).iter().any(of_server));
     // Without the grant it is as if it were not there.
     let program = json!({"language": "python", "code": LOOPBACK_SCRIPT, "args": [at.to_string()]});
@@ -199,13 +199,13 @@ fn a_program_that_knocks_without_end_does_not_fill_the_log() {
     assert_eq!(value["stdout"], "granted\ngranted\ngranted\n", "{value}");
     let recorded = audit_of(&site);
     let reached = |place: &str| {
-        let of_place = |line: &&Value| line["moment"] == "reached" && line["touches"][0]["path"] == place;
+        let of_place = |line: &&Value| line["event"] == "access" && line["accesses"][0]["path"] == place;
         recorded.iter().filter(of_place).count()
     };
     assert_eq!((reached(&other.to_string()), reached(&granted.to_string())), (1000, 1));
-    let unlisted = recorded.iter().position(|line| line["moment"] == "reached-unlisted").unwrap();
+    let unlisted = recorded.iter().position(|line| line["event"] == "access-unlisted").unwrap();
     assert_eq!((&recorded[unlisted]["count"], &recorded[unlisted]["refused"]), (&json!(102), &json!(100)));
-    assert_eq!(recorded[unlisted + 1]["moment"], "end");
+    assert_eq!(recorded[unlisted + 1]["event"], "end");
 }
 
 const WHEEL_SCRIPT: &str = r#"

@@ -36,8 +36,8 @@ export function transcript(extra = () => []) {
         if (kind === 'request') return asked(data.request);
         if (kind === 'answered') return answered(data.request);
         if (kind === 'progress') return printed(data);
-        if (kind === 'reached') return reached(data);
-        if (kind === 'reached-unlisted') return reachedMore(data);
+        if (kind === 'access') return accessed(data);
+        if (kind === 'access-unlisted') return accessedMore(data);
         if (!['begin', 'end', 'refused', 'overdue'].includes(kind)) return;
         // Whoever calls may use an id again, once its call is over.
         if (kind === 'begin' && calls.get(data.callId)?.isLive && calls.get(data.callId).duration !== undefined) {
@@ -50,7 +50,7 @@ export function transcript(extra = () => []) {
             // Its own request waits, or another one does and nobody was asked about this call.
             const state = call.request || (data.request && !data.isOld) ? 'waiting' : 'postponed';
             const duration = state === 'postponed' ? data.durationMs : undefined;
-            Object.assign(call, { state, touches: data.touches, error: null, duration });
+            Object.assign(call, { state, accesses: data.accesses, error: null, duration });
             return draw(call, extra);
         }
         if (kind === 'begin')
@@ -58,7 +58,7 @@ export function transcript(extra = () => []) {
                 error: null,
                 reply: null,
                 state: 'running',
-                touches: data.touches,
+                accesses: data.accesses,
                 rule: data.rule,
                 layer: data.layer,
                 approved: data.approved,
@@ -72,7 +72,7 @@ export function transcript(extra = () => []) {
                 error: data.error,
                 reply: data.reply,
                 duration: data.durationMs,
-                touches: data.touches?.length ? data.touches : call.touches,
+                accesses: data.accesses?.length ? data.accesses : call.accesses,
             });
         call.request = null;
         draw(call, extra);
@@ -83,7 +83,7 @@ export function transcript(extra = () => []) {
         const known = calls.get(record.call);
         if (!record.call || known?.state === 'waiting' || (known?.isLive && known.duration !== undefined)) return;
         const ended = record.micros === undefined ? undefined : record.micros / 1000;
-        heard(record.moment, {
+        heard(record.event, {
             ...record,
             callId: record.call,
             at: record.ts,
@@ -104,7 +104,7 @@ export function transcript(extra = () => []) {
     }
 
     /** A host that a program of the call came to, or was kept from. */
-    function reached({ callId, touches: places = [], error }) {
+    function accessed({ callId, accesses: places = [], error }) {
         const call = calls.get(callId);
         if (!call) return;
         call.hosts ??= new Map();
@@ -112,7 +112,7 @@ export function transcript(extra = () => []) {
         draw(call, extra);
     }
 
-    function reachedMore({ callId, made, refused }) {
+    function accessedMore({ callId, made, refused }) {
         const call = calls.get(callId);
         if (!call) return;
         call.hosts ??= new Map();
@@ -166,7 +166,7 @@ function draw(call, extra) {
                 el('span', { class: 'facts grow' }, took(call.duration)),
                 el('time', { class: 'facts' }, clock(call.at)),
             ),
-            touches(call.touches),
+            accesses(call.accesses),
             hosts(call.hosts),
             call.request ? waiting(call.request) : null,
             how(call),
@@ -191,18 +191,18 @@ function kindOf(error) {
     return typeof error === 'string' ? error : (error.kind ?? error.code ?? 'failed');
 }
 
-export function touches(list) {
+export function accesses(list) {
     if (!list?.length) return null;
     return el(
         'ul',
-        { class: 'touches' },
+        { class: 'accesses' },
         ...list
             .slice(0, 30)
-            .map(({ verb, path, real }) =>
+            .map(({ action, path, real }) =>
                 el(
                     'li',
                     {},
-                    el('span', { class: `verb verb-${verb}` }, verb),
+                    el('span', { class: `access-action access-${action}` }, action),
                     ' ',
                     el('code', {}, path),
                     real ? ', that is ' : null,
@@ -216,8 +216,14 @@ export function touches(list) {
 function hosts(found) {
     if (!found) return null;
     const row = ({ path, error }) =>
-        el('li', {}, el('span', { class: 'verb' }, error ? 'kept from' : 'reached'), ' ', el('code', {}, path));
-    return el('ul', { class: 'touches' }, ...[...found.values()].slice(0, 30).map(row));
+        el(
+            'li',
+            {},
+            el('span', { class: 'access-action' }, error ? 'kept from' : 'reached'),
+            ' ',
+            el('code', {}, path),
+        );
+    return el('ul', { class: 'accesses' }, ...[...found.values()].slice(0, 30).map(row));
 }
 
 function waiting(request) {

@@ -3,7 +3,7 @@
 import { badge, button, el, fill } from '../dom.js';
 import { loading, trying } from '../ask.js';
 import { get, query } from '../api.js';
-import { touches } from '../cards.js';
+import { accesses } from '../cards.js';
 import { clock, count, took } from '../time.js';
 
 const AT_ONCE = 100;
@@ -75,12 +75,15 @@ function row(record) {
             el(
                 'p',
                 { class: 'record-head' },
-                badge(failed ? (record.error ?? 'failed') : record.moment, failed ? 'bad' : KINDS[record.moment]),
+                badge(
+                    failed ? (record.error ?? 'failed') : (record.event ?? `version ${record.v}`),
+                    failed ? 'bad' : KINDS[record.event],
+                ),
                 record.tool ? el('code', {}, record.tool) : null,
                 el('span', { class: 'facts' }, record.micros === undefined ? '' : took(record.micros / 1000)),
                 el('time', { class: 'facts' }, clock(record.ts)),
             ),
-            touches(record.touches),
+            accesses(record.accesses),
             record.session
                 ? el(
                       'p',
@@ -94,7 +97,7 @@ function row(record) {
             el(
                 'details',
                 {},
-                el('summary', {}, 'As it is in the log'),
+                el('summary', {}, 'All fields'),
                 el('pre', { class: 'code', tabindex: '0' }, JSON.stringify(record, null, 2)),
             ),
         ),

@@ -218,7 +218,7 @@ export function listener(log, over) {
         },
         compacted: () => HEARD.note({ text: 'Older results were left out of what the model is shown.' }),
         call: ({ id, name, arguments: args, at }) =>
-            cardsOf(id).heard('begin', { callId: id, tool: name, args: asValue(args), at, touches: [] }),
+            cardsOf(id).heard('begin', { callId: id, tool: name, args: asValue(args), at, accesses: [] }),
         output: ({ id, text }) => cardsOf(id).heard('progress', { callId: id, text }),
         result: ({ id, name, text, isError, durationMs, at }) =>
             cardsOf(id).heard('end', {
