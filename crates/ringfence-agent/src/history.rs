@@ -1,4 +1,4 @@
-//! What a model is shown of a session: its messages, each call with its one result.
+//! Message history of a session: each call with exactly one result.
 //!
 //! Every message is kept by a `Memory` before anything is done about it. What is shown can be less than what is kept:
 //! where the model takes no more, old results go first, then old turns, and what is left says so. A call is never shown

@@ -1,4 +1,4 @@
-//! What was truly done for a prompt: from the records of the road, and never from the model.
+//! Action ledger of a prompt: what was done, from audit records and never from the model.
 //!
 //! A `Tap` hears every record that the audit log gets. A change counts when its call was recorded as begun and as well
 //! ended, and it was not recorded as not kept; where the end is not known, the ledger says so. Of a program the exit code and

@@ -1,4 +1,4 @@
-//! How a run ended, and what there is to say about it.
+//! Run outcomes: the stop reason, and its text.
 //!
 //! There is always a text for the person: the model's last words, or the host's own where it has none.
 

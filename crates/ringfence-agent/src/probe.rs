@@ -1,4 +1,4 @@
-//! Whether a model can call tools, found out by asking it to.
+//! Tool-calling probe: does a model call tools when asked to?
 //!
 //! A server that does not know tools refuses them, or leaves them out and says nothing; a model that does not know them
 //! writes calls as text, or none. One question tells these apart. Nothing is done with what comes back.

@@ -1,4 +1,4 @@
-//! Calls that a model got slightly wrong, made good where they have one meaning.
+//! Tool call repair: slightly wrong calls, corrected where they have one meaning.
 //!
 //! Nobody does this unless the config wants it. Nothing is made up: no bracket is closed, no half is taken, and of two
 //! things that could be meant none is. What comes out is text still, decoded by the host as strictly as any other, and every

@@ -1,4 +1,4 @@
-//! Whether a model goes in circles: the same call three times in a row, or two in turn twice.
+//! Repeat detection: the same call three times in a row, or two alternating twice.
 //!
 //! Not here: what is done about it (`tool_calls.rs`).
 

@@ -1,4 +1,4 @@
-//! One prompt, from its first step to its outcome.
+//! Agent run: one prompt, from its first step to its outcome.
 //!
 //! A step is one whole answer of the model. Its calls are made and their results go back, until it answers without a
 //! call or something ends the run; every way to end is in `End`. After the last step that may ask for tools the model is

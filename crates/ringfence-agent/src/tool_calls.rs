@@ -1,4 +1,4 @@
-//! The calls of one answer, made in their order, one at a time.
+//! Execution of the tool calls of one answer, in order, one at a time.
 //!
 //! Each gets exactly one result, whatever happens: what was not made because the run is over gets one that says so. A run
 //! whose calls lead nowhere is over too.

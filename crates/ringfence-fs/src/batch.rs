@@ -1,4 +1,4 @@
-//! Several files changed, all or none.
+//! Multi-file transactions: several files changed, all or none.
 //!
 //! Every new file is written beside its place first. Then each takes its name, one after the other; the first that
 //! cannot ends it, and those before it go back. A note in our state directory has every step, so that whoever comes

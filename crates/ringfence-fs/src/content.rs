@@ -1,4 +1,4 @@
-//! Reading, within bounds.
+//! Bounded reads of file contents.
 //!
 //! Contents are read from one descriptor, at most as much as was asked for, and never by the size that the
 //! file claims. Memory does not grow with the file.

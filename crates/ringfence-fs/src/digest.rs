@@ -1,4 +1,4 @@
-//! SHA-256, and the memory of what was hashed.
+//! SHA-256 digests, and a cache of them.
 //!
 //! A large file is hashed once and remembered by its identity, size and times. A file that was changed within
 //! the last seconds is not remembered: its times could stay the same through the next change.

@@ -1,4 +1,4 @@
-//! What the kernel's errors mean to a caller.
+//! Mapping from errno to tool errors.
 //!
 //! One table. A message names the path as the caller gave it, and never where it is on the host.
 

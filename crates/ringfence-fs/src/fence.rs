@@ -1,4 +1,4 @@
-//! The mounts of a host, and how a caller's path finds its own.
+//! The mount set of a host, and path lookup in it.
 
 use std::borrow::Cow;
 use std::os::fd::{AsFd, OwnedFd};

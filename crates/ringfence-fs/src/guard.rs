@@ -1,4 +1,4 @@
-//! Rules about the contents of single files.
+//! Content guards: rules about the contents of single files.
 //!
 //! A guard belongs to a mount, so no tool and no dialect gets around it. Every change of a guarded file shows its rule
 //! what is there and what shall be there instead, under the lock of that file and before anything is on disk.

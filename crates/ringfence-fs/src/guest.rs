@@ -1,4 +1,4 @@
-//! A path that a caller gave, parsed once.
+//! Guest paths: a path from a caller, parsed once.
 //!
 //! Nothing below this type sees the caller's string. `.` and doubled slashes are gone, a trailing slash is
 //! remembered and removed, `..` is left for the kernel: with a link in front of it, only the kernel knows.

@@ -1,4 +1,4 @@
-//! Directories that symbolic links of a workspace lead to.
+//! Targets of symbolic links to directories in a workspace.
 //!
 //! Where `.vscode` is a link to `cfg`, an editor that opens `.vscode/tasks.json` reads `cfg/tasks.json`. So a path in such a
 //! directory is as sensitive as it would be below the link.

@@ -1,4 +1,4 @@
-//! One change to a file at a time, across processes.
+//! File locks across processes: one change to a file at a time.
 //!
 //! A lock is a file in our state directory, chosen by the identity of what is changed. Whoever holds it writes
 //! into it what it is about to do; whoever finds such a note after getting the lock knows that the writer died,

@@ -1,4 +1,4 @@
-//! File names as bytes, and as the text that a model reads and writes back.
+//! File name escaping: names as bytes, and as text that a model reads and writes back.
 //!
 //! Every name has exactly one text, and the text gives the name back: bytes that are no UTF-8, control
 //! characters, and a backslash that could be mistaken for an escape are written as `\xHH`.

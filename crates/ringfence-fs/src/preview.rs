@@ -1,4 +1,4 @@
-//! What a change would do to contents, for a person to judge before it happens.
+//! Content previews: the diff of a change, for a person to judge before it happens.
 //!
 //! Old contents are read in the directory that the plan holds, so far and so long as the call may. What was read is what
 //! the preview is bound to: its digest is part of the fingerprint, and a change that was approved makes sure that it is

@@ -1,4 +1,4 @@
-//! The note of a batch: every step that a process is about to make, for whoever has to take them back.
+//! Write-ahead records of a multi-file transaction, for the process that rolls it back.
 //!
 //! It is a file beside the locks, locked by its writer. While it is called `batch-…` the steps are to be taken back, once
 //! it is called `done-…` they are made, and when it is gone there is nothing to do: one rename decides for all of them.

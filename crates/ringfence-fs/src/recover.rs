@@ -1,4 +1,4 @@
-//! Cleaning up after a process that died in the middle of a change.
+//! Crash recovery after a process that died in the middle of a change.
 //!
 //! A note says what it was about to do. Every step here is safe to repeat, and touches only what the note names.
 

@@ -1,4 +1,4 @@
-//! New contents for a name, all or nothing.
+//! Atomic file replacement: new contents for a name, all or nothing.
 //!
 //! The new file is written beside the old one, synced, and takes its name in one step that also shows what it
 //! displaced. If that is not what was seen, the step is taken back and the change is a conflict. Whatever

@@ -1,4 +1,4 @@
-//! Directories that other programs act on for what is in them, whatever they are called.
+//! Git repositories and other directories that make programs act, whatever they are called.
 //!
 //! Git runs what the config and the hooks of a repository name, and looks for one in every directory above it. One without a
 //! `.git` is not known by its name: whoever makes one, be it piece by piece, would have git run its commands later. Hooks lie

@@ -1,4 +1,4 @@
-//! Files that were seen under a name that deserves a second look, known by what they are.
+//! Sensitive files by identity: seen once under a sensitive name, and known under any other.
 //!
 //! A secret that was linked, moved or copied has another name and is a secret still. So a mount remembers every such file
 //! that it comes across, and a note in our state directory tells it to other processes. An inode is given out again when

@@ -1,4 +1,4 @@
-//! Errors about paths, with advice: what may have been meant.
+//! Path errors with suggestions.
 //!
 //! Only names are looked at, only in directories of the workspace, and only so many.
 

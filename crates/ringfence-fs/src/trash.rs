@@ -1,4 +1,4 @@
-//! Making something go away: first its name, in one step, then what is in it.
+//! Two-phase deletion: rename away in one step, then remove the contents.
 //!
 //! Once the name is gone the thing is gone for everybody; taking it apart can then take its time. What is taken
 //! apart is what was seen before: if something else had come to stand there, it gets its name back.

@@ -1,4 +1,4 @@
-//! A tree, entry by entry, by descriptors.
+//! Directory walk by descriptors.
 //!
 //! The walk goes from a directory that we hold to its children by single names, never by a path, never through a
 //! link and never onto another mount. It holds few descriptors however deep the tree: above a certain depth it

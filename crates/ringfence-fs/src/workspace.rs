@@ -1,4 +1,4 @@
-//! Where the workspace is: from what a person wrote to a directory that exists.
+//! Workspace location: from a configured path to a directory that exists.
 //!
 //! Not here: reading the environment. Home and current directory are arguments.
 

@@ -1,4 +1,4 @@
-//! A name in a directory that we hold: what every change works on.
+//! Write targets: a name in a held directory, which every change works on.
 //!
 //! A slot is found while planning. The directory is held from then on, so nothing that happens to the path in
 //! between can move the change elsewhere. Directories that are missing are made when the change is.

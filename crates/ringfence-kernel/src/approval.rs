@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Approvers, their replies, and the rights of a principal.
 //!
 //! A `Ticket` proves that one call was allowed. Only the road makes one and a tool cannot run without one,
 //! so there is no way around the gate: the compiler keeps it, not the callers.

@@ -1,4 +1,4 @@
-//! One question of a session at a time, and none after too many noes.
+//! Approval queue of a session: one request at a time, and a pause after too many consecutive denials.
 //!
 //! Calls of a session may work side by side, but a person is asked about one of them and sees the next when that one
 //! is over. A call that had to wait for its turn is planned again: what was before it may have changed what it would do,

@@ -1,4 +1,4 @@
-//! Asking: a request goes to the store and to an approver, and the first answer counts.
+//! Approval requests: stored, sent to an approver, settled by the first answer.
 //!
 //! While a call waits it hears its own approver and, through the store, every other front. What nobody answers in time
 //! is a no. An approver may also put the answer off: then the caller gets a sealed token, and the call is over until

@@ -1,4 +1,4 @@
-//! Whether a call in flight may still act.
+//! Commit state of a call in flight: running, committing or abandoned.
 //!
 //! Two sides hold a `Signal`: the worker that does the work, and the road that waits for it. One atomic
 //! step decides who was first. Until the worker commits, the road can abandon the call and nothing will

@@ -1,4 +1,4 @@
-//! Arguments, from text to a type, once.
+//! Argument decoding, from JSON text to a type, once.
 //!
 //! The policy and the tool see the same decoded value, because the text is parsed a single time: a key given
 //! twice, an unknown key, a wrong type or a broken escape is refused here, with words that help to do it right.

@@ -1,4 +1,4 @@
-//! What each dialect calls an error, and the envelope that its replies come in.
+//! Dialects: error names and reply envelopes.
 //!
 //! A dialect never does I/O and never decides about safety: it only translates.
 

@@ -1,4 +1,4 @@
-//! What can go wrong with a call, once for every dialect.
+//! Tool errors: one taxonomy for every dialect.
 //!
 //! An `ErrorKind` is for programs, the message for the model that has to do better. A message never holds
 //! an absolute host path, a secret or file contents.

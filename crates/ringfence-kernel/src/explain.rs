@@ -1,4 +1,4 @@
-//! What the policy would say to a call, without making it.
+//! Policy dry run: the decision about a call, without making it.
 //!
 //! The call is decoded, planned and policed as on the road, by the same deadline, and goes no further: nothing runs,
 //! nobody is asked, no bit goes up. It leaves no record, because nothing happens and it is the person in charge who asks.

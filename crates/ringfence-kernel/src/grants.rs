@@ -1,4 +1,4 @@
-//! What a person allows for good.
+//! Persistent grants: rules that a person adds by approving a call.
 //!
 //! A grant is the narrowest rule that covers one call: this tool, this effect, these very places, on this directory and
 //! no other of the same alias, until a day. It is offered only where it would be enough and where nothing but the

@@ -1,4 +1,4 @@
-//! The road.
+//! The host: the entry point of every tool call.
 //!
 //! `Host::call` takes a call from its name to its reply: find, decode, plan, police, ask, record, run, record.
 //! A call never outlives its deadline for the one who waits, whatever the file system does; see `Signal` for

@@ -1,4 +1,4 @@
-//! Where requests are answered and grants are taken back, by those who may.
+//! Approval inbox: answering pending requests and revoking grants, with the caller's rights checked.
 //!
 //! Every front comes here: the terminal, the command line, later pages and protocols. An agent has no business at the
 //! desk: it sees no request and answers none, least of all its own.

@@ -1,4 +1,4 @@
-//! One call on its way: planned, policed, shown, recorded, run.
+//! Invocation of one tool call: plan, policy, approval, audit, run.
 //!
 //! All of it happens on one thread, the caller's own or a worker. What takes a person is handed back (`Leg::Asked`).
 //!

@@ -1,4 +1,4 @@
-//! The policy that config writes: rules, in layers.
+//! Layered policy rules: what config, grants and presets decide together.
 //!
 //! A deny anywhere is final. Else the first layer that has a matching rule decides, and within it the strictest rule:
 //! the machine's owner, the user, what was granted, what a workspace says that a person trusts, the preset. What any

@@ -1,4 +1,4 @@
-//! Which paths and hosts a rule is about.
+//! Path and host patterns of policy rules.
 //!
 //! Patterns are read once, when rules are loaded. The same pattern reaches wide where a match makes things stricter and
 //! narrow where it makes them looser, so that no other spelling of a name slips by a rule that forbids, or in by one that

@@ -1,4 +1,4 @@
-//! Whether a planned call goes ahead, is asked about, or is refused.
+//! Policies: allow, ask or deny for a planned call.
 //!
 //! The policy sees what would happen, resolved, and never the arguments' text. `Preset` is the plain policy: one word
 //! for the whole workspace, and a few rules behind it.

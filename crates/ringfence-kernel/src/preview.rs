@@ -1,4 +1,4 @@
-//! What a person is shown of a plan, and what binds their answer to it.
+//! Approval previews, and the digest that binds an answer to one.
 //!
 //! Everything in a preview was made visible when it was put in (`visible.rs`), so a front can show it as it is.
 //!

@@ -1,4 +1,4 @@
-//! The tools there are, and the part of them that a session is offered.
+//! Tool registry, and the catalog that a session is offered.
 //!
 //! One list: a tool is registered once, with its faces, and nowhere else.
 

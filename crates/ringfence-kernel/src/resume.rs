@@ -1,4 +1,4 @@
-//! Bringing a call back that was put off until its answer.
+//! Resuming a deferred call once its answer is there.
 //!
 //! The token says which call and what was shown; the store says what was answered. The call is planned again, and runs
 //! only if the plan is the one that was approved. A token is good for one run, for who got it, until it expires.

@@ -1,4 +1,4 @@
-//! One rule: what it is about, and what it decides.
+//! Policy rules: one matcher and one decision.
 //!
 //! A rule that allows reaches narrow and must hold for every name of a place; one that asks or denies reaches wide, and
 //! one name is enough.

@@ -1,4 +1,4 @@
-//! A rule as people write it, read once.
+//! Rule parsing, from the text of the config.
 //!
 //! A rule that could never match, or whose own examples say otherwise, is refused here: a rule that silently does
 //! nothing is worse than none.

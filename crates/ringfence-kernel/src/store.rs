@@ -1,4 +1,4 @@
-//! What outlives a call: requests that wait for a person, what was answered, what was granted for good.
+//! Approval store: pending requests, answers and grants, which outlive a call.
 //!
 //! A request is in the store before anyone is asked, so that any front can show and answer it and a store on disk can
 //! bring it back after a restart. Of several answers the first one counts, whoever gives it: that is one step here.

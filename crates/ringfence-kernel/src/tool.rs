@@ -1,4 +1,4 @@
-//! What a tool is: it plans, and it runs what was planned.
+//! The tool interface: plan first, then run what was planned.
 //!
 //! `plan` looks and never changes anything. `run` gets exactly what was planned, with a `Ticket` that says
 //! it may go ahead; a tool cannot be run without one.

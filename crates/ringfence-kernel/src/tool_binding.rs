@@ -1,4 +1,4 @@
-//! How a tool looks in a dialect: its name, the arguments it takes there, and how its outcome is said.
+//! Tool bindings: a tool's name, argument schema and reply shape in one dialect.
 //!
 //! The type of the arguments is the schema, and its doc comment is the description that the model reads.
 //!

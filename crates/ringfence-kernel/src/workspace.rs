@@ -1,4 +1,4 @@
-//! What a program that runs for an agent sees of the files, and what becomes of what it changed.
+//! Workspace views: what a program sees of the files, and how its changes are committed.
 //!
 //! The jail knows nothing of mounts, policy and journal; the fence knows nothing of processes. They meet in
 //! `Workspace`: a jail shows its program a `View`, and gives back what the program left in the layer above it.

@@ -1,4 +1,4 @@
-//! The system's own `bwrap`: the one fallback, where the machine lets that make namespaces and nobody else.
+//! Bubblewrap fallback: the system's `bwrap`, where only that may create namespaces.
 //!
 //! It is taken only if root put it into a directory of the system, is told everything by a list that is made here, and shows
 //! the workspace read-only: a layer of its own would lie on the host's disk, where nothing bounds it.

@@ -1,4 +1,4 @@
-//! What a wall refused, in words.
+//! Denial diagnosis: which isolation mechanism refused what, from a program's output.
 //!
 //! Programs say "Permission denied" and leave the reader to guess. Where what a program printed makes it sure which wall
 //! was meant, this says so, and what can be done instead. Where it does not, it says nothing: a wrong hint is worse than

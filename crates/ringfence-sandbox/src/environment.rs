@@ -1,4 +1,4 @@
-//! The environment of a run.
+//! Environment variables of a run.
 //!
 //! It is made here and nothing of ours is inherited, so that no token of the server's is ever in it. A caller's variables
 //! are laid over it, except those that make loaders and interpreters do something before the caller's code starts: they

@@ -1,4 +1,4 @@
-//! The walls of the jail, and which of them stand on this machine for this user.
+//! Isolation mechanisms of the jail, and those available on this machine to this user.
 //!
 //! Each is tried for real, in a process that ends afterwards: what a version number or a setting promises, a container or
 //! a security module may still refuse. For what does not stand there is advice.

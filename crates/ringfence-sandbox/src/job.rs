@@ -1,4 +1,4 @@
-//! What is to be run, who watches it, and how it ended.
+//! Run jobs: the command, its observer, and its result.
 //!
 //! `Ended` says what happened to a program that was started; `Failure` that none was. A caller never has to guess
 //! which: a program that could not be confined is not started.

@@ -1,4 +1,4 @@
-//! The second wall around the files: Landlock.
+//! Landlock ruleset: the second layer of file access control.
 //!
 //! Everything may be read and executed, only the given places may be written, and no device is ever made. It holds what
 //! the mounts of the jail already say, in other code of the kernel: one mistake does not open both. Signals and abstract

@@ -1,4 +1,4 @@
-//! The jail: programs that see the workspace and nothing else.
+//! Sandbox for programs: they see the workspace and nothing else. We call it the jail.
 //!
 //! Not here: policy, journal and the files themselves. The jail gets a `View` and gives back what the program left.
 

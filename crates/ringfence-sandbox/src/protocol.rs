@@ -1,4 +1,4 @@
-//! What the host, the spawner and a jail's first process say to each other.
+//! IPC protocol between the host, the spawner and a jail's init process.
 //!
 //! Both ends are the same binary, so the format needs no version. What is read is checked all the same: a message that
 //! does not read is an error, never a panic. The order for a run lies in a memory file, because a script may be larger

@@ -1,4 +1,4 @@
-//! What `run_code` says: how a program ended, what it printed, and what became of its changes.
+//! Replies of `run_code`: exit status, output, and changes.
 //!
 //! Not here: running it (`run_code.rs`).
 

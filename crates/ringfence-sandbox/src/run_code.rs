@@ -1,4 +1,4 @@
-//! `run_code`: a program in a jail, and what it changed as one change of the workspace.
+//! `run_code`: run a program in a jail, and commit its changes as one change of the workspace.
 //!
 //! The program works on a layer above the workspace. Only when it ended well is that layer read. What it changed is judged
 //! group by group like the changes of other tools; what may be kept is committed as one, and the rest is dropped and named in

@@ -1,4 +1,4 @@
-//! The jail as the host sees it: a spawner that is kept, and programs that are run.
+//! The sandbox as the host uses it: a spawner that is kept, and programs that are run.
 //!
 //! `run` comes back when the program and everything that it started are dead, whatever they do: output is bounded, time is
 //! bounded, and a process that keeps a pipe open holds nobody up. The host never forks: it starts its own binary once and

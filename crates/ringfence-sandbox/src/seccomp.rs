@@ -1,4 +1,4 @@
-//! The seccomp filter: the rules about system calls, compiled and installed.
+//! Seccomp filter: compiled from the rules, and installed.
 //!
 //! What no rule refuses is allowed up to the newest call we know: a list of allowed calls would break programs nobody
 //! thought of, and the other walls stand before what gets through. Newer calls than that are as if the kernel were older,

@@ -1,4 +1,4 @@
-//! The spawner as the host holds it: its process, and the jails that it was told to make.
+//! Spawner handle of the host: the process, and the jails that it was told to create.
 //!
 //! Jails are made ahead, each in a cgroup of its own, and named by numbers. What takes time and is not the caller's, such
 //! as making the next jail and putting a cgroup away, happens on a thread here after the caller has its answer. When the

@@ -1,4 +1,4 @@
-//! The system calls that Rust cannot check, and messages with descriptors.
+//! Raw system calls (`unsafe`), and messages with descriptors.
 //!
 //! Each function is one call, or the few that make no sense alone. What `rustix` offers is used from there directly.
 //!

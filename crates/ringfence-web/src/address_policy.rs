@@ -1,4 +1,4 @@
-//! Which addresses the web is at, as data: everything that is not, with the reason why.
+//! IP address policy: every range that is not the public internet, with the reason.
 //!
 //! An address passes only if no row has it and, for IPv6, if it is from the range that the internet uses. An IPv6 address
 //! that carries an IPv4 one is refused whatever it carries: who unpacks it is not known here.

@@ -1,4 +1,4 @@
-//! The first thing that a TLS client says, as far as it names a server.
+//! TLS ClientHello SNI parsing.
 //!
 //! A connection that a program asks for by one name must not end up at another: the name in here has to be the one that
 //! was asked for. Everything is read with its bounds; what cannot be read is refused.

@@ -1,4 +1,4 @@
-//! The way to a host: its name looked up once, its addresses judged, and a connection to one of those and no other.
+//! Connector: resolves a name once, checks the addresses, and connects to one of those.
 //!
 //! If any address of a name may not be reached, none is: a name that leads inward once is not to be trusted the next time.
 //! What is connected to is what was judged, and the other end is looked at again when the connection stands. Proxies that

@@ -1,4 +1,4 @@
-//! Bodies as they were before they were compressed, up to a number of bytes.
+//! Content decoding (gzip, br, zstd), up to a number of bytes.
 //!
 //! What comes out is counted while it comes out: of a body that would fill the memory, no more than the bound is ever
 //! held. One layer is undone; a server that packs a body twice is refused.

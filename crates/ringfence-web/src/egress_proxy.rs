@@ -1,4 +1,4 @@
-//! The jail's way out: a proxy for the hosts that a run was granted, and for no others.
+//! Egress proxy of the jail: HTTP and CONNECT, to the hosts that a run was granted.
 //!
 //! The jail listens for its programs and hands its sockets over; here they are served: the proxy, and each address of this
 //! machine's loopback that was granted, which programs ask at the same address of their own. Every connection is recorded before it

@@ -1,4 +1,4 @@
-//! A service that the user wrote down, and a message to it: for ourselves, not for agents.
+//! Configured HTTP endpoints: requests of ours, not of agents.
 //!
 //! A message goes to that very URL, wherever it leads, and is not sent on to another. What comes back is taken piece by
 //! piece by the one who asked, who says when it is enough; the time is bounded here.

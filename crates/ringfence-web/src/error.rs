@@ -1,4 +1,4 @@
-//! What can go wrong on the way to a host and back.
+//! Errors of web requests.
 //!
 //! The message is for the model: it names the host that was asked for and never the address that a name led to, because
 //! that would tell what the inside of a network looks like.

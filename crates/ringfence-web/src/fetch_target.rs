@@ -1,4 +1,4 @@
-//! Where a request goes: a URL that was read once and may be asked for.
+//! Fetch targets: a URL parsed once, and checked against names and ports.
 //!
 //! A `Target` is http or https, has no credentials, and a host that is either a name of the public internet or an address
 //! that may be reached. Hosts are read as browsers read them, so that no spelling of an address is taken for a name.

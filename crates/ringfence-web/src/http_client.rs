@@ -1,4 +1,4 @@
-//! One request, and the answer to it: no redirect is followed here, and no connection is used twice.
+//! HTTP client: one request and its response, without redirects or connection reuse.
 //!
 //! The answer is bounded in every direction: headers, bytes on the wire, bytes after decompression, the time until it
 //! begins. What the caller may say in headers is bounded too: nothing that speaks for the connection instead of the

@@ -1,4 +1,4 @@
-//! What a body says: text in its charset, a page in the form that was asked for, or bytes.
+//! Response bodies: charset decoding, and conversion to the format that was asked for.
 //!
 //! The charset is that of the byte order mark, else that of the header, else the one that the page names itself, else a
 //! guess. Bytes that are wrong in it are replaced and never fail the call.

@@ -1,4 +1,4 @@
-//! Search engines: how each is asked, and what it answers.
+//! Search engine clients: requests and result parsing.
 //!
 //! Every engine is asked over the same connections as any other host, and nobody follows where one sends on to. Answers
 //! are read leniently, because engines change them, and what they found is cleaned: text without markup, links of the web.

@@ -1,4 +1,4 @@
-//! `web_fetch`: a page of the web, or of a host that the user allows.
+//! `web_fetch`: fetch a URL.
 //!
 //! Nothing is looked up, let alone sent, before the policy or a person said yes to it. Where a host sends on to, another
 //! one or a part of its own, is a plan of its own: judged, asked about and recorded before anything goes there.

@@ -1,4 +1,4 @@
-//! `web_search`: what the search engine of the user's choice finds.
+//! `web_search`: search the web with the configured engine.
 //!
 //! The query goes to that engine and to no other host. Without an engine the tool is unavailable: it is not
 //! listed over MCP, and a call of it says what to set.

@@ -1,4 +1,4 @@
-//! Messages, as Anthropic's interface has them.
+//! Anthropic Messages API.
 //!
 //! An answer is a list of blocks: text, thinking, and calls. It is whole once the reason for stopping was said.
 

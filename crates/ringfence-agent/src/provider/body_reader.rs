@@ -1,4 +1,4 @@
-//! The body of an answer, taken in as it comes: events, or one JSON text, whichever the server chose to send.
+//! Streaming body reader: server-sent events or one JSON text, whichever the server sends.
 //!
 //! What it is, is seen from its first byte and not from what the server calls it. The outcome does not depend on where the
 //! bytes were cut, and there is an answer only if the model said that it had finished.

@@ -1,4 +1,4 @@
-//! Why an answer did not come, sorted by what can be done about it.
+//! Provider errors, classified by what can be done about them.
 //!
 //! What a server sent instead is told by its own message or its first bytes, as one line in which nothing hides. Where it
 //! was, and that no key is in it, is the client's to add (`http.rs`).

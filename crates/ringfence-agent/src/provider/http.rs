@@ -1,4 +1,4 @@
-//! One question over HTTP and what comes back, with a bound on every wait.
+//! HTTP client of providers, with a timeout on every wait.
 //!
 //! A question goes to the server that a person named and to no other: no proxy of the environment, and no redirect to
 //! another origin. Keys are in headers of that server and in no message of ours.

@@ -1,4 +1,4 @@
-//! Models as their providers offer them: over HTTP in two dialects, or from a script.
+//! Model providers: over HTTP in two APIs, or from a script.
 //!
 //! `open` makes a model of what a person wrote into the config. A provider asks once and reads once; nothing is repaired
 //! beyond what has one meaning, and everything that was odd is said in `Answer::oddities`.

@@ -1,4 +1,4 @@
-//! Chat completions, as OpenAI and everybody who is compatible with it speaks them.
+//! OpenAI Chat Completions API, and compatible servers.
 //!
 //! Strict about what is done, tolerant about how it is written: a field may be missing, null, or of another type than it
 //! should be, and only what no server means is an error. A server that was asked for a stream and sends the whole, or the

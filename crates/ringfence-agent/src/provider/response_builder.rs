@@ -1,4 +1,4 @@
-//! An answer put together from its pieces.
+//! Response assembly from stream deltas.
 //!
 //! A server's numbers choose nothing but equality: calls are kept in the order in which they began, at most 64, and found
 //! again by index or id. Where it is in doubt to which call a piece belongs, what comes out is a call that nobody can make

@@ -1,4 +1,4 @@
-//! A model that says what a script tells it to, for tests and for the demo.
+//! Scripted model, for tests and for the demo.
 //!
 //! A script has one answer or error a line, as JSON, in the order in which they are given; empty lines and lines that begin
 //! with `#` are passed over. A line can also say what it expects to be asked, and the run fails where that does not hold.

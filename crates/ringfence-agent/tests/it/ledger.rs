@@ -1,4 +1,4 @@
-//! The ledger has what was done, and not what the model says.
+//! Action ledger: what was done, and not what the model says.
 
 use std::time::Duration;
 

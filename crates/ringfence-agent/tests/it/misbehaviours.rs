@@ -1,4 +1,4 @@
-//! What models do wrong, each with what comes of it: a script, how the run ends, and what the model was told.
+//! Model misbehaviours: a script, how the run ends, and what the model was told.
 
 use ringfence_agent::{AgentLimits, TranscriptMessage};
 use ringfence_kernel::{Dialect, Preset};

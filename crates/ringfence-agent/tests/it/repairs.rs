@@ -1,4 +1,4 @@
-//! With `repair_tool_calls` a call that can mean one thing is made, and said to have been repaired; without, nothing is.
+//! Tool call repair: with `repair_tool_calls` a call with one meaning is made and reported; without, nothing is.
 
 use ringfence_agent::{CallRepair, ToolCallSupport, TranscriptMessage, probe};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The keys of the log: one that signs heads and one that hides contents behind hashes.
+//! Audit log keys: one signs heads, one keys the hashes of contents.
 //!
 //! They are made at the first use, in a file that only we may read. Whoever has them can write a log that looks true;
 //! a head that was sent elsewhere before is what they cannot change.

@@ -1,4 +1,4 @@
-//! Checking the chain: every link, every signed head, the end.
+//! Audit log verification: every link, every signed head, the end.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Appending to the chain.
+//! Audit log writer: appends records to the chain.
 //!
 //! Under the lock: find the end, drop a line that a dying process left incomplete and say so, append. The record of a
 //! change that is about to be made is on disk before it is made.

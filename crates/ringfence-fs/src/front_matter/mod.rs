@@ -1,4 +1,4 @@
-//! The YAML front matter of a markdown file.
+//! YAML front matter of markdown files.
 //!
 //! One parser judges it and says where its bytes are, so no second opinion can be played against the first. What it
 //! may cost is limited before it is parsed. An update changes the bytes that have to change and no others, and is

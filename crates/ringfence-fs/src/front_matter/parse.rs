@@ -1,4 +1,4 @@
-//! From the parser's events to a tree.
+//! Front matter parsing: from YAML events to a tree.
 //!
 //! What is built is bounded: levels, values and text, each with what aliases repeat. What YAML can say and a front
 //! matter must not is refused here, by its line.

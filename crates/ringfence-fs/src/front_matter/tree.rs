@@ -1,4 +1,4 @@
-//! A front matter as a tree that knows where each of its values stands. Offsets are bytes of the block.
+//! Front matter syntax tree with source spans. Offsets are bytes of the block.
 //!
 //! Not here: how it is built, what plain words mean, and any change.
 

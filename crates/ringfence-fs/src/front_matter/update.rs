@@ -1,4 +1,4 @@
-//! Changes to a front matter, made in its text.
+//! In-place updates of front matter text.
 //!
 //! Only the bytes that have to change do: comments, order, quoting, blank lines and the body stay. The result is read
 //! again and must say what the old one said with the update applied; otherwise there is no result.

@@ -1,4 +1,4 @@
-//! The git index, versions 2 to 4: what is staged, and what git is told not to look at.
+//! The git index, versions 2 to 4: staged entries, and flags that hide changes.
 //!
 //! An index can say one thing twice: trees that it has cached, and places where its entries are said to begin. Git trusts both, so
 //! they are held against the entries, and an index that contradicts itself is an error.

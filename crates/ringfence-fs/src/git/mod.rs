@@ -1,4 +1,4 @@
-//! Reading git repositories: objects, references and the index, as data.
+//! Git repository reader: objects, references and the index, as data.
 //!
 //! What a program did to a repository is judged by what it leads to, so trees and the index are read here, within bounds, from
 //! held files alone. Git itself is never run, and no setting of the repository is obeyed. What cannot be read, or is of a

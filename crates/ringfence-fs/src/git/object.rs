@@ -1,4 +1,4 @@
-//! Git objects: commits, trees, tags and blobs by their names, and what differs between two trees.
+//! Git objects by name: commits, trees, tags and blobs, and differences between trees.
 //!
 //! Every object that is read has the contents that its name stands for, or is an error: then it does not matter which of two
 //! copies git would take.

@@ -1,4 +1,4 @@
-//! Git packs: many objects in one file, found by an index of version 2, some of them as deltas of others.
+//! Git packfiles, with an index of version 2, and deltas.
 
 use std::io::Read;
 use std::os::fd::AsFd as _;

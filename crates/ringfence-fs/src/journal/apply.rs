@@ -1,4 +1,4 @@
-//! Taking changes back: what would have to be done, and doing it, all of it or nothing.
+//! Undo execution: an undo plan made on disk, all of it or nothing.
 //!
 //! What is done is renames only, to and from the keep, with a note of every one, so that whoever comes after a crash takes them
 //! back. It is a change like any other, and can itself be taken back.

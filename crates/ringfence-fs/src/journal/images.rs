@@ -1,4 +1,4 @@
-//! Where pre-images are kept: a directory of our own at the root of a mount, so that a rename brings them there.
+//! Pre-image store: a private directory at the root of a mount, so that a rename brings files there.
 //!
 //! It is known by its identity, which is written down in our state directory. One that came from elsewhere, with a clone
 //! or an archive, is never read and never used; as long as it is there, nothing on the mount is changed.

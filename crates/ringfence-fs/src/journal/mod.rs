@@ -1,4 +1,4 @@
-//! The journal: every change of a mount, with what is needed to take it back.
+//! The journal: every change of a mount, with the pre-images to undo it.
 //!
 //! An index in our state directory has a line for what is about to happen, on disk before it happens, and one for how it
 //! ended. What a change displaces is kept at the root of the mount (`keep.rs`). A change whose process died is settled by

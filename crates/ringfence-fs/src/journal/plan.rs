@@ -1,4 +1,4 @@
-//! What has to be done to take changes back, found by going through their effects from the last to the first.
+//! Undo planning: the effects of the changes, from the last to the first.
 //!
 //! Every place must be as the change left it, every pre-image as it was put away. Where one is not, it is a conflict, and
 //! nothing will be done.

@@ -1,4 +1,4 @@
-//! What a person is shown of an undo: what it would do to contents, each path once.
+//! Undo previews: the difference in contents, each path once.
 //!
 //! Where several changes of one file are taken back, what is there now is compared with what would be there in the end.
 //!

@@ -1,4 +1,4 @@
-//! What a program changed, for the policy, for a reply, and for a person who is asked.
+//! Overlay change lists, for the policy, a reply and an approval prompt.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, OwnedFd};

@@ -1,4 +1,4 @@
-//! What is kept of a program's changes becomes what the workspace has: all of it, or nothing.
+//! Overlay commit: a program's changes become the workspace's, all or nothing.
 //!
 //! Everything new is made in the keep first and put on disk. Then a note has every step, the journal has every effect, and
 //! the steps are made, each by one rename. The first that cannot be made ends it, and those before it go back; whoever comes

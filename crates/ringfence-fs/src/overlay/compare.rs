@@ -1,4 +1,4 @@
-//! What a layer means for the workspace: every path that is to be another than it is.
+//! Overlay comparison: every path of an upper layer that differs from the workspace.
 //!
 //! Contents are compared, never times. A directory that was removed and made again hides what was in it; everything that it
 //! hides is a delete here. What cannot be committed at all, such as a pipe, is left out and named.

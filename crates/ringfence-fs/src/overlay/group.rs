@@ -1,4 +1,4 @@
-//! Groups of changes that stand or fall together.
+//! Change groups: changes that are committed or dropped together.
 //!
 //! What means one thing is one group: everything under one `.git`, both ends of a rename. Any set of groups can be kept
 //! without the others, as long as what `settle_groups` makes of a choice holds: nothing is kept without the new directory

@@ -1,4 +1,4 @@
-//! Which of a program's changes to a git repository are data, judged by what they lead to.
+//! Git repository changes of a program: data, or settings that make git act.
 //!
 //! Git runs what the settings and hooks of a repository name, and only reads its objects, references and index. Changes of
 //! these are ordinary, if the repository was there before, every new object is what its name says, and no protected path is

@@ -1,4 +1,4 @@
-//! New files, links and directories, made whole in the keep before any of them takes its place.
+//! Staged entries: new files, links and directories, made whole in the image store before they are published.
 //!
 //! Contents are streamed from the layer, and must be those that were compared and perhaps shown. One call puts all of them
 //! on disk, however many there are.

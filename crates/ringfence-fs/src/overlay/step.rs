@@ -1,4 +1,4 @@
-//! The steps of a commit, each of which can be taken back, also by another process.
+//! Commit steps, each of which can be rolled back, also by another process.
 //!
 //! What is new waits in the keep. It comes to its place by one rename, or changes places with what is there. A thing is
 //! known by its inode, size and time: what somebody else put there meanwhile is left, or gets a name that everybody sees.

@@ -1,4 +1,4 @@
-//! What a program may see of a mount, and the moment at which it starts to.
+//! Overlay views: what a program may see of a mount, from the moment it starts.
 //!
 //! Every secret below the mount is found, by its name and by what it is, and everything that the policy does not simply let
 //! be read, or the program does not start: what was passed over would be read.

@@ -1,4 +1,4 @@
-//! Applying the hunks of one file to its text.
+//! Patch application: the hunks of one file applied to its text.
 //!
 //! Where the file ends its lines in one way and the patch in the other, the patch is read with the file's ends.
 //!

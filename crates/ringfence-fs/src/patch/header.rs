@@ -1,4 +1,4 @@
-//! The header of a file in a diff: what happens to which file.
+//! File headers of a unified diff.
 //!
 //! It has one name for both sides, and is about a plain file. Whatever else it can say is refused, not overlooked.
 

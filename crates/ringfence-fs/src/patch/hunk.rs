@@ -1,4 +1,4 @@
-//! One hunk of a diff.
+//! Hunks of a unified diff.
 //!
 //! It is read by the counts in its header, so that a removed line `-- x` is never taken for the header of a file. Where
 //! they are missing or do not agree with the lines, it goes as far as lines have a mark, and its numbers count for nothing.

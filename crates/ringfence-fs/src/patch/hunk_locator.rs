@@ -1,4 +1,4 @@
-//! Where the hunks of one file belong in its text.
+//! Hunk location: where the hunks of one file belong in its text.
 //!
 //! A place matches when it has exactly the old lines of the hunk, ends included, but for a newline at the end of the file.
 //! What was applied already is refused. No message has contents in it.

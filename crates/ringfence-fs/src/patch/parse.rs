@@ -1,4 +1,4 @@
-//! The files in a diff, each with its header and its hunks.
+//! Unified diff parser: files, each with its header and hunks.
 //!
 //! What is neither part of a file nor forbidden is the text around a diff, such as the message of a commit, and is
 //! ignored.

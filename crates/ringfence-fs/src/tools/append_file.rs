@@ -1,4 +1,4 @@
-//! `append_file`: more at the end of a file.
+//! `append_file`: append to a file.
 //!
 //! Bytes are added in place: a log of many megabytes is not copied for one line. A note beside the lock says
 //! how long the file was, so that a process that dies half way leaves nothing half added.

@@ -1,4 +1,4 @@
-//! `apply_patch`: a unified diff over one or several files, or new values in the front matter of a run's state.
+//! `apply_patch`: apply a unified diff, or update the front matter of a run's state.
 //!
 //! A diff is applied to all of its files or to none. A hunk goes where it says or, if its lines are elsewhere and only
 //! there, to that place, and the reply says how far that is. Nothing is guessed.

@@ -1,4 +1,4 @@
-//! `list_changes` and `show_change`: what the journal has, and what one change did.
+//! `list_changes` and `show_change`: the journal, and the diff of one change.
 
 use std::fmt::Write as _;
 use std::os::fd::AsFd as _;

@@ -1,4 +1,4 @@
-//! `copy_file`: the same contents under another name.
+//! `copy_file`: copy a file.
 
 use std::os::fd::AsFd as _;
 

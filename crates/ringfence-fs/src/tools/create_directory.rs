@@ -1,4 +1,4 @@
-//! `create_directory`: a directory, with those above it.
+//! `create_directory`: create a directory and its parents.
 
 use std::os::fd::AsFd;
 

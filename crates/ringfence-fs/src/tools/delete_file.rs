@@ -1,4 +1,4 @@
-//! `delete_file`: a file, a link or a directory goes away.
+//! `delete_file`: delete a file, a link or a directory.
 
 use ringfence_kernel::{
     CallContext, DuplicateToolError, ErrorKind, PolicyAction, Preview, ResourceAccess, Ticket, Tool, ToolBinding,

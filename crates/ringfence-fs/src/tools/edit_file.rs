@@ -1,4 +1,4 @@
-//! `edit_file`: other words in the place of some.
+//! `edit_file`: replace exact text in a file.
 //!
 //! Matching is exact, byte for byte. What does not match is not guessed at; the error says what may be the reason.
 

@@ -1,4 +1,4 @@
-//! `find_files`: paths by a pattern.
+//! `find_files`: find paths by a glob pattern.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;

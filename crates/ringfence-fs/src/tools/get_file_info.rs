@@ -1,4 +1,4 @@
-//! `get_file_info`: what a file is, without its contents.
+//! `get_file_info`: file metadata.
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -1,4 +1,4 @@
-//! `list_directory` and `list_dir`: what is in a directory.
+//! `list_directory` and `list_dir`: list a directory.
 
 use std::os::fd::{AsFd, OwnedFd};
 

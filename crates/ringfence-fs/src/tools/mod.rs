@@ -1,4 +1,4 @@
-//! The file tools, one file each, and the list of them.
+//! File tools, one file each, and the list of them.
 
 mod append_file;
 mod apply_patch;

@@ -1,4 +1,4 @@
-//! `move_file`: another name, or another directory, for what is there.
+//! `move_file`: move or rename a file, a link or a directory.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 

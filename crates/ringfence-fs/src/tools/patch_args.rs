@@ -1,4 +1,4 @@
-//! Arguments of `apply_patch`: a unified diff, or new values for a front matter, in the forms of each dialect.
+//! Arguments of `apply_patch` in each dialect: a unified diff, or an update of front matter.
 //!
 //! Everything that callers may write ends as one `Args`, with the diff parsed and hashes decoded.
 //!

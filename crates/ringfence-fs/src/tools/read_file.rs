@@ -1,4 +1,4 @@
-//! `read_file`: the contents of a file, or of some of its lines.
+//! `read_file`: read a file, or some of its lines.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! `search_files`: lines that match, with those around them.
+//! `search_files`: search contents, with lines of context.
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -1,4 +1,4 @@
-//! A JSON value that says exactly what was written: no name twice, no number that was rounded.
+//! Strict JSON values: no duplicate names, no rounded numbers.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! `undo` and `redo`: changes are taken back, and brought back.
+//! `undo` and `redo`: revert changes, and apply them again.
 //!
 //! A change of a journal is undone as what it is: a change of every path that it touched, judged by the same rules. An
 //! agent takes back what its own session did. A person takes back anything, and may insist.

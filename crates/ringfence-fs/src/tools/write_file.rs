@@ -1,4 +1,4 @@
-//! `write_file`: a file with exactly these contents.
+//! `write_file`: create a file or replace its contents.
 
 use ringfence_kernel::{
     CallContext, DuplicateToolError, PolicyAction, Preview, ResourceAccess, Ticket, Tool, ToolBinding, ToolError,

@@ -1,4 +1,4 @@
-//! The graph of a workflow: which step may follow which.
+//! Workflow graphs: which node may follow which.
 
 use std::collections::BTreeSet;
 

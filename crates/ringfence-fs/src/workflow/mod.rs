@@ -1,4 +1,4 @@
-//! The guard of a run's `workflow.md`: where the run is, may only change along the graph of its workflow.
+//! Workflow guard: a run's `workflow.md` changes only along the graph of its workflow.
 //!
 //! New contents are parsed, then checked against the schema of the front matter, then against the graph, in this order
 //! and before anything is on disk. With no graph selected, the first two are all.

@@ -1,4 +1,4 @@
-//! The schemas of front matter and graph, as data, and what breaks them in words.
+//! JSON schemas of front matter and graph, and their violations in words.
 
 use std::sync::LazyLock;
 

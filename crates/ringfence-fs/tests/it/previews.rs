@@ -1,4 +1,4 @@
-//! A person sees what would happen, and what they see is what happens.
+//! Approval previews: what a person sees is what happens.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;

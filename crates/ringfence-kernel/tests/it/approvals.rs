@@ -1,4 +1,4 @@
-//! What a person answers is what happens, and nothing happens before.
+//! Approvals: what a person answers is what happens, and nothing happens before.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

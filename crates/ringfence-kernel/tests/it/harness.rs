@@ -1,4 +1,4 @@
-//! A host with one scripted tool, a policy that goes by names, and somebody to ask.
+//! Test harness: a host with one scripted tool, a policy that goes by names, and a fake approver.
 
 use std::collections::VecDeque;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! Programs in jails that the system's own `bwrap` built: the same walls, and a workspace that is read-only.
+//! Bubblewrap fallback: the same isolation, and a workspace that is read-only.
 //!
 //! Every test forces it, and says so where this machine has none.
 

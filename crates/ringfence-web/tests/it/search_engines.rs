@@ -1,4 +1,4 @@
-//! Searches: how each engine is asked, what comes of its answers, and what it says when it cannot.
+//! Search engines: requests, result parsing, and errors.
 
 use ringfence_kernel::Taint;
 use ringfence_web::{SearchEngine, SearchEngineKind, WebApiKey};

@@ -1,4 +1,4 @@
-//! Anthropic's messages as servers write them. Each body is read whole and cut at every byte.
+//! Anthropic response bodies as servers write them. Each is read whole and cut at every byte.
 
 use expect_test::{Expect, expect};
 

@@ -1,4 +1,4 @@
-//! Calls in chat completions, as servers cut, number and name them. Each body is read whole and cut at every byte.
+//! Tool calls in chat completions, as servers cut, number and name them. Each body is read whole and cut at every byte.
 
 use expect_test::expect;
 

@@ -1,4 +1,4 @@
-//! What one answer changes about the next request: state that goes back, and fields that a server does not take.
+//! Follow-up requests: state that is sent back, and fields that a server does not accept.
 
 use std::time::Duration;
 

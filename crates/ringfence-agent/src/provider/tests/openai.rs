@@ -1,4 +1,4 @@
-//! Chat completions as servers write them, right and wrong. Each body is read whole and cut at every byte.
+//! Chat completion bodies as servers write them, right and wrong. Each is read whole and cut at every byte.
 
 use expect_test::{Expect, expect};
 

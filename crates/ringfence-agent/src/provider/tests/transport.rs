@@ -1,4 +1,4 @@
-//! Connections, statuses and bodies that are not what they should be, on a real socket.
+//! Transport errors: connections, statuses and bodies that are not what they should be, on a real socket.
 
 use std::time::Duration;
 

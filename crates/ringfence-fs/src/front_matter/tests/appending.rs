@@ -1,4 +1,4 @@
-//! Updates that add: to lists, to keys without a value, and keys that were not there.
+//! Appending updates: to lists, to keys without a value, and new keys.
 
 use expect_test::expect;
 use serde_json::json;

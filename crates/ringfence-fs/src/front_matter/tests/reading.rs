@@ -1,4 +1,4 @@
-//! Reading: what is front matter, what it says, and what is refused.
+//! Reading front matter: what is parsed, and what is refused.
 
 use expect_test::{Expect, expect};
 

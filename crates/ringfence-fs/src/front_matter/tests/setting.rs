@@ -1,4 +1,4 @@
-//! Updates that replace, what values may contain, and what cannot be updated.
+//! Replacing updates, what values may contain, and what cannot be updated.
 
 use expect_test::expect;
 use serde_json::json;

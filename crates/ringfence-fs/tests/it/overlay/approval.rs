@@ -1,4 +1,4 @@
-//! What a person is asked about, and what they see.
+//! Approval of a program's changes, and the prompt.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};

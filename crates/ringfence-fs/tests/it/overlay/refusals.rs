@@ -1,4 +1,4 @@
-//! What no program may leave: then nothing of it comes along.
+//! Refused overlays: entries that no program may leave, so that nothing is committed.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;

@@ -1,4 +1,4 @@
-//! What a verdict says to whoever asked.
+//! Reasons of a verdict, as the caller reads them.
 
 use std::sync::Arc;
 
