@@ -36,7 +36,7 @@ impl RepeatDetector {
                 Some(format!("`{}` was called {SAME} times in a row with the same arguments", a.name))
             }
             [a, b, c, d] if a == c && b == d => {
-                Some(format!("`{}` and `{}` were called in turn, twice, with the same arguments", b.name, a.name))
+                Some(format!("`{}` and `{}` were called alternately, twice, with the same arguments", b.name, a.name))
             }
             _ => None,
         }

@@ -103,8 +103,8 @@ pub(crate) fn check_match(shown: &str, expected: Option<Digest>, current: Option
         return Ok(());
     }
     let message = match current {
-        Some(_) => format!("`{shown}` is not what ifMatchSha256 says: it changed since it was read"),
-        None => format!("`{shown}` does not exist, and ifMatchSha256 expects it to"),
+        Some(_) => format!("`{shown}` does not match ifMatchSha256: it changed since it was read"),
+        None => format!("`{shown}` does not exist, but ifMatchSha256 is set"),
     };
     let error = ToolError::new(ErrorKind::Conflict, message).hint("read it again");
     Err(match current {

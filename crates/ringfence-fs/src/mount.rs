@@ -349,7 +349,7 @@ impl Mount {
             "workspace directory".to_owned()
         };
         let message = format!("the {what} was removed, moved or replaced since the host started");
-        ToolError::new(ErrorKind::NotFound, message).hint("put it back, or start again")
+        ToolError::new(ErrorKind::NotFound, message).hint("restore it, or restart the host")
     }
 }
 

@@ -220,7 +220,7 @@ impl<'a> TxnRecord<'a> {
     pub(crate) fn complete(&self, entries: &[TxnEntry], durability: Durability) -> Result<(), ToolError> {
         let note = encode(entries);
         if note.len() > LONGEST / 2 {
-            let message = "these are more changes than can be made at once; nothing was changed";
+            let message = "too many changes at once; nothing was changed";
             return Err(ToolError::new(ErrorKind::WriteLimit, message));
         }
         write_all(self.file.as_fd(), &note).map_err(lock_error)?;

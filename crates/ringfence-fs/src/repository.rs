@@ -255,9 +255,9 @@ impl Mount {
             if !covers(judged, path) {
                 let shown = self.display_path(&escape(&unescape(path)));
                 let message = format!(
-                    "`{shown}` came to be a part of what other programs act on since the call was planned; nothing was changed"
+                    "other programs now act on `{shown}`, which they did not when the call was planned; nothing was changed"
                 );
-                return Err(ToolError::new(ErrorKind::Conflict, message).hint("try again, and it is asked about"));
+                return Err(ToolError::new(ErrorKind::Conflict, message).hint("try again to request approval"));
             }
         }
         Ok(())

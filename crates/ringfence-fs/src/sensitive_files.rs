@@ -4,7 +4,7 @@
 //! that it comes across, and a note in our state directory tells it to other processes. An inode is given out again when
 //! its file is gone: a file is known by its device, its inode and the time at which it was made.
 //!
-//! Not here: which names those are (`sensitive.rs` in the kernel). What nobody came across under such a name is not known.
+//! Not here: which names those are (`sensitive/` in the kernel). What was never seen under such a name is not known.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -45,7 +45,7 @@ pub enum AuditEvent<'a> {
 
 /// The trace was lost; nothing may run without it.
 #[derive(Debug, thiserror::Error)]
-#[error("the audit log cannot be written")]
+#[error("cannot write to the audit log")]
 pub struct AuditSinkError(#[source] pub std::io::Error);
 
 /// Takes records.

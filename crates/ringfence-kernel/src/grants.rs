@@ -5,7 +5,7 @@
 //! preset asks: no secret, no protected path, no host, nothing that the machine's owner or the workspace wants asked. One
 //! about another program's tool is bound to what that program said about the tool.
 //!
-//! Not here: keeping them (`store.rs`), and who may take one back (`desk.rs`).
+//! Not here: keeping them (`store.rs`), and who may revoke one (`inbox.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};

@@ -47,7 +47,7 @@ impl Host {
             let call = ToolCall { id: nothing(), name: "resume".to_owned(), arguments: nothing() };
             return self
                 .new_invocation(session, call)
-                .refuse(&[], &resume_error("the token is not one that was given to you"));
+                .refuse(&[], &resume_error("the resume token was not issued to this caller"));
         };
         let call = ToolCall { id: sealed.call.clone(), name: sealed.tool.clone(), arguments: sealed.arguments.clone() };
         let (request, answered) = match self.redeem_token(&sealed).await? {
@@ -82,7 +82,7 @@ impl Host {
             |sealed: &ResumeToken| sealed.principal == session.principal.name && sealed.session == session.id;
         if let Some(sealed) = ResumeToken::open(&token, &key).filter(is_theirs) {
             if !sealed.is_for_call(&call, session) {
-                return self.new_invocation(session, call).refuse(&[], &resume_error("the token is for another call"));
+                return self.new_invocation(session, call).refuse(&[], &resume_error("the resume token belongs to another call"));
             }
             match answered {
                 Some(ApprovalDecision { response, approval: Approval { assurance, by: Some(by) } }) => {
@@ -112,7 +112,7 @@ impl Host {
         self.with_store(move |store| {
             let now = SystemTime::now();
             if expires <= now {
-                return Ok(AnswerLookup::Invalid("the token has expired"));
+                return Ok(AnswerLookup::Invalid("the resume token has expired"));
             }
             let found = store.request(&id)?;
             let answered = store.answer_of(&id)?;
@@ -122,7 +122,7 @@ impl Host {
                     store.close_request(&id)?;
                     Ok(AnswerLookup::Answered(Box::new((request, answered))))
                 }
-                _ => Ok(AnswerLookup::Invalid("the token was used already")),
+                _ => Ok(AnswerLookup::Invalid("the resume token was already used")),
             }
         })
         .await

@@ -271,7 +271,7 @@ fn check_actions<T: Tool>(touches: &[ResourceAccess]) -> Result<(), ToolError> {
     match touches.iter().find(|touch| !T::ACTIONS.contains(&touch.action)) {
         None => Ok(()),
         Some(touch) => {
-            let message = format!("the tool wants to {}, which it does not say that it does", touch.action.as_str());
+            let message = format!("the tool tried to {}, which it does not declare", touch.action.as_str());
             Err(ToolError::new(ErrorKind::Internal, message))
         }
     }

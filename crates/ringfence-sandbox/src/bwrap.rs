@@ -79,13 +79,13 @@ pub(crate) struct BwrapBinary {
 /// Why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BwrapError {
-    #[error("there is no bwrap")]
+    #[error("bwrap is not installed")]
     NotFound,
-    #[error("bwrap, or a directory above it, can be changed by others than root")]
+    #[error("bwrap, or a directory above it, is writable by users other than root")]
     NotRootOwned,
     #[error("bwrap is older than 0.8")]
     TooOld,
-    #[error("bwrap is refused namespaces too")]
+    #[error("bwrap may not create namespaces either")]
     NamespacesDenied,
 }
 

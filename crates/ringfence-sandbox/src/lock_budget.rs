@@ -4,7 +4,7 @@
 //! there are: open file descriptions that are in flight or only mapped keep theirs. So the calls that can add locks are
 //! counted, and when their locks could take as much memory as the run may have, further calls fail.
 //!
-//! Not here: which calls these are (`filter_rules.rs`).
+//! Not here: which calls these are (`seccomp_rules.rs`).
 
 use rustix::io::Errno;
 

@@ -224,7 +224,7 @@ impl<'a> ProgramRun<'a> {
         let (bytes, descriptors) = match sys::receive(self.reply_socket.as_fd(), &mut buffer) {
             Ok(message) => message,
             Err(Errno::CONNRESET) => (&[][..], Vec::new()),
-            Err(other) => return Err(JailError::Io("hear from a jail", other.into())),
+            Err(other) => return Err(JailError::Io("read from a jail", other.into())),
         };
         if bytes.is_empty() {
             return self.await_jail_exit().map(Some);

@@ -38,13 +38,13 @@ pub(crate) struct SeccompFilters {
 /// Why there is no filter.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SeccompError {
-    #[error("there is no list of refused system calls for this kind of processor")]
+    #[error("the seccomp rules do not support this CPU architecture")]
     Architecture,
-    #[error("the list of refused system calls does not compile")]
+    #[error("the seccomp rules do not compile")]
     Compile,
-    #[error("the kernel does not take the filter of system calls")]
+    #[error("the kernel rejected the seccomp filter")]
     Install(#[from] seccompiler::Error),
-    #[error("the kernel does not take the filter of system calls")]
+    #[error("the kernel rejected the seccomp filter")]
     Listen(#[from] Errno),
 }
 

@@ -105,7 +105,7 @@ pub(crate) const DENIED_SYSCALLS: &[SyscallRule] = &[
     },
 ];
 
-/// Calls that are refused with certain arguments: all tests of a line must hold. The error `ASK` stands for a request to the
+/// Calls that are refused with certain arguments: all tests of a line must hold. The error `NOTIFY` stands for a request to the
 /// listener.
 #[derive(Clone, Copy)]
 pub(crate) struct SyscallArgRule {

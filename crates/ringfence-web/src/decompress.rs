@@ -73,8 +73,8 @@ impl BodyDecoder {
                 raw.set_parameter(DParameter::WindowLogMax(ZSTD_WINDOW_LOG)).map_err(|cause| cause.to_string())?;
                 Ok(Self::Zstd(Box::new(zio::Writer::new(sink, raw))))
             }
-            [_] => Err("its compression is none that was asked for".to_owned()),
-            _ => Err("it is compressed more than once".to_owned()),
+            [_] => Err("its content encoding was not requested".to_owned()),
+            _ => Err("it has more than one content encoding".to_owned()),
         }
     }
 

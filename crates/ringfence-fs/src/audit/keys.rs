@@ -44,7 +44,7 @@ impl AuditKeys {
 
     fn generate(directory: &OwnedFd) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; 2 * KEY_BYTES];
-        getrandom::fill(&mut bytes).map_err(|_| io::Error::other("the system gives no random bytes"))?;
+        getrandom::fill(&mut bytes).map_err(|_| io::Error::other("the system's random number generator failed"))?;
         // Whole or not at all: a key that was cut short would lock everybody out.
         let put = |name: &str, bytes: &[u8]| {
             let fresh = format!("{name}.new");

@@ -545,7 +545,7 @@ pub(crate) fn acquire_lock(lock: &OwnedFd) -> io::Result<()> {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(2));
             }
-            Err(Errno::AGAIN) => return Err(io::Error::new(io::ErrorKind::TimedOut, "another process keeps its lock")),
+            Err(Errno::AGAIN) => return Err(io::Error::new(io::ErrorKind::TimedOut, "another process holds its lock")),
             Err(errno) => return Err(errno.into()),
         }
     }

@@ -41,7 +41,7 @@ impl GitIndex {
         }
         let version = reader.read_u32()?;
         if !(2..=4).contains(&version) {
-            return Err(GitReadError("the index is of another version"));
+            return Err(GitReadError("unsupported index version"));
         }
         let count = reader.read_u32()?;
         let (mut entries, mut starts, mut previous) = (BTreeMap::new(), Vec::new(), Vec::new());

@@ -4,7 +4,7 @@
 //! the next one. A log that became long is written anew beside the old one and takes its place; whoever has the old one
 //! goes over.
 //!
-//! Not here: what is remembered of it (`held.rs`), and pre-images (`keep.rs`).
+//! Not here: what is remembered of it (`index.rs`), and pre-images (`images.rs`).
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -197,7 +197,7 @@ impl<'a> RepositoryJudge<'a> {
             left.items.iter().map(|item| (item.path.as_slice(), item)).collect();
         // A repository that is replaced as a whole is another one.
         if items.get(root).is_some_and(|item| item.directory_mode().is_none()) {
-            return Err(GitReadError("the repository is another one"));
+            return Err(GitReadError("the repository is a different one"));
         }
         let old = LowerRepositoryFiles { mount: &left.mount, root };
         Ok(Self {

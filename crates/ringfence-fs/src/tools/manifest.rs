@@ -161,7 +161,7 @@ pub(crate) fn scan_tree(
             );
             walk.descend(&entry)?.map_err(|errno| match errno {
                 Errno::XDEV => {
-                    ToolError::new(ErrorKind::WrongType, format!("`{shown}` has another file system mounted in it"))
+                    ToolError::new(ErrorKind::WrongType, format!("`{shown}` contains a mounted file system"))
                 }
                 other => errno_error(other, shown),
             })?;

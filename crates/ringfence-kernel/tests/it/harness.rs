@@ -318,7 +318,7 @@ impl ApprovalStore for HookedStore {
     }
 }
 
-/// Keeps records as short lines. After `room` of them the sink is full and fails.
+/// Keeps records as short lines. After `capacity` of them the sink is full and fails.
 #[derive(Clone, Debug)]
 pub(crate) struct HostAuditTrace {
     lines: Arc<Mutex<Vec<String>>>,

@@ -479,7 +479,7 @@ fn a_front_matter_in_braces_is_updated_inside_them() {
         "{stepsCompleted}",
         asked,
         expect![
-            "`stepsCompleted` in line 2 is written in a way that cannot be updated in place; write it as `key: value`"
+            "`stepsCompleted` in line 2 cannot be updated in place; write it as `key: value`"
         ],
     );
 }
