@@ -1,4 +1,4 @@
-//! Our clients against `llmock`, a server that breaks on demand and grades whoever talks to it.
+//! Provider clients against `llmock`, a server that breaks on demand and grades its client.
 //!
 //! `cargo xtask llmock` starts the server and this. Each scenario has a right outcome, and `llmock` may have no complaint.
 //! It expects failures to be tried again; the loop here is as small as can be, for the agent's own is not what is tried.

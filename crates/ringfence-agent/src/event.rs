@@ -1,4 +1,4 @@
-//! What a front hears of a run while it goes on, and what it is asked.
+//! Agent events and the observer of a run.
 //!
 //! Events come in the order in which things happen, from one run one at a time, but for the output of programs, which
 //! comes from their own threads. What the model says in them is shown and never obeyed.

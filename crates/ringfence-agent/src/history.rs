@@ -1,6 +1,6 @@
-//! What a model is shown of a session: its messages, each call with its one result.
+//! Message history of a session: each call with exactly one result.
 //!
-//! Every message is kept by a `Memory` before anything is done about it. What is shown can be less than what is kept:
+//! Every message is kept by a `TranscriptStore` before anything is done about it. What is shown can be less than what is kept:
 //! where the model takes no more, old results go first, then old turns, and what is left says so. A call is never shown
 //! without its result, nor a result without its call.
 //!
@@ -195,7 +195,7 @@ impl MessageHistory {
         let before = text.len();
         text.truncate(text.floor_char_boundary(keep));
         let left_out = before - text.len();
-        text.push_str(&format!("[{left_out} bytes of this result are left out to save room; call again to see them]"));
+        text.push_str(&format!("[{left_out} bytes of this result were removed to save context; call again to see them]"));
         self.bytes -= before;
         self.bytes += text.len();
         1
@@ -216,7 +216,7 @@ impl MessageHistory {
     }
 
     fn note_omissions(&mut self) {
-        const MARK: &str = "\n\n[ringfence: to save room, ";
+        const MARK: &str = "\n\n[ringfence: to save context, ";
         if let Some(TranscriptMessage::User { text }) = self.messages.get_mut(self.prompt_at) {
             self.bytes -= text.len();
             if let Some(at) = text.rfind(MARK).filter(|_| text.ends_with("left out here]")) {
@@ -271,7 +271,7 @@ pub fn complete_calls(messages: Vec<TranscriptMessage>, dialect: Dialect) -> Vec
 }
 
 fn interrupted(call: &RequestedCall, dialect: Dialect) -> TranscriptMessage {
-    let message = "interrupted; effects unknown: look before you make it again";
+    let message = "interrupted; effects unknown: check before you call it again";
     let error = ToolError::new(ErrorKind::Cancelled, message).detail("committed", "unknown");
     TranscriptMessage::Tool {
         call_id: call.id.clone(),

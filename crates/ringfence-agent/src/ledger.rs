@@ -1,6 +1,6 @@
-//! What was truly done for a prompt: from the records of the road, and never from the model.
+//! Action ledger of a prompt: what was done, from audit records and never from the model.
 //!
-//! A `Tap` hears every record that the audit log gets. A change counts when its call was recorded as begun and as well
+//! A `LedgerSink` hears every record that the audit log gets. A change counts when its call was recorded as begun and as well
 //! ended, and it was not recorded as not kept; where the end is not known, the ledger says so. Of a program the exit code and
 //! how much of its changes was kept come from the host's own reply.
 //!
@@ -110,11 +110,11 @@ impl Ledger {
         lines.extend(self.commands.iter().map(LedgerCommand::line));
         lines.extend(self.network.iter().map(|host| format!("reached  {}", sanitize_line(host))));
         let external = self.external.iter().map(|tool| sanitize_line(tool));
-        lines.extend(external.map(|tool| format!("called   {tool}, a tool of another program: it cannot be undone")));
+        lines.extend(external.map(|tool| format!("called   {tool}, an external tool: it cannot be undone")));
         lines.extend(self.denied.iter().map(|call| format!("denied   {}", call.line())));
         lines.extend(self.failed.iter().map(|call| format!("failed   {}", call.line())));
         if self.files.is_empty() {
-            lines.insert(0, "no file was changed".to_owned());
+            lines.insert(0, "no files changed".to_owned());
         }
         lines
     }
@@ -127,9 +127,9 @@ impl LedgerChange {
             FileOutcome::Created => format!("created  {path}"),
             FileOutcome::Changed => format!("changed  {path}"),
             FileOutcome::Deleted => format!("deleted  {path}"),
-            FileOutcome::CameAndWent => format!("created  {path}, and deleted it again"),
+            FileOutcome::CameAndWent => format!("created  {path}, then deleted it"),
             FileOutcome::Moved { from } => format!("moved    {} to {path}", sanitize_line(from)),
-            FileOutcome::Unknown => format!("unknown  {path}: a call was ended while it changed it"),
+            FileOutcome::Unknown => format!("unknown  {path}: a call was interrupted while changing it"),
         }
     }
 }
@@ -138,7 +138,7 @@ impl LedgerCommand {
     fn line(&self) -> String {
         let kept = match (self.kept, self.partly_kept) {
             (true, _) => String::new(),
-            (false, false) => ", nothing of it kept".to_owned(),
+            (false, false) => ", no changes kept".to_owned(),
             (false, true) => format!(", not kept: {}", list_paths(&self.not_kept)),
         };
         match (self.exit_code, &self.error) {
@@ -147,7 +147,7 @@ impl LedgerCommand {
                 format!(
                     "ran      {} code: {}{kept}",
                     self.language,
-                    error.as_deref().unwrap_or("not known how it ended")
+                    error.as_deref().unwrap_or("exit status unknown")
                 )
             }
         }

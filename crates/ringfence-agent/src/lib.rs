@@ -1,7 +1,7 @@
-//! The agent: a model that is asked, its calls made on the one road, and an end that always comes.
+//! Agent loop: asks a model, makes its tool calls through the kernel, and always ends.
 //!
-//! A `Model` answers once. What it asks for is done by `Host::call` and by nothing else. `Agent::run` is one prompt from
-//! its first step to its outcome, with a `Ledger` of what was truly done, which the model has no word in.
+//! A `LanguageModel` answers once. What it asks for is done by `Host::call` and by nothing else. `Agent::run` is one prompt from
+//! its first step to its outcome, with a `Ledger` of what was truly done, which the model cannot influence.
 //!
 //! Not here: files, processes, terminals and protocols of editors. Fronts bring those.
 

@@ -1,7 +1,7 @@
-//! How far one prompt may go.
+//! Limits of one prompt.
 //!
 //! Every number that ends a run is here with its default. What one call may do is bounded elsewhere, by the kernel's
-//! `Limits`.
+//! `CallLimits`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is said between a person, a model and its tools: the history of a session.
+//! Message types: user, assistant, and tool results.
 //!
 //! An assistant's message with calls is followed by one result per call, in their order. Whoever builds a history keeps
 //! that, and a provider may rely on it.

@@ -1,7 +1,7 @@
-//! What a model is to the loop: something that answers once, whole or not at all.
+//! Model interface: one request, one response, whole or not at all.
 //!
 //! While an answer comes, its parts are shown as they arrive. They are for eyes only: what is done comes from the whole
-//! `Answer`, and there is one only if the model said that it had finished. To cancel is to drop the future.
+//! `ModelResponse`, and there is one only if the model said that it had finished. To cancel is to drop the future.
 //!
 //! Not here: when to ask again (the loop), and how a request looks on the wire (the providers).
 

@@ -1,4 +1,4 @@
-//! How a run ended, and what there is to say about it.
+//! Run outcomes: the stop reason, and its text.
 //!
 //! There is always a text for the person: the model's last words, or the host's own where it has none.
 
@@ -70,22 +70,22 @@ impl AgentStopReason {
     /// For people: what happened, and what to do next.
     pub fn explain(&self) -> String {
         match self {
-            Self::Answered => "the model gave its answer".to_owned(),
+            Self::Answered => "the model answered".to_owned(),
             Self::StepLimit => {
-                "the model used all of its steps; prompt again to go on, or raise `max_tool_iterations`".to_owned()
+                "the step limit was reached; prompt again to continue, or raise `max_tool_iterations`".to_owned()
             }
             Self::Cancelled => "cancelled".to_owned(),
-            Self::Empty => "the model gave an empty answer, twice; another model may do better".to_owned(),
+            Self::Empty => "the model returned an empty answer twice; try another model".to_owned(),
             Self::Refusal => "the model refused".to_owned(),
-            Self::Filter => "the provider's filter cut the answer".to_owned(),
-            Self::Length => "the answer was cut at the limit of tokens, twice; raise `max_tokens`".to_owned(),
-            Self::Repeated => "the model made the same calls over and over".to_owned(),
-            Self::Denied => "too many calls were denied; the model was not getting anywhere".to_owned(),
+            Self::Filter => "the provider's content filter stopped the answer".to_owned(),
+            Self::Length => "the answer was cut off at the token limit twice; raise `max_tokens`".to_owned(),
+            Self::Repeated => "the model repeated the same calls".to_owned(),
+            Self::Denied => "too many calls were denied".to_owned(),
             Self::BadCalls => {
-                "too many answers in a row had only calls that named no tool or made no sense; another model may do better".to_owned()
+                "too many consecutive answers had only invalid tool calls; try another model".to_owned()
             }
-            Self::TokenLimit => "the tokens for this prompt are used up; `max_prompt_tokens` sets them".to_owned(),
-            Self::TimeLimit => "the time for this prompt is over; `max_prompt_duration` sets it".to_owned(),
+            Self::TokenLimit => "the token budget of this prompt is used up; raise `max_prompt_tokens`".to_owned(),
+            Self::TimeLimit => "the time limit of this prompt was reached; raise `max_prompt_duration`".to_owned(),
             Self::Model(error) => error.to_string(),
             Self::Transcript(lost) => error_chain(lost),
             Self::Host(fatal) => error_chain(fatal),

@@ -1,4 +1,4 @@
-//! Whether a model can call tools, found out by asking it to.
+//! Tool-calling probe: does a model call tools when asked to?
 //!
 //! A server that does not know tools refuses them, or leaves them out and says nothing; a model that does not know them
 //! writes calls as text, or none. One question tells these apart. Nothing is done with what comes back.
@@ -36,19 +36,19 @@ impl ToolCallSupport {
         match self {
             Self::Supported => "it calls tools",
             Self::WrongCall => {
-                "it calls tools, but not as it was asked to: expect many calls that are refused, or choose a larger model"
+                "it calls tools, but not as instructed: expect many refused calls, or choose a larger model"
             }
             Self::CallsAsText => {
-                "it writes its calls as text, and text is never run: its server does not read them out of the answer. Start \
+                "it writes its calls as text, which is never executed: its server does not parse tool calls. Start \
                  llama.cpp with `--jinja`, vLLM with `--enable-auto-tool-choice` and the `--tool-call-parser` of this model; \
-                 or set `repair_tool_calls = true`, and calls that are nothing but that are made"
+                 or set `repair_tool_calls = true` to execute answers that are nothing but calls"
             }
             Self::NoCall => {
-                "it was asked to call a tool and called none: its server leaves `tools` out without a word, or the model is \
-                 not made for them. The agent can do nothing so: choose a model with tools, and start llama.cpp with `--jinja`"
+                "it was asked to call a tool and called none: its server silently ignores `tools`, or the model does not \
+                 support them. The agent needs tools: choose a model that supports them, and start llama.cpp with `--jinja`"
             }
             Self::NoAnswer => {
-                "it was asked to call a tool and said nothing: ask again, or give it more tokens than it thinks with"
+                "it was asked to call a tool and returned nothing: try again, or raise the token limit above its reasoning"
             }
         }
     }

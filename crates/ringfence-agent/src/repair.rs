@@ -1,4 +1,4 @@
-//! Calls that a model got slightly wrong, made good where they have one meaning.
+//! Tool call repair: slightly wrong calls, corrected where they have one meaning.
 //!
 //! Nobody does this unless the config wants it. Nothing is made up: no bracket is closed, no half is taken, and of two
 //! things that could be meant none is. What comes out is text still, decoded by the host as strictly as any other, and every
@@ -130,13 +130,13 @@ fn as_object(text: &str) -> Option<(String, Option<&'static str>)> {
         return Some((text.to_owned(), None));
     }
     if let Some(inner) = strip_fence(text).filter(|inner| is_object(inner)) {
-        return Some((inner.to_owned(), Some("its arguments stood in a block of code")));
+        return Some((inner.to_owned(), Some("its arguments were in a code block")));
     }
     if let Some(inner) = serde_json::from_str::<String>(text).ok().filter(|inner| is_object(inner.trim())) {
-        return Some((inner, Some("its arguments were a text with an object in it")));
+        return Some((inner, Some("its arguments were a string that contains an object")));
     }
     let tidy = fix_json(text);
-    is_object(&tidy).then_some((tidy, Some("its arguments had a comma too many, or a bare line break in a text")))
+    is_object(&tidy).then_some((tidy, Some("its arguments had a trailing comma, or a raw line break in a string")))
 }
 
 fn is_object(text: &str) -> bool {
@@ -199,7 +199,7 @@ fn coerce_to_schema(text: &str, schema: &Value) -> Option<(String, Vec<String>)>
         }
         let value = match properties.get(&key).and_then(|wanted| parse_stringified(value.get(), wanted)) {
             Some(plain) => {
-                done.push(format!("`{key}` was a text"));
+                done.push(format!("`{key}` was a string"));
                 plain
             }
             None => value.get().to_owned(),
@@ -317,15 +317,15 @@ mod tests {
 
     #[test]
     fn arguments_that_can_mean_one_object_are_that_object() {
-        let fence = "its arguments stood in a block of code";
-        let comma = "its arguments had a comma too many, or a bare line break in a text";
+        let fence = "its arguments were in a code block";
+        let comma = "its arguments had a trailing comma, or a raw line break in a string";
         let path = r#"{"path":"a"}"#;
         check("read_file", "```json\n{\"path\":\"a\"}\n```", ("read_file", path), fence);
         check(
             "read_file",
             r#""{\"path\":\"a\"}""#,
             ("read_file", path),
-            "its arguments were a text with an object in it",
+            "its arguments were a string that contains an object",
         );
         check("read_file", r#"{"path":"a", }"#, ("read_file", path), comma);
         check("read_file", "{\"path\":\"a\nb,}\"}", ("read_file", r#"{"path":"a\u000ab,}"}"#), comma);

@@ -1,4 +1,4 @@
-//! Whether a model goes in circles: the same call three times in a row, or two in turn twice.
+//! Repeat detection: the same call three times in a row, or two alternating twice.
 //!
 //! Not here: what is done about it (`tool_calls.rs`).
 
@@ -36,7 +36,7 @@ impl RepeatDetector {
                 Some(format!("`{}` was called {SAME} times in a row with the same arguments", a.name))
             }
             [a, b, c, d] if a == c && b == d => {
-                Some(format!("`{}` and `{}` were called in turn, twice, with the same arguments", b.name, a.name))
+                Some(format!("`{}` and `{}` were called alternately, twice, with the same arguments", b.name, a.name))
             }
             _ => None,
         }

@@ -1,4 +1,4 @@
-//! Asking the model for one answer, as often as it takes.
+//! Model requests with retries.
 //!
 //! An answer that fails on its way is asked for again after a while, because nothing of it was done: what is done comes
 //! from whole answers only. What is too long for the model is shortened once. Everything here ends at once when the run

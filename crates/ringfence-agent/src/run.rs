@@ -1,7 +1,7 @@
-//! One prompt, from its first step to its outcome.
+//! Agent run: one prompt, from its first step to its outcome.
 //!
 //! A step is one whole answer of the model. Its calls are made and their results go back, until it answers without a
-//! call or something ends the run; every way to end is in `End`. After the last step that may ask for tools the model is
+//! call or something ends the run; every way to end is in `AgentStopReason`. After the last step that may ask for tools the model is
 //! asked once more, without any, so that there is an answer. Whatever the model does, the history stays whole: every call
 //! in it has its one result, and the model had the last word.
 //!
@@ -28,14 +28,14 @@ use crate::request::{ModelRequestOptions, TokenEstimator};
 use crate::text_calls;
 use crate::tool_calls::MOST_CALLS;
 
-const SUMMARY_NOTE: &str = "this prompt has no steps left, and no tools can be called any more; say in plain words what was \
-                         done, what was found out and what is left to do";
+const SUMMARY_NOTE: &str = "this prompt has no steps left, so no more tools can be called; summarise in plain words what was \
+                         done, what was found and what is left to do";
 const EMPTY_ANSWER_NOTE: &str = "your answer was empty; answer the prompt in plain words, or call a tool";
-const TEXT_CALL_NOTE: &str = "you wrote a tool call as text, and text is never run; make the call through the interface for \
-                          tools, or answer in plain words";
-const TEXT_CALL_WARNING: &str = "the model writes its calls as text, and so nothing is done; `ringfence agent --probe` says whether its \
-                          server knows tools, and with `repair_tool_calls = true` such calls are made";
-const TRUNCATED_NOTE: &str = "your answer was cut at the limit of tokens, and no call in it was made; answer again in fewer words, and \
+const TEXT_CALL_NOTE: &str = "you wrote a tool call as text, which is never executed; call the tool through the tool interface, \
+                          or answer in plain words";
+const TEXT_CALL_WARNING: &str = "the model writes its tool calls as text, which is never executed; `ringfence agent --probe` tells whether \
+                          its server supports tools, and `repair_tool_calls = true` executes such calls";
+const TRUNCATED_NOTE: &str = "your answer was cut off at the token limit, and no call in it was made; answer again in fewer words, and \
                    write long files in several calls";
 
 /// What works on prompts.
@@ -199,7 +199,7 @@ impl AgentRun<'_> {
             }
             if calls_dropped > 0 {
                 let told = format!(
-                    "too_many_calls: {calls_dropped} further calls of that answer were not made; at most {MOST_CALLS} are"
+                    "too_many_calls: {calls_dropped} further calls of that answer were not made; the limit is {MOST_CALLS}"
                 );
                 self.emit(&AgentEvent::Note { text: &told });
                 self.history.note(&told)?;
@@ -240,7 +240,7 @@ impl AgentRun<'_> {
             && !self.may_be_quoted(&said)
             && let Some(found) = repair::calls_in(&said, tools)
         {
-            self.emit(&AgentEvent::Note { text: &format!("{} call(s) written as text are made", found.len()) });
+            self.emit(&AgentEvent::Note { text: &format!("executing calls written as text: {}", found.len()) });
             (said, calls) = (String::new(), found);
         }
         for call in &mut calls {
@@ -276,7 +276,7 @@ impl AgentRun<'_> {
                     id.push('+');
                 }
                 self.emit(&AgentEvent::Note {
-                    text: &format!("a call of `{}` had no id of its own: it is `{id}` now", call.name),
+                    text: &format!("a call of `{}` had no unique id; it was given `{id}`", call.name),
                 });
                 call.id = id;
             }

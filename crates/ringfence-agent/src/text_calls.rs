@@ -1,4 +1,4 @@
-//! Calls that a model wrote as text instead of making them.
+//! Tool calls that a model wrote as text instead of making them.
 //!
 //! They are never made: text is text. They are found so that the model can be told, and so that its last words can be
 //! cleared of them.

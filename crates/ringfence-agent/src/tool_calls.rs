@@ -1,4 +1,4 @@
-//! The calls of one answer, made in their order, one at a time.
+//! Execution of the tool calls of one answer, in order, one at a time.
 //!
 //! Each gets exactly one result, whatever happens: what was not made because the run is over gets one that says so. A run
 //! whose calls lead nowhere is over too.
@@ -165,7 +165,7 @@ fn skipped_call_error(end: &AgentStopReason) -> ToolError {
 
 fn too_many_calls_error() -> ToolError {
     let message =
-        format!("too_many_calls: at most {MOST_CALLS} calls of one answer are made; make it again in the next");
+        format!("too_many_calls: at most {MOST_CALLS} calls per answer are made; repeat it in the next one");
     ToolError::new(ErrorKind::InvalidArgs, message)
 }
 

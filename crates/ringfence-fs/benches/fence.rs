@@ -1,4 +1,4 @@
-//! What the fence costs, against doing the same without one.
+//! Benchmark of the file tools, against the same operations without a fence.
 //!
 //! Every comparison is one interleaved run: the ways take turns, so that a noisy machine is noisy for all of them.
 //! `cargo bench -p ringfence-fs -- read` runs one part: read, write, list or large. Printed are the best and the median time of a way, and their ratios to the first.

@@ -1,4 +1,4 @@
-//! What it costs to show a program the workspace, and to commit what it left: 10,000 files.
+//! Benchmark of overlay views and commits: 10,000 files.
 //!
 //! `cargo xtask bench layer` runs it. Printed are the best time and the median of each, beside copying the same files without any
 //! promise, and copying them with one sync in the end.

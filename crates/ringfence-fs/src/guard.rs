@@ -1,4 +1,4 @@
-//! Rules about the contents of single files.
+//! Content guards: rules about the contents of single files.
 //!
 //! A guard belongs to a mount, so no tool and no dialect gets around it. Every change of a guarded file shows its rule
 //! what is there and what shall be there instead, under the lock of that file and before anything is on disk.
@@ -77,7 +77,7 @@ impl WriteTarget {
     pub(crate) fn check_beside_guards(&self) -> Result<(), ToolError> {
         let path = self.path();
         let alike_path = fold_name(&path).unwrap_or_default();
-        self.refuse_guarded("is too much like, or lies below,", |guard| {
+        self.refuse_guarded("is too similar to, or is inside,", |guard| {
             guard != path
                 && fold_name(guard).is_some_and(|guard| is_at_or_below(alike_path.as_bytes(), guard.as_bytes()))
         })
@@ -86,13 +86,13 @@ impl WriteTarget {
     /// Refuses something other than a file where a guarded file is or is to be.
     pub(crate) fn check_not_guarded(&self) -> Result<(), ToolError> {
         let path = self.path();
-        self.refuse_guarded("is the place of", |guard| guard == path)
+        self.refuse_guarded("is or contains", |guard| guard == path)
     }
 
     /// Refuses a directory that has a guarded file in it, or is to have one: it would take the file along.
     pub(crate) fn check_nothing_guarded_inside(&self) -> Result<(), ToolError> {
         let path = self.path();
-        self.refuse_guarded("is the place of", |guard| is_at_or_below(guard, &path))
+        self.refuse_guarded("is or contains", |guard| is_at_or_below(guard, &path))
     }
 
     fn refuse_guarded(&self, how: &str, applies: impl Fn(&[u8]) -> bool) -> Result<(), ToolError> {
@@ -159,7 +159,7 @@ impl WriteTarget {
     fn read_contents(&self, file: &CurrentFile, ticket: &Ticket<'_>) -> Result<Vec<u8>, ToolError> {
         let most = ticket.context().limits.appended_file_bytes;
         if file.stat.kind != FileKind::File || file.stat.size > most {
-            let message = format!("`{}` is guarded, and more than {most} bytes cannot be judged", self.shown);
+            let message = format!("`{}` is guarded and exceeds the {most} bytes that can be checked", self.shown);
             return Err(ToolError::new(ErrorKind::WriteLimit, message));
         }
         read_up_to(&file.fd, most, ticket.context()).map_err(|errno| errno_error(errno, &self.shown))

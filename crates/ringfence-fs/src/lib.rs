@@ -1,4 +1,4 @@
-//! The fence: file tools that cannot leave their workspace.
+//! File tools that cannot leave their workspace: the fence.
 //!
 //! A mount is a held directory descriptor. Every path is resolved below it by the kernel, every decision is made
 //! from what was opened, every change replaces a file whole. `register` gives the tools to a host.

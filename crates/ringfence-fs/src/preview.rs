@@ -1,4 +1,4 @@
-//! What a change would do to contents, for a person to judge before it happens.
+//! Content previews: the diff of a change, for a person to judge before it happens.
 //!
 //! Old contents are read in the directory that the plan holds, so far and so long as the call may. What was read is what
 //! the preview is bound to: its digest is part of the fingerprint, and a change that was approved makes sure that it is
@@ -132,7 +132,7 @@ impl<'a> FileContents<'a> {
     fn describe(&self) -> String {
         match self.digest {
             Some(digest) => format!("{} bytes (SHA-256 {})", self.size, digest.to_hex()),
-            None => format!("{} bytes that were not read", self.size),
+            None => format!("{} bytes, not read", self.size),
         }
     }
 }
@@ -250,11 +250,11 @@ impl DiffPreview {
     /// Compares two texts that `above` lines stand before.
     fn compare(&mut self, names: &(String, String), old: &str, new: &str, above: usize) {
         if old == new {
-            return self.add_note("the contents stay as they are");
+            return self.add_note("the contents do not change");
         }
         if old.len().max(new.len()) as u64 > LONGEST_TEXT {
             return self
-                .add_note(&format!("too long to be compared line by line: {}", describe_extent(old, new, above)));
+                .add_note(&format!("too long to compare line by line: {}", describe_extent(old, new, above)));
         }
         let lines = |text| str::split_inclusive(text, '\n').collect::<Vec<&str>>();
         let (old_lines, new_lines) = (lines(old), lines(new));
@@ -391,7 +391,7 @@ mod tests {
             Some("a"),
             expect![[r"
             text
-            the contents stay as they are"]],
+            the contents do not change"]],
         );
     }
 
@@ -445,7 +445,7 @@ mod tests {
             Some(&new),
             expect![[r"
             text
-            too long to be compared line by line: 1200000 bytes become 1200000, and the first line that differs is 600000, the last 600000"]],
+            too long to compare line by line: 1200000 bytes become 1200000, and the first line that differs is 600000, the last 600000"]],
         );
     }
 

@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Approvers, their replies, and the rights of a principal.
 //!
 //! A `Ticket` proves that one call was allowed. Only the road makes one and a tool cannot run without one,
 //! so there is no way around the gate: the compiler keeps it, not the callers.
@@ -215,19 +215,19 @@ impl ApprovalOutcome {
         }
         if approval.assurance < verdict.assurance {
             return no(match verdict.assurance {
-                Assurance::Person => "the answer must be a person's at ringfence's own terminal or page",
-                _ => "the answer must come from somebody",
+                Assurance::Person => "approval must come from a person at Ringfence's own terminal or page",
+                _ => "approval must come from an approver",
             });
         }
         let by_person = approval.assurance == Assurance::Person;
         match (response.modified_args, response.remember) {
             (None, false) => Self::Approved(approval),
             (Some(_), _) if !by_person => {
-                no("only a person at ringfence's own terminal or page may change the arguments")
+                no("only a person at Ringfence's own terminal or page may change the arguments")
             }
-            (_, true) if !by_person => no("only a person at ringfence's own terminal or page may allow it for good"),
-            (Some(_), true) => no("what is allowed for good is the call as it was shown, and not a changed one"),
-            (None, true) if !asker.may_grant => no("it cannot be allowed for good"),
+            (_, true) if !by_person => no("only a person at Ringfence's own terminal or page may grant it persistently"),
+            (Some(_), true) => no("only the call as shown can be granted persistently, not one with changed arguments"),
+            (None, true) if !asker.may_grant => no("it cannot be granted persistently"),
             (None, true) => Self::ApprovedAlways(approval),
             (Some(args), false) => Self::ApprovedWithChanges(args.to_string(), approval),
         }
@@ -269,9 +269,9 @@ pub(crate) fn with_rule_details(error: ToolError, verdict: &Verdict) -> ToolErro
 #[derive(Clone, Debug)]
 pub enum ApproverReply {
     Decided(ApprovalDecision),
-    /// The answer comes later: the caller gets a token that brings the call back.
+    /// The answer comes later: the caller gets a token to resume the call with.
     Deferred,
-    /// As `Later`, but only this process can bring the call back: the request ends with it.
+    /// As `Deferred`, but only this process can resume the call: the request ends with it.
     DeferredInProcess,
 }
 
@@ -291,8 +291,8 @@ pub struct DenyApprover {
 impl Approver for DenyApprover {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
         let reason = match (request.layer, request.rule.as_str()) {
-            (PolicyLayer::Preset, Preset::ASK_RULE) => format!("no approver is available; {}", self.advice),
-            _ => "no approver is available; this needs a person's approval".to_owned(),
+            (PolicyLayer::Preset, Preset::ASK_RULE) => format!("no approver available; {}", self.advice),
+            _ => "no approver available; run interactively to approve".to_owned(),
         };
         Box::pin(std::future::ready(ApproverReply::Decided(ApprovalDecision::automatic_denial(reason))))
     }
@@ -367,7 +367,7 @@ mod tests {
         );
         check(person, Some("ann"), Some("  "), "denied by the user (delete `README.md`)");
         check(relayed, Some("ci"), Some("no"), "denied by ci: \"no\" (delete `README.md`)");
-        check(none, None, Some("no answer in time"), "not approved: no answer in time (delete `README.md`)");
+        check(none, None, Some("the approval request timed out"), "not approved: the approval request timed out (delete `README.md`)");
         check(none, None, None, "not approved (delete `README.md`)");
     }
 

@@ -1,11 +1,11 @@
-//! One question of a session at a time, and none after too many noes.
+//! Approval queue of a session: one request at a time, and a pause after too many consecutive denials.
 //!
 //! Calls of a session may work side by side, but a person is asked about one of them and sees the next when that one
 //! is over. A call that had to wait for its turn is planned again: what was before it may have changed what it would do,
 //! or have been allowed for good. Where somebody said no several times in a row, the session pauses: nobody is asked
 //! until a person resumes it, and what needs no question still goes.
 //!
-//! Not here: asking itself (`ask.rs`).
+//! Not here: asking itself (`ask_approval.rs`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -47,7 +47,7 @@ impl ApprovalQueues {
 }
 
 impl Host {
-    /// As `set_out`, and where somebody has to be asked, with the turn to do so.
+    /// As `start`, and where approval is needed, with this session's turn to ask.
     pub(crate) async fn start_in_queue(
         &self,
         trip: &Arc<Invocation>,
@@ -117,22 +117,21 @@ impl Host {
 }
 
 fn queue_timeout_error() -> ToolError {
-    let message = "not approved: requests of other calls of this session took all of the time to answer";
+    let message = "not approved: timed out waiting for other approval requests of this session";
     ToolError::new(ErrorKind::ApprovalDenied, message)
 }
 
 fn request_pending_error(request: &str) -> ToolError {
     let message = format!(
-        "not asked yet: another call of this session waits for an answer to the request `{request}`; call again when \
-         that is answered"
+        "not requested yet: approval request `{request}` of this session is pending; call again when it is answered"
     );
     ToolError::new(ErrorKind::ApprovalPending, message).detail("waitsFor", request)
 }
 
 fn session_paused_error(session: &str, count: u64) -> ToolError {
     let message = format!(
-        "not asked: this session is paused, because it was refused {count} times in a row; a person resumes it with \
-         `ringfence approvals resume {session}` at a terminal, or starts a new one. What needs no approval still goes"
+        "not requested: this session is paused after {count} consecutive denials; resume it with \
+         `ringfence approvals resume {session}`, or start a new session. Calls that need no approval still work"
     );
     ToolError::new(ErrorKind::ApprovalDenied, message).detail("paused", true).detail("session", session)
 }

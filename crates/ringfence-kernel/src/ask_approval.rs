@@ -1,10 +1,10 @@
-//! Asking: a request goes to the store and to an approver, and the first answer counts.
+//! Approval requests: stored, sent to an approver, settled by the first answer.
 //!
 //! While a call waits it hears its own approver and, through the store, every other front. What nobody answers in time
 //! is a no. An approver may also put the answer off: then the caller gets a sealed token, and the call is over until
 //! somebody brings it back (`resume.rs`).
 //!
-//! Not here: what an answer means (`gate.rs`), and who may give one (`desk.rs`).
+//! Not here: what an answer means (`approval.rs`), and who may give one (`inbox.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,7 +79,7 @@ impl Host {
                     return self.suspend(trip, &request).await;
                 }
             },
-            Some(Err(_)) => ApprovalDecision::automatic_denial("no answer in time".to_owned()),
+            Some(Err(_)) => ApprovalDecision::automatic_denial("the approval request timed out".to_owned()),
         };
         let answered = self.record_first_answer(&request.id, answered).await?;
         pending.close().await?;
@@ -161,7 +161,7 @@ impl Host {
             AnswerStatus::AlreadyAnswered => Ok(store.answer_of(&id)?.unwrap_or_else(withdrawn_request)),
             // Whoever came late is told, and a no needs no time.
             AnswerStatus::Expired if answered.response.approved => {
-                Ok(ApprovalDecision::automatic_denial("no answer in time".to_owned()))
+                Ok(ApprovalDecision::automatic_denial("the approval request timed out".to_owned()))
             }
             AnswerStatus::Expired => Ok(answered),
             AnswerStatus::UnknownRequest => Ok(withdrawn_request()),
@@ -182,7 +182,7 @@ impl Host {
             nonce: id::new_id("n")?,
         };
         let token = self.with_store(move |store| Ok(sealed.seal(&store.sealing_key()?))).await?;
-        let token = token.ok_or_else(|| StoreError(std::io::Error::other("the token cannot be sealed")))?;
+        let token = token.ok_or_else(|| StoreError(std::io::Error::other("the resume token cannot be created")))?;
         Ok(AskOutcome::Suspended(SuspendedCall { token, request_id: request.id.clone() }))
     }
 
@@ -227,12 +227,12 @@ async fn in_store<T: Send + 'static>(
 ) -> Result<T, HostError> {
     let parts = Arc::clone(parts);
     let done = spawn_blocking(move || work(parts.store.as_ref())).await;
-    let lost = |_| Err(StoreError(std::io::Error::other("the store failed in a way that it should not")));
+    let lost = |_| Err(StoreError(std::io::Error::other("the approval store failed unexpectedly")));
     Ok(done.unwrap_or_else(lost)?)
 }
 
 fn withdrawn_request() -> ApprovalDecision {
-    ApprovalDecision::automatic_denial("the request was withdrawn".to_owned())
+    ApprovalDecision::automatic_denial("the approval request was withdrawn".to_owned())
 }
 
 fn build_request(trip: &Invocation, shown: &ApprovalPrompt) -> Result<ApprovalRequest, HostError> {
@@ -264,7 +264,7 @@ fn build_request(trip: &Invocation, shown: &ApprovalPrompt) -> Result<ApprovalRe
 
 /// What the caller is told of a call that waits.
 pub(crate) fn pending_error(request: &str) -> ToolError {
-    let message = "an approval request waits for its answer; nothing was done yet";
+    let message = "approval pending; nothing was done yet";
     ToolError::new(ErrorKind::ApprovalPending, message).detail("pending", true).detail("request", request)
 }
 

@@ -1,4 +1,4 @@
-//! The trace that a call leaves.
+//! Audit events of a call, and the sink that records them.
 //!
 //! Records are made by the road and never by tools. They say what was touched and how it ended, never contents.
 //! A sink that cannot take a record stops the call: no record, no run.
@@ -45,7 +45,7 @@ pub enum AuditEvent<'a> {
 
 /// The trace was lost; nothing may run without it.
 #[derive(Debug, thiserror::Error)]
-#[error("the audit log cannot be written")]
+#[error("cannot write to the audit log")]
 pub struct AuditSinkError(#[source] pub std::io::Error);
 
 /// Takes records.

@@ -1,8 +1,8 @@
-//! Whether a call in flight may still act.
+//! Commit state of a call in flight: running, committing or abandoned.
 //!
-//! Two sides hold a `Signal`: the worker that does the work, and the road that waits for it. One atomic
-//! step decides who was first. Until the worker commits, the road can abandon the call and nothing will
-//! have happened; once the worker commits, it finishes, and the road can only say that it does not know yet.
+//! Two sides hold a `CommitState`: the worker that does the work, and the host that waits for it. One atomic
+//! step decides who was first. Until the worker commits, the host can abandon the call and nothing will
+//! have happened; once the worker commits, it finishes, and the host can only say that it does not know yet.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -31,7 +31,7 @@ impl AbandonReason {
 
     pub(crate) fn error(self) -> ToolError {
         match self {
-            Self::Deadline => ToolError::new(ErrorKind::Timeout, "the call took longer than it may"),
+            Self::Deadline => ToolError::new(ErrorKind::Timeout, "the call timed out"),
             Self::Cancel => ToolError::new(ErrorKind::Cancelled, "the call was cancelled"),
         }
     }

@@ -1,4 +1,4 @@
-//! How many connections of one call have a record each.
+//! Connection records of one call, and the limit on their number.
 //!
 //! A program can ask for connections without end, and the log is kept. The first ones are recorded one by one, and so is the
 //! first one to each host that is reached, always: no host is reached that is in no record. Of the others it is told how

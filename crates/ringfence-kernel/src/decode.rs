@@ -1,4 +1,4 @@
-//! Arguments, from text to a type, once.
+//! Argument decoding, from JSON text to a type, once.
 //!
 //! The policy and the tool see the same decoded value, because the text is parsed a single time: a key given
 //! twice, an unknown key, a wrong type or a broken escape is refused here, with words that help to do it right.
@@ -16,7 +16,7 @@ const MAX_MESSAGE_BYTES: usize = 300;
 pub(crate) fn decode<A: DeserializeOwned>(arguments: &str, limit: u64) -> Result<A, ToolError> {
     if arguments.len() as u64 > limit {
         let message =
-            format!("the arguments have {} bytes, more than the {limit} that one call may have", arguments.len());
+            format!("the arguments have {} bytes; the limit is {limit}", arguments.len());
         return Err(ToolError::new(ErrorKind::InvalidArgs, message));
     }
     // Models write nothing where they mean no arguments.
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn length_and_depth_are_bounded_before_anything_else() {
-        check(&"x".repeat(1001), expect!["the arguments have 1001 bytes, more than the 1000 that one call may have"]);
+        check(&"x".repeat(1001), expect!["the arguments have 1001 bytes; the limit is 1000"]);
         check(&format!(r#"{{"path":{}"#, "[".repeat(500)), expect!["invalid type: sequence, expected a string"]);
         let long = decode::<Args>(&format!(r#"{{"{}":1}}"#, "k".repeat(600)), 1000).unwrap_err();
         assert!(long.message.len() < 310, "{}", long.message.len());

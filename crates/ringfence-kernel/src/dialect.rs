@@ -1,4 +1,4 @@
-//! What each dialect calls an error, and the envelope that its replies come in.
+//! Dialects: error names and reply envelopes.
 //!
 //! A dialect never does I/O and never decides about safety: it only translates.
 
@@ -70,8 +70,8 @@ impl Dialect {
         let known: Vec<&str> = offered.collect();
         let message = match self {
             Self::Standard | Self::Crewagent => match nearest_name(name, known.iter().copied()) {
-                Some(guess) => format!("there is no tool `{name}` here; did you mean `{guess}`?"),
-                None => format!("there is no tool `{name}` here"),
+                Some(guess) => format!("unknown tool `{name}`; did you mean `{guess}`?"),
+                None => format!("unknown tool `{name}`"),
             },
             Self::Miniclaw => format!("tool not found: {name}. Available tools: {}", known.join(", ")),
         };
@@ -226,6 +226,6 @@ struct DialectErrorBody<'a> {
 /// Our own reply types have string keys and no failing `Serialize`, the two things that could go wrong.
 fn to_json<V: Serialize>(value: &V) -> String {
     serde_json::to_string(value).unwrap_or_else(|_| {
-        r#"{"ok":false,"error":{"code":"INTERNAL","message":"the reply could not be written as JSON"}}"#.to_owned()
+        r#"{"ok":false,"error":{"code":"INTERNAL","message":"the reply could not be serialized as JSON"}}"#.to_owned()
     })
 }

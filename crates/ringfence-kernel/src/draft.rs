@@ -4,7 +4,7 @@
 //! taint is added, no record is written. The person approves the arguments in a separate step, and the call is planned
 //! and decided again then.
 //!
-//! Not here: who may ask for a preview (`desk.rs`).
+//! Not here: who may ask for a preview (`inbox.rs`).
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl Host {
 
     async fn preview_call(&self, session: &Arc<Session>, call: ToolCall) -> Result<Preview, ToolError> {
         let Some(offer) = session.catalog.find_tool(&call.name).cloned() else {
-            return Err(ToolError::new(ErrorKind::UnknownTool, format!("there is no tool `{}`", call.name)));
+            return Err(ToolError::new(ErrorKind::UnknownTool, format!("unknown tool `{}`", call.name)));
         };
         let signal = CommitState::new();
         let (host, session, worker) = (self.clone(), Arc::clone(session), signal.clone());
@@ -58,7 +58,7 @@ impl Host {
             }
             Ok(planned.preview(&cx)?.bound_to(&touches))
         };
-        let lost = |_| Err(ToolError::new(ErrorKind::Internal, "the tool failed in a way that it should not"));
+        let lost = |_| Err(ToolError::new(ErrorKind::Internal, "internal error in the tool"));
         match timeout(limit, spawn_blocking(look)).await {
             Ok(done) => done.unwrap_or_else(lost),
             Err(_) => {

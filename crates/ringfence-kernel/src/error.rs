@@ -1,9 +1,9 @@
-//! What can go wrong with a call, once for every dialect.
+//! Tool errors: one taxonomy for every dialect.
 //!
 //! An `ErrorKind` is for programs, the message for the model that has to do better. A message never holds
 //! an absolute host path, a secret or file contents.
 //!
-//! Not here: what a dialect calls a kind (`dialect.rs`), and the failures that end a run (`Fatal`, in `host.rs`).
+//! Not here: what a dialect calls a kind (`dialect.rs`), and the failures that end a run (`HostError`, in `host.rs`).
 
 use std::convert::Infallible;
 

@@ -1,4 +1,4 @@
-//! What the policy would say to a call, without making it.
+//! Policy dry run: the decision about a call, without making it.
 //!
 //! The call is decoded, planned and policed as on the road, by the same deadline, and goes no further: nothing runs,
 //! nobody is asked, no bit goes up. It leaves no record, because nothing happens and it is the person in charge who asks.
@@ -42,7 +42,7 @@ const EXPLAINED_CHANGES: [(&str, PolicyAction, Sensitivity); 6] = {
         ("delete a file or directory", PolicyAction::Delete, PLAIN),
         ("create a protected path", PolicyAction::Create, PROTECTED),
         ("overwrite or delete a protected path", PolicyAction::Overwrite, PROTECTED),
-        ("overwrite or delete what is too large to be kept for undo", PolicyAction::Lose, PLAIN),
+        ("overwrite or delete content that is too large to keep for undo", PolicyAction::Lose, PLAIN),
     ]
 };
 
@@ -80,7 +80,7 @@ impl Host {
                 Ok(looking.explain(touches, definition.capabilities.actions))
             };
             spawn_blocking(look).await.unwrap_or_else(|_| {
-                Err(ToolError::new(ErrorKind::Internal, "the tool failed in a way that it should not"))
+                Err(ToolError::new(ErrorKind::Internal, "internal error in the tool"))
             })
         };
         timeout(limit, job).await.unwrap_or_else(|_| {

@@ -1,4 +1,4 @@
-//! Deciding about what a run left, group by group.
+//! Follow-up approval of the changes that a run left, group by group.
 //!
 //! Every group of changes is judged by the rules that hold for a tool's own change. What is allowed and what a person says
 //! yes to is made as one change; what is denied, or asked about without a yes, is dropped and leaves a record. There is at

@@ -1,11 +1,11 @@
-//! What a person allows for good.
+//! Persistent grants: rules that a person adds by approving a call.
 //!
 //! A grant is the narrowest rule that covers one call: this tool, this effect, these very places, on this directory and
 //! no other of the same alias, until a day. It is offered only where it would be enough and where nothing but the
 //! preset asks: no secret, no protected path, no host, nothing that the machine's owner or the workspace wants asked. One
 //! about another program's tool is bound to what that program said about the tool.
 //!
-//! Not here: keeping them (`store.rs`), and who may take one back (`desk.rs`).
+//! Not here: keeping them (`store.rs`), and who may revoke one (`inbox.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};

@@ -1,7 +1,7 @@
-//! The road.
+//! The host: the entry point of every tool call.
 //!
 //! `Host::call` takes a call from its name to its reply: find, decode, plan, police, ask, record, run, record.
-//! A call never outlives its deadline for the one who waits, whatever the file system does; see `Signal` for
+//! A call never outlives its deadline for the one who waits, whatever the file system does; see `CommitState` for
 //! what that means for the work itself.
 //!
 //! Not here: what any step does. This file only says in which order they come.
@@ -66,11 +66,11 @@ pub enum HostError {
     #[error(transparent)]
     Audit(#[from] AuditSinkError),
     /// The world may have changed, and the trace does not say how it ended.
-    #[error("the call was carried out, and its end could not be recorded")]
+    #[error("the call ran, but its end could not be recorded")]
     EndUnrecorded(#[source] AuditSinkError),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("the system gives no random bytes")]
+    #[error("the system's random number generator failed")]
     Entropy(#[from] getrandom::Error),
 }
 
@@ -218,7 +218,7 @@ impl Host {
                 ControlFlow::Continue(changed) => trip = changed,
             }
         }
-        let message = "the arguments were changed too often without an answer";
+        let message = "the arguments were changed too often without a decision";
         trip.refuse(&[], &ToolError::new(ErrorKind::ApprovalDenied, message))
     }
 

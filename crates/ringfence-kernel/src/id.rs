@@ -1,4 +1,4 @@
-//! Names that nobody can guess and no two calls share.
+//! Random identifiers: unique, and impossible to guess.
 
 use std::fmt::Write as _;
 

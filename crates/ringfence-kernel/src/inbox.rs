@@ -1,9 +1,9 @@
-//! Where requests are answered and grants are taken back, by those who may.
+//! Approval inbox: answering pending requests and revoking grants, with the caller's rights checked.
 //!
 //! Every front comes here: the terminal, the command line, later pages and protocols. An agent has no business at the
 //! desk: it sees no request and answers none, least of all its own.
 //!
-//! Not here: what the answer means for the call (`gate.rs`), which is checked again by the one who waits.
+//! Not here: what the answer means for the call (`approval.rs`), which is checked again by the one who waits.
 
 use std::time::SystemTime;
 
@@ -24,29 +24,29 @@ pub struct ApprovalInbox<'a> {
 /// Why somebody was sent away.
 #[derive(Debug, thiserror::Error)]
 pub enum InboxError {
-    #[error("`{0}` may not see or answer requests")]
+    #[error("`{0}` may not view or answer approval requests")]
     MayNotApprove(String),
-    #[error("`{0}` may not change what was granted")]
+    #[error("`{0}` may not change grants")]
     MayNotAdmin(String),
-    #[error("`{0}` cannot answer a request of its own")]
+    #[error("`{0}` cannot answer its own request")]
     OwnRequest(String),
-    #[error("`{0}` cannot resume a session of its own")]
+    #[error("`{0}` cannot resume its own session")]
     OwnSession(String),
-    #[error("there is no request `{0}` that waits for an answer; `ringfence approvals list` has those that do")]
+    #[error("no pending request `{0}`; list them with `ringfence approvals list`")]
     UnknownRequest(String),
-    #[error("the request `{0}` was answered already, and the first answer counts")]
+    #[error("request `{0}` was already answered; the first answer counts")]
     AlreadyAnswered(String),
-    #[error("the request `{0}` was not answered in time")]
+    #[error("request `{0}` expired before it was answered")]
     Expired(String),
-    #[error("this request needs the answer of a person at ringfence's own terminal or page")]
+    #[error("only a person at Ringfence's own terminal or page can answer this request")]
     NeedsPerson,
-    #[error("this answer cannot be remembered: nothing may be allowed for good here")]
+    #[error("this answer cannot be remembered: persistent grants are disabled here")]
     NotGrantable,
     #[error(
-        "no preview: the caller of request `{0}` is not waiting; changed arguments are planned when it calls again"
+        "no preview: the caller of request `{0}` is not connected; changed arguments are planned when it calls again"
     )]
     CallerNotWaiting(String),
-    #[error("the system gives no random bytes")]
+    #[error("the system's random number generator failed")]
     Entropy,
     #[error(transparent)]
     Store(#[from] StoreError),

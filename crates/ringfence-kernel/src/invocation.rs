@@ -1,6 +1,6 @@
-//! One call on its way: planned, policed, shown, recorded, run.
+//! Invocation of one tool call: plan, policy, approval, audit, run.
 //!
-//! All of it happens on one thread, the caller's own or a worker. What takes a person is handed back (`Leg::Asked`).
+//! All of it happens on one thread, the caller's own or a worker. What needs approval is handed back (`CallProgress::NeedsApproval`).
 //!
 //! Not here: waiting for that thread, and asking (`host.rs`).
 
@@ -143,7 +143,7 @@ impl Invocation {
         self.finish_refused(&asked.accesses, &refused, &cx)
     }
 
-    /// Decode, plan, police. `None` when nobody waits for the result any more, or the quick attempt stalled.
+    /// Decode, plan, police. `None` when the caller no longer waits for the result, or the quick attempt stalled.
     fn plan_and_decide(&self, offer: &dyn ErasedTool, cx: &CallContext<'_>) -> Result<Option<CallProgress>, HostError> {
         let (touches, mut planned) = match offer.plan(&self.call.arguments, cx) {
             Ok(plan) => plan,
@@ -381,7 +381,7 @@ impl Invocation {
             Some(Ok(Some(leg))) => Ok(leg),
             Some(Err(fatal)) => Err(fatal),
             Some(Ok(None)) | None => self
-                .record_end(&[], Err(ToolError::new(ErrorKind::Internal, "the call was lost on the way")))
+                .record_end(&[], Err(ToolError::new(ErrorKind::Internal, "the call was lost before it finished")))
                 .map(CallProgress::Done),
         }
     }
@@ -409,7 +409,7 @@ impl Invocation {
 
     pub(crate) fn record_overdue(&self, why: AbandonReason, subject: Option<&str>) -> Result<ToolReply, HostError> {
         let error =
-            why.error().hint("it was already being carried out, and may still be").detail("committed", "unknown");
+            why.error().hint("it had already started and may still be running").detail("committed", "unknown");
         let reply = self.error_reply(&error);
         let moment = AuditEvent::Overdue { error: &error, reply: &reply.text, duration: self.started.elapsed() };
         self.record_with_subject(subject, &[], moment)?;
@@ -485,13 +485,13 @@ pub(crate) fn denial_error(verdict: &Verdict) -> ToolError {
 /// What a call has begun cannot be asked about any other way than while it waits.
 pub(crate) fn arguments_fixed_error() -> ToolError {
     let message =
-        "the call has begun, and its arguments stay as they are; what it does next can be approved or refused";
+        "the call has started, so its arguments cannot be changed; approve or deny what it does next";
     ToolError::new(ErrorKind::ApprovalDenied, message)
 }
 
 /// What somebody said yes to is no longer so.
 pub(crate) fn plan_changed_error() -> ToolError {
-    ToolError::new(ErrorKind::Conflict, "what was approved has changed meanwhile; nothing was done")
+    ToolError::new(ErrorKind::Conflict, "the approved plan has changed in the meantime; nothing was done")
 }
 
 /// Lets the policy know which grants hold now. True when they are others than before.
@@ -518,7 +518,7 @@ pub(crate) fn catch_tool_panic(
         if signal.commit().is_err() {
             return Ok(None);
         }
-        trip.record_end(&[], Err(ToolError::new(ErrorKind::Internal, "the tool failed in a way that it should not")))
+        trip.record_end(&[], Err(ToolError::new(ErrorKind::Internal, "internal error in the tool")))
             .map(|reply| Some(CallProgress::Done(reply)))
     })
 }

@@ -1,4 +1,4 @@
-//! The policy that config writes: rules, in layers.
+//! Layered policy rules: what config, grants and presets decide together.
 //!
 //! A deny anywhere is final. Else the first layer that has a matching rule decides, and within it the strictest rule:
 //! the machine's owner, the user, what was granted, what a workspace says that a person trusts, the preset. What any
@@ -49,7 +49,7 @@ impl PolicyLayer {
     /// Whose rule it is, in words that follow its name.
     const fn owner_text(self) -> &'static str {
         match self {
-            Self::Managed => "set by this machine's owner",
+            Self::Managed => "set by the administrator of this machine",
             Self::User => "of your config",
             Self::Grants => "that was granted",
             Self::Preset => "of the preset",
@@ -167,7 +167,7 @@ impl Policy for LayeredRules {
             decision: Decision::Deny,
             rule: rule.name.clone(),
             layer,
-            reason: reason_text(layer, rule, rule.because.as_deref(), "it is not known what this would touch"),
+            reason: reason_text(layer, rule, rule.because.as_deref(), "the effects of this call are unknown"),
             assurance: Assurance::None,
             grant: None,
         })
@@ -194,7 +194,7 @@ fn exfiltration_rules() -> Vec<PolicyRule> {
             actions: vec![PolicyAction::Fetch, PolicyAction::External],
             ..rule(
                 [Taint::ReadSecret, Taint::SawUntrusted],
-                "and this session has read a secret and seen content that strangers wrote",
+                "and this session has read a secret and seen untrusted content",
             )
         },
         PolicyRule {
@@ -202,7 +202,7 @@ fn exfiltration_rules() -> Vec<PolicyRule> {
             secret: Some(true),
             ..rule(
                 [Taint::SawUntrusted, Taint::HasEgress],
-                "which may hold secrets, and this session has seen content that strangers wrote and can send data out",
+                "which may hold secrets, and this session has seen untrusted content and can send data out",
             )
         },
     ]
@@ -263,13 +263,13 @@ fn reason_text(layer: PolicyLayer, rule: &PolicyRule, because: Option<&str>, wou
         let owner = if layer == PolicyLayer::Preset { String::new() } else { format!("; the preset is one {owner}") };
         return format!("{would}{because}{owner}");
     }
-    let does = if rule.decision == Decision::Deny { "denies it" } else { "wants it asked" };
+    let does = if rule.decision == Decision::Deny { "denies it" } else { "requires approval" };
     let because = because.map(|because| format!(" ({because})")).unwrap_or_default();
     let mut text = format!("{would}, and the rule `{}` {owner} {does}{because}", rule.name);
     if rule.decision == Decision::Deny {
         let scope = rule.scope_text();
-        let about = if scope.is_empty() { "everything".to_owned() } else { format!("`{scope}`, and nothing else") };
-        text.push_str(&format!("; it is about {about}"));
+        let about = if scope.is_empty() { "everything".to_owned() } else { format!("only `{scope}`") };
+        text.push_str(&format!("; the rule covers {about}"));
     }
     text
 }

@@ -1,4 +1,4 @@
-//! The one road that every tool call of an agent takes.
+//! The kernel of Ringfence: the one path that every tool call of an agent takes.
 //!
 //! `Host::call` finds the tool, decodes its arguments, lets it plan, polices the plan, asks a person where the
 //! policy says so, records, and runs. There is no other way to run a tool: a `Ticket` is needed, and only the

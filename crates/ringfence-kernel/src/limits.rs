@@ -1,7 +1,7 @@
-//! How much of anything one call may have.
+//! Limits of one call: bytes, entries, time.
 //!
 //! Every number that bounds a call is here with its default. Config may set each; an agent or a workspace
-//! may only tighten (`Limits::tightened`).
+//! may only tighten (`CallLimits::tightened`).
 
 use std::time::Duration;
 

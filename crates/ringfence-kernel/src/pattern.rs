@@ -1,4 +1,4 @@
-//! Which paths and hosts a rule is about.
+//! Path and host patterns of policy rules.
 //!
 //! Patterns are read once, when rules are loaded. The same pattern reaches wide where a match makes things stricter and
 //! narrow where it makes them looser, so that no other spelling of a name slips by a rule that forbids, or in by one that
@@ -103,7 +103,7 @@ impl PathGlobs {
     fn parse(patterns: &[&str]) -> Result<Self, String> {
         let (mut exact, mut folded) = (GlobSetBuilder::new(), GlobSetBuilder::new());
         for pattern in patterns {
-            let bad = |error: globset::Error| format!("`{pattern}` is not a pattern: {}", error.kind());
+            let bad = |error: globset::Error| format!("invalid pattern `{pattern}`: {}", error.kind());
             let build =
                 |glob: &str| GlobBuilder::new(glob).literal_separator(true).backslash_escape(true).build().map_err(bad);
             let glob = anchored_glob(pattern)?;
@@ -115,7 +115,7 @@ impl PathGlobs {
                 folded.add(build(directory)?);
             }
         }
-        let bad = |error: globset::Error| format!("the patterns cannot be used: {}", error.kind());
+        let bad = |error: globset::Error| format!("invalid patterns: {}", error.kind());
         Ok(Self { exact: exact.build().map_err(bad)?, folded: folded.build().map_err(bad)? })
     }
 
@@ -137,21 +137,21 @@ fn anchored_glob(pattern: &str) -> Result<String, String> {
     const MAX_PATTERN_BYTES: usize = 1024;
     const MAX_BRACES: usize = 10;
     if pattern.len() > MAX_PATTERN_BYTES || pattern.matches('{').count() > MAX_BRACES {
-        return Err(format!("a pattern has at most {MAX_PATTERN_BYTES} bytes and {MAX_BRACES} `{{`"));
+        return Err(format!("a pattern may have at most {MAX_PATTERN_BYTES} bytes and {MAX_BRACES} `{{`"));
     }
-    let nothing = |advice: &str| Err(format!("`{pattern}` can match nothing: {advice}"));
+    let nothing = |advice: &str| Err(format!("`{pattern}` never matches: {advice}"));
     if let Some((mount, rest)) = pattern.strip_prefix('@').and_then(|rest| rest.split_once('/')) {
         return nothing(&format!("write `mount = \"{mount}\"` and `path = \"{rest}\"`"));
     }
     if pattern.starts_with('/') || pattern.starts_with("~/") {
-        return nothing("a path starts inside its mount, such as `src/**`");
+        return nothing("paths are relative to their mount, such as `src/**`");
     }
     let inside = pattern.strip_prefix("./").unwrap_or(pattern);
     if let Some(directory) = inside.strip_suffix('/') {
-        return nothing(&format!("for a directory and what is in it write `{directory}/**`"));
+        return nothing(&format!("to match a directory and its contents, write `{directory}/**`"));
     }
     if inside.split('/').any(|part| matches!(part, "" | "." | "..")) {
-        return nothing("a path has no empty names, no `.` and no `..` in it");
+        return nothing("remove empty names, `.` and `..` from the path");
     }
     Ok(if pattern.contains('/') { inside.to_owned() } else { format!("**/{pattern}") })
 }
@@ -253,29 +253,29 @@ enum HostNamePattern {
 impl HostPattern {
     fn parse(pattern: &str) -> Result<Self, String> {
         let refuse =
-            |problem: &str| Err(format!("`{pattern}` {problem}; a host looks like `docs.rs` or `*.docs.rs:443/std/`"));
+            |problem: &str| Err(format!("`{pattern}` {problem}; write a host such as `docs.rs` or `*.docs.rs:443/std/`"));
         if pattern.contains("://") || pattern.contains(['@', '?', '#']) {
-            return refuse("is more than a host and a path");
+            return refuse("has more than a host and a path");
         }
         if !pattern.is_ascii() {
-            return refuse("has letters that no host has: write it with `xn--`");
+            return refuse("has characters that are not ASCII: write it with `xn--`");
         }
         let (host, path) = split_path(pattern);
         if path.is_some_and(|path| is_ambiguous_path(path) || path.contains('*')) {
-            return refuse("has a path that can be taken for another one, or a `*` in it");
+            return refuse("has an ambiguous path, or a `*` in its path");
         }
         let (name, port) = split_port(host);
         if name.contains(':') && !name.starts_with('[') {
-            return refuse("has a port that is none, or is an address that needs `[` and `]` around it");
+            return refuse("has an invalid port, or is an IPv6 address without `[` and `]`");
         }
         if port == Some(0) {
-            return refuse("has a port that is none");
+            return refuse("has an invalid port");
         }
         let name = match name.strip_prefix("*.") {
             _ if name == "*" && !host.starts_with("*.") => HostNamePattern::Any,
             Some(domain) if is_host(domain) => HostNamePattern::Subdomains(format!(".{domain}")),
             None if is_host(&name) => HostNamePattern::Exact(name),
-            _ => return refuse("is no host"),
+            _ => return refuse("is not a valid host"),
         };
         Ok(Self { name, port, path: UrlPathPrefix(path.unwrap_or_default().to_owned()) })
     }
@@ -340,7 +340,7 @@ fn split_exclusions(patterns: &[String]) -> (Vec<&str>, Vec<&str>) {
 fn check_not_all_excluded(include: &[&str], exclude: &[&str], everything: &[&str]) -> Result<(), String> {
     let excluded = |pattern: &&str| exclude.contains(pattern);
     if everything.iter().any(excluded) || (!include.is_empty() && include.iter().all(excluded)) {
-        return Err("it can match nothing: all that it includes is excluded again".to_owned());
+        return Err("it never matches: everything that it includes is also excluded".to_owned());
     }
     Ok(())
 }
@@ -435,24 +435,24 @@ mod tests {
     fn a_pattern_that_can_match_nothing_is_refused() {
         refused(
             &["/etc/passwd"],
-            expect!["`/etc/passwd` can match nothing: a path starts inside its mount, such as `src/**`"],
+            expect!["`/etc/passwd` never matches: paths are relative to their mount, such as `src/**`"],
         );
-        refused(&["~/x"], expect!["`~/x` can match nothing: a path starts inside its mount, such as `src/**`"]);
+        refused(&["~/x"], expect!["`~/x` never matches: paths are relative to their mount, such as `src/**`"]);
         refused(
             &["@pkg/a/**"],
-            expect![[r#"`@pkg/a/**` can match nothing: write `mount = "pkg"` and `path = "a/**"`"#]],
+            expect![[r#"`@pkg/a/**` never matches: write `mount = "pkg"` and `path = "a/**"`"#]],
         );
-        refused(&["src/"], expect!["`src/` can match nothing: for a directory and what is in it write `src/**`"]);
-        refused(&["../a"], expect!["`../a` can match nothing: a path has no empty names, no `.` and no `..` in it"]);
-        refused(&["a//b"], expect!["`a//b` can match nothing: a path has no empty names, no `.` and no `..` in it"]);
-        refused(&[""], expect!["`` can match nothing: a path has no empty names, no `.` and no `..` in it"]);
-        refused(&["a", "b", "!b", "!a"], expect!["it can match nothing: all that it includes is excluded again"]);
-        refused(&["a", "!**"], expect!["it can match nothing: all that it includes is excluded again"]);
-        refused(&["[a"], expect!["`[a` is not a pattern: unclosed character class; missing ']'"]);
+        refused(&["src/"], expect!["`src/` never matches: to match a directory and its contents, write `src/**`"]);
+        refused(&["../a"], expect!["`../a` never matches: remove empty names, `.` and `..` from the path"]);
+        refused(&["a//b"], expect!["`a//b` never matches: remove empty names, `.` and `..` from the path"]);
+        refused(&[""], expect!["`` never matches: remove empty names, `.` and `..` from the path"]);
+        refused(&["a", "b", "!b", "!a"], expect!["it never matches: everything that it includes is also excluded"]);
+        refused(&["a", "!**"], expect!["it never matches: everything that it includes is also excluded"]);
+        refused(&["[a"], expect!["invalid pattern `[a`: unclosed character class; missing ']'"]);
         refused(
             &["a/{b"],
             expect![[
-                r#"`a/{b` is not a pattern: unclosed alternate group; missing '}' (maybe escape '{' with '[{]'?)"#
+                r#"invalid pattern `a/{b`: unclosed alternate group; missing '}' (maybe escape '{' with '[{]'?)"#
             ]],
         );
         refused(&[&"x".repeat(1025)], expect!["a pattern has at most 1024 bytes and 10 `{`"]);

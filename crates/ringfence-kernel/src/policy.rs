@@ -1,9 +1,9 @@
-//! Whether a planned call goes ahead, is asked about, or is refused.
+//! Policies: allow, ask or deny for a planned call.
 //!
 //! The policy sees what would happen, resolved, and never the arguments' text. `Preset` is the plain policy: one word
 //! for the whole workspace, and a few rules behind it.
 //!
-//! Not here: asking (`gate.rs`), and rules that people write (`rules.rs`).
+//! Not here: asking (`approval.rs`), and rules that people write (`layered_rules.rs`).
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -99,7 +99,7 @@ impl Verdict {
             decision: Decision::Ask,
             rule: Arc::from("unknown effect"),
             layer: PolicyLayer::Preset,
-            reason: "it is not known what this would touch".to_owned(),
+            reason: "the effects of this call are unknown".to_owned(),
             assurance: Assurance::Person,
             grant: None,
         }
@@ -244,7 +244,7 @@ impl Preset {
                     .collect(),
                 ..PolicyRule::built_in(
                     "preset read-only",
-                    Some("and the preset `read-only` allows no change; listing and reading is allowed"),
+                    Some("and the preset `read-only` allows no changes, only listing and reading"),
                 )
             }],
         }
@@ -260,7 +260,7 @@ impl Preset {
 fn irreversible_rule() -> PolicyRule {
     PolicyRule {
         actions: vec![PolicyAction::Lose],
-        ..PolicyRule::built_in("cannot be undone", Some("and what is there now is not kept"))
+        ..PolicyRule::built_in("cannot be undone", Some("and the current contents are not kept"))
     }
 }
 

@@ -1,6 +1,6 @@
-//! What a person is shown of a plan, and what binds their answer to it.
+//! Approval previews, and the digest that binds an answer to one.
 //!
-//! Everything in a preview was made visible when it was put in (`visible.rs`), so a front can show it as it is.
+//! Everything in a preview was sanitized when it was put in (`sanitize.rs`), so a front can show it as it is.
 //!
 //! Not here: making one. Each tool knows what it would do.
 
@@ -120,7 +120,7 @@ impl Preview {
             let _ = write!(self.summary, "; `{}` is `{}`", sanitize_line(shown), sanitize_line(real));
         }
         if let Some(more @ 1..) = named.len().checked_sub(MAX_RESOLVED_NAMES) {
-            let _ = write!(self.summary, "; {more} more are not what they are called");
+            let _ = write!(self.summary, "; {more} more are links to other paths");
         }
         self
     }

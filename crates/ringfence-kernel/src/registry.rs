@@ -1,4 +1,4 @@
-//! The tools there are, and the part of them that a session is offered.
+//! Tool registry, and the catalog that a session is offered.
 //!
 //! One list: a tool is registered once, with its faces, and nowhere else.
 
@@ -21,7 +21,7 @@ pub struct ToolRegistry {
 
 /// Two tools, or two faces of one, want the same name in the same dialect.
 #[derive(Debug, thiserror::Error)]
-#[error("the dialect {dialect} has a tool named `{name}` already", dialect = dialect.name())]
+#[error("the dialect {dialect} already has a tool named `{name}`", dialect = dialect.name())]
 pub struct DuplicateToolError {
     dialect: Dialect,
     name: Cow<'static, str>,
@@ -29,7 +29,7 @@ pub struct DuplicateToolError {
 
 /// A choice of tools names one that does not exist.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no tool `{name}` in the dialect {dialect}{suggestion}", dialect = dialect.name())]
+#[error("the dialect {dialect} has no tool `{name}`{suggestion}", dialect = dialect.name())]
 pub struct UnknownToolError {
     dialect: Dialect,
     name: String,

@@ -1,4 +1,4 @@
-//! Bringing a call back that was put off until its answer.
+//! Resuming a deferred call once its answer is there.
 //!
 //! The token says which call and what was shown; the store says what was answered. The call is planned again, and runs
 //! only if the plan is the one that was approved. A token is good for one run, for who got it, until it expires.
@@ -48,7 +48,7 @@ impl Host {
             let call = ToolCall { id: nothing(), name: "resume".to_owned(), arguments: nothing() };
             return self
                 .new_invocation(session, call)
-                .refuse(&[], &resume_error("the token is not one that was given to you"));
+                .refuse(&[], &resume_error("the resume token was not issued to this caller"));
         };
         let call = ToolCall { id: sealed.call.clone(), name: sealed.tool.clone(), arguments: sealed.arguments.clone() };
         let (request, answered) = match self.redeem_token(&sealed).await? {
@@ -83,7 +83,7 @@ impl Host {
             |sealed: &ResumeToken| sealed.principal == session.principal.name && sealed.session == session.id;
         if let Some(sealed) = ResumeToken::open(&token, &key).filter(is_theirs) {
             if !sealed.is_for_call(&call, session) {
-                return self.new_invocation(session, call).refuse(&[], &resume_error("the token is for another call"));
+                return self.new_invocation(session, call).refuse(&[], &resume_error("the resume token belongs to another call"));
             }
             match answered {
                 Some(ApprovalDecision { response, approval: Approval { assurance, by: Some(by) } }) => {
@@ -113,7 +113,7 @@ impl Host {
         self.with_store(move |store| {
             let now = SystemTime::now();
             if expires <= now {
-                return Ok(AnswerLookup::Invalid("the token has expired"));
+                return Ok(AnswerLookup::Invalid("the resume token has expired"));
             }
             let found = store.request(&id)?;
             let answered = store.answer_of(&id)?;
@@ -123,7 +123,7 @@ impl Host {
                     store.close_request(&id)?;
                     Ok(AnswerLookup::Answered(Box::new((request, answered))))
                 }
-                _ => Ok(AnswerLookup::Invalid("the token was used already")),
+                _ => Ok(AnswerLookup::Invalid("the resume token was already used")),
             }
         })
         .await

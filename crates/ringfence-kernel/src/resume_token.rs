@@ -1,4 +1,4 @@
-//! Tokens that bring a call back after its answer.
+//! Resume tokens: authenticated, single-use references to a deferred call.
 //!
 //! A token holds the whole call and what a person was shown of it. Whoever carries it can neither read nor change it:
 //! it is encrypted and authenticated with the key of the store. Whether it is late, used or somebody else's is known

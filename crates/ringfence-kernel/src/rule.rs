@@ -1,9 +1,9 @@
-//! One rule: what it is about, and what it decides.
+//! Policy rules: one matcher and one decision.
 //!
 //! A rule that allows reaches narrow and must hold for every name of a place; one that asks or denies reaches wide, and
 //! one name is enough.
 //!
-//! Not here: how a rule is written (`rule_text.rs`), and which one wins where several match (`rules.rs`).
+//! Not here: how a rule is written (`rule_text.rs`), and which one wins where several match (`layered_rules.rs`).
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A rule as people write it, read once.
+//! Rule parsing, from the text of the config.
 //!
 //! A rule that could never match, or whose own examples say otherwise, is refused here: a rule that silently does
 //! nothing is worse than none.
@@ -75,7 +75,7 @@ impl PolicyRule {
             if list.is_some_and(Vec::is_empty) {
                 return Err(rule_error(
                     key,
-                    "the list is empty, so the rule can match nothing; leave the key out to mean any",
+                    "the list is empty, so the rule never matches; omit the key to match any value",
                 ));
             }
         }
@@ -134,17 +134,17 @@ impl PolicyRule {
         if self.hosts.is_some()
             && let Some(key) = about_paths
         {
-            return Err(rule_error(key, "a rule about hosts can match no file; make it two rules"));
+            return Err(rule_error(key, "a rule with `host` never matches files; write two rules"));
         }
         if self.hosts.is_some() && !fetches {
-            return Err(rule_error("host", "only the effect `fetch` has a host, and the rule is about others"));
+            return Err(rule_error("host", "`host` applies only to the effect `fetch`, which this rule does not include"));
         }
         let files_only = |key: &&str| matches!(*key, "secret" | "protected");
         if let Some(key) = about_paths.filter(|key| !has_path || (files_only(key) && !touches_files)) {
-            return Err(rule_error(key, "the effects `fetch` and `run` are about no file; use `host` or `tool`"));
+            return Err(rule_error(key, "the effects `fetch` and `run` have no file; use `host` or `tool`"));
         }
         if self.assurance.is_some() && self.decision != Decision::Ask {
-            return Err(rule_error("assurance", "only a rule that asks gets an answer"));
+            return Err(rule_error("assurance", "`assurance` applies only to rules with `decision = \"ask\"`"));
         }
         Ok(())
     }
@@ -170,12 +170,12 @@ impl RuleText {
 impl RuleExample {
     fn check(&self, rule: &PolicyRule) -> Result<(), RuleError> {
         let Self { key, text, matches } = self;
-        let shape = "an example is an effect or a tool, and a place, such as `overwrite src/main.rs`";
+        let shape = "write an effect or a tool, and a path or host, such as `overwrite src/main.rs`";
         let Some((word, place)) = self.parts() else {
-            return Err(rule_error(key, format!("`{text}` names no place; {shape}")));
+            return Err(rule_error(key, format!("`{text}` has no path or host; {shape}")));
         };
         if ACTION_GROUPS.iter().any(|(group, _)| *group == word) {
-            return Err(rule_error(key, format!("`{word}` stands for several effects, and an example is about one")));
+            return Err(rule_error(key, format!("`{word}` stands for several effects; an example names one")));
         }
         let verb = action_from_name(word);
         let is_host = verb.map_or(rule.hosts.is_some(), |verb| verb == PolicyAction::Fetch);
@@ -186,7 +186,7 @@ impl RuleExample {
         if !is_host && (place.starts_with('/') || place.split('/').any(|part| part == "..")) {
             return Err(rule_error(
                 key,
-                format!("`{text}` is no place: a path starts inside its mount and has no `..`"),
+                format!("invalid path in `{text}`: paths are relative to their mount, without `..`"),
             ));
         }
         let place = if is_host && !has_port(place) { format!("{place}:443") } else { place.to_owned() };
@@ -194,8 +194,8 @@ impl RuleExample {
         let tool_fits =
             verb.is_some() || rule.tools.is_empty() || rule.tools.iter().any(|tool| name_matches(tool, word));
         match (tool_fits && rule.matches_access(&seen), *matches) {
-            (true, false) => Err(rule_error(key, format!("the rule matches `{text}`, and should not"))),
-            (false, true) => Err(rule_error(key, format!("the rule does not match `{text}`, and should"))),
+            (true, false) => Err(rule_error(key, format!("the rule matches `{text}`, but should not"))),
+            (false, true) => Err(rule_error(key, format!("the rule does not match `{text}`, but should"))),
             _ => Ok(()),
         }
     }
@@ -225,7 +225,7 @@ fn parse_word<T: Clone>(key: &'static str, text: &str, known: &[(&str, T)]) -> R
         let words: Vec<&str> = known.iter().map(|(word, _)| *word).collect();
         let guess = nearest_name(text, words.iter().copied());
         let guess = guess.map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
-        rule_error(key, format!("`{text}` is none of {}{guess}", words.join(", ")))
+        rule_error(key, format!("unknown value `{text}`: use one of {}{guess}", words.join(", ")))
     })
 }
 
@@ -236,7 +236,7 @@ fn rule_error(key: &'static str, problem: impl Into<String>) -> RuleError {
 /// A text, or a list of texts.
 fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged, expecting = "expected a text or a list of texts")]
+    #[serde(untagged, expecting = "expected a string or a list of strings")]
     enum OneOrManyWords {
         One(String),
         Several(Vec<String>),
@@ -322,38 +322,38 @@ mod tests {
             ],
         );
         assert_refused(json!({"effect": "read"}), expect!["missing field `decision`"]);
-        assert_refused(json!({"decision": "deny", "path": 5}), expect!["expected a text or a list of texts"]);
+        assert_refused(json!({"decision": "deny", "path": 5}), expect!["expected a string or a list of strings"]);
     }
 
     #[test]
     fn a_rule_that_can_match_nothing_is_refused() {
-        let empty = "the list is empty, so the rule can match nothing; leave the key out to mean any";
+        let empty = "the list is empty, so the rule never matches; omit the key to match any value";
         for key in ["tool", "effect", "path", "mount", "host", "agent", "principal", "when", "match", "not_match"] {
             assert_eq!(read(json!({"decision": "deny", key: []})).unwrap_err(), format!("`{key}`: {empty}"));
         }
         assert_refused(
             json!({"decision": "deny", "host": "docs.rs", "path": "a"}),
-            expect!["`path`: a rule about hosts can match no file; make it two rules"],
+            expect!["`path`: a rule with `host` never matches files; write two rules"],
         );
         assert_refused(
             json!({"decision": "deny", "host": "docs.rs", "mount": "pkg"}),
-            expect!["`mount`: a rule about hosts can match no file; make it two rules"],
+            expect!["`mount`: a rule with `host` never matches files; write two rules"],
         );
         assert_refused(
             json!({"decision": "deny", "host": "docs.rs", "effect": "read"}),
-            expect!["`host`: only the effect `fetch` has a host, and the rule is about others"],
+            expect!["`host`: `host` applies only to the effect `fetch`, which this rule does not include"],
         );
         assert_refused(
             json!({"decision": "deny", "secret": true, "effect": "fetch"}),
-            expect!["`secret`: the effects `fetch` and `run` are about no file; use `host` or `tool`"],
+            expect!["`secret`: the effects `fetch` and `run` have no file; use `host` or `tool`"],
         );
         assert_refused(
             json!({"decision": "deny", "path": "/etc"}),
-            expect!["`path`: `/etc` can match nothing: a path starts inside its mount, such as `src/**`"],
+            expect!["`path`: `/etc` never matches: paths are relative to their mount, such as `src/**`"],
         );
         assert_refused(
             json!({"decision": "allow", "assurance": "person"}),
-            expect!["`assurance`: only a rule that asks gets an answer"],
+            expect!["`assurance`: `assurance` applies only to rules with `decision = \"ask\"`"],
         );
         for fine in [
             json!({"decision": "deny", "host": "docs.rs", "mount": "net"}),
@@ -382,7 +382,7 @@ mod tests {
             rule("match", about).unwrap();
             assert_eq!(
                 rule("not_match", about).unwrap_err(),
-                format!("`not_match`: the rule matches `{about}`, and should not")
+                format!("`not_match`: the rule matches `{about}`, but should not")
             );
         }
         for other in
@@ -391,7 +391,7 @@ mod tests {
             rule("not_match", other).unwrap();
             assert_eq!(
                 rule("match", other).unwrap_err(),
-                format!("`match`: the rule does not match `{other}`, and should")
+                format!("`match`: the rule does not match `{other}`, but should")
             );
         }
         for (no_example, problem) in [

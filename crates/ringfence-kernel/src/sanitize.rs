@@ -1,4 +1,4 @@
-//! Text as a person may look at it: what is shown cannot lie about its order or its contents.
+//! Text sanitizing: control, bidi and invisible characters are escaped before a person sees them.
 //!
 //! Whatever a terminal would obey, reorder or leave out is written as an escape, such as `\u{202e}`. Text without such
 //! characters comes out as it went in, but for lines that are too long to be read.

@@ -1,4 +1,4 @@
-//! Who is asking, and in which dialect.
+//! Sessions and principals: who calls, and in which dialect.
 //!
 //! A session never changes after it was made, but for its bits, which only go up: whoever holds one knows what its
 //! calls may do.

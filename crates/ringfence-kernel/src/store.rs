@@ -1,9 +1,9 @@
-//! What outlives a call: requests that wait for a person, what was answered, what was granted for good.
+//! Approval store: pending requests, answers and grants, which outlive a call.
 //!
 //! A request is in the store before anyone is asked, so that any front can show and answer it and a store on disk can
 //! bring it back after a restart. Of several answers the first one counts, whoever gives it: that is one step here.
 //!
-//! Not here: who may answer (`desk.rs`). The clock is the caller's.
+//! Not here: who may answer (`inbox.rs`). The clock is the caller's.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::{ApprovalDecision, ApprovalRequest, Grant};
 
 /// The store is gone; nothing may be asked without it.
 #[derive(Debug, thiserror::Error)]
-#[error("the store of approvals cannot be used")]
+#[error("the approval store is unavailable")]
 pub struct StoreError(#[source] pub std::io::Error);
 
 /// What became of an answer.
@@ -77,13 +77,13 @@ pub enum DraftOutcome {
 
 /// Keeps requests, answers and grants. Each method is one step for everybody who uses the same store.
 pub trait ApprovalStore: Send + Sync + fmt::Debug {
-    /// Keeps a request until it is closed, or until nobody is left who waits for it: whoever opened it is gone and did
-    /// not `leave` it. What expired before it was opened may go.
+    /// Keeps a request until it is closed, or until no caller waits for it: the one that opened it is gone and did
+    /// not `detach` it. What expired before it was opened may go.
     fn open_request(&self, request: &ApprovalRequest) -> Result<(), StoreError>;
     fn request(&self, id: &str) -> Result<Option<ApprovalRequest>, StoreError>;
-    /// The requests that nobody answered yet, the oldest first.
+    /// The unanswered requests, the oldest first.
     fn pending(&self, now: SystemTime) -> Result<Vec<ApprovalRequest>, StoreError>;
-    /// Answers a request, if nobody did before and its time is not over.
+    /// Answers a request, unless it was answered before or its time is over.
     fn answer(&self, id: &str, answered: &ApprovalDecision, now: SystemTime) -> Result<AnswerStatus, StoreError>;
     fn answer_of(&self, id: &str) -> Result<Option<ApprovalDecision>, StoreError>;
     /// Lets a request wait for its answer by itself, and marks it as suspended.
@@ -91,20 +91,20 @@ pub trait ApprovalStore: Send + Sync + fmt::Debug {
     /// Sets the draft of a request. An outcome is only set for the draft that it is about. False where nothing was set.
     fn set_draft(&self, id: &str, draft: &ArgumentDraft) -> Result<bool, StoreError>;
     fn draft_of(&self, id: &str) -> Result<Option<ArgumentDraft>, StoreError>;
-    /// Forgets a request and its answer: nobody waits for it any more.
+    /// Forgets a request and its answer, once no caller waits for it.
     fn close_request(&self, id: &str) -> Result<(), StoreError>;
 
     fn add_grant(&self, grant: &Grant) -> Result<(), StoreError>;
     /// The grants that still hold, the oldest first.
     fn grants(&self, now: SystemTime) -> Result<Vec<Grant>, StoreError>;
-    /// Takes a grant back. False where there is none.
+    /// Revokes a grant. False where there is none.
     fn revoke_grant(&self, id: &str) -> Result<bool, StoreError>;
 
-    /// Counts one more no that was said to a session in a row. What was counted longer ago than `NOES_TIME` may go.
+    /// Adds one denial to the streak of a session. Streaks older than `DENIAL_STREAK_LIFETIME` may go.
     fn record_denial(&self, session: &str, principal: &str, now: SystemTime) -> Result<(), StoreError>;
-    /// How often no was said in a row, of each session that it was said to.
+    /// The number of consecutive denials of each session that has any.
     fn denial_streaks(&self) -> Result<Vec<DenialStreak>, StoreError>;
-    /// Starts counting anew. False where nothing was counted.
+    /// Resets the streak. False where there was none.
     fn reset_denials(&self, session: &str) -> Result<bool, StoreError>;
 
     /// True for the first one who uses this word, until it expires.
@@ -264,7 +264,7 @@ impl ApprovalStore for MemoryStore {
             return Ok(key);
         }
         let mut key = [0; 32];
-        getrandom::fill(&mut key).map_err(|_| StoreError(std::io::Error::other("the system gives no random bytes")))?;
+        getrandom::fill(&mut key).map_err(|_| StoreError(std::io::Error::other("the system's random number generator failed")))?;
         kept.key = Some(key);
         Ok(key)
     }

@@ -1,4 +1,4 @@
-//! The nearest name to one that does not exist.
+//! Spelling suggestions: the nearest name to one that does not exist.
 //!
 //! Not here: acting on the guess. A near miss is named in the error and never run.
 

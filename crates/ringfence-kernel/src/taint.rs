@@ -1,7 +1,7 @@
-//! What a session has been through: three bits that go up and never down.
+//! Per-session taint flags: three bits that are set and never cleared.
 //!
 //! Data leaks where all three come together: somebody who read a secret, was told something by a stranger, and can
-//! send. So where two bits are up, what would raise the third is asked about (`rules.rs`). Raising is one atomic step
+//! send. So where two bits are up, what would raise the third is asked about (`layered_rules.rs`). Raising is one atomic step
 //! with what was known when the call was decided about: of two calls at once, the second one is decided about again.
 
 use std::sync::Arc;

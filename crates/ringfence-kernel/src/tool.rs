@@ -1,9 +1,9 @@
-//! What a tool is: it plans, and it runs what was planned.
+//! The tool interface: plan first, then run what was planned.
 //!
 //! `plan` looks and never changes anything. `run` gets exactly what was planned, with a `Ticket` that says
 //! it may go ahead; a tool cannot be run without one.
 //!
-//! Not here: how a dialect names a tool and its arguments (`face.rs`).
+//! Not here: how a dialect names a tool and its arguments (`tool_binding.rs`).
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, OnceLock};
@@ -23,7 +23,7 @@ pub trait Tool: Send + Sync + 'static {
     /// What happened.
     type Outcome: Send + 'static;
 
-    /// Whether the tool honours `Pace::Quick`, and may therefore be tried on the caller's own thread.
+    /// Whether the tool honours `IoMode::NonBlocking`, and may therefore be tried on the caller's own thread.
     const SUPPORTS_NON_BLOCKING: bool = false;
 
     /// Everything that a call may ever do. A plan with any other verb is refused, so what callers are told by it is true.
@@ -140,7 +140,7 @@ pub struct ReviewRequirement {
 impl ReviewRequirement {
     /// Who called wants it.
     pub const REQUESTED_BY_CALLER: Self =
-        Self { reason: "the call itself asks for a review of what it changed", assurance: Assurance::Relayed };
+        Self { reason: "the call itself requests a review of its changes", assurance: Assurance::Relayed };
 }
 
 /// What a call would do.
@@ -195,13 +195,13 @@ pub enum PolicyAction {
     Move,
     /// It goes away.
     Delete,
-    /// A request leaves for a host; the mount is `NET` or `SEARCH`.
+    /// A request leaves for a host; the mount is `NET_MOUNT` or `SEARCH_MOUNT`.
     Fetch,
     /// Contents go for good: nothing is kept to bring them back from.
     Lose,
-    /// A program runs in a jail; the mount is `CODE`. What it changes waits there, and is judged by itself.
+    /// A program runs in a jail; the mount is `CODE_MOUNT`. What it changes waits there, and is judged by itself.
     Run,
-    /// Another program's tool is called; the mount is `MCP`. Nobody but that program knows what it does.
+    /// Another program's tool is called; the mount is `MCP_MOUNT`. Only that program knows what it does.
     External,
 }
 
@@ -443,7 +443,7 @@ impl<'a> CallContext<'a> {
 
     /// Records that the call reaches something while it runs, or wanted to and may not. No record, no connection.
     pub fn record_connection(&self, touch: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), ToolError> {
-        let lost = |_| ToolError::new(ErrorKind::Internal, "the audit log cannot be written");
+        let lost = |_| ToolError::new(ErrorKind::Internal, "cannot write to the audit log");
         self.services.map_or(Ok(()), |road| road.record_connection(touch, refused)).map_err(lost)
     }
 
@@ -466,7 +466,7 @@ impl<'a> CallContext<'a> {
     /// and never shows this error.
     pub fn would_block(&self) -> ToolError {
         self.blocked.set(true);
-        ToolError::new(ErrorKind::Internal, "a quick call had to wait")
+        ToolError::new(ErrorKind::Internal, "a non-blocking call had to wait")
     }
 
     /// Says what the call is about, as replies spell it, so that a call that fails early leaves a trace with a name.

@@ -1,4 +1,4 @@
-//! How a tool looks in a dialect: its name, the arguments it takes there, and how its outcome is said.
+//! Tool bindings: a tool's name, argument schema and reply shape in one dialect.
 //!
 //! The type of the arguments is the schema, and its doc comment is the description that the model reads.
 //!
@@ -271,7 +271,7 @@ fn check_actions<T: Tool>(touches: &[ResourceAccess]) -> Result<(), ToolError> {
     match touches.iter().find(|touch| !T::ACTIONS.contains(&touch.action)) {
         None => Ok(()),
         Some(touch) => {
-            let message = format!("the tool wants to {}, which it does not say that it does", touch.action.as_str());
+            let message = format!("the tool tried to {}, which it does not declare", touch.action.as_str());
             Err(ToolError::new(ErrorKind::Internal, message))
         }
     }

@@ -1,7 +1,7 @@
-//! What a program that runs for an agent sees of the files, and what becomes of what it changed.
+//! Workspace views: what a program sees of the files, and how its changes are committed.
 //!
 //! The jail knows nothing of mounts, policy and journal; the fence knows nothing of processes. They meet in
-//! `Workspace`: a jail shows its program a `View`, and gives back what the program left in the layer above it.
+//! `Workspace`: a jail shows its program a `WorkspaceView`, and gives back the upper layer that it left.
 //!
 //! Not here: any file. `ringfence-fs` implements this, `ringfence-sandbox` uses it.
 

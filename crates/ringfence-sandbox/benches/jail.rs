@@ -1,4 +1,4 @@
-//! What it costs to run a small program in a jail: bare, ours, and other sandboxes, interleaved.
+//! Benchmark of a small program in a jail: bare, ours, and other sandboxes, interleaved.
 //!
 //! `cargo xtask bench sandbox` runs it. Printed are tables with the best and the median time of each, also as multiples of a
 //! bare start of the same program, and the walls that each stands behind. As root everything is measured twice: as root, and as a user

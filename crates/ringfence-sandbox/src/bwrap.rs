@@ -1,4 +1,4 @@
-//! The system's own `bwrap`: the one fallback, where the machine lets that make namespaces and nobody else.
+//! Bubblewrap fallback: the system's `bwrap`, where only that may create namespaces.
 //!
 //! It is taken only if root put it into a directory of the system, is told everything by a list that is made here, and shows
 //! the workspace read-only: a layer of its own would lie on the host's disk, where nothing bounds it.
@@ -78,13 +78,13 @@ pub(crate) struct BwrapBinary {
 /// Why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BwrapError {
-    #[error("there is no bwrap")]
+    #[error("bwrap is not installed")]
     NotFound,
-    #[error("bwrap, or a directory above it, can be changed by others than root")]
+    #[error("bwrap, or a directory above it, is writable by users other than root")]
     NotRootOwned,
     #[error("bwrap is older than 0.8")]
     TooOld,
-    #[error("bwrap is refused namespaces too")]
+    #[error("bwrap may not create namespaces either")]
     NamespacesDenied,
 }
 

@@ -1,4 +1,4 @@
-//! The first process of a jail that `bwrap` built: our own binary, inside.
+//! Init process of a jail that `bwrap` built: our own binary, inside.
 //!
 //! `bwrap` was told paths, and paths can change. So nothing runs before this looked: each directory of the view is the held
 //! one, and what is to be covered is empty. Then it lives as the first process of any jail does.

@@ -1,4 +1,4 @@
-//! The launcher: our own binary, started once more, that starts the system's `bwrap` for each run.
+//! Bubblewrap launcher: our own binary, started again, which starts `bwrap` for each run.
 //!
 //! It takes the spawner's place where only `bwrap` may make namespaces, and answers the same requests. It is small, has one
 //! thread and no environment, and dies with the host; every `bwrap` dies with it, and what runs inside with that.

@@ -1,4 +1,4 @@
-//! A home for cargo that a run can write to, on top of the host's.
+//! Writable `CARGO_HOME` of a run, on top of the host's.
 //!
 //! With a way out to the network, cargo downloads and unpacks. The host's home is read-only, so a run gets one of its own,
 //! with links to the settings and the downloaded packages of the host's: those are not fetched again. Indexes are, because

@@ -1,7 +1,7 @@
-//! Bounds on a whole tree of processes: memory and processes, by control groups.
+//! Cgroup limits on a process tree: memory and processes.
 //!
 //! Version 2 where we sit in a part of the hierarchy that is ours to divide, version 1 for root, else none. Nothing is
-//! left behind: what a run used goes when its `Cgroup` goes, and what a process of ours left that died is removed by the
+//! left behind: what a run used goes when its `RunCgroup` goes, and what a process of ours left that died is removed by the
 //! next one that looks. A group is in use while its directory is locked (`flock`): process ids mean nothing across PID
 //! namespaces, which share these directories.
 //!

@@ -1,4 +1,4 @@
-//! Where this process may make control groups.
+//! Cgroup hierarchies that this process may create groups in.
 //!
 //! From what the kernel says about this process and its mounts: the directory that is ours in each hierarchy, and whether
 //! groups made there or above have limits.

@@ -1,4 +1,4 @@
-//! What a wall refused, in words.
+//! Denial diagnosis: which isolation mechanism refused what, from a program's output.
 //!
 //! Programs say "Permission denied" and leave the reader to guess. Where what a program printed makes it sure which wall
 //! was meant, this says so, and what can be done instead. Where it does not, it says nothing: a wrong hint is worse than
@@ -42,7 +42,7 @@ pub enum SandboxDenialKind {
 
 /// What is sure without looking at what was printed: a run that had too many processes.
 pub fn process_limit_denial(most: u64, writable: &'static [&'static str]) -> SandboxDenial {
-    let message = format!("the run had {most} processes and threads, as many as it may, and could start no more");
+    let message = format!("the run reached its limit of {most} processes and threads");
     SandboxDenial { wall: SandboxDenialKind::Processes, message, writable }
 }
 
@@ -59,14 +59,14 @@ fn diagnose_line(line: &str, writable: &[&str]) -> Option<(SandboxDenialKind, St
         return Some((SandboxDenialKind::Files, not_writable(last_path(line), writable)));
     }
     if says(&["no space left on device", "enospc"]) {
-        let message = "the run has used up the space it may write; it can have more by its limits, or needs less";
+        let message = "the run used all of the disk space that its limits allow; write less, or raise the limit";
         return Some((SandboxDenialKind::Space, message.to_owned()));
     }
     if says(&["file too large", "efbig"]) {
         return Some((SandboxDenialKind::Space, "a file is larger than the run's limits allow".to_owned()));
     }
     if says(NO_NETWORK) {
-        let message = "the run has no network; what it needs must be in the workspace or among the toolchains";
+        let message = "the run has no network access; put what it needs into the workspace or a toolchain";
         return Some((SandboxDenialKind::Network, message.to_owned()));
     }
     if says(&["permission denied", "operation not permitted", "eacces", "eperm"]) {
@@ -95,7 +95,7 @@ fn diagnose_permission(line: &str, lower: &str, writable: &[&str]) -> Option<(Sa
     }
     let has = |word: &str| lower.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|other| other == word);
     let call = DENIED_PROGRAMS.iter().find(|call| has(call))?;
-    Some((SandboxDenialKind::Kernel, format!("`{call}` is not available to a run: its processes have no privileges")))
+    Some((SandboxDenialKind::Kernel, format!("`{call}` is not available: processes of a run have no privileges")))
 }
 
 /// Programs and calls that need what no run has.
@@ -114,8 +114,8 @@ const DENIED_PROGRAMS: [&str; 11] = [
 ];
 
 fn not_writable(path: Option<&str>, writable: &[&str]) -> String {
-    let what = path.map_or_else(|| "that place".to_owned(), |path| format!("`{path}`"));
-    format!("{what} cannot be written by a run; write below `{}`", writable.join("` or `"))
+    let what = path.map_or_else(|| "that path".to_owned(), |path| format!("`{path}`"));
+    format!("{what} is read-only in a run; write under `{}`", writable.join("` or `"))
 }
 
 /// The last absolute path of a line, without what surrounds it. The first is often the program's own.
@@ -155,13 +155,13 @@ mod tests {
 
     const NO_NETWORK: Option<(SandboxDenialKind, &str)> = Some((
         SandboxDenialKind::Network,
-        "the run has no network; what it needs must be in the workspace or among the toolchains",
+        "the run has no network access; put what it needs into the workspace or a toolchain",
     ));
 
     #[test]
     fn a_write_outside_is_explained() {
         let usr =
-            Some((SandboxDenialKind::Files, "`/usr/x` cannot be written by a run; write below `/workspace` or `/tmp`"));
+            Some((SandboxDenialKind::Files, "`/usr/x` is read-only in a run; write under `/workspace` or `/tmp`"));
         check("touch: cannot touch '/usr/x': Read-only file system", usr);
         check("touch: cannot touch ‘/usr/x’: Permission denied", usr);
         check("bash: line 1: /usr/x: Read-only file system", usr);
@@ -175,7 +175,7 @@ mod tests {
             "error: Read-only file system (os error 30)",
             Some((
                 SandboxDenialKind::Files,
-                "that place cannot be written by a run; write below `/workspace` or `/tmp`",
+                "that path is read-only in a run; write under `/workspace` or `/tmp`",
             )),
         );
     }
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_workspace_that_is_read_only_is_not_advised() {
         let denied = diagnose_stderr("touch: cannot touch 'x': Read-only file system", WRITABLE_BY_BWRAP).unwrap();
-        assert_eq!(denied.message, "that place cannot be written by a run; write below `/tmp`");
+        assert_eq!(denied.message, "that path is read-only in a run; write under `/tmp`");
         assert_eq!(denied.writable, ["/tmp"]);
     }
 
@@ -198,13 +198,13 @@ mod tests {
 
     #[test]
     fn space_is_explained() {
-        let full = "the run has used up the space it may write; it can have more by its limits, or needs less";
+        let full = "the run used all of the disk space that its limits allow; write less, or raise the limit";
         check("dd: error writing 'x': No space left on device", Some((SandboxDenialKind::Space, full)));
     }
 
     #[test]
     fn calls_are_explained() {
-        let message = "`unshare` is not available to a run: its processes have no privileges";
+        let message = "`unshare` is not available: processes of a run have no privileges";
         check("unshare: unshare failed: Operation not permitted", Some((SandboxDenialKind::Kernel, message)));
     }
 

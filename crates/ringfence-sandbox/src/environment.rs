@@ -1,4 +1,4 @@
-//! The environment of a run.
+//! Environment variables of a run.
 //!
 //! It is made here and nothing of ours is inherited, so that no token of the server's is ever in it. A caller's variables
 //! are laid over it, except those that make loaders and interpreters do something before the caller's code starts: they
@@ -91,19 +91,19 @@ enum EnvDenyReason {
 /// Why a caller's variables are not taken.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RunEnvironmentError {
-    #[error("`{0}` is no name for a variable: letters, digits and `_`, not beginning with a digit")]
+    #[error("invalid variable name `{0}`: use letters, digits and `_`, and do not start with a digit")]
     InvalidName(String),
-    #[error("the value of `{0}` has a zero byte in it")]
+    #[error("the value of `{0}` contains a NUL byte")]
     NulByte(String),
     #[error("the value of `{0}` is longer than 128 KiB")]
     ValueTooLong(String),
-    #[error("the variables have more than 1 MiB altogether")]
+    #[error("the variables exceed 1 MiB in total")]
     TotalTooLarge,
-    #[error("`{0}` cannot be set: it changes which libraries every program loads")]
+    #[error("`{0}` cannot be set: it changes the libraries that every program loads")]
     Loader(String),
-    #[error("`{0}` cannot be set: it makes an interpreter do something before the code starts; do it in the code")]
+    #[error("`{0}` cannot be set: it makes the interpreter run something before the code; do that in the code")]
     Startup(String),
-    #[error("`{0}` cannot be set: it names a program that others start; set it in the code, if it is needed")]
+    #[error("`{0}` cannot be set: it names a program that other programs start; set it in the code if it is needed")]
     Launcher(String),
 }
 
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn sizes_are_bounded() {
-        assert_denied("A", "x\0", "the value of `A` has a zero byte in it");
+        assert_denied("A", "x\0", "the value of `A` contains a NUL byte");
         assert_denied("A", &"x".repeat(MAX_VALUE_BYTES), "the value of `A` is longer than 128 KiB");
         let many = (0..9).map(|number| (format!("A{number}"), "x".repeat(MAX_VALUE_BYTES - 8))).collect();
         assert_eq!(run_environment(&many, &[], false), Err(RunEnvironmentError::TotalTooLarge));

@@ -1,4 +1,4 @@
-//! The jail's `/etc`.
+//! Generated `/etc` of the jail.
 //!
 //! A few files are made here: one user, one host, no names to resolve. A few of the host's are shown read-only because
 //! programs do not work without them. Everything else, such as passwords, keys, the host's name and its identity, is not

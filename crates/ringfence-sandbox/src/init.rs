@@ -1,4 +1,4 @@
-//! The life of a jail's first process.
+//! Init process of a jail.
 //!
 //! It builds the jail, starts the process that will be the program, waits for an order, and stays to reap. When the program ends, or uses too much
 //! memory, it kills all that is left, and says how it ended only when nothing is. It has no capabilities while the program

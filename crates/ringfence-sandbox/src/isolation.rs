@@ -1,4 +1,4 @@
-//! The walls of the jail, and which of them stand on this machine for this user.
+//! Isolation mechanisms of the jail, and those available on this machine to this user.
 //!
 //! Each is tried for real, in a process that ends afterwards: what a version number or a setting promises, a container or
 //! a security module may still refuse. For what does not stand there is advice.
@@ -63,7 +63,7 @@ fn parse(printed: &[u8]) -> Vec<IsolationStatus> {
     let lines = printed.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
     let mut said: BTreeMap<Isolation, IsolationStatus> =
         lines.map(|standing: IsolationStatus| (standing.wall, standing)).collect();
-    let unknown = |wall| IsolationStatus { wall, stands: false, note: "could not be tried".to_owned(), advice: None };
+    let unknown = |wall| IsolationStatus { wall, stands: false, note: "could not be tested".to_owned(), advice: None };
     Isolation::ALL.into_iter().map(|wall| said.remove(&wall).unwrap_or_else(|| unknown(wall))).collect()
 }
 
@@ -77,7 +77,7 @@ fn probe_one(wall: Isolation) -> IsolationStatus {
         Isolation::Cgroup => cgroup(),
         Isolation::Bwrap => bwrap(),
         Isolation::IdmappedMounts if !getuid().is_root() => {
-            IsolationStatus { wall, stands: true, note: "only root needs it".to_owned(), advice: None }
+            IsolationStatus { wall, stands: true, note: "only needed as root".to_owned(), advice: None }
         }
         _ => match in_child(|| try_isolation(wall)) {
             Ok(()) => IsolationStatus { wall, stands: true, note: "works".to_owned(), advice: None },
@@ -201,7 +201,7 @@ fn idmapped_mount() -> Result<(), Errno> {
     // SAFETY: this process has one thread. The child unshares, says so, and waits to be ended.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: as in `enter`; `pause` and `_exit` touch nothing.
+        // SAFETY: as in `enter_user_ns`; `pause` and `_exit` touch nothing.
         unsafe {
             let unshared = unshare_unsafe(UnshareFlags::NEWUSER);
             let _ = rustix::io::write(&tell, &[u8::from(unshared.is_ok())]);
@@ -252,17 +252,17 @@ fn landlock() -> IsolationStatus {
         2..6 => (
             true,
             format!("version {abi}"),
-            Some("Linux 6.12 or newer also keeps signals and abstract sockets inside".to_owned()),
+            Some("Linux 6.12 or newer also confines signals and abstract sockets".to_owned()),
         ),
         1 => (
             false,
-            "version 1 cannot let files move between directories".to_owned(),
+            "version 1 cannot allow moving files between directories".to_owned(),
             Some("use Linux 5.19 or newer".to_owned()),
         ),
         _ => (
             false,
             format!("refused: {}", errno_text(errno(&io::Error::last_os_error()))),
-            Some("use Linux 5.19 or newer with `landlock` among the kernel's `lsm=` modules".to_owned()),
+            Some("use Linux 5.19 or newer with `landlock` in the kernel's `lsm=` list".to_owned()),
         ),
     };
     IsolationStatus { wall: Isolation::Landlock, stands, note, advice }
@@ -274,7 +274,7 @@ fn cgroup() -> IsolationStatus {
         Some(CgroupVersion::V2) => (true, "version 2", None),
         Some(CgroupVersion::V1) => (true, "version 1", None),
         None => {
-            (false, "none that we may divide; resource limits hold each process instead", Some(delegate.to_owned()))
+            (false, "no delegated cgroup; resource limits apply to each process instead", Some(delegate.to_owned()))
         }
     };
     IsolationStatus { wall: Isolation::Cgroup, stands, note: note.to_owned(), advice }
@@ -290,7 +290,7 @@ fn bwrap() -> IsolationStatus {
             "only needed where user namespaces are refused: install the system's own bubblewrap"
         }
         BwrapError::NamespacesDenied => {
-            "only needed where user namespaces are refused: an administrator can allow them to bwrap"
+            "only needed where user namespaces are refused: an administrator can allow them for bwrap"
         }
     };
     let (stands, note, advice) = match found {
@@ -342,7 +342,7 @@ fn advice(wall: Isolation, error: Errno, settings: &KernelRestrictions) -> Strin
             "an administrator can allow user namespaces: `sysctl -w kernel.unprivileged_userns_clone=1`"
         }
         _ if needs_users && settings.apparmor_restricts => {
-            "AppArmor keeps user namespaces from this program. An administrator can give it a profile with `userns,`, or \
+            "AppArmor denies user namespaces to this program. An administrator can add a profile with `userns,`, or \
              allow all programs: `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`"
         }
         Isolation::Proc if settings.in_container => {
@@ -355,10 +355,10 @@ fn advice(wall: Isolation, error: Errno, settings: &KernelRestrictions) -> Strin
         Isolation::MountNamespace => "use Linux 5.12 or newer",
         Isolation::Overlay => "use Linux 5.11 or newer with the overlay file system",
         Isolation::TmpfsAttributes => "use Linux 6.6 or newer, with CONFIG_TMPFS_XATTR",
-        Isolation::IdmappedMounts => "use Linux 5.12 or newer and a file system that has them, or do not run as root",
+        Isolation::IdmappedMounts => "use Linux 5.12 or newer and a file system that supports them, or do not run as root",
         Isolation::Seccomp => "use a kernel with CONFIG_SECCOMP_FILTER",
         Isolation::Pidfd => "use Linux 5.4 or newer",
-        _ => "use a kernel with user namespaces (CONFIG_USER_NS) that this user may make",
+        _ => "use a kernel with user namespaces (CONFIG_USER_NS) that this user may create",
     };
     advice.to_owned()
 }
@@ -415,7 +415,7 @@ mod tests {
         for program in ["/bin/true", "/nonexistent"] {
             let found = probe(Path::new(program));
             assert_eq!(found.len(), Isolation::ALL.len());
-            assert!(found.iter().all(|standing| !standing.stands && standing.note == "could not be tried"));
+            assert!(found.iter().all(|standing| !standing.stands && standing.note == "could not be tested"));
         }
     }
 

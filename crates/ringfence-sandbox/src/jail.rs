@@ -1,4 +1,4 @@
-//! One jail: its namespaces, and its root with everything that is its own.
+//! Jail setup: namespaces, and the root file system.
 //!
 //! A jail is built before anybody knows what will run in it, and used once. It is finished by its own first process, so
 //! that the spawner does not wait; what goes wrong there is kept for whoever claims the jail.

@@ -1,6 +1,6 @@
-//! What is to be run, who watches it, and how it ended.
+//! Run jobs: the command, its observer, and its result.
 //!
-//! `Ended` says what happened to a program that was started; `Failure` that none was. A caller never has to guess
+//! `RunResult` says what happened to a program that was started; `JailError` that none was. A caller never has to guess
 //! which: a program that could not be confined is not started.
 //!
 //! Not here: how any of it is done.
@@ -119,17 +119,17 @@ impl ExitReason {
 #[derive(Debug, thiserror::Error)]
 pub enum JailError {
     /// This machine, or this workspace, cannot be confined.
-    #[error("no jail here: {reason}; {hint}")]
+    #[error("sandbox unavailable: {reason}; {hint}")]
     Unavailable { reason: String, hint: String },
-    #[error("there is no program `{name}` in the jail")]
+    #[error("program `{name}` not found in the sandbox")]
     ProgramNotFound { name: String },
     /// A variable that a caller may not set.
     #[error(transparent)]
     Environment(#[from] RunEnvironmentError),
     /// All that was in the jail is dead, but not by the program's doing or ours.
-    #[error("{0} ended unexpectedly, and the run with it; try again")]
+    #[error("{0} exited unexpectedly, which ended the run; try again")]
     UnexpectedExit(&'static str),
-    #[error("the jail could not {0}")]
+    #[error("the sandbox could not {0}")]
     Io(&'static str, #[source] std::io::Error),
 }
 

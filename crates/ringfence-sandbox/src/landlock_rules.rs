@@ -1,4 +1,4 @@
-//! The second wall around the files: Landlock.
+//! Landlock ruleset: the second layer of file access control.
 //!
 //! Everything may be read and executed, only the given places may be written, and no device is ever made. It holds what
 //! the mounts of the jail already say, in other code of the kernel: one mistake does not open both. Signals and abstract
@@ -36,9 +36,9 @@ pub(crate) enum LandlockEnforcement {
 /// Why the wall could not be built.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LandlockError {
-    #[error("a place that the program is to write to cannot be opened")]
+    #[error("cannot open a directory that the program may write to")]
     OpenPath { place: PathBuf, source: PathFdError },
-    #[error("the kernel does not take the Landlock rules")]
+    #[error("the kernel rejected the Landlock rules")]
     Ruleset(#[from] RulesetError),
 }
 
@@ -197,6 +197,6 @@ mod tests {
     #[test]
     fn a_place_that_is_not_there_is_an_error() {
         let result = thread::spawn(|| writable_rules(&[Path::new("/nonexistent")])).join().unwrap();
-        assert_eq!(result.unwrap_err().to_string(), "a place that the program is to write to cannot be opened");
+        assert_eq!(result.unwrap_err().to_string(), "cannot open a directory that the program may write to");
     }
 }

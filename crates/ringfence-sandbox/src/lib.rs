@@ -1,6 +1,6 @@
-//! The jail: programs that see the workspace and nothing else.
+//! Sandbox for programs: they see the workspace and nothing else. We call it the jail.
 //!
-//! Not here: policy, journal and the files themselves. The jail gets a `View` and gives back what the program left.
+//! Not here: policy, journal and the files themselves. The jail gets a `WorkspaceView` and gives back what the program left.
 
 use std::process::ExitCode;
 

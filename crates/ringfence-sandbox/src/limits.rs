@@ -1,4 +1,4 @@
-//! How much of anything one run may have.
+//! Resource limits of one run.
 //!
 //! The defaults are for whoever uses the jail as a library. A host's own limits, which config sets and a call can only
 //! tighten, are the kernel's.

@@ -1,10 +1,10 @@
-//! The budget of file locks of one run.
+//! File lock budget of one run.
 //!
 //! Locks are memory of the kernel that neither a process nor a cgroup is charged for, and no file tells reliably how many
 //! there are: open file descriptions that are in flight or only mapped keep theirs. So the calls that can add locks are
 //! counted, and when their locks could take as much memory as the run may have, further calls fail.
 //!
-//! Not here: which calls these are (`filter_rules.rs`).
+//! Not here: which calls these are (`seccomp_rules.rs`).
 
 use rustix::io::Errno;
 

@@ -1,4 +1,4 @@
-//! From a process of ours to the program, through every wall.
+//! Lockdown before exec: limits, capabilities, Landlock and seccomp, in order.
 //!
 //! The order of the steps is the promise: what a later step takes away, no earlier one needs, the filter of system calls
 //! comes last, and the program starts only when all of them are done. A step that fails ends the process. What is the same

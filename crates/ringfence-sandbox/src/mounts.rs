@@ -1,4 +1,4 @@
-//! The files that a jail sees of the system: an image, made once, that every jail has a copy of.
+//! System mounts of a jail: one mount tree, built once and cloned for each jail.
 //!
 //! The image is read-only and has no device but a few harmless ones, no setuid program that works as one, and of `/etc`
 //! only what `etc.rs` lists. It lives in a mount namespace of its own, so that a new jail copies a handful of mounts and

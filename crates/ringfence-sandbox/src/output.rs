@@ -1,4 +1,4 @@
-//! What a program printed, as much of it as is worth keeping.
+//! Output capture: the head and the tail of a stream, within a limit.
 //!
 //! The beginning and the end of a stream are kept, half each, and a line between them says how many bytes are left out.
 //! Memory is bounded by the limit, whatever the program prints. Nothing that was kept is changed: bytes that are not text

@@ -1,10 +1,10 @@
-//! What the host, the spawner and a jail's first process say to each other.
+//! IPC protocol between the host, the spawner and a jail's init process.
 //!
 //! Both ends are the same binary, so the format needs no version. What is read is checked all the same: a message that
 //! does not read is an error, never a panic. The order for a run lies in a memory file, because a script may be larger
 //! than a socket takes.
 //!
-//! Not here: the sockets. Descriptors travel beside these bytes, in the order that `Order` and `Reply` say.
+//! Not here: the sockets. Descriptors travel beside these bytes, in the order that `SpawnerRequest` and `SpawnerReply` say.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -121,25 +121,25 @@ macro_rules! steps {
 }
 
 steps! {
-    Namespaces = "make its namespaces",
+    Namespaces = "create its namespaces",
     Users = "map its user",
     Root = "build its root",
     Loopback = "bring its loopback up",
-    Hold = "keep its privileges from its program",
-    Order = "read its order",
-    Find = "find a directory of the view again",
-    Show = "mount a directory of the view",
-    Layer = "lay a layer over the workspace",
-    Cover = "cover what is not to be seen",
+    Hold = "drop its privileges",
+    Order = "read its run spec",
+    Find = "find a directory of the workspace view",
+    Show = "mount a directory of the workspace view",
+    Layer = "mount an overlay on the workspace",
+    Cover = "mask hidden files",
     Script = "write the script",
     Cgroup = "enter its cgroup",
     Start = "start a process",
     Limits = "set its limits",
-    Landlock = "set its file rules",
+    Landlock = "set its Landlock rules",
     Capabilities = "drop its capabilities",
-    Seccomp = "set its system call filter",
-    Bwrap = "have bwrap build it",
-    Egress = "open its way out",
+    Seccomp = "set its seccomp filter",
+    Bwrap = "build the sandbox with bwrap",
+    Egress = "open its egress channel",
 }
 
 impl SetupStep {
@@ -157,7 +157,7 @@ impl SetupStep {
 impl From<SetupError> for JailError {
     fn from(trouble: SetupError) -> Self {
         let cause = std::io::Error::from_raw_os_error(trouble.errno);
-        let said = || format!("it could not {} ({cause})", trouble.step.words());
+        let said = || format!("could not {} ({cause})", trouble.step.words());
         match trouble.step {
             SetupStep::Namespaces
             | SetupStep::Users
@@ -165,23 +165,23 @@ impl From<SetupError> for JailError {
             | SetupStep::Hold
             | SetupStep::Landlock
             | SetupStep::Seccomp => {
-                Self::unavailable(said(), "`ringfence doctor` says which walls stand and what to do")
+                Self::unavailable(said(), "run `ringfence doctor` for details and advice")
             }
             SetupStep::Bwrap => Self::unavailable(
-                "namespaces are refused here, and the system's bwrap could not build it either",
-                "`ringfence doctor` says which walls stand and what to do",
+                "namespaces are not permitted, and the system's bwrap failed too",
+                "run `ringfence doctor` for details and advice",
             ),
             SetupStep::Cover if trouble.errno == libc::E2BIG => Self::unavailable(
-                "more files are secret than the system's bwrap can cover",
+                "there are more secret files than the system's bwrap can mask",
                 "remove some, or keep them outside the workspace",
             ),
             SetupStep::Find => Self::unavailable(
-                "a directory of the view is not where it was found",
-                "open the workspace again by the path where it is now",
+                "a directory of the workspace was moved or replaced",
+                "reopen the workspace at its current path",
             ),
             SetupStep::Layer if trouble.errno == libc::EINVAL => Self::unavailable(
-                "the workspace cannot have a layer above it",
-                "unmount what is mounted inside it, or move it to a local file system",
+                "an overlay cannot be mounted on the workspace",
+                "unmount file systems inside it, or move it to a local file system",
             ),
             step => Self::Io(step.words(), cause),
         }

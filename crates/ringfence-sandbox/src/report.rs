@@ -1,4 +1,4 @@
-//! What `run_code` says: how a program ended, what it printed, and what became of its changes.
+//! Replies of `run_code`: exit status, output, and changes.
 //!
 //! Not here: running it (`run_code.rs`).
 
@@ -150,8 +150,9 @@ impl RunCodeReport {
         };
         let committed = if kept.is_empty() { CommitExtent::None } else { CommitExtent::Some };
         let others = match kept.len() {
-            0 => "nothing that the program changed was kept".to_owned(),
-            count => format!("{count} other change(s) were kept"),
+            0 => "none of the program's changes were kept".to_owned(),
+            1 => "1 other change was kept".to_owned(),
+            count => format!("{count} other changes were kept"),
         };
         let message = format!("not kept: {}: {}; {others}", list_paths(&not_kept), first.message);
         let most = self.max_listed.min(MAX_PATHS_IN_ERROR);
@@ -214,32 +215,32 @@ impl RunCodeReport {
 pub(crate) struct RunCodeReply {
     stdout: String,
     stderr: String,
-    /// 128 and the number of the signal, where one ended it.
+    /// 128 plus the signal number if a signal terminated it.
     exit_code: i32,
-    /// Milliseconds that it ran.
+    /// Run time in milliseconds.
     duration: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     signal: Option<i32>,
     /// `exit` or `signal`.
     ended_by: &'static str,
-    /// True when the middle of an output is left out.
+    /// True when the middle of an output was omitted.
     truncated: bool,
-    /// How much of what it changed in the workspace is kept: `all`, or `none` where it changed nothing or `mode` is `discard`.
+    /// Which of its workspace changes were kept: `all`, or `none` if there were none or `mode` is `discard`.
     committed: &'static str,
-    /// What it changed: the first paths.
+    /// The first of the changed paths.
     changes: Vec<RunCodeChange>,
-    /// How many paths it changed.
+    /// Number of changed paths.
     total_changes: usize,
     /// The id of the change, for `undo`.
     #[serde(skip_serializing_if = "Option::is_none")]
     change: Option<String>,
-    /// True where `mode` was `discard`.
+    /// True if `mode` was `discard`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     discarded: bool,
-    /// What a wall of the jail kept it from.
+    /// What the sandbox denied.
     #[serde(skip_serializing_if = "Option::is_none")]
     denied: Option<RunCodeDenial>,
-    /// What stood between the program and the machine.
+    /// The isolation mechanisms that were active.
     walls: Vec<String>,
 }
 
@@ -258,7 +259,7 @@ struct RunCodeChange {
 #[derive(Debug, Serialize, JsonSchema)]
 struct RunCodeDenial {
     message: String,
-    /// Where it may write.
+    /// Writable directories.
     writable: Vec<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! One run, as the host follows it: output, deadline, the wish to stop, and the end.
+//! Supervision of one run by the host: output, deadline, cancelling, and the end.
 //!
 //! It ends in one of three ways: the jail says that all is dead, the host has it killed and waits for the handle to say the
 //! same, or the jail is lost. Memory is bounded whatever is printed.
@@ -224,7 +224,7 @@ impl<'a> ProgramRun<'a> {
         let (bytes, descriptors) = match sys::receive(self.reply_socket.as_fd(), &mut buffer) {
             Ok(message) => message,
             Err(Errno::CONNRESET) => (&[][..], Vec::new()),
-            Err(other) => return Err(JailError::Io("hear from a jail", other.into())),
+            Err(other) => return Err(JailError::Io("read from a jail", other.into())),
         };
         if bytes.is_empty() {
             return self.await_jail_exit().map(Some);

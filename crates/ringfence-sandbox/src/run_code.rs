@@ -1,4 +1,4 @@
-//! `run_code`: a program in a jail, and what it changed as one change of the workspace.
+//! `run_code`: run a program in a jail, and commit its changes as one change of the workspace.
 //!
 //! The program works on a layer above the workspace. Only when it ended well is that layer read. What it changed is judged
 //! group by group like the changes of other tools; what may be kept is committed as one, and the rest is dropped and named in
@@ -47,8 +47,8 @@ pub fn register(registry: &mut ToolRegistry, jail: RunCodeSetup) -> Result<(), D
 }
 
 /// Run Python or bash code in a sandbox, in the workspace. It sees the workspace and the system's programs, and no network
-/// except the hosts that `network` lists. If it ends by itself, each changed file is judged like a change by any other tool:
-/// what is kept is one change for `undo`, and an error names what was not kept. Only `/workspace` and `/tmp` are writable;
+/// except the hosts in `network`. When it exits, each changed file is checked by the policy like a change by any other tool:
+/// what is kept is one change for `undo`, and an error lists what was not kept. Only `/workspace` and `/tmp` are writable;
 /// `/tmp` is empty in each run.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -60,10 +60,10 @@ struct RunCodeArgs {
     /// Arguments.
     #[serde(default)]
     args: Vec<String>,
-    /// Environment.
+    /// Environment variables.
     #[serde(default)]
     env: BTreeMap<String, String>,
-    /// Seconds it may run.
+    /// Timeout in seconds.
     timeout: Option<f64>,
     /// Hosts to reach by HTTP or HTTPS, such as `pypi.org` or `pypi.org:80`.
     #[serde(default)]
@@ -112,7 +112,7 @@ impl TryFrom<RunCodeArgs> for RunCodeProgram {
     fn try_from(args: RunCodeArgs) -> Result<Self, ToolError> {
         let RunCodeArgs { language, code, args, env, timeout, network, mode } = args;
         if args.iter().any(|arg| arg.contains('\0')) {
-            return Err(ToolError::invalid("args", "must not hold a NUL"));
+            return Err(ToolError::invalid("args", "must not contain a NUL byte"));
         }
         let timeout = timeout.map(seconds).transpose()?;
         Ok(Self { language, code, args, env, timeout, network, mode })
@@ -121,7 +121,7 @@ impl TryFrom<RunCodeArgs> for RunCodeProgram {
 
 fn seconds(timeout: f64) -> Result<Duration, ToolError> {
     let time = Duration::try_from_secs_f64(timeout).ok().filter(|time| !time.is_zero());
-    time.ok_or_else(|| ToolError::invalid("timeout", "must be a number of seconds above 0"))
+    time.ok_or_else(|| ToolError::invalid("timeout", "must be a positive number of seconds"))
 }
 
 /// What is to be run.
@@ -204,7 +204,8 @@ impl RunCodeProgram {
     /// Where it may connect to stands in the first line, before anything that could be long, and all of it is shown.
     fn preview(&self) -> Preview {
         let lines = self.code.lines().count();
-        let mut summary = format!("run {} code of {lines} line(s)", self.language.name());
+        let unit = if lines == 1 { "line" } else { "lines" };
+        let mut summary = format!("run {lines} {unit} of {} code", self.language.name());
         let mut hosts = wrap_hosts(&self.network).into_iter();
         if let Some(first) = hosts.next() {
             let _ = write!(summary, ", which may reach {}", first.join(", "));
@@ -293,7 +294,7 @@ impl Tool for RunCodeTool {
             }
             None if program.network.is_empty() => Vec::new(),
             None => {
-                let message = "programs have no network here; run it without `network`";
+                let message = "network access is disabled; run it without `network`";
                 return Err(ToolError::new(ErrorKind::Unavailable, message));
             }
         };
@@ -473,24 +474,24 @@ fn limit_error(ended: &RunResult, limits: &JailLimits) -> Option<ToolError> {
         ExitReason::Timeout => error(
             ErrorKind::Timeout,
             format!(
-                "the program ran longer than {} s and was ended; its changes are dropped",
+                "the program was terminated after {} s; its changes were discarded",
                 limits.wall.as_secs_f64()
             ),
         ),
         ExitReason::Cancelled => {
-            error(ErrorKind::Cancelled, "the program was ended; its changes are dropped".to_owned())
+            error(ErrorKind::Cancelled, "the program was terminated; its changes were discarded".to_owned())
         }
         ExitReason::Memory => error(
             ErrorKind::Execution,
             format!(
-                "the program used more than {} bytes of memory and was ended; its changes are dropped",
+                "the program was terminated for using more than {} bytes of memory; its changes were discarded",
                 limits.memory_bytes
             ),
         ),
         ExitReason::Cpu => error(
             ErrorKind::Execution,
             format!(
-                "the program used more than {} s of processor time and was ended; its changes are dropped",
+                "the program was terminated for using more than {} s of CPU time; its changes were discarded",
                 limits.cpu.as_secs_f64()
             ),
         ),

@@ -1,4 +1,4 @@
-//! What a run brings into its jail: the workspace under a layer, mounts beside it, covers over secrets, the script.
+//! Mounts of one run: the workspace under an overlay, further mounts, masks over secrets, the script.
 //!
 //! What the program writes to the workspace lands in the layer, which lies in memory, has a size, and outlives the jail in
 //! the descriptor that is given back. A cover is a mount over what exists at that moment, found from the descriptor of the

@@ -1,4 +1,4 @@
-//! The jail as the host sees it: a spawner that is kept, and programs that are run.
+//! The sandbox as the host uses it: a spawner that is kept, and programs that are run.
 //!
 //! `run` comes back when the program and everything that it started are dead, whatever they do: output is bounded, time is
 //! bounded, and a process that keeps a pipe open holds nobody up. The host never forks: it starts its own binary once and
@@ -38,7 +38,7 @@ const OVERFLOW_UID: u32 = 65_534;
 /// What a sandbox is made of.
 #[derive(Clone, Debug)]
 pub struct SandboxSettings {
-    /// Our own binary, whose `main` begins with `take_part`.
+    /// Our own binary, whose `main` begins with `run_helper_if_requested`.
     pub program: PathBuf,
     /// How many jails wait, built ahead. With none, each is built when it is asked for.
     pub pool: u32,
@@ -139,7 +139,7 @@ impl Sandbox {
             return Ok((held(), self.identity));
         }
         if self.backend == JailBackend::Bwrap {
-            return Ok((held(), workspace_owner(&job.view.workspace, "that the system's bwrap shows as it is")?));
+            return Ok((held(), workspace_owner(&job.view.workspace, "and the system's bwrap cannot map its owner")?));
         }
         match warden.idmapped_mount(&job.view.workspace.directory, self.identity)? {
             Ok(workspace) => {
@@ -153,7 +153,7 @@ impl Sandbox {
                 Ok((places, self.identity))
             }
             Err(cause) => {
-                let why = format!("on a file system that cannot map owners ({cause})");
+                let why = format!("and its file system cannot map owners ({cause})");
                 Ok((held(), workspace_owner(&job.view.workspace, &why)?))
             }
         }
@@ -215,7 +215,7 @@ fn run_in(
     job: &JailJob<'_>,
     watch: &dyn ProgramObserver,
 ) -> Result<RunResult, JailError> {
-    let text = order.write().map_err(JailError::io("write its order"))?;
+    let text = order.write().map_err(JailError::io("write its run spec"))?;
     let (output, their_output) = pipe_with(PipeFlags::CLOEXEC).map_err(JailError::io("make a pipe"))?;
     let (errors, their_errors) = pipe_with(PipeFlags::CLOEXEC).map_err(JailError::io("make a pipe"))?;
     let mut descriptors = vec![text.as_fd(), their_output.as_fd(), their_errors.as_fd()];
@@ -224,7 +224,7 @@ fn run_in(
     descriptors.extend(job.egress.as_ref().map(AsFd::as_fd));
     // With the one that the spawner adds.
     if descriptors.len() >= sys::MAX_DESCRIPTORS {
-        return Err(JailError::unavailable("the view has too many mounts", "mount fewer beside the workspace"));
+        return Err(JailError::unavailable("there are too many mounts", "declare fewer mounts"));
     }
     warden.start_run(jail, &descriptors)?;
     // From here on only the jail holds the other ends.
@@ -242,7 +242,7 @@ fn run_spec(
 ) -> Result<RunSpec, JailError> {
     let arguments: usize = job.argv.iter().map(|argument| argument.len()).sum();
     if arguments + job.script.bytes.len() > MAX_RUN_SPEC_BYTES / 2 {
-        return Err(JailError::Io("take a script and arguments of this size", Errno::TOOBIG.into()));
+        return Err(JailError::Io("pass a script and arguments of this size", Errno::TOOBIG.into()));
     }
     let views = std::iter::once(&job.view.workspace).chain(&job.view.read_only_mounts);
     Ok(RunSpec {
@@ -279,7 +279,7 @@ impl MountSource<'_> {
 fn run_mount(shown: &ExposedDir, place: &MountSource<'_>) -> Result<RunMount, JailError> {
     let plain = !shown.alias.is_empty() && !shown.alias.contains(['/', '\0']) && !shown.alias.starts_with('.');
     if !plain {
-        return Err(JailError::unavailable("a mount has a name that is no file name", "give it another"));
+        return Err(JailError::unavailable("a mount alias is not a valid file name", "rename the mount"));
     }
     Ok(RunMount {
         alias: shown.alias.clone().into(),
@@ -296,8 +296,8 @@ fn workspace_owner(workspace: &ExposedDir, why: &str) -> Result<JailUser, JailEr
         return Ok(owner);
     }
     Err(JailError::unavailable(
-        format!("the workspace is root's, {why}"),
-        "give it to another user, or start ringfence as a plain user",
+        format!("the workspace belongs to root, {why}"),
+        "change its owner, or start ringfence as a user other than root",
     ))
 }
 
@@ -320,8 +320,8 @@ fn reserved_user() -> Result<JailUser, JailError> {
         .map(|id| JailUser { uid: id, gid: id })
         .ok_or_else(|| {
             JailError::unavailable(
-                "root started us, and there is no other user for programs",
-                "start ringfence as a plain user, or give the container more users",
+                "ringfence runs as root, and there is no other user to run programs as",
+                "start ringfence as a user other than root, or map more users into the container",
             )
         })
 }

@@ -1,4 +1,4 @@
-//! The seccomp filter: the rules about system calls, compiled and installed.
+//! Seccomp filter: compiled from the rules, and installed.
 //!
 //! What no rule refuses is allowed up to the newest call we know: a list of allowed calls would break programs nobody
 //! thought of, and the other walls stand before what gets through. Newer calls than that are as if the kernel were older,
@@ -38,13 +38,13 @@ pub(crate) struct SeccompFilters {
 /// Why there is no filter.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SeccompError {
-    #[error("there is no list of refused system calls for this kind of processor")]
+    #[error("the seccomp rules do not support this CPU architecture")]
     Architecture,
-    #[error("the list of refused system calls does not compile")]
+    #[error("the seccomp rules do not compile")]
     Compile,
-    #[error("the kernel does not take the filter of system calls")]
+    #[error("the kernel rejected the seccomp filter")]
     Install(#[from] seccompiler::Error),
-    #[error("the kernel does not take the filter of system calls")]
+    #[error("the kernel rejected the seccomp filter")]
     Listen(#[from] Errno),
 }
 

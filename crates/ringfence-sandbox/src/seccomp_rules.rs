@@ -1,4 +1,4 @@
-//! Which calls to the kernel a jailed program may not make: the seccomp rules, as data.
+//! Seccomp rules, as data: the system calls that a jailed program may not make.
 //!
 //! Rules are grouped by reason. What is refused gets an error that programs know how to go on from: `EPERM`, or `ENOSYS`
 //! where they have an older way.
@@ -105,7 +105,7 @@ pub(crate) const DENIED_SYSCALLS: &[SyscallRule] = &[
     },
 ];
 
-/// Calls that are refused with certain arguments: all tests of a line must hold. The error `ASK` stands for a request to the
+/// Calls that are refused with certain arguments: all tests of a line must hold. The error `NOTIFY` stands for a request to the
 /// listener.
 #[derive(Clone, Copy)]
 pub(crate) struct SyscallArgRule {

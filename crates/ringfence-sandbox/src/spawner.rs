@@ -1,4 +1,4 @@
-//! The spawner: our own binary, started once more, that makes jails.
+//! Spawner process: our own binary, started again, which creates jails.
 //!
 //! It is small, has one thread, no environment and no network, and is the first process of a pid namespace that all jails
 //! live in: when it dies, the kernel kills them all, and it dies with the host. Its parent, the process that the host

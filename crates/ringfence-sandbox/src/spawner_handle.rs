@@ -1,4 +1,4 @@
-//! The spawner as the host holds it: its process, and the jails that it was told to make.
+//! Spawner handle of the host: the process, and the jails that it was told to create.
 //!
 //! Jails are made ahead, each in a cgroup of its own, and named by numbers. What takes time and is not the caller's, such
 //! as making the next jail and putting a cgroup away, happens on a thread here after the caller has its answer. When the
@@ -214,7 +214,7 @@ impl SpawnerChannel {
     fn send(&self, request: &SpawnerRequest, descriptors: &[BorrowedFd<'_>]) -> Result<(), JailError> {
         sys::send(self.socket.as_fd(), &request.encode(), descriptors).map_err(|errno| match errno {
             Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => JailError::UnexpectedExit("the spawner"),
-            other => JailError::Io("ask its spawner", other.into()),
+            other => JailError::Io("send a request to its spawner", other.into()),
         })
     }
 
@@ -224,7 +224,7 @@ impl SpawnerChannel {
         request: &SpawnerRequest,
         with: &[BorrowedFd<'_>],
     ) -> Result<(SpawnerReply, Option<OwnedFd>), JailError> {
-        let (reply, theirs) = sys::message_pair().map_err(JailError::io("make a socket"))?;
+        let (reply, theirs) = sys::message_pair().map_err(JailError::io("create a socket"))?;
         let descriptors: Vec<BorrowedFd<'_>> = std::iter::once(theirs.as_fd()).chain(with.iter().copied()).collect();
         self.send(request, &descriptors)?;
         drop(descriptors);
@@ -244,7 +244,7 @@ impl SpawnerChannel {
 
     /// Has later jails made with these toolchains. Those that wait are gone.
     fn set_toolchains(&self, stock: &mut JailPool, toolchains: Vec<PathBuf>) -> Result<(), JailError> {
-        let paths = write_paths(&toolchains).map_err(JailError::io("name the toolchains"))?;
+        let paths = write_paths(&toolchains).map_err(JailError::io("send the toolchains to its spawner"))?;
         stock.ready.drain(..).try_for_each(|jail| self.discard_unused(jail))?;
         self.request(&SpawnerRequest::SetImage, &[paths.as_fd()])?;
         stock.toolchains = toolchains;
@@ -252,9 +252,9 @@ impl SpawnerChannel {
     }
 
     fn create(&self, identity: JailUser) -> Result<JailLease, JailError> {
-        let cgroup = self.config.cgroups.create(&JailLimits::default()).map_err(JailError::io("make a cgroup"))?;
+        let cgroup = self.config.cgroups.create(&JailLimits::default()).map_err(JailError::io("create a cgroup"))?;
         let name = self.next.fetch_add(1, Ordering::Relaxed);
-        let (reply, theirs) = sys::message_pair().map_err(JailError::io("make a socket"))?;
+        let (reply, theirs) = sys::message_pair().map_err(JailError::io("create a socket"))?;
         let doors = cgroup.iter().flat_map(RunCgroup::procs_files);
         self.send(
             &SpawnerRequest::Create { name, identity },
@@ -292,7 +292,7 @@ impl SpawnerChannel {
 
 /// Whose a directory is.
 pub(crate) fn owner(directory: &OwnedFd) -> Result<JailUser, JailError> {
-    let found = fstat(directory).map_err(JailError::io("look at a directory of the view"))?;
+    let found = fstat(directory).map_err(JailError::io("stat a directory of the workspace view"))?;
     Ok(JailUser { uid: found.st_uid, gid: found.st_gid })
 }
 

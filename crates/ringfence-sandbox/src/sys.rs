@@ -1,4 +1,4 @@
-//! The system calls that Rust cannot check, and messages with descriptors.
+//! Raw system calls (`unsafe`), and messages with descriptors.
 //!
 //! Each function is one call, or the few that make no sense alone. What `rustix` offers is used from there directly.
 //!
@@ -119,7 +119,7 @@ pub(crate) enum MountScope {
 /// The first number after the standard streams. What a process keeps across `keep_only` is from here on.
 pub(crate) const FIRST_INHERITED_FD: RawFd = 3;
 
-/// Closes every descriptor but the standard streams and these, which get the numbers from `FIRST` on and close with a
+/// Closes every descriptor but the standard streams and these, which get the numbers from `FIRST_INHERITED_FD` on and close with a
 /// change of programs. Owners of closed descriptors must not be dropped later: this is for processes that just forked.
 pub(crate) fn keep_only(descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let past = FIRST_INHERITED_FD + descriptors.len() as RawFd;

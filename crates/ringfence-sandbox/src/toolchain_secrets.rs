@@ -1,4 +1,4 @@
-//! Secrets in directories of the host that a jail shows, by their names.
+//! Secrets in toolchain directories that a jail shows, by their names.
 //!
 //! A file that is a secret by its name in a workspace is one in `/opt` and `/usr/local` too. What is published as it is, such
 //! as the packages of the system, installed libraries, registries of crates and the Nix store, is not looked through: it has

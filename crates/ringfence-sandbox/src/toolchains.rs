@@ -1,4 +1,4 @@
-//! Programs outside `/usr` that a run needs: compilers and interpreters that people install for themselves.
+//! Toolchain discovery: compilers and interpreters outside `/usr`.
 //!
 //! Only directories that hold programs and libraries are shown, each at its own path and read-only. Keys and tokens that
 //! lie beside them, such as cargo's credentials, are not among these directories and so never in the jail.

@@ -1,9 +1,9 @@
-//! Which addresses the web is at, as data: everything that is not, with the reason why.
+//! IP address policy: every range that is not the public internet, with the reason.
 //!
 //! An address passes only if no row has it and, for IPv6, if it is from the range that the internet uses. An IPv6 address
 //! that carries an IPv4 one is refused whatever it carries: who unpacks it is not known here.
 //!
-//! Not here: names, and what a URL may look like (`target.rs`).
+//! Not here: names, and what a URL may look like (`fetch_target.rs`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -59,18 +59,18 @@ const fn refused_by_default(why: &'static str) -> AddressRefusal {
     AddressRefusal { reason: why, overridable: true }
 }
 
-const UNSPECIFIED: AddressRefusal = always_refused("no address, which systems take for themselves");
-const LOOPBACK: AddressRefusal = refused_by_default("this machine itself");
+const UNSPECIFIED: AddressRefusal = always_refused("an unspecified address");
+const LOOPBACK: AddressRefusal = refused_by_default("this machine");
 const PRIVATE: AddressRefusal = refused_by_default("a private network");
-const LINK_LOCAL: AddressRefusal = refused_by_default("the local link");
-const CARRIER_GRADE_NAT: AddressRefusal = refused_by_default("the shared network of a carrier");
-const METADATA: AddressRefusal = always_refused("the metadata service of a cloud, which gives out keys");
-const MULTICAST: AddressRefusal = always_refused("a group of machines and not one");
-const DOCUMENTATION: AddressRefusal = refused_by_default("an address for examples");
-const BENCHMARK: AddressRefusal = refused_by_default("a network for measurements");
-const RESERVED: AddressRefusal = refused_by_default("an address that is reserved");
-const RELAY: AddressRefusal = always_refused("a service that passes packets on");
-const EMBEDDED_V4: AddressRefusal = always_refused("an IPv4 address inside an IPv6 one");
+const LINK_LOCAL: AddressRefusal = refused_by_default("a link-local address");
+const CARRIER_GRADE_NAT: AddressRefusal = refused_by_default("a carrier-grade NAT network");
+const METADATA: AddressRefusal = always_refused("a cloud metadata service, which hands out credentials");
+const MULTICAST: AddressRefusal = always_refused("a multicast or broadcast address");
+const DOCUMENTATION: AddressRefusal = refused_by_default("a documentation address");
+const BENCHMARK: AddressRefusal = refused_by_default("a benchmarking network");
+const RESERVED: AddressRefusal = refused_by_default("a reserved address");
+const RELAY: AddressRefusal = always_refused("a relay or translation service");
+const EMBEDDED_V4: AddressRefusal = always_refused("an IPv4 address embedded in an IPv6 address");
 
 const fn v4(a: u8, b: u8, c: u8, d: u8, length: u32, refused: AddressRefusal) -> (Ipv4Addr, u32, AddressRefusal) {
     (Ipv4Addr::new(a, b, c, d), length, refused)

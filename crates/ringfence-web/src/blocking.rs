@@ -1,4 +1,4 @@
-//! Waiting for the network on behalf of one call, as long as somebody waits for the call.
+//! Blocking waits for the network, which end with their call.
 //!
 //! A call has a runtime of its own on its worker's thread. When the call is cancelled or its time is over, the work is
 //! dropped, and its sockets are closed with it.

@@ -1,4 +1,4 @@
-//! The first thing that a TLS client says, as far as it names a server.
+//! TLS ClientHello SNI parsing.
 //!
 //! A connection that a program asks for by one name must not end up at another: the name in here has to be the one that
 //! was asked for. Everything is read with its bounds; what cannot be read is refused.
@@ -21,12 +21,12 @@ pub(crate) enum ClientHello {
 pub(crate) fn parse_client_hello(bytes: &[u8]) -> ClientHello {
     match reassemble_handshake(bytes) {
         Err(why) => ClientHello::Refused(why),
-        Ok(None) if bytes.len() >= MAX_HELLO_BYTES => ClientHello::Refused("its greeting is too long"),
+        Ok(None) if bytes.len() >= MAX_HELLO_BYTES => ClientHello::Refused("its ClientHello is too long"),
         Ok(None) => ClientHello::Partial,
         Ok(Some(message)) => match server_name(&message) {
             Some(Ok(name)) => ClientHello::Complete(name),
             Some(Err(why)) => ClientHello::Refused(why),
-            None => ClientHello::Refused("its greeting cannot be read"),
+            None => ClientHello::Refused("its ClientHello cannot be parsed"),
         },
     }
 }
@@ -36,19 +36,19 @@ fn reassemble_handshake(bytes: &[u8]) -> Result<Option<Vec<u8>>, &'static str> {
     let (mut message, mut rest) = (Vec::new(), bytes);
     while let Some((&kind, tail)) = rest.split_first() {
         if kind != 22 {
-            return Err("it does not begin as TLS does");
+            return Err("it does not start with a TLS ClientHello");
         }
         let Some((_, tail)) = tail.split_at_checked(2) else { return Ok(None) };
         let Some((length, tail)) = take_integer(tail, 2) else { return Ok(None) };
         if length == 0 || length > 16 << 10 {
-            return Err("it does not begin as TLS does");
+            return Err("it does not start with a TLS ClientHello");
         }
         let Some((record, tail)) = tail.split_at_checked(length) else { return Ok(None) };
         message.extend_from_slice(record);
         rest = tail;
         let Some((&kind, after)) = message.split_first() else { continue };
         if kind != 1 {
-            return Err("it does not begin as TLS does");
+            return Err("it does not start with a TLS ClientHello");
         }
         let Some((length, body)) = take_integer(after, 3) else { continue };
         if let Some(body) = body.get(..length) {
@@ -75,9 +75,9 @@ fn server_name(message: &[u8]) -> Option<Result<Option<String>, &'static str>> {
         let (body, rest) = take_length_prefixed(rest, 2)?;
         extensions = rest;
         match kind {
-            0 if name.is_some() => return Some(Err("it names a server twice")),
+            0 if name.is_some() => return Some(Err("its ClientHello has more than one server name")),
             0 => name = Some(single_server_name(body)?),
-            0xfe0d => return Some(Err("it hides the server that it means (encrypted client hello)")),
+            0xfe0d => return Some(Err("it uses encrypted ClientHello, which hides the server name")),
             _ => {}
         }
     }

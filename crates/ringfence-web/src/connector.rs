@@ -1,10 +1,10 @@
-//! The way to a host: its name looked up once, its addresses judged, and a connection to one of those and no other.
+//! Connector: resolves a name once, checks the addresses, and connects to one of those.
 //!
 //! If any address of a name may not be reached, none is: a name that leads inward once is not to be trusted the next time.
 //! What is connected to is what was judged, and the other end is looked at again when the connection stands. Proxies that
 //! the environment names are not used.
 //!
-//! Not here: what is said over the connection (`client.rs`).
+//! Not here: what is said over the connection (`http_client.rs`).
 
 use std::fmt;
 use std::io;
@@ -91,7 +91,7 @@ impl WebConnector {
 
     /// A connection that a request can be sent over.
     pub(crate) async fn open(&self, target: &FetchTarget, within: Duration) -> Result<Box<dyn WebStream>, WebError> {
-        let slow = |_| WebError::Timeout("reaching the host", within.as_secs_f64());
+        let slow = |_| WebError::Timeout("connecting to the host", within.as_secs_f64());
         let until = Instant::now() + within;
         let stream = timeout_at(until, self.dial(target, within)).await.map_err(slow)??;
         if !target.is_encrypted() {
@@ -137,7 +137,7 @@ impl WebConnector {
                 let asked = if is_local { name.clone() } else { format!("{name}.") };
                 let found = self.resolver.resolve(&asked).await.map_err(failed)?;
                 if found.is_empty() {
-                    return Err(failed(io::Error::other("it has no address")));
+                    return Err(failed(io::Error::other("the name has no addresses")));
                 }
                 found
             }
@@ -162,7 +162,7 @@ impl WebConnector {
         target.check_address(peer.ip(), &self.private_hosts)?;
         match peer.ip() == address && peer.port() == target.port() {
             true => Ok(stream),
-            false => Err(failed(io::Error::other("another machine answered"))),
+            false => Err(failed(io::Error::other("the reply came from another address"))),
         }
     }
 
@@ -184,7 +184,7 @@ fn client_config(trust: &TlsTrust) -> Result<ClientConfig, String> {
         }
     }
     if roots.is_empty() {
-        return Err("there are none; install the package `ca-certificates`".to_owned());
+        return Err("none found; install the package `ca-certificates`".to_owned());
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();

@@ -1,4 +1,4 @@
-//! Bodies as they were before they were compressed, up to a number of bytes.
+//! Content decoding (gzip, br, zstd), up to a number of bytes.
 //!
 //! What comes out is counted while it comes out: of a body that would fill the memory, no more than the bound is ever
 //! held. One layer is undone; a server that packs a body twice is refused.
@@ -73,8 +73,8 @@ impl BodyDecoder {
                 raw.set_parameter(DParameter::WindowLogMax(ZSTD_WINDOW_LOG)).map_err(|cause| cause.to_string())?;
                 Ok(Self::Zstd(Box::new(zio::Writer::new(sink, raw))))
             }
-            [_] => Err("its compression is none that was asked for".to_owned()),
-            _ => Err("it is compressed more than once".to_owned()),
+            [_] => Err("its content encoding was not requested".to_owned()),
+            _ => Err("it has more than one content encoding".to_owned()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The jail's way out: a proxy for the hosts that a run was granted, and for no others.
+//! Egress proxy of the jail: HTTP and CONNECT, to the hosts that a run was granted.
 //!
 //! The jail listens for its programs and hands its sockets over; here they are served: the proxy, and each address of this
 //! machine's loopback that was granted, which programs ask at the same address of their own. Every connection is recorded before it
@@ -78,7 +78,7 @@ impl Egress for EgressProxy {
     fn open(&self, hosts: &[String], cx: &CallContext<'_>) -> Result<Box<dyn EgressChannel>, ToolError> {
         let granted = hosts.iter().map(|host| ProxyHostGrant::parse(host, &self.net)).collect::<Result<Vec<_>, _>>()?;
         let failed =
-            |cause: io::Error| ToolError::new(ErrorKind::Network, format!("no way out could be made: {cause}"));
+            |cause: io::Error| ToolError::new(ErrorKind::Network, format!("the egress proxy could not be started: {cause}"));
         let (ours, theirs) = StdUnixStream::pair().map_err(failed)?;
         // The jail reads this before it listens.
         let loopback: String =
@@ -127,7 +127,7 @@ struct ProxyHostGrant {
 
 impl ProxyHostGrant {
     fn parse(text: &str, net: &WebConnector) -> Result<Self, WebError> {
-        let wrong = |_| WebError::Name(text.to_owned(), "a host looks like `pypi.org:443`");
+        let wrong = |_| WebError::Name(text.to_owned(), "write a host such as `pypi.org:443`");
         let target =
             FetchTarget::parse(&format!("http://{text}/"), net.private_hosts()).map_err(|error| match error {
                 WebError::Url(_) => wrong(()),
@@ -285,7 +285,7 @@ async fn handle_request(
 
 /// What a request is for: a tunnel to a host, or a page of one.
 pub(crate) fn proxy_target<B>(request: &Request<B>, net: &WebConnector) -> Result<FetchTarget, WebError> {
-    let wrong = || WebError::Url("is not what a proxy is asked for".to_owned());
+    let wrong = || WebError::Url("is not a valid proxy request".to_owned());
     let uri = request.uri();
     let authority = uri.authority().ok_or_else(wrong)?.as_str();
     let text = match (request.method(), uri.scheme_str()) {
@@ -300,7 +300,7 @@ pub(crate) fn proxy_target<B>(request: &Request<B>, net: &WebConnector) -> Resul
 /// A page of the host that an entrance stands for.
 fn loopback_target<B>(request: &Request<B>, authority: &str, net: &WebConnector) -> Result<FetchTarget, WebError> {
     let page = request.uri().path_and_query().filter(|_| request.uri().authority().is_none());
-    let page = page.ok_or_else(|| WebError::Url("is not what a web server is asked for".to_owned()))?;
+    let page = page.ok_or_else(|| WebError::Url("is not a valid HTTP request".to_owned()))?;
     FetchTarget::parse(&format!("http://{authority}{page}"), net.private_hosts())
 }
 
@@ -315,7 +315,7 @@ impl ProxyState {
     async fn connect(&self, target: &FetchTarget) -> Result<TcpStream, ProxyConnectError> {
         let grant = ProxyHostGrant { host: target.host().clone(), port: target.port() };
         let refused = (!self.grants.contains(&grant)).then(|| {
-            let message = format!("the run was not granted `{}`; name it in `network`", target.authority());
+            let message = format!("the run may not reach `{}`; list it in `network`", target.authority());
             ToolError::new(ErrorKind::Network, message)
         });
         let why = refused.as_ref().map(|refused| refused.message.clone());
@@ -325,7 +325,7 @@ impl ProxyState {
         }
         let dialled = timeout(self.connect_timeout, self.net.dial(target, self.connect_timeout)).await;
         let dialled =
-            dialled.unwrap_or(Err(WebError::Timeout("reaching the host", self.connect_timeout.as_secs_f64())));
+            dialled.unwrap_or(Err(WebError::Timeout("connecting to the host", self.connect_timeout.as_secs_f64())));
         dialled.map_err(|error| match error {
             WebError::NotPublic { .. } => ProxyConnectError::Refused(error.to_string()),
             _ => ProxyConnectError::Failed(error.to_string()),
@@ -352,7 +352,7 @@ impl ProxyState {
     }
 
     async fn record_attempt(&self, touch: ResourceAccess, refused: Option<ToolError>) -> Result<(), ProxyConnectError> {
-        let closed = || ProxyConnectError::Refused("the run is over, or its connections cannot be recorded".to_owned());
+        let closed = || ProxyConnectError::Refused("the run has ended, or its connections cannot be recorded".to_owned());
         let (go, goes) = oneshot::channel();
         let attempt = ConnectionAttempt::new(touch, refused, move || {
             // Nobody may wait for it any more.

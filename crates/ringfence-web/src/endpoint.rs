@@ -1,4 +1,4 @@
-//! A service that the user wrote down, and a message to it: for ourselves, not for agents.
+//! Configured HTTP endpoints: requests of ours, not of agents.
 //!
 //! A message goes to that very URL, wherever it leads, and is not sent on to another. What comes back is taken piece by
 //! piece by the one who asked, who says when it is enough; the time is bounded here.
@@ -95,7 +95,7 @@ impl HttpEndpoint {
         asked.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         let (answer, mut body) = sender.send_request(asked).await.map_err(broken)?.into_parts();
         if redirect_location(answer.status, &answer.headers).is_some() || answer.status == StatusCode::NOT_MODIFIED {
-            return Err(WebError::Backend(format!("`{}` sends on to another place", self.target.host())));
+            return Err(WebError::Backend(format!("`{}` redirects to another URL", self.target.host())));
         }
         let text = |name: &str| answer.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into());
         let content_type = text(CONTENT_TYPE.as_str()).unwrap_or_default();
@@ -114,7 +114,7 @@ impl HttpEndpoint {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
         if let Some(key) = &self.key {
-            let wrong = |_| WebError::Backend("the key has a character that no header has".to_owned());
+            let wrong = |_| WebError::Backend("the key has a character that is not allowed in a header".to_owned());
             let mut value = HeaderValue::try_from(format!("Bearer {}", key.0)).map_err(wrong)?;
             value.set_sensitive(true);
             headers.insert(AUTHORIZATION, value);

@@ -1,4 +1,4 @@
-//! What can go wrong on the way to a host and back.
+//! Errors of web requests.
 //!
 //! The message is for the model: it names the host that was asked for and never the address that a name led to, because
 //! that would tell what the inside of a network looks like.
@@ -10,33 +10,33 @@ use ringfence_kernel::{ErrorKind, ToolError};
 pub(crate) enum WebError {
     #[error("url {0}")]
     Url(String),
-    #[error("`{host}` leads to {why}, which web tools do not reach{hint}")]
+    #[error("`{host}` resolves to {why}, which web tools may not reach{hint}")]
     NotPublic { host: String, why: &'static str, hint: String },
-    #[error("`{0}` is no name that can be looked up: {1}")]
+    #[error("host name `{0}` is not allowed: {1}")]
     Name(String, &'static str),
-    #[error("the port {0} is not used for the web: {1}")]
+    #[error("port {0} is not allowed: it is used for {1}")]
     Port(u16, &'static str),
-    #[error("the name `{host}` cannot be looked up: {cause}")]
+    #[error("cannot resolve `{host}`: {cause}")]
     Lookup { host: String, cause: std::io::Error },
-    #[error("`{host}` cannot be reached: {cause}")]
+    #[error("cannot connect to `{host}`: {cause}")]
     Connect { host: String, cause: std::io::Error },
-    #[error("`{host}` did not prove that it is that host: {cause}")]
+    #[error("TLS certificate verification failed for `{host}`: {cause}")]
     Tls { host: String, cause: std::io::Error },
-    #[error("the certificates of this system cannot be used: {0}")]
+    #[error("cannot load this system's root certificates: {0}")]
     RootCertificates(String),
-    #[error("`{host}` did not answer as HTTP wants it: {cause}")]
+    #[error("invalid HTTP response from `{host}`: {cause}")]
     Protocol { host: String, cause: String },
-    #[error("`{host}` sent a page that cannot be decompressed: {cause}")]
+    #[error("cannot decompress the response from `{host}`: {cause}")]
     Encoding { host: String, cause: String },
-    #[error("{0} took longer than {1} s")]
+    #[error("{0} timed out after {1} s")]
     Timeout(&'static str, f64),
-    #[error("it was sent on more than {0} times; the last was to `{1}`")]
+    #[error("more than {0} redirects; the last was to `{1}`")]
     TooManyRedirects(u64, String),
     #[error("{0}")]
     Backend(String),
     #[error(transparent)]
     Tool(ToolError),
-    #[error("no thread for it could be made: {0}")]
+    #[error("cannot start a thread: {0}")]
     Runtime(std::io::Error),
 }
 

@@ -1,9 +1,9 @@
-//! Where a request goes: a URL that was read once and may be asked for.
+//! Fetch targets: a URL parsed once, and checked against names and ports.
 //!
-//! A `Target` is http or https, has no credentials, and a host that is either a name of the public internet or an address
+//! A `FetchTarget` is http or https, has no credentials, and a host that is either a name of the public internet or an address
 //! that may be reached. Hosts are read as browsers read them, so that no spelling of an address is taken for a name.
 //!
-//! Not here: what a name leads to. Nothing is looked up before somebody said yes (`net.rs`).
+//! Not here: what a name leads to. Nothing is looked up before it is approved (`connector.rs`).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -59,35 +59,35 @@ impl FetchTarget {
     /// Reads and checks a URL. Looks nothing up.
     pub(crate) fn parse(text: &str, private: &PrivateHosts) -> Result<Self, WebError> {
         check_text(text)?;
-        let url = Url::parse(text).map_err(|cause| WebError::Url(format!("cannot be read: {cause}")))?;
+        let url = Url::parse(text).map_err(|cause| WebError::Url(format!("is not valid: {cause}")))?;
         Self::from_url(url, has_userinfo(text), private)
     }
 
     /// Where a server sends on to.
     pub(crate) fn join(&self, location: &str, private: &PrivateHosts) -> Result<Self, WebError> {
         if location.len() > MAX_URL_BYTES || location.chars().any(|c| c.is_control() || c == '\\') {
-            return Err(WebError::Url("of a redirect is too long, or has a character that no URL has".to_owned()));
+            return Err(WebError::Url("of a redirect is too long, or has an invalid character".to_owned()));
         }
         let url = self
             .url
             .join(location.trim())
-            .map_err(|cause| WebError::Url(format!("of a redirect cannot be read: {cause}")))?;
+            .map_err(|cause| WebError::Url(format!("of a redirect is not valid: {cause}")))?;
         Self::from_url(url, has_userinfo(location.trim()), private)
     }
 
     fn from_url(mut url: Url, names_user: bool, private: &PrivateHosts) -> Result<Self, WebError> {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(WebError::Url(format!(
-                "must begin with `https://` or `http://`, and not with `{}:`",
+                "must begin with `https://` or `http://`, not with `{}:`",
                 url.scheme()
             )));
         }
         if names_user || !url.username().is_empty() || url.password().is_some() {
-            return Err(WebError::Url("must not have a user or password in it; use a header".to_owned()));
+            return Err(WebError::Url("must not contain a user name or password; use a header".to_owned()));
         }
         let host = url.host().map(TargetHost::from_url_host).ok_or_else(|| WebError::Url("has no host".to_owned()))?;
         let port = url.port_or_known_default().filter(|port| *port != 0);
-        let port = port.ok_or_else(|| WebError::Url("has the port 0, which is none".to_owned()))?;
+        let port = port.ok_or_else(|| WebError::Url("has port 0, which is not valid".to_owned()))?;
         url.set_fragment(None);
         let target = Self { url, host, port };
         if !private.contains(&target.host, port) {
@@ -116,7 +116,7 @@ impl FetchTarget {
             true if is_allowed => Ok(()),
             can_be_allowed => {
                 let entry =
-                    format!("; its user can allow it with `allow_private = [\"{}\"]` below `[web]`", self.authority());
+                    format!("; to allow it, set `allow_private = [\"{}\"]` under `[web]`", self.authority());
                 let hint = if can_be_allowed { entry } else { String::new() };
                 Err(WebError::NotPublic { host: self.host.to_string(), why: refused.reason, hint })
             }
@@ -196,7 +196,7 @@ fn check_text(text: &str) -> Result<(), WebError> {
         return wrong("must have at most 8192 bytes");
     }
     if text.chars().any(|c| c.is_control() || c.is_whitespace() || c == '\\') {
-        return wrong("must have no spaces, control characters and backslashes in it");
+        return wrong("must not contain spaces, control characters or backslashes");
     }
     let Some((scheme, rest)) = text.split_once(':') else { return wrong("must begin with `https://` or `http://`") };
     let is_web = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
@@ -214,14 +214,14 @@ fn check_name(name: &str) -> Result<(), &'static str> {
         (1..=63).contains(&label.len()) && label.bytes().all(known) && !label.starts_with('-') && !label.ends_with('-')
     };
     if name.len() > 253 || !labels.iter().all(is_label) {
-        return Err("names have parts of at most 63 letters, digits and hyphens between dots");
+        return Err("the labels of a name have at most 63 letters, digits and hyphens");
     }
     if labels.len() < 2 {
-        return Err("it has no dot, so it is a name of the local network");
+        return Err("it has no dot, so it is a local name");
     }
     let last = labels.last().copied().unwrap_or_default();
     if last.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err("it ends in a number, as only addresses do");
+        return Err("it ends in a number, as only IP addresses do");
     }
     let ends = |ending: &&(&str, &str)| name.strip_suffix(ending.0).is_some_and(|rest| rest.ends_with('.'));
     NON_PUBLIC_SUFFIXES.iter().find(ends).map_or(Ok(()), |(_, why)| Err(why))
@@ -229,23 +229,23 @@ fn check_name(name: &str) -> Result<(), &'static str> {
 
 /// Endings that are not of the public internet.
 const NON_PUBLIC_SUFFIXES: &[(&str, &str)] = &[
-    ("localhost", "it is this machine itself (RFC 6761)"),
-    ("local", "it is a name of the local link (RFC 6762)"),
-    ("internal", "it is a name of a private network (reserved by ICANN)"),
-    ("home.arpa", "it is a name of a home network (RFC 8375)"),
-    ("in-addr.arpa", "it is an address and no host"),
-    ("ip6.arpa", "it is an address and no host"),
-    ("localdomain", "it is this machine itself"),
-    ("lan", "it is a name of a private network"),
-    ("home", "it is a name of a private network"),
-    ("corp", "it is a name of a private network"),
-    ("intranet", "it is a name of a private network"),
-    ("private", "it is a name of a private network"),
-    ("test", "it is a name for tests (RFC 6761)"),
-    ("invalid", "no host has such a name (RFC 6761)"),
-    ("example", "it is a name for examples (RFC 6761)"),
-    ("onion", "it is a name of another network (RFC 7686)"),
-    ("alt", "it is a name of another network (RFC 9476)"),
+    ("localhost", "it is this machine (RFC 6761)"),
+    ("local", "it is a link-local name (RFC 6762)"),
+    ("internal", "it is a private network name (reserved by ICANN)"),
+    ("home.arpa", "it is a home network name (RFC 8375)"),
+    ("in-addr.arpa", "it is an address, not a host name"),
+    ("ip6.arpa", "it is an address, not a host name"),
+    ("localdomain", "it is this machine"),
+    ("lan", "it is a private network name"),
+    ("home", "it is a private network name"),
+    ("corp", "it is a private network name"),
+    ("intranet", "it is a private network name"),
+    ("private", "it is a private network name"),
+    ("test", "it is reserved for tests (RFC 6761)"),
+    ("invalid", "it is reserved as invalid (RFC 6761)"),
+    ("example", "it is reserved for examples (RFC 6761)"),
+    ("onion", "it is not a DNS name (RFC 7686)"),
+    ("alt", "it is not a DNS name (RFC 9476)"),
 ];
 
 /// Ports of services that could be made to do something by the text of a request; browsers leave them out too.
@@ -256,92 +256,92 @@ const BLOCKED_PORTS: &[(u16, &str)] = &[
     (11, "systat"),
     (13, "daytime"),
     (15, "netstat"),
-    (17, "quotes"),
+    (17, "QOTD"),
     (19, "chargen"),
-    (20, "file transfer"),
-    (21, "file transfer"),
-    (22, "secure shell"),
-    (23, "telnet"),
-    (25, "mail"),
-    (37, "time"),
-    (42, "name server"),
-    (43, "whois"),
-    (53, "names"),
-    (69, "file transfer"),
-    (77, "remote jobs"),
-    (79, "finger"),
-    (87, "terminal link"),
-    (95, "supdup"),
-    (101, "host names"),
-    (102, "iso-tsap"),
-    (103, "gppitnp"),
-    (104, "acr-nema"),
-    (109, "mail"),
-    (110, "mail"),
-    (111, "remote calls"),
-    (113, "identities"),
-    (115, "file transfer"),
-    (117, "uucp"),
-    (119, "news"),
-    (123, "time"),
-    (135, "remote calls"),
-    (137, "names of Windows networks"),
-    (139, "files of Windows networks"),
-    (143, "mail"),
-    (161, "management"),
-    (179, "routes"),
-    (389, "directories"),
-    (427, "service location"),
-    (445, "files of Windows networks"),
-    (465, "mail"),
-    (512, "remote programs"),
-    (513, "remote login"),
-    (514, "remote shell"),
-    (515, "printers"),
+    (20, "FTP"),
+    (21, "FTP"),
+    (22, "SSH"),
+    (23, "Telnet"),
+    (25, "SMTP"),
+    (37, "the Time protocol"),
+    (42, "WINS"),
+    (43, "WHOIS"),
+    (53, "DNS"),
+    (69, "TFTP"),
+    (77, "RJE"),
+    (79, "Finger"),
+    (87, "TTYLINK"),
+    (95, "SUPDUP"),
+    (101, "the host name server"),
+    (102, "ISO-TSAP"),
+    (103, "GPPITNP"),
+    (104, "ACR-NEMA"),
+    (109, "POP2"),
+    (110, "POP3"),
+    (111, "RPC portmapper"),
+    (113, "Ident"),
+    (115, "SFTP"),
+    (117, "UUCP"),
+    (119, "NNTP"),
+    (123, "NTP"),
+    (135, "Microsoft RPC"),
+    (137, "NetBIOS"),
+    (139, "NetBIOS"),
+    (143, "IMAP"),
+    (161, "SNMP"),
+    (179, "BGP"),
+    (389, "LDAP"),
+    (427, "SLP"),
+    (445, "SMB"),
+    (465, "SMTP"),
+    (512, "rexec"),
+    (513, "rlogin"),
+    (514, "rsh"),
+    (515, "LPD printing"),
     (526, "tempo"),
-    (530, "remote calls"),
+    (530, "RPC"),
     (531, "chat"),
-    (532, "news"),
-    (540, "uucp"),
-    (548, "files of Apple networks"),
-    (554, "streams"),
-    (556, "remote files"),
-    (563, "news"),
-    (587, "mail"),
-    (601, "logs"),
-    (636, "directories"),
+    (532, "netnews"),
+    (540, "UUCP"),
+    (548, "AFP"),
+    (554, "RTSP"),
+    (556, "RFS"),
+    (563, "NNTP"),
+    (587, "SMTP"),
+    (601, "syslog"),
+    (636, "LDAP"),
     (873, "rsync"),
-    (989, "file transfer"),
-    (990, "file transfer"),
-    (993, "mail"),
-    (995, "mail"),
-    (1719, "calls"),
-    (1720, "calls"),
-    (1723, "tunnels"),
-    (2049, "remote files"),
-    (2375, "containers"),
-    (2376, "containers"),
-    (3306, "a database"),
-    (3389, "remote desktops"),
-    (3659, "passwords"),
-    (4045, "remote locks"),
-    (4190, "mail filters"),
-    (5060, "calls"),
-    (5061, "calls"),
-    (5432, "a database"),
-    (6000, "screens"),
-    (6379, "a database"),
-    (6566, "scanners"),
-    (6665, "chat"),
-    (6666, "chat"),
-    (6667, "chat"),
-    (6668, "chat"),
-    (6669, "chat"),
-    (6679, "chat"),
-    (6697, "chat"),
-    (10080, "backups"),
-    (11211, "a cache"),
-    (27017, "a database"),
+    (989, "FTP"),
+    (990, "FTP"),
+    (993, "IMAP"),
+    (995, "POP3"),
+    (1719, "H.323"),
+    (1720, "H.323"),
+    (1723, "PPTP"),
+    (2049, "NFS"),
+    (2375, "Docker"),
+    (2376, "Docker"),
+    (3306, "MySQL"),
+    (3389, "RDP"),
+    (3659, "Apple SASL"),
+    (4045, "NFS locks"),
+    (4190, "ManageSieve"),
+    (5060, "SIP"),
+    (5061, "SIP"),
+    (5432, "PostgreSQL"),
+    (6000, "X11"),
+    (6379, "Redis"),
+    (6566, "SANE"),
+    (6665, "IRC"),
+    (6666, "IRC"),
+    (6667, "IRC"),
+    (6668, "IRC"),
+    (6669, "IRC"),
+    (6679, "IRC"),
+    (6697, "IRC"),
+    (10080, "Amanda"),
+    (11211, "memcached"),
+    (27017, "MongoDB"),
 ];
 
 #[cfg(test)]
@@ -460,7 +460,7 @@ mod tests {
             "http://[::1]/",
             "http://[0:0:0:0:0:0:0:1]/",
         ] {
-            assert_refused(url, "this machine itself");
+            assert_refused(url, "this machine");
         }
         for (url, why) in [
             ("http://0/", "no address"),

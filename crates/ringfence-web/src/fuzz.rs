@@ -1,4 +1,4 @@
-//! URLs, addresses, greetings of TLS and requests of a proxy, of any bytes: whatever is taken is on the public internet.
+//! Fuzzing of URLs, addresses, ClientHellos and proxy requests: whatever is accepted is on the public internet.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,4 +1,4 @@
-//! One request, and the answer to it: no redirect is followed here, and no connection is used twice.
+//! HTTP client: one request and its response, without redirects or connection reuse.
 //!
 //! The answer is bounded in every direction: headers, bytes on the wire, bytes after decompression, the time until it
 //! begins. What the caller may say in headers is bounded too: nothing that speaks for the connection instead of the
@@ -92,7 +92,7 @@ pub(crate) async fn exchange(
     let request = build_request(target, ask)?;
     let answer = timeout(bounds.first_byte_timeout, sender.send_request(request)).await;
     let answer = answer
-        .map_err(|_| WebError::Timeout("the beginning of the answer", bounds.first_byte_timeout.as_secs_f64()))?;
+        .map_err(|_| WebError::Timeout("waiting for the response", bounds.first_byte_timeout.as_secs_f64()))?;
     let answer = answer.map_err(broken)?;
     if redirect_location(answer.status(), answer.headers()).is_some() {
         let (head, _) = answer.into_parts();
@@ -137,7 +137,7 @@ async fn read_response(
 }
 
 pub(crate) fn build_request(target: &FetchTarget, ask: &FetchRequest) -> Result<Request<Full<Bytes>>, WebError> {
-    let bad = |_| WebError::Url("cannot be sent as it is".to_owned());
+    let bad = |_| WebError::Url("cannot be sent in a request".to_owned());
     let mut request = Request::new(Full::new(ask.body.clone()));
     *request.method_mut() = ask.method.clone();
     *request.uri_mut() = target.path_and_query().parse().map_err(bad)?;
@@ -164,7 +164,7 @@ pub(crate) fn hyper_error_text(error: &hyper::Error) -> String {
 pub(crate) fn parse_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
     let known = HeaderName::try_from(name);
     let known =
-        known.map_err(|_| format!("`{}` is no name of a header", name.escape_debug().take(64).collect::<String>()))?;
+        known.map_err(|_| format!("`{}` is not a valid header name", name.escape_debug().take(64).collect::<String>()))?;
     let matches = |entry: &&(&str, &str)| match entry.0.strip_suffix('*') {
         Some(beginning) => known.as_str().starts_with(beginning),
         None => known.as_str() == entry.0,
@@ -173,34 +173,34 @@ pub(crate) fn parse_header(name: &str, value: &str) -> Result<(HeaderName, Heade
         return Err(format!("`{known}` cannot be set: {why}"));
     }
     let value = HeaderValue::try_from(value);
-    let value = value.map_err(|_| format!("the value of `{known}` has a character that no header has"))?;
+    let value = value.map_err(|_| format!("the value of `{known}` has a character that is not allowed in a header"))?;
     Ok((known, value))
 }
 
 /// Headers that are not the caller's to set, and why. A star stands for any ending.
 const RESERVED_HEADERS: &[(&str, &str)] = &[
-    ("host", "it is the host of the URL"),
-    ("content-length", "it is the length of the body"),
-    ("transfer-encoding", "it says where a request ends"),
-    ("te", "it is about the connection"),
-    ("trailer", "it says where a request ends"),
-    ("connection", "it is about the connection"),
-    ("keep-alive", "it is about the connection"),
-    ("upgrade", "it makes the connection another one"),
-    ("http2-settings", "it makes the connection another one"),
-    ("proxy-*", "it is for proxies, and there is none"),
-    ("expect", "it changes when a body is sent"),
-    ("accept-encoding", "bodies are decompressed here"),
-    ("forwarded", "it says that somebody else asks"),
-    ("via", "it says that somebody else asks"),
-    ("x-forwarded-*", "it says that somebody else asks"),
-    ("x-real-ip", "it says that somebody else asks"),
-    ("x-original-*", "it says that something else is asked"),
-    ("x-rewrite-url", "it says that something else is asked"),
-    ("x-http-method*", "it says that something else is asked"),
-    ("x-method-override", "it says that something else is asked"),
-    ("metadata*", "only the metadata services of clouds want it"),
-    ("x-aws-ec2-metadata-*", "only the metadata services of clouds want it"),
+    ("host", "it is taken from the URL"),
+    ("content-length", "it is computed from the body"),
+    ("transfer-encoding", "it frames the request"),
+    ("te", "it is a connection header"),
+    ("trailer", "it frames the request"),
+    ("connection", "it is a connection header"),
+    ("keep-alive", "it is a connection header"),
+    ("upgrade", "it upgrades the connection"),
+    ("http2-settings", "it upgrades the connection"),
+    ("proxy-*", "it is for proxies, and none is used"),
+    ("expect", "it delays sending the body"),
+    ("accept-encoding", "it is set by the client, which decompresses bodies"),
+    ("forwarded", "it claims that a proxy sent the request"),
+    ("via", "it claims that a proxy sent the request"),
+    ("x-forwarded-*", "it claims that a proxy sent the request"),
+    ("x-real-ip", "it claims that a proxy sent the request"),
+    ("x-original-*", "it overrides the request target or method"),
+    ("x-rewrite-url", "it overrides the request target or method"),
+    ("x-http-method*", "it overrides the request target or method"),
+    ("x-method-override", "it overrides the request target or method"),
+    ("metadata*", "it is required by cloud metadata services"),
+    ("x-aws-ec2-metadata-*", "it is required by cloud metadata services"),
 ];
 
 /// Headers that say who asks: they do not go to another host than they were meant for.

@@ -1,6 +1,6 @@
-//! The web for agents: requests that cannot be turned inward, searches, and the jail's way out.
+//! Web tools for agents: SSRF-safe requests, searches, and the jail's egress proxy.
 //!
-//! Every connection goes by `net.rs`, which knows which addresses may be reached. Nothing here decides whether a host may
+//! Every connection goes by `connector.rs`, which knows which addresses may be reached. Nothing here decides whether a host may
 //! be asked: the kernel's policy does, before anything is looked up.
 
 mod address_policy;

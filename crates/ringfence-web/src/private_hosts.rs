@@ -3,7 +3,7 @@
 //! An entry names one host with its port, or a range of addresses (CIDR). It lifts what keeps web tools on the public
 //! internet for exactly that.
 //!
-//! Not here: addresses that nobody can allow (`address.rs`), and deciding who may reach what is allowed (the policy).
+//! Not here: addresses that cannot be allowed (`address_policy.rs`), and deciding who may reach what is allowed (the policy).
 
 use std::net::IpAddr;
 
@@ -69,7 +69,7 @@ fn parse_host_port(entry: &str) -> Result<(TargetHost, u16), String> {
 
 fn invalid_entry(entry: &str) -> String {
     format!(
-        "`{entry}` is no host and port, such as `wiki.internal:8080` or `[::1]:8080`, and no range of addresses, such as \
+        "invalid entry `{entry}`: write a host and port, such as `wiki.internal:8080` or `[::1]:8080`, or an address range, such as \
          `10.0.0.0/8`, `10.0.0.0/8:8080`, `fd00::/8` or `[fd00::/8]:8080`"
     )
 }
@@ -105,7 +105,7 @@ impl AddressRange {
         match found.network_address() == network {
             true => Ok(found),
             false => {
-                Err(format!("`{entry}` begins with `{}/{}`; write that", found.network_address(), found.prefix_length))
+                Err(format!("`{entry}` has host bits set; write the range as `{}/{}`", found.network_address(), found.prefix_length))
             }
         }
     }
@@ -219,7 +219,7 @@ mod tests {
             assert!(PrivateHosts::parse_with_ranges(&[entry.to_owned()]).is_err(), "{entry}");
         }
         let said = PrivateHosts::parse_with_ranges(&["10.1.2.3/8".to_owned()]).unwrap_err();
-        assert_eq!(said, "`10.1.2.3/8` begins with `10.0.0.0/8`; write that");
+        assert_eq!(said, "`10.1.2.3/8` has host bits set; write the range as `10.0.0.0/8`");
         assert!(PrivateHosts::parse_with_ranges(&["0.0.0.0/0".to_owned(), "::/0".to_owned()]).is_ok());
     }
 

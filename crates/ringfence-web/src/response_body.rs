@@ -1,4 +1,4 @@
-//! What a body says: text in its charset, a page in the form that was asked for, or bytes.
+//! Response bodies: charset decoding, and conversion to the format that was asked for.
 //!
 //! The charset is that of the byte order mark, else that of the header, else the one that the page names itself, else a
 //! guess. Bytes that are wrong in it are replaced and never fail the call.
@@ -52,8 +52,8 @@ pub(crate) fn render_body(
         return match format {
             BodyFormat::Raw => Ok(base64_body(body, most)),
             BodyFormat::Text | BodyFormat::Markdown => {
-                let message = format!("the answer is {} and no text", kind.display());
-                Err(ToolError::new(ErrorKind::NotText, message).hint("ask for it with `format: \"raw\"`"))
+                let message = format!("the response is {}, not text", kind.display());
+                Err(ToolError::new(ErrorKind::NotText, message).hint("set `format: \"raw\"` to get it"))
             }
         };
     }
@@ -108,7 +108,7 @@ impl ContentType {
     }
 
     fn display(&self) -> &str {
-        if self.essence.is_empty() { "of no type" } else { &self.essence }
+        if self.essence.is_empty() { "of unknown type" } else { &self.essence }
     }
 
     fn declares_text(&self) -> bool {
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!((raw.text.as_str(), raw.is_base64), ("iVBORwD/", true));
         let url = Url::parse("https://docs.rs/").unwrap();
         let refused = render_body(b"\x89PNG\0\xff", "image/png", &url, BodyFormat::Markdown, 1000).unwrap_err();
-        assert_eq!(refused.message, "the answer is image/png and no text; ask for it with `format: \"raw\"`");
+        assert_eq!(refused.message, "the response is image/png, not text; set `format: \"raw\"` to get it");
         assert!(render_test_body(b"a\0b", "text/html", BodyFormat::Raw).is_base64);
         assert!(!render_test_body(b"{}", "application/octet-stream", BodyFormat::Raw).is_base64);
         assert!(render_test_body(&[0xff; 2000], "", BodyFormat::Raw).truncated);

@@ -1,4 +1,4 @@
-//! Search engines: how each is asked, and what it answers.
+//! Search engine clients: requests and result parsing.
 //!
 //! Every engine is asked over the same connections as any other host, and nobody follows where one sends on to. Answers
 //! are read leniently, because engines change them, and what they found is cleaned: text without markup, links of the web.
@@ -86,20 +86,20 @@ impl SearchEngine {
     pub fn new(kind: SearchEngineKind, url: Option<&str>, key: Option<WebApiKey>) -> Result<Self, String> {
         let url = url.or(kind.default_url());
         let url = url.ok_or_else(|| format!("the engine `{}` needs `url`", kind.name()))?;
-        let url = Url::parse(url).map_err(|cause| format!("`url` cannot be read: {cause}"))?;
+        let url = Url::parse(url).map_err(|cause| format!("`url` is not valid: {cause}"))?;
         let plain = url.username().is_empty() && url.password().is_none() && url.host().is_some();
         if !matches!(url.scheme(), "http" | "https") || !plain {
-            return Err("`url` must be one of the web, without a user or password in it".to_owned());
+            return Err("`url` must be an `https://` or `http://` URL without a user name or password".to_owned());
         }
         if kind == SearchEngineKind::Generic
             && !url.as_str().contains("%7Bquery%7D")
             && !url.as_str().contains("{query}")
         {
-            return Err("`url` of the engine `generic` must have `{query}` where the query goes".to_owned());
+            return Err("`url` of the engine `generic` must contain `{query}` in place of the query".to_owned());
         }
         if kind.needs_key() && key.is_none() {
             return Err(format!(
-                "the engine `{}` needs a key: name the variable that has it in `key_env`",
+                "the engine `{}` needs an API key: set `key_env` to the environment variable that holds it",
                 kind.name()
             ));
         }
@@ -145,7 +145,7 @@ impl SearchEngine {
         let Some(WebApiKey(key)) = &self.key else { return Ok(()) };
         let text = if *name == AUTHORIZATION { format!("Bearer {key}") } else { key.clone() };
         let mut value = HeaderValue::try_from(text).map_err(|_| {
-            WebError::Backend("the key of the search engine has a character that no key has".to_owned())
+            WebError::Backend("the search engine's API key has an invalid character".to_owned())
         })?;
         value.set_sensitive(true);
         headers.insert(name, value);
@@ -158,14 +158,14 @@ impl SearchEngine {
             return Err(WebError::Backend(self.status_error(answer)));
         }
         let said: Value = serde_json::from_slice(&answer.body).map_err(|_| {
-            WebError::Backend(format!("the search engine `{}` did not answer in JSON", self.kind.name()))
+            WebError::Backend(format!("the search engine `{}` did not respond with JSON", self.kind.name()))
         })?;
         // The answer may be the list itself.
         let list = ["", "/results", "/web/results", "/data/results", "/items", "/organic", "/data"]
             .iter()
             .find_map(|path| said.pointer(path)?.as_array())
             .ok_or_else(|| {
-                WebError::Backend(format!("the search engine `{}` answered without results", self.kind.name()))
+                WebError::Backend(format!("the search engine `{}` returned no result list", self.kind.name()))
             })?;
         let mut results: Vec<WebSearchResult> = Vec::new();
         for hit in list.iter().filter_map(WebSearchResult::parse) {
@@ -177,7 +177,7 @@ impl SearchEngine {
         let silent: Vec<String> = silent.into_iter().flatten().filter_map(unresponsive_engine).collect();
         if results.is_empty() && !silent.is_empty() {
             return Err(WebError::Backend(format!(
-                "nothing was found, because engines did not answer: {}",
+                "no results, because engines did not respond: {}",
                 silent.join(", ")
             )));
         }
@@ -191,14 +191,14 @@ impl SearchEngine {
         let after =
             after.map(|after| format!(" after {} s", after.chars().take(16).collect::<String>())).unwrap_or_default();
         let advice = match status {
-            403 if self.kind == SearchEngineKind::SearXng => "its `search.formats` must list `json`".to_owned(),
-            401 | 403 => "it does not take the key; look at the variable that `key_env` names".to_owned(),
-            429 | 432 | 433 => format!("it was asked too often, or its quota is used up; try again{after}"),
-            400 | 422 => "it does not understand the query; write a shorter or simpler one".to_owned(),
-            300..400 => "it sends on to another place; set `url` to that".to_owned(),
+            403 if self.kind == SearchEngineKind::SearXng => "add `json` to its `search.formats`".to_owned(),
+            401 | 403 => "it rejected the API key; check the environment variable named by `key_env`".to_owned(),
+            429 | 432 | 433 => format!("too many requests, or the quota is used up; try again{after}"),
+            400 | 422 => "it rejected the query; use a shorter or simpler one".to_owned(),
+            300..400 => "it redirects to another URL; set `url` to that".to_owned(),
             _ => format!("try again{after}"),
         };
-        format!("the search engine `{name}` answered with status {status}: {advice}")
+        format!("the search engine `{name}` returned status {status}: {advice}")
     }
 }
 

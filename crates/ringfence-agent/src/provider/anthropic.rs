@@ -1,4 +1,4 @@
-//! Messages, as Anthropic's interface has them.
+//! Anthropic Messages API.
 //!
 //! An answer is a list of blocks: text, thinking, and calls. It is whole once the reason for stopping was said.
 
@@ -131,7 +131,7 @@ impl LanguageModel for AnthropicModel {
             let question = ProviderHttpRequest::get(&self.path(&format!("/models/{}", self.model)));
             let known = |body: &[u8]| match serde_json::from_slice::<Value>(body) {
                 Ok(model) if model.get("id").is_some() => Ok(()),
-                _ => Err(ProviderError::invalid_body("something that is no model", body)),
+                _ => Err(ProviderError::invalid_body("something other than a model", body)),
             };
             self.client.check(question, known).await
         })
@@ -254,7 +254,7 @@ impl ResponseParser for AnthropicParser {
             return Ok(StreamProgress::KeepAlive);
         }
         if event.had_invalid_utf8 {
-            self.assembly.warn("bytes that are no UTF-8 were replaced");
+            self.assembly.warn("invalid UTF-8 was replaced");
         }
         let marked = self.mark_surrogates(data);
         let told: AnthropicEvent = match serde_json::from_str(&marked) {
@@ -262,7 +262,7 @@ impl ResponseParser for AnthropicParser {
             Err(_) if self.is_finished() => return Ok(StreamProgress::KeepAlive),
             Err(error) => {
                 let head = quote_bytes(data.as_bytes());
-                let text = format!("the answer broke off at an event that cannot be read ({error}): {head}");
+                let text = format!("the answer ended at an event that cannot be parsed ({error}): {head}");
                 return Err(ProviderError::new(ModelErrorKind::Cut, text));
             }
         };
@@ -274,15 +274,15 @@ impl ResponseParser for AnthropicParser {
         let marked = self.mark_surrogates(body);
         let told: AnthropicEvent = serde_json::from_str(&marked).map_err(|error| match error.classify() {
             serde_json::error::Category::Eof => {
-                ProviderError::new(ModelErrorKind::Cut, "the answer is JSON that was cut")
+                ProviderError::new(ModelErrorKind::Cut, "the answer is truncated JSON")
             }
-            _ => ProviderError::invalid_body("JSON that is no message", body.as_bytes()),
+            _ => ProviderError::invalid_body("JSON that is not a message", body.as_bytes()),
         })?;
         if told.kind == "error" || !told.error.is_null() {
             return Err(ProviderError::from_error_body(&told.error));
         }
         let Some(blocks) = told.content else {
-            return Err(ProviderError::invalid_body("JSON that is no message", body.as_bytes()));
+            return Err(ProviderError::invalid_body("JSON that is not a message", body.as_bytes()));
         };
         self.record_model_and_usage(&told.model, &told.usage);
         for (index, block) in (0..).zip(blocks) {
@@ -405,7 +405,7 @@ impl AnthropicParser {
             "input_json_delta" => {
                 let arguments = text(&piece.partial_json);
                 let Some((_, input)) = self.calls.iter_mut().rfind(|(begun, _)| *begun == index) else {
-                    self.assembly.warn("arguments of a call that never began were ignored");
+                    self.assembly.warn("arguments of a call that never started were ignored");
                     return;
                 };
                 if !arguments.is_empty() {

@@ -1,4 +1,4 @@
-//! The body of an answer, taken in as it comes: events, or one JSON text, whichever the server chose to send.
+//! Streaming body reader: server-sent events or one JSON text, whichever the server sends.
 //!
 //! What it is, is seen from its first byte and not from what the server calls it. The outcome does not depend on where the
 //! bytes were cut, and there is an answer only if the model said that it had finished.
@@ -75,7 +75,7 @@ impl<W: ResponseParser> BodyReader<W> {
     pub(crate) fn push(&mut self, bytes: &[u8], parts: &mut PartSink<'_>) -> Result<StreamProgress, ProviderError> {
         self.received = self.received.saturating_add(bytes.len());
         if self.received > MAX_BODY_BYTES {
-            let text = format!("the answer is longer than {} MiB, and was given up", MAX_BODY_BYTES / 1024 / 1024);
+            let text = format!("the answer exceeds {} MiB and was discarded", MAX_BODY_BYTES / 1024 / 1024);
             return Err(ProviderError::new(ModelErrorKind::Garbled, text));
         }
         let room = HEAD_BYTES.saturating_sub(self.head.len());
@@ -114,7 +114,7 @@ impl<W: ResponseParser> BodyReader<W> {
                 return Err(ProviderError::invalid_body(describe_body(&self.head), &self.head));
             }
             ResponseBodyFormat::Events(_) if !self.parser.is_finished() && !is_event_stream(&self.head) => {
-                return Err(ProviderError::invalid_body("something that is no answer", &self.head));
+                return Err(ProviderError::invalid_body("something other than an answer", &self.head));
             }
             ResponseBodyFormat::Events(_) => {}
             ResponseBodyFormat::Whole(body) => {
@@ -124,7 +124,7 @@ impl<W: ResponseParser> BodyReader<W> {
                 read.map_err(|fault| cut.clone().filter(|_| fault.kind == ModelErrorKind::Cut).unwrap_or(fault))?;
             }
         }
-        let void = "the answer ended before the model had finished, and nothing of it counts";
+        let void = "the answer ended before the model finished, and was discarded";
         self.parser.into_response().ok_or_else(|| cut.unwrap_or_else(|| ProviderError::new(ModelErrorKind::Cut, void)))
     }
 
@@ -184,5 +184,5 @@ fn is_event_stream(head: &[u8]) -> bool {
 
 fn describe_body(head: &[u8]) -> &'static str {
     let is_page = head.strip_prefix(BOM).unwrap_or(head).trim_ascii_start().starts_with(b"<");
-    if is_page { "a page" } else { "something that is no answer" }
+    if is_page { "a page" } else { "something other than an answer" }
 }

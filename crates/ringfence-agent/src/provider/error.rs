@@ -1,4 +1,4 @@
-//! Why an answer did not come, sorted by what can be done about it.
+//! Provider errors, classified by what can be done about them.
 //!
 //! What a server sent instead is told by its own message or its first bytes, as one line in which nothing hides. Where it
 //! was, and that no key is in it, is the client's to add (`http.rs`).
@@ -48,7 +48,7 @@ impl ProviderError {
     pub(crate) fn invalid_body(what: &str, head: &[u8]) -> Self {
         Self::new(
             ModelErrorKind::Garbled,
-            format!("answered with {what}: {}; is this the address of a model?", quote_bytes(head)),
+            format!("answered with {what}: {}; is this the URL of a model API?", quote_bytes(head)),
         )
     }
 
@@ -191,9 +191,9 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 
 fn advice(trouble: ModelErrorKind) -> &'static str {
     match trouble {
-        ModelErrorKind::Denied => "; check the key of this provider and what it may use",
+        ModelErrorKind::Denied => "; check this provider's API key and its permissions",
         ModelErrorKind::NoSuchModel => "; check the name of the model and the base URL",
-        ModelErrorKind::TooLong => "; the conversation is longer than the model takes",
+        ModelErrorKind::TooLong => "; the conversation exceeds the model's context length",
         ModelErrorKind::NoTools => {
             "; without tools there is nothing that the agent can do: choose a model that has them, or start its server with \
              them (llama.cpp: `--jinja`, vLLM: `--enable-auto-tool-choice` with a `--tool-call-parser`)"
@@ -226,38 +226,38 @@ mod tests {
             400,
             r#"{"error":{"message":"`tools` is not supported"}}"#,
             expect![
-                "NoTools: status 400 (Bad Request): `tools` is not supported; without tools there is nothing that the agent can do: choose a model that has them, or start its server with them (llama.cpp: `--jinja`, vLLM: `--enable-auto-tool-choice` with a `--tool-call-parser`)"
+                "NoTools: status 400 (Bad Request): `tools` is not supported; the agent needs tools: choose a model that supports them, or enable them in its server (llama.cpp: `--jinja`, vLLM: `--enable-auto-tool-choice` with a `--tool-call-parser`)"
             ],
         );
         check(
             400,
             r#"{"error":{"message":"too many","code":"context_length_exceeded"}}"#,
-            expect!["TooLong: status 400 (Bad Request): too many; the conversation is longer than the model takes"],
+            expect!["TooLong: status 400 (Bad Request): too many; the conversation exceeds the model's context length"],
         );
         check(
             400,
             r#"{"error":{"code":400,"message":"the request exceeds the available context size","type":"exceed_context_size_error"}}"#,
             expect![
-                "TooLong: status 400 (Bad Request): the request exceeds the available context size; the conversation is longer than the model takes"
+                "TooLong: status 400 (Bad Request): the request exceeds the available context size; the conversation exceeds the model's context length"
             ],
         );
         check(
             400,
             r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 > 8"}}"#,
             expect![
-                "TooLong: status 400 (Bad Request): prompt is too long: 9 > 8; the conversation is longer than the model takes"
+                "TooLong: status 400 (Bad Request): prompt is too long: 9 > 8; the conversation exceeds the model's context length"
             ],
         );
         check(
             401,
             r#"{"error":"bad key"}"#,
-            expect!["Denied: status 401 (Unauthorized): bad key; check the key of this provider and what it may use"],
+            expect!["Denied: status 401 (Unauthorized): bad key; check this provider's API key and its permissions"],
         );
         check(
             403,
             "",
             expect![
-                "Denied: status 403 (Forbidden) and an empty message; check the key of this provider and what it may use"
+                "Denied: status 403 (Forbidden) and an empty message; check this provider's API key and its permissions"
             ],
         );
         check(
@@ -271,7 +271,7 @@ mod tests {
             413,
             "",
             expect![
-                "TooLong: status 413 (Payload Too Large) and an empty message; the conversation is longer than the model takes"
+                "TooLong: status 413 (Payload Too Large) and an empty message; the conversation exceeds the model's context length"
             ],
         );
         check(
@@ -288,7 +288,7 @@ mod tests {
             429,
             r#"{"error":{"message":"pay first","type":"insufficient_quota"}}"#,
             expect![
-                "Denied: status 429 (Too Many Requests): pay first; check the key of this provider and what it may use"
+                "Denied: status 429 (Too Many Requests): pay first; check this provider's API key and its permissions"
             ],
         );
         check(500, "", expect!["Server: status 500 (Internal Server Error) and an empty message"]);

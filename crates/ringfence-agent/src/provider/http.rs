@@ -1,4 +1,4 @@
-//! One question over HTTP and what comes back, with a bound on every wait.
+//! HTTP client of providers, with a timeout on every wait.
 //!
 //! A question goes to the server that a person named and to no other: no proxy of the environment, and no redirect to
 //! another origin. Keys are in headers of that server and in no message of ours.
@@ -86,7 +86,7 @@ impl ProviderClient {
         for (name, value) in headers.iter().copied().chain(given) {
             let wrong = || {
                 config_error(format!(
-                    "the header `{}` cannot be sent: it has a character that headers must not have",
+                    "the header `{}` cannot be sent: it has a character that is not allowed in a header",
                     quote_text(name)
                 ))
             };
@@ -139,7 +139,7 @@ impl ProviderClient {
                     return Ok(answer);
                 }
                 Err(fault) => match refused.drop_refused(&fault, known, &body) {
-                    Some(name) => left_out.push(format!("the server does not take `{name}`, which is left out now")),
+                    Some(name) => left_out.push(format!("the server does not accept `{name}`; it is omitted from now on")),
                     None => return Err(self.error(&question, fault)),
                 },
             }
@@ -171,7 +171,7 @@ impl ProviderClient {
         if status.is_redirection() {
             return Err(ProviderError::new(
                 ModelErrorKind::NoSuchModel,
-                "the server redirects without end; check the base URL",
+                "too many redirects; check the base URL",
             ));
         }
         if status != StatusCode::OK {
@@ -184,7 +184,7 @@ impl ProviderClient {
                 let encoding = quote_text(&String::from_utf8_lossy(encoding));
                 Err(ProviderError::new(
                     ModelErrorKind::Garbled,
-                    format!("answered with `{encoding}` contents, though plain ones were asked for"),
+                    format!("answered with content encoding `{encoding}`, which was not requested"),
                 ))
             }
             _ => Ok(reply),
@@ -201,7 +201,7 @@ impl ProviderClient {
         let elsewhere = || {
             let to = quote_text(to.split(['?', '#']).next().unwrap_or_default());
             let text = format!(
-                "status {}: the server redirects to `{to}`; put the address that is meant into the base URL",
+                "status {}: the server redirects to `{to}`; set the base URL to the final address",
                 status.as_u16()
             );
             ProviderError::new(ModelErrorKind::NoSuchModel, text)
@@ -254,7 +254,7 @@ impl ProviderClient {
         *request.uri_mut() = self.base_url.target(path).parse().map_err(|_| {
             ProviderError::new(
                 ModelErrorKind::BadRequest,
-                "the name of the model or the base URL cannot be part of an address",
+                "the model name or the base URL does not form a valid URL",
             )
         })?;
         *request.headers_mut() = self.headers.clone();
@@ -312,7 +312,7 @@ impl ProviderClient {
                     return Err(match self.timeouts.answer.filter(|most| asked.elapsed() >= *most) {
                         Some(most) => ProviderError::new(
                             ModelErrorKind::Stalled,
-                            format!("the answer took longer than {}, which `answer_timeout` sets", seconds(most)),
+                            format!("the answer took longer than {} (`answer_timeout`)", seconds(most)),
                         ),
                         None => self.timeout_error(clock.waited(Instant::now())),
                     });
@@ -344,14 +344,14 @@ impl ProviderClient {
         let name = self.base_url.host.trim_start_matches('[').trim_end_matches(']');
         let addresses = tokio::net::lookup_host((name, self.base_url.port)).await;
         let addresses: Vec<_> =
-            addresses.map_err(|error| unreachable(format!("no address of this host: {error}")))?.collect();
+            addresses.map_err(|error| unreachable(format!("cannot resolve this host: {error}")))?.collect();
         let share = self.timeouts.connect / u32::try_from(addresses.len().max(1)).unwrap_or(1);
-        let mut failed = "the host has no address".to_owned();
+        let mut failed = "the host name has no addresses".to_owned();
         for address in addresses {
             match timeout(share, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => return self.handshake(stream, name).await,
                 Ok(Err(error)) => failed = format!("no connection: {error}; is the server running?"),
-                Err(_) => failed = "no connection: it does not answer".to_owned(),
+                Err(_) => failed = "no connection: the host does not respond".to_owned(),
             }
         }
         Err(unreachable(failed))
@@ -367,7 +367,7 @@ impl ProviderClient {
             return Ok(ProviderConnection { sender, task: tokio::spawn(async { drop(connection.await) }) });
         };
         let name = ServerName::try_from(name.to_owned())
-            .map_err(|_| unreachable("TLS: this is no name of a host".to_owned()))?;
+            .map_err(|_| unreachable("TLS: not a valid host name".to_owned()))?;
         let stream =
             tls.connect(name, stream).await.map_err(|error| unreachable(format!("no TLS connection: {error}")))?;
         let (sender, connection) =
@@ -381,7 +381,7 @@ impl ProviderClient {
 
     fn timeout_error(&self, waited: Duration) -> ProviderError {
         let text = format!(
-            "no part of an answer came for {}; `first_byte_timeout` or `idle_timeout` may be too short",
+            "no data received for {}; `first_byte_timeout` or `idle_timeout` may be too short",
             seconds(waited)
         );
         ProviderError::new(ModelErrorKind::Stalled, text)
@@ -476,7 +476,7 @@ const ORIGIN: &str = "\0";
 
 impl BaseUrl {
     fn parse(url: &str) -> Result<Self, ModelError> {
-        let no_url = || config_error("the base URL is no address such as `http://localhost:8080/v1`");
+        let no_url = || config_error("invalid base URL: use one such as `http://localhost:8080/v1`");
         let uri: Uri = url.trim().parse().map_err(|_| no_url())?;
         let is_tls = match uri.scheme_str() {
             Some("https") => true,
@@ -485,7 +485,7 @@ impl BaseUrl {
         };
         let authority = uri.authority().ok_or_else(no_url)?;
         if authority.as_str().contains('@') {
-            return Err(config_error("the base URL has a name or a password in it; a key is given by itself"));
+            return Err(config_error("the base URL contains a user name or password; set the API key separately"));
         }
         let host = authority.host().to_ascii_lowercase();
         if host.is_empty() {
@@ -527,7 +527,7 @@ fn tls(place: &BaseUrl) -> Result<TlsConnector, ModelError> {
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         return Err(unreachable(
-            "this machine has no certificates to check the server by; install `ca-certificates`".to_owned(),
+            "this machine has no root certificates to verify the server; install `ca-certificates`".to_owned(),
         ));
     }
     connector(roots).map_err(|error| unreachable(format!("no TLS: {error}")))
@@ -547,9 +547,9 @@ fn connection_error(error: &hyper::Error) -> ProviderError {
     match error.is_parse() {
         true => ProviderError::new(
             ModelErrorKind::Garbled,
-            format!("what came is no HTTP: {error}{cause}; is this the address of a model?"),
+            format!("invalid HTTP response: {error}{cause}; is this the URL of a model API?"),
         ),
-        false => ProviderError::new(ModelErrorKind::Cut, format!("the connection ended too early: {error}{cause}")),
+        false => ProviderError::new(ModelErrorKind::Cut, format!("the connection closed early: {error}{cause}")),
     }
 }
 

@@ -1,7 +1,7 @@
-//! Models as their providers offer them: over HTTP in two dialects, or from a script.
+//! Model providers: over HTTP in two APIs, or from a script.
 //!
 //! `open` makes a model of what a person wrote into the config. A provider asks once and reads once; nothing is repaired
-//! beyond what has one meaning, and everything that was odd is said in `Answer::oddities`.
+//! beyond what has one meaning, and everything that was odd is said in `ModelResponse::warnings`.
 //!
 //! Not here: where keys come from (the binary), and when to ask again (the loop).
 
@@ -78,7 +78,7 @@ impl Default for ProviderTimeouts {
 
 /// A key. It can be sent and not be shown: it has neither `Debug` nor `Display`.
 #[derive(Clone, PartialEq, Eq)]
-#[expect(missing_debug_implementations, reason = "a key is not shown")]
+#[expect(missing_debug_implementations, reason = "the key is hidden")]
 pub struct SecretString(String);
 
 /// How many bytes of a key tell it from other words.

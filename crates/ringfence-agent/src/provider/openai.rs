@@ -1,4 +1,4 @@
-//! Chat completions, as OpenAI and everybody who is compatible with it speaks them.
+//! OpenAI Chat Completions API, and compatible servers.
 //!
 //! Strict about what is done, tolerant about how it is written: a field may be missing, null, or of another type than it
 //! should be, and only what no server means is an error. A server that was asked for a stream and sends the whole, or the
@@ -164,7 +164,7 @@ pub(crate) fn arguments_for_server(arguments: &str) -> String {
 fn check_listed(model: &str, body: &[u8]) -> Result<(), ProviderError> {
     let list: Value = serde_json::from_slice(body).unwrap_or_default();
     let Some(models) = list.get("data").or_else(|| list.get("models")).and_then(Value::as_array) else {
-        return Err(ProviderError::invalid_body("something that is no list of models", body));
+        return Err(ProviderError::invalid_body("something other than a list of models", body));
     };
     let name =
         |model: &Value| ["id", "name", "model"].iter().find_map(|key| Some(model.get(*key)?.as_str()?.to_owned()));
@@ -284,7 +284,7 @@ impl ResponseParser for OpenAiParser {
             return Ok(StreamProgress::KeepAlive);
         }
         if event.had_invalid_utf8 {
-            self.assembly.warn("bytes that are no UTF-8 were replaced");
+            self.assembly.warn("invalid UTF-8 was replaced");
         }
         let marked = self.mark_surrogates(data);
         let chunk: OpenAiChunk = match serde_json::from_str(&marked) {
@@ -301,14 +301,14 @@ impl ResponseParser for OpenAiParser {
         let marked = self.mark_surrogates(body);
         let chunk: OpenAiChunk = serde_json::from_str(&marked).map_err(|error| match error.classify() {
             serde_json::error::Category::Eof => {
-                ProviderError::new(ModelErrorKind::Cut, "the answer is JSON that was cut")
+                ProviderError::new(ModelErrorKind::Cut, "the answer is truncated JSON")
             }
-            _ => ProviderError::invalid_body("JSON that is no completion", body.as_bytes()),
+            _ => ProviderError::invalid_body("JSON that is not a completion", body.as_bytes()),
         })?;
         if chunk.choices.is_none() && chunk.error.is_null() && chunk.object != "error" {
             return Err(match (&chunk.message, &chunk.detail) {
                 (Value::Null, Value::Null) => {
-                    ProviderError::invalid_body("JSON that is no completion", body.as_bytes())
+                    ProviderError::invalid_body("JSON that is not a completion", body.as_bytes())
                 }
                 (Value::Null, said) | (said, _) => ProviderError::from_error_body(said),
             });
@@ -334,7 +334,7 @@ enum CallDelivery {
 
 fn parse_error(error: &serde_json::Error, data: &str) -> ProviderError {
     let text = format!(
-        "the answer broke off at an event that cannot be read ({error}): {}",
+        "the answer ended at an event that cannot be parsed ({error}): {}",
         super::error::quote_bytes(data.as_bytes())
     );
     ProviderError::new(ModelErrorKind::Cut, text)
@@ -381,12 +381,12 @@ impl OpenAiParser {
             // Some servers say everything again at the end of a stream.
             match self.assembly.is_empty() {
                 true => heard = heard.max(self.handle_delta(message, CallDelivery::Whole, parts)),
-                false => self.assembly.warn("a whole message after its pieces was ignored"),
+                false => self.assembly.warn("a complete message after its deltas was ignored"),
             }
         }
         if let Some(reason) = choice.finish_reason.as_str().filter(|reason| !reason.is_empty()) {
             if reason == "error" && !self.is_finished() {
-                return Err(ProviderError::new(ModelErrorKind::Server, "the server failed while the model answered"));
+                return Err(ProviderError::new(ModelErrorKind::Server, "the server failed while the model was answering"));
             }
             self.assembly.finish(finish(reason));
             heard = StreamProgress::Progress;
@@ -449,7 +449,7 @@ impl OpenAiParser {
                                 self.assembly.reasoning(text, parts);
                             }
                         }
-                        _ => self.assembly.warn("content that is no text was ignored"),
+                        _ => self.assembly.warn("content that is not text was ignored"),
                     }
                 }
             }

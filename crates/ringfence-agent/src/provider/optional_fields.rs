@@ -1,4 +1,4 @@
-//! Optional fields of a request: what a server refuses is left out, and the request is sent once more.
+//! Optional request fields: one that a server refuses is left out, and the request is sent again.
 //!
 //! No two servers take the same fields, and most say which one they do not know. Nothing came of a request that was refused,
 //! so that it can be sent again. What was refused once is not sent to that server again.

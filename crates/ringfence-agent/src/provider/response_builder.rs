@@ -1,4 +1,4 @@
-//! An answer put together from its pieces.
+//! Response assembly from stream deltas.
 //!
 //! A server's numbers choose nothing but equality: calls are kept in the order in which they began, at most 64, and found
 //! again by index or id. Where it is in doubt to which call a piece belongs, what comes out is a call that nobody can make
@@ -101,7 +101,7 @@ impl ResponseBuilder {
     /// What comes has halves of characters in it, which are marked.
     pub(crate) fn has_marks(&mut self) {
         self.has_marks = true;
-        self.warn("halves of characters were joined or replaced");
+        self.warn("lone surrogates were joined or replaced");
     }
 
     pub(crate) fn text(&mut self, text: &str, parts: &mut PartSink<'_>) {
@@ -205,7 +205,7 @@ impl ResponseBuilder {
             cache_write: before.cache_write.max(now.cache_write),
         };
         if larger != now {
-            self.warn("the usage went down");
+            self.warn("the token usage decreased");
         }
         self.answer.usage = Some(larger);
     }
@@ -328,8 +328,8 @@ impl ResponseBuilder {
         let fresh = minted.into_iter().find(|fresh| !self.known_ids.contains(fresh)).unwrap_or_default();
         self.known_ids.insert(fresh.clone());
         self.warn(match id.as_str() {
-            "" => format!("a call without an id was called {fresh}"),
-            id => format!("a call with the id {} was called {fresh}", quote_text(id)),
+            "" => format!("a call without an id was given the id {fresh}"),
+            id => format!("a call with the id {} was given the id {fresh}", quote_text(id)),
         });
         fresh
     }
@@ -349,11 +349,11 @@ impl ResponseBuilder {
         match finish {
             FinishReason::Stop | FinishReason::Calls if self.answer.refusal.is_some() => FinishReason::Refusal,
             FinishReason::Stop if has_calls => {
-                self.warn("the model stopped and made calls");
+                self.warn("the model stopped but made calls");
                 FinishReason::Calls
             }
             FinishReason::Calls if !has_calls => {
-                self.warn("the model stopped for calls and made none");
+                self.warn("the model stopped for calls but made none");
                 FinishReason::Stop
             }
             other => other,

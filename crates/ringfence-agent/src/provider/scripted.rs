@@ -1,4 +1,4 @@
-//! A model that says what a script tells it to, for tests and for the demo.
+//! Scripted model, for tests and for the demo.
 //!
 //! A script has one answer or error a line, as JSON, in the order in which they are given; empty lines and lines that begin
 //! with `#` are passed over. A line can also say what it expects to be asked, and the run fails where that does not hold.
@@ -109,7 +109,7 @@ impl ScriptedProvider {
                 continue;
             }
             let line: ScriptLine = serde_json::from_str(line).map_err(|error| {
-                script_error(format!("line {number} of the script is wrong: {}", quote_text(&error.to_string())))
+                script_error(format!("invalid line {number} of the script: {}", quote_text(&error.to_string())))
             })?;
             lines.push((number, line));
         }
@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn a_wrong_line_is_told_by_its_number() {
         let error = ScriptedProvider::parse("demo", "{\"text\":\"a\"}\n\n{\"txt\":1}").unwrap_err();
-        assert!(error.message.starts_with("line 3 of the script is wrong: unknown field `txt`"), "{error}");
+        assert!(error.message.starts_with("invalid line 3 of the script: unknown field `txt`"), "{error}");
     }
 
     #[tokio::test]

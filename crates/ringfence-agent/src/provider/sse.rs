@@ -1,4 +1,4 @@
-//! Server-sent events: bytes in, whole events out.
+//! Server-sent events parser: bytes in, whole events out.
 //!
 //! However the bytes are cut, the events are the same: they are kept as bytes until a line is whole. Lines end with CR, LF
 //! or both, comments are passed over, several `data` lines are one text, and an event that was not ended is none.

@@ -1,4 +1,4 @@
-//! Lone surrogates: halves of a character that JSON can escape and no text can have.
+//! Lone UTF-16 surrogates in JSON strings, joined or replaced.
 //!
 //! Servers cut a character in two between two events, and models write a half by itself. Before an event is read, each half is
 //! marked by a character of a private area; the pieces of an answer are then put together, and halves that belong to each

@@ -1,4 +1,4 @@
-//! Names of tools as an interface of models lets them be.
+//! Tool name mapping for model APIs that restrict names.
 //!
 //! Both interfaces take letters, digits, `_` and `-`, at most 64 of them. Another character becomes `-`, and names that would
 //! then be the same get a number. Only a name that was handed out is mapped back: whatever else a model writes stays as it is.

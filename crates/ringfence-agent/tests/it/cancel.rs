@@ -1,4 +1,4 @@
-//! Cancelling ends a run at once, whatever it is doing, and leaves a session that can go on.
+//! Cancelling: it ends a run at once, and leaves a session that can go on.
 
 use std::pin::Pin;
 use std::sync::mpsc::{Receiver, channel};

@@ -1,4 +1,4 @@
-//! A workspace with the real file tools, a model that plays a script, and a front that writes down what it hears.
+//! Test fixture: a workspace with the real file tools, a scripted model, and a recording observer.
 
 use std::path::PathBuf;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! The ledger has what was done, and not what the model says.
+//! Action ledger: what was done, and not what the model says.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ async fn files_are_created_changed_deleted_and_moved() {
         Preset::Edits,
         &calls,
         expect![[r#"
-            created  brief.txt, and deleted it again
+            created  brief.txt, then deleted it
             created  d
             moved    other.txt to moved.txt
             created  new.txt
@@ -80,11 +80,11 @@ async fn denied_and_failed_calls_are_listed_and_false_claims_are_not() {
         ("no_such_tool", json!({})),
     ];
     check(Preset::ReadOnly, &calls, expect![[r#"
-        no file was changed
-        denied   delete_file old.txt: this would delete `old.txt`, and the preset `read-only` allows no change; listing and reading is allowed; `preset = "edits"` instead would lift this
+        no files changed
+        denied   delete_file old.txt: this would delete `old.txt`, and the preset `read-only` allows no changes, only listing and reading; `preset = "edits"` instead would lift this
         failed   read_file nowhere.txt: `nowhere.txt` does not exist
         failed   read_file ../outside: `../outside` leads outside the workspace
-        failed   no_such_tool: there is no tool `no_such_tool` here
+        failed   no_such_tool: unknown tool `no_such_tool`
     "#]]).await;
 }
 
@@ -95,7 +95,7 @@ async fn a_name_that_would_steer_a_terminal_is_shown_as_what_it_is() {
         Preset::ReadOnly,
         &calls,
         expect![[r#"
-        no file was changed
+        no files changed
         failed   read_file a\x1b[2Jb: `a\x1b[2Jb` does not exist
     "#]],
     )
@@ -160,10 +160,10 @@ impl RecordFeeder {
 fn a_call_whose_end_is_not_known_is_said_to_be_so_until_it_is() {
     let road = RecordFeeder::new();
     road.begin("a", "write_file", &[(PolicyAction::Create, "late.txt")], "c-1");
-    let error = ToolError::new(ErrorKind::Timeout, "the call took longer than it may").detail("committed", "unknown");
+    let error = ToolError::new(ErrorKind::Timeout, "the call timed out").detail("committed", "unknown");
     let overdue = AuditEvent::Overdue { error: &error, reply: "", duration: Duration::ZERO };
     road.record("a", "write_file", &[], overdue);
-    assert_eq!(road.lines()[0], "unknown  late.txt: a call was ended while it changed it");
+    assert_eq!(road.lines()[0], "unknown  late.txt: a call was interrupted while changing it");
     // Its end comes while the next prompt is worked on, and is that one's.
     road.tap.reset();
     road.end("a", "write_file", &json!({"ok": true}));
@@ -188,7 +188,7 @@ fn a_programs_changes_count_only_when_kept() {
         [
             "changed  a.txt",
             "ran      bash code: exit code 1",
-            "ran      bash code: exit code 1, nothing of it kept",
+            "ran      bash code: exit code 1, no changes kept",
             "reached  pypi.org:443",
         ]
     );
@@ -201,7 +201,7 @@ fn a_program_that_was_ended_has_no_exit_code() {
     road.begin("a", "run_code", &[(PolicyAction::Run, "python")], "");
     let error = ToolError::new(ErrorKind::Timeout, "the program ran longer than 60 s and was ended");
     road.record("a", "run_code", &[], AuditEvent::End { error: Some(&error), reply: "{}", duration: Duration::ZERO });
-    assert_eq!(road.lines()[1], "ran      python code: TIMEOUT, nothing of it kept");
+    assert_eq!(road.lines()[1], "ran      python code: TIMEOUT, no changes kept");
     assert_eq!(road.tap.ledger().failed.len(), 1);
 }
 

@@ -1,4 +1,4 @@
-//! A run ends, and with an answer: steps, tokens, time and the model's context.
+//! Run limits: steps, tokens, time and the model's context; each ends with an answer.
 
 use std::time::Duration;
 

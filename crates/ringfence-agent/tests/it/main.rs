@@ -1,4 +1,4 @@
-//! What the loop promises, whatever the model does.
+//! Integration tests of the agent loop: its guarantees, whatever the model does.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "tests set up what the agent sees")]

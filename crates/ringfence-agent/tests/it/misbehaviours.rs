@@ -1,4 +1,4 @@
-//! What models do wrong, each with what comes of it: a script, how the run ends, and what the model was told.
+//! Model misbehaviours: a script, how the run ends, and what the model was told.
 
 use ringfence_agent::{AgentLimits, TranscriptMessage};
 use ringfence_kernel::{Dialect, Preset};
@@ -268,7 +268,7 @@ async fn denials_are_counted_and_stop_the_run() {
     let outcome = world.prompt("write").await;
     assert_ended(&outcome, "too_many_denials");
     assert_eq!((outcome.steps, outcome.ledger.denied.len()), (4, 4));
-    assert!(outcome.by_host && outcome.text.contains("no file was changed"), "{}", outcome.text);
+    assert!(outcome.by_host && outcome.text.contains("no files changed"), "{}", outcome.text);
 }
 
 #[tokio::test]

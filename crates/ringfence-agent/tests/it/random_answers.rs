@@ -1,4 +1,4 @@
-//! Whatever a model answers, in whatever order: the run ends, there is something to say, and the history is whole.
+//! Property tests of the loop: for any answers, the run ends with a text, and the history is whole.
 
 use std::time::Duration;
 

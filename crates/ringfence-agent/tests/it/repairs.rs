@@ -1,4 +1,4 @@
-//! With `repair_tool_calls` a call that can mean one thing is made, and said to have been repaired; without, nothing is.
+//! Tool call repair: with `repair_tool_calls` a call with one meaning is made and reported; without, nothing is.
 
 use ringfence_agent::{CallRepair, ToolCallSupport, TranscriptMessage, probe};
 use serde_json::{Value, json};
@@ -25,8 +25,8 @@ async fn unambiguous_calls_are_repaired_only_when_enabled() {
         (raw("write_file", "```json\n{\"path\":\"x\",\"content\":\"y\"}\n```"), "a block of code"),
         (raw("write_file", r#"{"path":"x","content":"y","createDirs":"true"}"#), "`createDirs` was a text"),
         (raw("write_file", r#"{"path":"x","content":"y","create_dirs":true}"#), "`create_dirs` is called `createDirs`"),
-        (text(written), "1 call(s) written as text are made"),
-        (text(&format!("<tool_call>{written}</tool_call>")), "1 call(s) written as text are made"),
+        (text(written), "executing calls written as text: 1"),
+        (text(&format!("<tool_call>{written}</tool_call>")), "executing calls written as text: 1"),
     ];
     for (answer, noted) in &cases {
         let world = run_with(CallRepair::Unambiguous, answer).await;

@@ -1,4 +1,4 @@
-//! Answers that fail on their way are asked for again, and never more than that.
+//! Retries of failed model requests, and their limit.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The keys of the log: one that signs heads and one that hides contents behind hashes.
+//! Audit log keys: one signs heads, one keys the hashes of contents.
 //!
 //! They are made at the first use, in a file that only we may read. Whoever has them can write a log that looks true;
 //! a head that was sent elsewhere before is what they cannot change.
@@ -44,7 +44,7 @@ impl AuditKeys {
 
     fn generate(directory: &OwnedFd) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; 2 * KEY_BYTES];
-        getrandom::fill(&mut bytes).map_err(|_| io::Error::other("the system gives no random bytes"))?;
+        getrandom::fill(&mut bytes).map_err(|_| io::Error::other("the system's random number generator failed"))?;
         // Whole or not at all: a key that was cut short would lock everybody out.
         let put = |name: &str, bytes: &[u8]| {
             let fresh = format!("{name}.new");

@@ -1,4 +1,4 @@
-//! The trace of every call, as a chain that cannot be changed unseen.
+//! The audit log: a tamper-evident hash chain of records.
 //!
 //! Each line carries the hash of the exact bytes of the one before. Now and then, and when a process closes, the last
 //! line's hash is signed: a chain alone could be cut or written anew from the start, a signed head that was sent

@@ -1,4 +1,4 @@
-//! Checking the chain: every link, every signed head, the end.
+//! Audit log verification: every link, every signed head, the end.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -43,9 +43,9 @@ pub enum AuditChainError {
     Record { file: String, line: u64, problem: &'static str },
     #[error("signed head {0}: {1}")]
     Head(u64, &'static str),
-    #[error("the log ends at record {end}, and a head says that it reached {head}: the end was cut off")]
+    #[error("the log ends at record {end}, but a signed head is at record {head}: the end was cut off")]
     Truncated { end: u64, head: u64 },
-    #[error("the second place has no head at all")]
+    #[error("the second location has no signed heads")]
     NoHeads,
     #[error("the audit log cannot be read: {0}")]
     Read(#[from] io::Error),
@@ -67,7 +67,7 @@ pub fn verify(state: &Path, known: &[KnownHead]) -> Result<AuditVerification, Au
     for (index, (segment, length)) in segments.into_iter().enumerate() {
         let file = segment_name(segment);
         if segment != index as u64 + 1 {
-            return Err(AuditChainError::Record { file, line: 1, problem: "a segment before this one is missing" });
+            return Err(AuditChainError::Record { file, line: 1, problem: "the previous segment is missing" });
         }
         chain.read(&directory, &file, length)?;
     }
@@ -103,7 +103,7 @@ pub fn read_known_heads(mut second: impl BufRead) -> Result<Vec<KnownHead>, Audi
         let Some(text) = line.strip_suffix(b"\n") else { break };
         if !text.is_empty() {
             let head: SignedHead =
-                serde_json::from_slice(text).map_err(|_| AuditChainError::Head(number, "it is not a head"))?;
+                serde_json::from_slice(text).map_err(|_| AuditChainError::Head(number, "not a head"))?;
             heads.push(KnownHead { number: head.seq, hash: head.hash });
         }
     }
@@ -150,18 +150,18 @@ impl ChainVerifier {
                 break;
             }
             let broken = |problem| AuditChainError::Record { file: file.to_owned(), line: number, problem };
-            let Some(text) = line.strip_suffix(b"\n") else { return Err(broken("it is not complete")) };
-            let link: ChainLink = serde_json::from_slice(text).map_err(|_| broken("it is not a record"))?;
+            let Some(text) = line.strip_suffix(b"\n") else { return Err(broken("the record is incomplete")) };
+            let link: ChainLink = serde_json::from_slice(text).map_err(|_| broken("not a record"))?;
             if link.seq != self.seq + 1 {
-                return Err(broken("its number does not follow the one before"));
+                return Err(broken("the sequence number does not follow the previous record"));
             }
             if link.prev != self.hash {
-                return Err(broken("it does not follow from the one before, which was changed"));
+                return Err(broken("the hash does not match the previous record, which was changed"));
             }
             self.seq = link.seq;
             self.hash = line_hash(text);
             if self.expected_hashes.get(&self.seq).is_some_and(|hashes| hashes.iter().any(|hash| *hash != self.hash)) {
-                return Err(broken("it is not the record that the signed head is about"));
+                return Err(broken("the record does not match its signed head"));
             }
         }
         Ok(())
@@ -178,12 +178,12 @@ fn read_heads(directory: &OwnedFd) -> Result<Vec<SignedHead>, AuditChainError> {
     let mut heads: Vec<SignedHead> = Vec::new();
     for (number, line) in (1..).zip(BufReader::new(File::from(opened)).lines()) {
         let head: SignedHead =
-            serde_json::from_str(&line?).map_err(|_| AuditChainError::Head(number, "it is not a head"))?;
+            serde_json::from_str(&line?).map_err(|_| AuditChainError::Head(number, "not a head"))?;
         if !is_signature_valid(&head, &key) {
-            return Err(AuditChainError::Head(number, "its signature is not ours"));
+            return Err(AuditChainError::Head(number, "the signature is not valid"));
         }
         if heads.last().is_some_and(|before| before.seq > head.seq) {
-            return Err(AuditChainError::Head(number, "it is older than the one before"));
+            return Err(AuditChainError::Head(number, "it is older than the previous head"));
         }
         heads.push(head);
     }

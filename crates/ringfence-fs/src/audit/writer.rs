@@ -1,4 +1,4 @@
-//! Appending to the chain.
+//! Audit log writer: appends records to the chain.
 //!
 //! Under the lock: find the end, drop a line that a dying process left incomplete and say so, append. The record of a
 //! change that is about to be made is on disk before it is made.
@@ -548,7 +548,7 @@ pub(crate) fn acquire_lock(lock: &OwnedFd) -> io::Result<()> {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(2));
             }
-            Err(Errno::AGAIN) => return Err(io::Error::new(io::ErrorKind::TimedOut, "another process keeps its lock")),
+            Err(Errno::AGAIN) => return Err(io::Error::new(io::ErrorKind::TimedOut, "another process holds its lock")),
             Err(errno) => return Err(errno.into()),
         }
     }

@@ -1,4 +1,4 @@
-//! Front matter of any bytes: reading never panics, and an update says what it should and leaves the rest as it was.
+//! Front matter fuzzing: reading never panics, and an update changes nothing else.
 
 use ringfence_fuzz::FuzzTarget;
 use serde_json::{Map, Value, json};

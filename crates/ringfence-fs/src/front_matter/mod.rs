@@ -1,4 +1,4 @@
-//! The YAML front matter of a markdown file.
+//! YAML front matter of markdown files.
 //!
 //! One parser judges it and says where its bytes are, so no second opinion can be played against the first. What it
 //! may cost is limited before it is parsed. An update changes the bytes that have to change and no others, and is
@@ -31,21 +31,21 @@ const MOST_BYTES: usize = 64 * 1024;
 /// Why a front matter cannot be read or updated. Lines are counted in the file, and no contents are told.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub(crate) enum FrontMatterError {
-    #[error("there is no front matter: the first line must be exactly `---`")]
+    #[error("no front matter: the first line must be exactly `---`")]
     Missing,
-    #[error("the front matter is not closed: below the first line there must be another that is exactly `---`")]
+    #[error("the front matter is not closed: another line must be exactly `---`")]
     Unclosed,
-    #[error("the front matter has {bytes} bytes, more than the {MOST_BYTES} that it may have")]
+    #[error("the front matter has {bytes} bytes; the limit is {MOST_BYTES}")]
     TooLarge { bytes: usize },
     #[error("line {line} of the front matter: {reason}")]
     Invalid { line: usize, reason: Cow<'static, str> },
     /// What is there cannot take the update.
     #[error("`{key}` in line {line} of the front matter {reason}")]
     Target { key: String, line: usize, reason: &'static str },
-    #[error("with this update it could not be read any more: {0}")]
+    #[error("the update would make the front matter invalid: {0}")]
     ResultInvalid(Box<FrontMatterError>),
     /// The edited text does not say what it should. Nobody gets to see it.
-    #[error("the front matter is written in a way that cannot be updated in place; write the file anew")]
+    #[error("the front matter cannot be updated in place; rewrite the file")]
     EditMismatch,
 }
 
@@ -140,7 +140,7 @@ fn check_characters(block: &str) -> Result<(), FrontMatterError> {
         }
         // Some readers end the front matter at whatever begins like its end.
         if line.starts_with("---") || line.starts_with("...") {
-            return Err(FrontMatterError::invalid(index + 2, "it begins like the line that closes the front matter"));
+            return Err(FrontMatterError::invalid(index + 2, "it starts like the line that closes the front matter"));
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! From the parser's events to a tree.
+//! Front matter parsing: from YAML events to a tree.
 //!
 //! What is built is bounded: levels, values and text, each with what aliases repeat. What YAML can say and a front
 //! matter must not is refused here, by its line.
@@ -93,7 +93,7 @@ impl<'t> YamlTreeBuilder<'t> {
             if is_mark {
                 return Err(invalid_at(
                     span,
-                    "a second document, or a mark that ends one; front matter is one document",
+                    "a second document, or an end marker; front matter is one document",
                 ));
             }
         }
@@ -131,7 +131,7 @@ impl<'t> YamlTreeBuilder<'t> {
                 YamlNodeKind::Mapping(YamlMapping { style, start: range.start, pairs })
             }
             Event::Alias(id) => YamlNodeKind::Alias(self.alias(id, span, level)?),
-            _ => return Err(invalid_at(span, "something that this reader does not know")),
+            _ => return Err(invalid_at(span, "unsupported YAML")),
         };
         let node = YamlNode { range, anchor_end: anchor.as_ref().map(|anchor| anchor.end), kind };
         if let (Some(id), Some(anchor)) = (id, anchor) {
@@ -182,7 +182,7 @@ impl<'t> YamlTreeBuilder<'t> {
             }
             let pair = self.pair(event, span, level + 1)?;
             if !names.insert(pair.name.clone()) {
-                return Err(invalid_at(span, "a key that this mapping has already"));
+                return Err(invalid_at(span, "a duplicate key"));
             }
             pairs.push(pair);
         }
@@ -202,7 +202,7 @@ impl<'t> YamlTreeBuilder<'t> {
             YamlNodeKind::Empty => String::new(),
             YamlNodeKind::Scalar(text, _) => text.into_owned(),
             YamlNodeKind::Sequence(..) | YamlNodeKind::Mapping(_) | YamlNodeKind::Alias(_) => {
-                return Err(invalid_at(span, "a key that is not a word"));
+                return Err(invalid_at(span, "a key that is not a scalar"));
             }
         };
         if name.len() > LONGEST_KEY {
@@ -234,7 +234,7 @@ impl<'t> YamlTreeBuilder<'t> {
     }
 
     fn alias(&mut self, id: usize, span: Span, level: usize) -> Result<Value, FrontMatterError> {
-        let target = self.anchors.get(&id).ok_or_else(|| invalid_at(span, "an alias inside of what it refers to"))?;
+        let target = self.anchors.get(&id).ok_or_else(|| invalid_at(span, "an alias inside its own anchor"))?;
         if level + levels(&target.value) > MOST_LEVELS + 1 {
             return Err(invalid_at(span, TOO_DEEP));
         }
@@ -260,7 +260,7 @@ impl<'t> YamlTreeBuilder<'t> {
         match self.parser.next_event() {
             Some(Ok(next)) => Ok(next),
             Some(Err(error)) => Err(self.explain(&error)),
-            None => Err(FrontMatterError::invalid(1, "it ends too early")),
+            None => Err(FrontMatterError::invalid(1, "it ends unexpectedly")),
         }
     }
 
@@ -268,11 +268,11 @@ impl<'t> YamlTreeBuilder<'t> {
         let line = error.marker().line();
         let reason = match error.kind() {
             ErrorKind::RecursionLimitExceeded => TOO_DEEP.into(),
-            ErrorKind::UnknownAnchor => "an alias for an anchor that is not there".into(),
+            ErrorKind::UnknownAnchor => "an alias without an anchor".into(),
             ErrorKind::MappingValueNotAllowed => {
-                "a `:` behind what cannot be a key; put text that has `: ` in it in quotes, and keep keys short".into()
+                "a `:` after something that cannot be a key; quote text that contains `: `, and keep keys short".into()
             }
-            ErrorKind::UnexpectedCharacter { .. } => "a character that no value can start with".into(),
+            ErrorKind::UnexpectedCharacter { .. } => "a character that cannot start a value".into(),
             ErrorKind::TabNotAllowed
             | ErrorKind::TabInBlockIndentation
             | ErrorKind::TabInIndentation
@@ -288,7 +288,7 @@ impl<'t> YamlTreeBuilder<'t> {
 
     fn range(&self, span: Span) -> Result<Range<usize>, FrontMatterError> {
         let range = span.byte_range().filter(|range| self.block.get(range.clone()).is_some());
-        range.ok_or_else(|| invalid_at(span, "a place that cannot be told"))
+        range.ok_or_else(|| invalid_at(span, "an unknown position"))
     }
 }
 

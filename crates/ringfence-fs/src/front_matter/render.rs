@@ -1,4 +1,4 @@
-//! Values as YAML on one line.
+//! YAML rendering of values on one line.
 //!
 //! Nothing that a value contains can end the line, the value or the block: text is always in double quotes, and
 //! every character that some reader could take for the end of a line is an escape.

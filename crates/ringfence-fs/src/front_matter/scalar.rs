@@ -1,4 +1,4 @@
-//! What a plain word means: the core schema of YAML 1.2, and nothing of 1.1.
+//! Scalar resolution by the core schema of YAML 1.2, and nothing of 1.1.
 //!
 //! A number is one only if JSON carries it without loss; otherwise it stays the text that it was.
 

@@ -1,4 +1,4 @@
-//! A front matter as a tree that knows where each of its values stands. Offsets are bytes of the block.
+//! Front matter syntax tree with source spans. Offsets are bytes of the block.
 //!
 //! Not here: how it is built, what plain words mean, and any change.
 
@@ -37,7 +37,7 @@ pub(super) struct YamlPair<'t> {
 
 #[derive(Debug)]
 pub(super) struct YamlNode<'t> {
-    /// Where its contents are. A block style does not start there but at what leads it in; see `Pair::opening`.
+    /// Where its contents are. A block style does not start there but at what leads it in; see `YamlPair::opening`.
     pub(super) range: Range<usize>,
     pub(super) anchor_end: Option<usize>,
     pub(super) kind: YamlNodeKind<'t>,

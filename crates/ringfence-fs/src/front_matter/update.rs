@@ -1,4 +1,4 @@
-//! Changes to a front matter, made in its text.
+//! In-place updates of front matter text.
 //!
 //! Only the bytes that have to change do: comments, order, quoting, blank lines and the body stay. The result is read
 //! again and must say what the old one said with the update applied; otherwise there is no result.
@@ -169,9 +169,9 @@ impl<'t> FrontMatterEditor<'_, 't> {
             }
             (FrontMatterEdit::Merge(pairs), YamlNodeKind::Mapping(mapping)) => self.merge(pair, mapping, pairs),
             (FrontMatterEdit::Append(_), _) => {
-                Err(target_error(pair, "is not a list, so nothing can be appended to it"))
+                Err(target_error(pair, "is not a list, so it cannot be appended to"))
             }
-            (FrontMatterEdit::Merge(_), _) => Err(target_error(pair, "is not a mapping, so nothing can be set in it")),
+            (FrontMatterEdit::Merge(_), _) => Err(target_error(pair, "is not a mapping, so its keys cannot be set")),
         }
     }
 
@@ -353,7 +353,7 @@ impl<'t> FrontMatterEditor<'_, 't> {
 }
 
 const ALIAS_REASON: &str = "is an alias; write the value out first";
-const UNSUPPORTED_STYLE: &str = "is written in a way that cannot be updated in place; write it as `key: value`";
+const UNSUPPORTED_STYLE: &str = "cannot be updated in place; write it as `key: value`";
 
 fn target_error(pair: &YamlPair<'_>, reason: &'static str) -> FrontMatterError {
     FrontMatterError::Target { key: pair.name.clone(), line: pair.line, reason }

@@ -1,4 +1,4 @@
-//! The git index, versions 2 to 4: what is staged, and what git is told not to look at.
+//! The git index, versions 2 to 4: staged entries, and flags that hide changes.
 //!
 //! An index can say one thing twice: trees that it has cached, and places where its entries are said to begin. Git trusts both, so
 //! they are held against the entries, and an index that contradicts itself is an error.
@@ -41,7 +41,7 @@ impl GitIndex {
         }
         let version = reader.read_u32()?;
         if !(2..=4).contains(&version) {
-            return Err(GitReadError("the index is of another version"));
+            return Err(GitReadError("unsupported index version"));
         }
         let count = reader.read_u32()?;
         let (mut entries, mut starts, mut previous) = (BTreeMap::new(), Vec::new(), Vec::new());

@@ -1,10 +1,10 @@
-//! Reading git repositories: objects, references and the index, as data.
+//! Git repository reader: objects, references and the index, as data.
 //!
 //! What a program did to a repository is judged by what it leads to, so trees and the index are read here, within bounds, from
 //! held files alone. Git itself is never run, and no setting of the repository is obeyed. What cannot be read, or is of a
 //! kind that is not known here, is an error, and callers treat it as protected.
 //!
-//! Not here: which files of a repository a change may touch unasked (`layer/repository_data.rs`).
+//! Not here: which files of a repository a change may touch unasked (`overlay/repository_data.rs`).
 
 mod index;
 mod object;
@@ -101,9 +101,9 @@ impl<'a> GitReadBudget<'a> {
     }
 
     pub(crate) fn spend(&self, bytes: u64) -> Result<(), GitReadError> {
-        let left = self.bytes.get().checked_sub(bytes).ok_or(GitReadError("there is too much to read"))?;
+        let left = self.bytes.get().checked_sub(bytes).ok_or(GitReadError("the repository is too large"))?;
         self.bytes.set(left);
-        self.cx.check().map_err(|_| GitReadError("the call is over"))
+        self.cx.check().map_err(|_| GitReadError("the call ended"))
     }
 
     fn spend_object(&self) -> Result<(), GitReadError> {

@@ -1,4 +1,4 @@
-//! Git objects: commits, trees, tags and blobs by their names, and what differs between two trees.
+//! Git objects by name: commits, trees, tags and blobs, and differences between trees.
 //!
 //! Every object that is read has the contents that its name stands for, or is an error: then it does not matter which of two
 //! copies git would take.
@@ -98,7 +98,7 @@ impl<'a> GitObjectStore<'a> {
     pub(crate) fn open(files: &'a dyn RepositoryFiles, budget: &'a GitReadBudget<'a>) -> Result<Self, GitReadError> {
         for elsewhere in [b"objects/info/alternates".as_slice(), b"commondir"] {
             if files.open(elsewhere)?.is_some() {
-                return Err(GitReadError("the repository uses another one"));
+                return Err(GitReadError("unsupported hash algorithm"));
             }
         }
         Ok(Self { files, budget, packs: RefCell::default(), checked_packs: RefCell::default() })
@@ -106,7 +106,7 @@ impl<'a> GitObjectStore<'a> {
 
     pub(super) fn read(&self, oid: &GitOid) -> Result<GitObject, GitReadError> {
         let object = self.find(oid, 0)?.ok_or(GitReadError("an object is missing"))?;
-        if object.oid() == *oid { Ok(object) } else { Err(GitReadError("an object is not what its name says")) }
+        if object.oid() == *oid { Ok(object) } else { Err(GitReadError("an object does not match its name")) }
     }
 
     /// Whether there is an object of this name, whatever is in it.
@@ -160,7 +160,7 @@ impl<'a> GitObjectStore<'a> {
 
     /// Whether a new file among the objects holds nothing but what its name says. A pack is checked object by object.
     pub(crate) fn is_intact(&self, path: &[u8]) -> Result<bool, GitReadError> {
-        let text = std::str::from_utf8(path).map_err(|_| GitReadError("an unknown name among the objects"))?;
+        let text = std::str::from_utf8(path).map_err(|_| GitReadError("an unexpected file among the objects"))?;
         if let Some(name) = text.strip_prefix("objects/pack/") {
             let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
             if let Some(checked) = self.checked_packs.borrow().get(stem) {
@@ -192,7 +192,7 @@ impl<'a> GitObjectStore<'a> {
                 GitObjectKind::Blob => return Err(GitReadError("a reference leads to no tree")),
             }
         }
-        Err(GitReadError("a tag leads too far"))
+        Err(GitReadError("a tag chain is too long"))
     }
 
     /// The parents of a commit, in their order; none of anything else.
@@ -265,7 +265,7 @@ impl<'a> GitObjectStore<'a> {
     fn entries(&self, tree: &GitOid) -> Result<BTreeMap<Vec<u8>, GitTreeEntry>, GitReadError> {
         let object = self.read(tree)?;
         if object.kind != GitObjectKind::Tree {
-            return Err(GitReadError("a tree is none"));
+            return Err(GitReadError("an object is not a tree"));
         }
         let broken = GitReadError("a tree cannot be read");
         let mut entries = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Git packs: many objects in one file, found by an index of version 2, some of them as deltas of others.
+//! Git packfiles, with an index of version 2, and deltas.
 
 use std::io::Read;
 use std::os::fd::AsFd as _;
@@ -50,7 +50,7 @@ impl GitPack {
         let head = index.read_at(0, 8, budget)?;
         let pack_head = pack.read_at(0, 8, budget)?;
         if head != b"\xfftOc\0\0\0\x02" || pack_head != b"PACK\0\0\0\x02" {
-            return Err(GitReadError("a pack is of another version"));
+            return Err(GitReadError("unsupported pack version"));
         }
         let mut opened = Self { index, pack, count: 0 };
         opened.count = u64::from(opened.read_u32(FANOUT + 255 * 4, budget)?);
@@ -116,7 +116,7 @@ impl GitPack {
         let mut offset = offset;
         let mut base = loop {
             if depth + deltas.len() > LONGEST_CHAIN {
-                return Err(GitReadError("a pack has too long a chain"));
+                return Err(GitReadError("a delta chain is too long"));
             }
             let entry = self.entry(offset, budget)?;
             let data = || self.inflate(entry.data, entry.size, budget);

@@ -63,10 +63,10 @@ impl<'a> GitRefStore<'a> {
                 None => return parse_oid(text).map(Some).ok_or(GitReadError("a reference cannot be read")),
             }
             if !is_reference(&name) {
-                return Err(GitReadError("a reference leads out of the references"));
+                return Err(GitReadError("a reference leads outside `refs/`"));
             }
         }
-        Err(GitReadError("a reference leads too far"))
+        Err(GitReadError("a reference chain is too long"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Repositories that git made, read as git reads them.
+//! Git reader tests, on repositories that git made.
 
 #![expect(clippy::disallowed_methods, reason = "git makes these files, and the test reads them, without any mount")]
 

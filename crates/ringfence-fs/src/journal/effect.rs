@@ -1,4 +1,4 @@
-//! What a change did to one place, and whether it can be seen to have happened.
+//! Effects of a change on one path, and whether one is seen to have happened.
 
 use std::os::fd::AsFd as _;
 

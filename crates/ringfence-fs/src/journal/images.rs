@@ -1,4 +1,4 @@
-//! Where pre-images are kept: a directory of our own at the root of a mount, so that a rename brings them there.
+//! Pre-image store: a private directory at the root of a mount, so that a rename brings files there.
 //!
 //! It is known by its identity, which is written down in our state directory. One that came from elsewhere, with a clone
 //! or an archive, is never read and never used; as long as it is there, nothing on the mount is changed.
@@ -223,11 +223,11 @@ fn is_unclaimed(mount: &Mount, found: &FileStat) -> bool {
 }
 
 fn foreign_store_error() -> ToolError {
-    let message = format!("the `{IMAGE_DIR}` at the root was not made by this host, so nothing is changed");
-    ToolError::new(ErrorKind::Unavailable, message).hint("a person has to move it away")
+    let message = format!("`{IMAGE_DIR}` at the root was not created by Ringfence; nothing was changed");
+    ToolError::new(ErrorKind::Unavailable, message).hint("a person has to move it elsewhere")
 }
 
 fn exposed_store_error() -> ToolError {
-    let message = format!("the `{IMAGE_DIR}` at the root is open to others, so nothing is changed");
-    ToolError::new(ErrorKind::Unavailable, message).hint("a person has to make it theirs alone again, with mode 700")
+    let message = format!("`{IMAGE_DIR}` at the root is accessible to other users; nothing was changed");
+    ToolError::new(ErrorKind::Unavailable, message).hint("a person has to restore its owner and mode 700")
 }

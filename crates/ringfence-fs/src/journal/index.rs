@@ -1,4 +1,4 @@
-//! What is in memory of a journal's log.
+//! In-memory index of a journal's log.
 //!
 //! A server that runs for weeks has every change here of which something is kept, so each takes little: where its line is,
 //! how it ended, and what it counts as in the quota. What only few have is beside, and the rest is read from the log again.

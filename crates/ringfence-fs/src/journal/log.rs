@@ -1,10 +1,10 @@
-//! The index of a journal: a line for what is about to happen, and one for how it ended.
+//! Journal log on disk: one line for an intent, and one for its outcome.
 //!
 //! Several processes append to it under a lock. A line without its end was cut by the death of its writer, and goes with
 //! the next one. A log that became long is written anew beside the old one and takes its place; whoever has the old one
 //! goes over.
 //!
-//! Not here: what is remembered of it (`held.rs`), and pre-images (`keep.rs`).
+//! Not here: what is remembered of it (`index.rs`), and pre-images (`images.rs`).
 
 use std::collections::BTreeSet;
 use std::fmt;

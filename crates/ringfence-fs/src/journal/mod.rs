@@ -1,10 +1,10 @@
-//! The journal: every change of a mount, with what is needed to take it back.
+//! The journal: every change of a mount, with the pre-images to undo it.
 //!
 //! An index in our state directory has a line for what is about to happen, on disk before it happens, and one for how it
-//! ended. What a change displaces is kept at the root of the mount (`keep.rs`). A change whose process died is settled by
+//! ended. What a change displaces is kept at the root of the mount (`images.rs`). A change whose process died is settled by
 //! whoever finds its note: looking at what is there tells whether it was made.
 //!
-//! Not here: taking changes back (`reverse.rs`), and who may (`tools/undo.rs`).
+//! Not here: undoing changes (`apply.rs`), and who may (`tools/undo.rs`).
 
 pub(crate) mod effect;
 pub(crate) mod images;
@@ -419,20 +419,20 @@ pub(crate) fn delete_images(mount: &Mount, images: &[String]) {
 }
 
 pub(crate) fn not_kept_error() -> ToolError {
-    let message = "what is there became too large to be kept, so the change could not be undone; nothing was changed";
-    ToolError::new(ErrorKind::Conflict, message).hint("try again, and it is asked about")
+    let message = "the current contents became too large to keep, so the change could not be undone; nothing was changed";
+    ToolError::new(ErrorKind::Conflict, message).hint("try again to request approval")
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` gives")]
 fn journal_read_error(error: io::Error) -> ToolError {
-    let message = format!("the journal of changes cannot be read ({}); nothing was changed", describe_io_error(&error));
+    let message = format!("cannot read the journal ({}); nothing was changed", describe_io_error(&error));
     ToolError::new(ErrorKind::Io, message).hint("try again")
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` gives")]
 fn journal_write_error(error: io::Error) -> ToolError {
     let message =
-        format!("the journal of changes cannot be written ({}); nothing was changed", describe_io_error(&error));
+        format!("cannot write to the journal ({}); nothing was changed", describe_io_error(&error));
     let failed = ToolError::new(ErrorKind::Io, message);
     if error.kind() == io::ErrorKind::TimedOut { failed.hint("try again") } else { failed }
 }
@@ -440,8 +440,8 @@ fn journal_write_error(error: io::Error) -> ToolError {
 fn describe_io_error(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(code) => format!("error {code}"),
-        None if error.kind() == io::ErrorKind::TimedOut => "another process is at it".to_owned(),
-        None => "it is not what was written".to_owned(),
+        None if error.kind() == io::ErrorKind::TimedOut => "another process is using it".to_owned(),
+        None => "it is damaged".to_owned(),
     }
 }
 
@@ -458,7 +458,7 @@ mod tests {
         let said = |error: io::Error| journal_write_error(error).to_string();
         expect!["the journal of changes cannot be written (error 28); nothing was changed"]
             .assert_eq(&said(io::Error::from_raw_os_error(28)));
-        expect!["the journal of changes cannot be written (another process is at it); nothing was changed; try again"]
+        expect!["the journal of changes cannot be written (another process is using it); nothing was changed; try again"]
             .assert_eq(&said(io::ErrorKind::TimedOut.into()));
     }
 }

@@ -1,4 +1,4 @@
-//! What stands at a place, as the journal writes it down and later compares.
+//! Recorded file states, which the journal compares later.
 //!
 //! A file is its contents and mode, a link where it leads. A directory that moves is the directory itself, whatever is in
 //! it; one that went is also everything in it, by what the file system says of each entry.

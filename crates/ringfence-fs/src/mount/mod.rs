@@ -1,4 +1,4 @@
-//! A directory that tools may reach, as a held descriptor.
+//! Mounts: a directory that tools may reach, held as a descriptor.
 //!
 //! A mount is opened once. What happens to its name afterwards does not matter: every lookup starts at the
 //! descriptor, goes through the resolver, and is judged by what was opened.
@@ -355,7 +355,7 @@ impl Mount {
             "workspace directory".to_owned()
         };
         let message = format!("the {what} was removed, moved or replaced since the host started");
-        ToolError::new(ErrorKind::NotFound, message).hint("put it back, or start again")
+        ToolError::new(ErrorKind::NotFound, message).hint("restore it, or restart the host")
     }
 }
 

@@ -1,7 +1,7 @@
-//! How a path becomes a descriptor without ever leaving its root.
+//! Path resolution below a root: `openat2` and its fallback.
 //!
-//! Two resolvers keep the one promise: `Kernel` asks Linux (`openat2`), `Walker` uses `cap-std` where Linux
-//! does not answer. Everything else in this crate works on descriptors that came from here.
+//! Two resolvers keep the one promise: `Openat2Resolver` asks Linux (`openat2`), `CapStdResolver` uses `cap-std` where
+//! Linux does not answer. Everything else in this crate works on descriptors that came from here.
 //!
 //! Not here: what to do with the descriptor. See `mount.rs`.
 

@@ -1,4 +1,4 @@
-//! The mounts of a host, and how a caller's path finds its own.
+//! The mount set of a host, and path lookup in it.
 
 use std::borrow::Cow;
 use std::os::fd::{AsFd, OwnedFd};
@@ -87,15 +87,15 @@ pub enum ResolverBackend {
 /// Why a fence could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum FenceError {
-    #[error("the {what} cannot be opened")]
+    #[error("cannot open the {what}")]
     Open { what: String, source: std::io::Error },
     #[error("the mounts `{0}` and `{1}` overlap; one must not contain the other")]
     Overlap(String, String),
-    #[error("`{0}` is no name for a mount: letters, digits, `-` and `_` are")]
+    #[error("invalid mount name `{0}`: use letters, digits, `-` and `_`")]
     Alias(String),
     #[error("two mounts are named `{0}`")]
     AliasTaken(String),
-    #[error("`{0}` cannot be guarded: there is no such mount, or it is in use already")]
+    #[error("cannot guard `{0}`: unknown mount, or already in use")]
     Guard(String),
     #[error("the workflow graph `{path}` cannot be used: {problem}")]
     Graph { path: String, problem: String },
@@ -180,7 +180,7 @@ impl Fence {
         };
         let part = read_start(&spot.mount, &file, DigestMode::Skip, &spot.shown, &cx)?;
         if part.truncated {
-            return Err(ToolError::new(ErrorKind::ReadLimit, format!("`{}` has more than {most} bytes", spot.shown)));
+            return Err(ToolError::new(ErrorKind::ReadLimit, format!("`{}` exceeds {most} bytes", spot.shown)));
         }
         Ok(Some(part.bytes))
     }
@@ -233,7 +233,7 @@ impl Fence {
         };
         let (mount, path) = self.beneath_alias(&with_single_slash(named), "")?;
         if path.has_dotdot() {
-            return Err(ToolError::new(ErrorKind::OutsideWorkspace, "a path must not have `..` in it"));
+            return Err(ToolError::new(ErrorKind::OutsideWorkspace, "a path must not contain `..`"));
         }
         Ok(located_path(mount, path, PathStyle::WithAlias))
     }
@@ -243,7 +243,7 @@ impl Fence {
             && self.mounts.len() > 1
         {
             let (mount, path) =
-                self.beneath_alias(named, "; a directory of that name is written with `./` in front")?;
+                self.beneath_alias(named, "; for a directory of that name, put `./` in front")?;
             return Ok(located_path(
                 mount,
                 path,
@@ -264,7 +264,7 @@ impl Fence {
 
     /// What the journal of each mount has, the oldest first.
     pub(crate) fn mount_changes(&self) -> Result<Vec<MountChanges>, ToolError> {
-        let unreadable = |_| ToolError::new(ErrorKind::Unavailable, "the journal of changes cannot be read");
+        let unreadable = |_| ToolError::new(ErrorKind::Unavailable, "cannot read the journal");
         let journals = self.mounts.iter().filter_map(|mount| Some((mount, mount.journal.as_ref()?)));
         journals.map(|(mount, journal)| Ok((Arc::clone(mount), journal.entries().map_err(unreadable)?))).collect()
     }
@@ -277,7 +277,7 @@ impl Fence {
 
     fn unknown_alias_error(&self, alias: &str, advice: &str) -> ToolError {
         let alias = &alias[..alias.floor_char_boundary(64)];
-        let error = ToolError::new(ErrorKind::InvalidPath, format!("there is no mount `@{alias}`"));
+        let error = ToolError::new(ErrorKind::InvalidPath, format!("unknown mount `@{alias}`"));
         match nearest_name(alias, self.mounts.iter().map(|mount| &*mount.alias)) {
             Some(guess) => error.hint(&format!("did you mean `@{guess}`?")),
             None if alias == "state" => error.hint("it belongs to a run: start with `--run ID`"),
@@ -360,10 +360,10 @@ fn open_mount(spec: MountSpec, named: bool, own: &StateDirs, options: FenceOptio
     };
     let journal = journal.transpose();
     let journal =
-        journal.map_err(|errno| FenceError::Open { what: "journal of changes".to_owned(), source: errno.into() })?;
+        journal.map_err(|errno| FenceError::Open { what: "journal".to_owned(), source: errno.into() })?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | SAFE_OPEN;
     let note = openat(&locks, c"secrets", flags, Mode::RUSR | Mode::WUSR)
-        .map_err(|errno| FenceError::Open { what: "note about secrets".to_owned(), source: errno.into() })?;
+        .map_err(|errno| FenceError::Open { what: "list of secret files".to_owned(), source: errno.into() })?;
     Ok(Mount {
         alias: Arc::from(spec.alias),
         shows_alias: named,
@@ -392,7 +392,7 @@ fn has_openat2(root: &OwnedFd) -> bool {
 }
 
 /// Local file systems open and stat what is in memory without asking a daemon or a network.
-#[expect(clippy::cast_sign_loss, reason = "a magic number is no quantity")]
+#[expect(clippy::cast_sign_loss, reason = "a magic number has no sign")]
 fn supports_cached_lookup(found: &StatFs) -> bool {
     const EXT: u64 = 0xef53;
     const XFS: u64 = 0x5846_5342;
@@ -406,7 +406,7 @@ fn supports_cached_lookup(found: &StatFs) -> bool {
 /// A container's root is layers of local directories.
 fn is_local(path: &Path) -> bool {
     const OVERLAY: u64 = 0x794c_7630;
-    #[expect(clippy::cast_sign_loss, reason = "a magic number is no quantity")]
+    #[expect(clippy::cast_sign_loss, reason = "a magic number has no sign")]
     let local = |found: StatFs| supports_cached_lookup(&found) || found.f_type as u64 == OVERLAY;
     path.ancestors().skip(1).all(|above| statfs(above).is_ok_and(local))
 }

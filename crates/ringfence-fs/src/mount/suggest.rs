@@ -1,4 +1,4 @@
-//! Errors about paths, with advice: what may have been meant.
+//! Path errors with suggestions.
 //!
 //! Only names are looked at, only in directories of the workspace, and only so many.
 
@@ -25,7 +25,7 @@ pub(crate) fn path_error(spot: &LocatedPath, errno: Errno) -> ToolError {
     let error = errno_error(errno, &spot.shown);
     match errno {
         Errno::XDEV if !spot.path.has_dotdot() => {
-            error.hint("a link with an absolute target counts as outside, and so does another mount")
+            error.hint("a link with an absolute target counts as outside, as does another mount")
         }
         Errno::NOENT => missing_path_error(spot, error),
         _ => error,
@@ -39,7 +39,7 @@ fn missing_path_error(spot: &LocatedPath, error: ToolError) -> ToolError {
     let Some((parent, name)) = spot.path.split() else { return error };
     let directory = OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN;
     let Ok(directory) = spot.mount.lookup(&parent, directory, IoMode::Blocking) else {
-        return error.hint(&format!("the directory `{}` does not exist either", parent_display(spot)));
+        return error.hint(&format!("the directory `{}` does not exist", parent_display(spot)));
     };
     if let Ok(Some(stamp)) = stat(directory.fd.as_fd(), name)
         && stamp.kind == FileKind::Link

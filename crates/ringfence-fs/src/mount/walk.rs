@@ -1,4 +1,4 @@
-//! A tree, entry by entry, by descriptors.
+//! Directory walk by descriptors.
 //!
 //! The walk goes from a directory that we hold to its children by single names, never by a path, never through a
 //! link and never onto another mount. It holds few descriptors however deep the tree: above a certain depth it
@@ -269,7 +269,7 @@ pub(crate) fn read_directory(
         }
         if entries.len() as u64 == most {
             let message =
-                format!("`{shown}` has more than the {} entries that one call may visit", cx.limits.walk_entries);
+                format!("`{shown}` exceeds the {} entries that one call may visit", cx.limits.walk_entries);
             return Err(ToolError::new(ErrorKind::ReadLimit, message).hint("name a smaller directory"));
         }
         let kind = FileKind::from_file_type(entry.file_type()).map(|kind| match kind {

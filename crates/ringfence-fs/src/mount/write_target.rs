@@ -1,4 +1,4 @@
-//! A name in a directory that we hold: what every change works on.
+//! Write targets: a name in a held directory, which every change works on.
 //!
 //! A slot is found while planning. The directory is held from then on, so nothing that happens to the path in
 //! between can move the change elsewhere. Directories that are missing are made when the change is.
@@ -132,7 +132,7 @@ impl WriteTarget {
             && meant == TargetKind::Any
         {
             return Err(match found {
-                Some(_) => wrong_type(&spot.shown, "not a directory, and the path ends in `/`"),
+                Some(_) => wrong_type(&spot.shown, "not a directory, but the path ends in `/`"),
                 None => suggest::path_error(spot, Errno::NOENT),
             });
         }
@@ -146,7 +146,7 @@ impl WriteTarget {
     fn check_not_run_log(&self) -> Result<(), ToolError> {
         let real = fold_name(&self.path()).unwrap_or_default();
         if &*self.mount.alias == STATE_ALIAS && (real == "logs" || real.starts_with("logs/")) {
-            let message = format!("`{}` is the log of the run; it can be read and not changed", self.shown);
+            let message = format!("`{}` is the log of the run; it can be read but not changed", self.shown);
             return Err(ToolError::new(ErrorKind::PermissionDenied, message));
         }
         Ok(())
@@ -156,7 +156,7 @@ impl WriteTarget {
     fn check_regular_file(&self, spot: &LocatedPath, found: Option<FileStat>) -> Result<(), ToolError> {
         match found.map(|stamp| stamp.kind) {
             Some(FileKind::File | FileKind::Link) | None if spot.path.must_be_directory() => {
-                Err(wrong_type(&spot.shown, "a directory by its `/`, and a file is meant"))
+                Err(wrong_type(&spot.shown, "a directory path, because it ends in `/`, but a file is required"))
             }
             // Where a link leads is looked at by the caller.
             Some(FileKind::File | FileKind::Link) | None => Ok(()),
@@ -176,7 +176,7 @@ impl WriteTarget {
             Ok(opened) => Err(wrong_type(&spot.shown, opened.stat.kind.with_article())),
             Err(Errno::NOENT | Errno::NOTDIR) => refused("a link whose target does not exist"),
             Err(Errno::XDEV) => Err(suggest::path_error(spot, Errno::XDEV)),
-            Err(_) => refused("a link that leads to no file"),
+            Err(_) => refused("a link that does not lead to a file"),
         }
     }
 
@@ -208,7 +208,7 @@ impl WriteTarget {
         };
         if moved {
             let message =
-                format!("the directory of `{}` was moved since the call was planned; nothing was changed", self.shown);
+                format!("the parent directory of `{}` was moved since the call was planned; nothing was changed", self.shown);
             return Err(ToolError::new(ErrorKind::Conflict, message));
         }
         Ok(())
@@ -447,7 +447,7 @@ fn open_existing_ancestor(
                 here = above;
             }
             Err(Errno::NOENT) => {
-                let message = format!("the directory of `{}` does not exist", spot.shown);
+                let message = format!("the parent directory of `{}` does not exist", spot.shown);
                 return Err(ToolError::new(ErrorKind::NotFound, message));
             }
             Err(errno) => return Err(suggest::path_error(spot, errno)),
@@ -466,7 +466,7 @@ fn not_enterable_error(spot: &LocatedPath, kind: FileKind) -> ToolError {
 }
 
 fn parents_changed_error(shown: &str) -> ToolError {
-    let message = format!("the directories of `{shown}` were changed by another program at the same time");
+    let message = format!("the parent directories of `{shown}` were changed concurrently by another program");
     ToolError::new(ErrorKind::Conflict, message).hint("try again")
 }
 
@@ -480,7 +480,7 @@ fn no_name_error(spot: &LocatedPath) -> ToolError {
         Ok(opened) if opened.stat.id == spot.mount.id => root_error(spot),
         Ok(_) => {
             let message = format!("`{}` ends in `..`", spot.shown);
-            ToolError::new(ErrorKind::InvalidPath, message).hint("name what is meant directly")
+            ToolError::new(ErrorKind::InvalidPath, message).hint("use a path without `..`")
         }
         Err(errno) => suggest::path_error(spot, errno),
     }
@@ -489,7 +489,7 @@ fn no_name_error(spot: &LocatedPath) -> ToolError {
 fn root_error(spot: &LocatedPath) -> ToolError {
     let of = if spot.shown.starts_with('@') { "mount" } else { "workspace" };
     let message = format!("`{}` is the root of the {of}", spot.shown);
-    ToolError::new(ErrorKind::PermissionDenied, message).hint("it can be listed and nothing else")
+    ToolError::new(ErrorKind::PermissionDenied, message).hint("it can only be listed")
 }
 
 fn join_path(parent: &[u8], missing: &[Vec<u8>], name: &[u8]) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! What a program changed, for the policy, for a reply, and for a person who is asked.
+//! Overlay change lists, for the policy, a reply and an approval prompt.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -303,7 +303,7 @@ impl ChangeSet {
                 0 => String::new(),
                 more => format!(" and {more} more"),
             };
-            format!("`{}` brings another {}{more}", display_path(&self.mount, &item.path), names.join(", "))
+            format!("`{}` changes {}{more}", display_path(&self.mount, &item.path), names.join(", "))
         };
         leads.map(line).collect()
     }
@@ -338,8 +338,8 @@ impl ChangeSet {
         match (what, &item.lower, &item.upper) {
             (ChangeKind::Created, ..) => format!("create `{path}`{size}"),
             (ChangeKind::Modified, ..) => format!("change `{path}`{size}"),
-            (ChangeKind::Renamed { from }, ..) => format!("create `{path}`{size} with what was in `{from}`"),
-            (ChangeKind::Link, ..) => format!("make `{path}` a link"),
+            (ChangeKind::Renamed { from }, ..) => format!("create `{path}`{size} with the contents of `{from}`"),
+            (ChangeKind::Link, ..) => format!("replace `{path}` with a link"),
             (ChangeKind::Mode, Some(was), Some(UpperState::File { mode, .. } | UpperState::Directory { mode })) => {
                 format!("change the mode of `{path}` from {:o} to {mode:o}", was.stat.mode & 0o777)
             }
@@ -359,7 +359,7 @@ fn summary(items: &[&OverlayChange]) -> String {
     let count = |wanted: fn(&OverlayChange) -> bool| items.iter().filter(|item| wanted(item)).count();
     let (created, deleted) = (count(|item| item.lower.is_none()), count(|item| item.upper.is_none()));
     let others = items.len() - created - deleted;
-    format!("commit what a program changed: {created} new, {others} changed, {deleted} deleted")
+    format!("commit a program's changes: {created} new, {others} changed, {deleted} deleted")
 }
 
 /// Everything that would happen, and everything that it would happen to.

@@ -1,4 +1,4 @@
-//! What is kept of a program's changes becomes what the workspace has: all of it, or nothing.
+//! Overlay commit: a program's changes become the workspace's, all or nothing.
 //!
 //! Everything new is made in the keep first and put on disk. Then a note has every step, the journal has every effect, and
 //! the steps are made, each by one rename. The first that cannot be made ends it, and those before it go back; whoever comes
@@ -47,7 +47,7 @@ pub(super) fn commit(mut left: ChangeSet, ticket: &Ticket<'_>) -> Result<(), Too
         return Err(ToolError::new(ErrorKind::ReadOnly, "the workspace is read-only; nothing was changed"));
     }
     let Some(journal) = &mount.journal else {
-        let message = "without a journal, what a program changed cannot be committed; nothing was changed";
+        let message = "without a journal, a program's changes cannot be committed; nothing was changed";
         return Err(ToolError::new(ErrorKind::Unavailable, message));
     };
     if ticket.change_id().is_empty() {
@@ -59,8 +59,8 @@ pub(super) fn commit(mut left: ChangeSet, ticket: &Ticket<'_>) -> Result<(), Too
     recover_tree(mount, &tree);
     recover_notes(mount);
     if has_unresolved_batch(mount) {
-        let message = "an earlier change was interrupted and could not be taken back yet; nothing was changed";
-        return Err(ToolError::new(ErrorKind::Conflict, message).hint("see what keeps its files from being changed"));
+        let message = "an earlier change was interrupted and could not be rolled back yet; nothing was changed";
+        return Err(ToolError::new(ErrorKind::Conflict, message).hint("check what prevents changes to its files"));
     }
     withhold_stale(&mut left, ticket)?;
     if left.items.is_empty() {
@@ -413,7 +413,7 @@ fn perform(
     apply(keep, parent, entry).map_err(|errno| match errno {
         Errno::BUSY => concurrent_change_error(shown),
         Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP => {
-            let message = "this file system cannot exchange two files, so changes of programs cannot be committed";
+            let message = "this file system cannot exchange two files atomically, so a program's changes cannot be committed";
             ToolError::new(ErrorKind::Unavailable, message)
         }
         other => errno_error(other, shown),
@@ -532,9 +532,9 @@ fn check_guards(left: &ChangeSet, ticket: &Ticket<'_>) -> Result<(), ToolError> 
             if item.path == guard.path {
                 judge(left, item, ticket)?;
             } else if inside(alike(&item.path).as_bytes(), alike(&guard.path).as_bytes()) {
-                return refuse("is too much like, or lies below,");
+                return refuse("is too similar to, or is inside,");
             } else if inside(&guard.path, &item.path) && item.lower.is_some() && item.directory_mode().is_none() {
-                return refuse("is the place of");
+                return refuse("is or contains");
             }
         }
     }
@@ -547,7 +547,7 @@ fn judge(left: &ChangeSet, item: &OverlayChange, ticket: &Ticket<'_>) -> Result<
     let most = cx.limits.appended_file_bytes;
     let read = |fd: OwnedFd, stamp: &FileStat| {
         if stamp.kind != FileKind::File || stamp.size > most {
-            let message = format!("`{name}` is guarded, and only a file of up to {most} bytes can be judged");
+            let message = format!("`{name}` is guarded, and only a file of up to {most} bytes can be checked");
             return Err(ToolError::new(ErrorKind::PermissionDenied, message));
         }
         read_up_to(&fd, stamp.size, cx).map_err(|errno| errno_error(errno, &name))
@@ -564,7 +564,7 @@ fn judge(left: &ChangeSet, item: &OverlayChange, ticket: &Ticket<'_>) -> Result<
     let after = match &item.upper {
         Some(UpperState::File { seen, .. }) => Some(read(left.open(item, seen)?, seen)?),
         Some(_) => {
-            let message = format!("`{name}` is guarded, and only a file can be there; nothing was changed");
+            let message = format!("`{name}` is guarded and must be a file; nothing was changed");
             return Err(ToolError::new(ErrorKind::PermissionDenied, message));
         }
         None => None,
@@ -574,13 +574,13 @@ fn judge(left: &ChangeSet, item: &OverlayChange, ticket: &Ticket<'_>) -> Result<
 }
 
 fn concurrent_change_error(shown: &str) -> ToolError {
-    let message = format!("`{shown}` was changed by another program at the same moment; nothing was changed");
+    let message = format!("`{shown}` was changed concurrently by another program; nothing was changed");
     ToolError::new(ErrorKind::Conflict, message)
 }
 
 /// The error where not every step could be taken back.
 fn rollback_incomplete(refused: ToolError) -> ToolError {
     refused
-        .hint("some of the files are changed and could not be changed back; the next start tries again")
+        .hint("some files were changed and could not be rolled back; the next start tries again")
         .detail("committed", "unknown")
 }

@@ -1,4 +1,4 @@
-//! What a layer means for the workspace: every path that is to be another than it is.
+//! Overlay comparison: every path of an upper layer that differs from the workspace.
 //!
 //! Contents are compared, never times. A directory that was removed and made again hides what was in it; everything that it
 //! hides is a delete here. What cannot be committed at all, such as a pipe, is left out and named.
@@ -293,12 +293,12 @@ impl OverlayComparer<'_> {
             return if entry.kind == UpperEntryKind::Whiteout {
                 Ok(())
             } else {
-                Err(refusal_error(&name, "is the host's own"))
+                Err(refusal_error(&name, "is reserved by the host"))
             };
         }
         if path.len() > LONGEST_PATH {
             let start: String = name.chars().take(200).collect();
-            let message = format!("`{start}…` is deeper than a path may be");
+            let message = format!("the path `{start}…` is too long");
             return Err(ToolError::new(ErrorKind::InvalidPath, message));
         }
         let fail = |errno| errno_error(errno, &name);
@@ -314,7 +314,7 @@ impl OverlayComparer<'_> {
             (UpperEntryKind::Whiteout, Some((lower, was))) => self.remove(lower, &path, &was),
             (UpperEntryKind::Special, _) => Err(refusal_error(
                 &name,
-                &format!("is {}, and such things are not committed", entry.stat.kind.with_article()),
+                &format!("is {}, which cannot be committed", entry.stat.kind.with_article()),
             )),
             (UpperEntryKind::Directory, was) => self.compare_subdirectory(directory, path, entry, was),
             (UpperEntryKind::Link, was) => self.compare_link(directory, path, listing, entry, was),
@@ -381,7 +381,7 @@ impl OverlayComparer<'_> {
         let size = entry.stat.size;
         self.bytes_left = self.bytes_left.checked_sub(size).ok_or_else(|| {
             let message = format!(
-                "with `{name}` the files that were written have more than the {} bytes that are committed at once",
+                "with `{name}`, the written files exceed the {} bytes that can be committed at once",
                 self.cx.limits.copy_bytes
             );
             ToolError::new(ErrorKind::WriteLimit, message).hint("nothing was changed; write less")

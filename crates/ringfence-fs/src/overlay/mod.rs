@@ -1,4 +1,4 @@
-//! The workspace as programs work on it: what they see, and what becomes of what they changed.
+//! Workspace overlays: what programs see of the files, and how their changes are committed.
 //!
 //! A program changes a layer above the workspace and never the workspace itself. What it left is read as what it is, the work
 //! of a stranger; becomes groups of changes that are judged and shown; those that are kept are committed as one, and the rest goes with

@@ -1,4 +1,4 @@
-//! Which of a program's changes to a git repository are data, judged by what they lead to.
+//! Git repository changes of a program: data, or settings that make git act.
 //!
 //! Git runs what the settings and hooks of a repository name, and only reads its objects, references and index. Changes of
 //! these are ordinary, if the repository was there before, every new object is what its name says, and no protected path is
@@ -197,7 +197,7 @@ impl<'a> RepositoryJudge<'a> {
             left.items.iter().map(|item| (item.path.as_slice(), item)).collect();
         // A repository that is replaced as a whole is another one.
         if items.get(root).is_some_and(|item| item.directory_mode().is_none()) {
-            return Err(GitReadError("the repository is another one"));
+            return Err(GitReadError("the repository is a different one"));
         }
         let old = LowerRepositoryFiles { mount: &left.mount, root };
         Ok(Self {

@@ -1,4 +1,4 @@
-//! New files, links and directories, made whole in the keep before any of them takes its place.
+//! Staged entries: new files, links and directories, made whole in the image store before they are published.
 //!
 //! Contents are streamed from the layer, and must be those that were compared and perhaps shown. One call puts all of them
 //! on disk, however many there are.
@@ -274,7 +274,7 @@ impl<'a> OverlayStager<'a> {
         let synced = if self.sync_each { fsync(self.images.fd()) } else { syncfs(self.images.fd()) };
         synced.map_err(|errno| {
             let code = errno.raw_os_error();
-            let message = format!("the disk did not take what was written (error {code}); nothing was changed");
+            let message = format!("the staged files could not be synced to disk (error {code}); nothing was changed");
             ToolError::new(ErrorKind::Io, message)
         })
     }
@@ -290,6 +290,6 @@ pub(super) fn sync_directories(keep: &ImageStore, directories: &[OwnedFd]) -> Re
 }
 
 fn changed_error(shown: &str) -> ToolError {
-    let message = format!("what the program left as `{shown}` changed after it was looked at; nothing was changed");
+    let message = format!("`{shown}` changed in the overlay after it was examined; nothing was changed");
     ToolError::new(ErrorKind::Conflict, message)
 }

@@ -1,9 +1,9 @@
-//! The steps of a commit, each of which can be taken back, also by another process.
+//! Commit steps, each of which can be rolled back, also by another process.
 //!
 //! What is new waits in the keep. It comes to its place by one rename, or changes places with what is there. A thing is
 //! known by its inode, size and time: what somebody else put there meanwhile is left, or gets a name that everybody sees.
 //!
-//! Not here: which steps there are (`commit.rs`), and the note of them (`batch_note.rs`).
+//! Not here: which steps there are (`commit.rs`), and their record (`record.rs`).
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 
@@ -19,7 +19,7 @@ use crate::sys::syscall::{fchmod, fstat, openat, renameat_with};
 use crate::txn::record::{DISCARDED, FileIdentity, TxnEntry, TxnStep};
 use crate::txn::trash::rename_visible;
 
-/// Makes one step, or leaves everything as it was. `BUSY` says that somebody else was there.
+/// Makes one step, or leaves everything as it was. `BUSY` says that another program was first.
 pub(super) fn apply(keep: &ImageStore, parent: BorrowedFd<'_>, entry: &TxnEntry) -> Result<(), Errno> {
     let TxnEntry { step, name, temporary, .. } = entry;
     let (here, kept) = ((parent, name.as_slice()), (keep.fd(), temporary.as_slice()));

@@ -1,4 +1,4 @@
-//! The layer that a program left behind, read by descriptors.
+//! Upper directory reader: what a program left in an overlay, read by descriptors.
 //!
 //! Whoever made it is not trusted: it can have pipes, devices and links anywhere, directories deeper than a path, names of any
 //! bytes and files that nobody may read. Nothing is opened before it was looked at, nothing through a link, and nothing

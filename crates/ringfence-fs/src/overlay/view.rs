@@ -1,4 +1,4 @@
-//! What a program may see of a mount, and the moment at which it starts to.
+//! Overlay views: what a program may see of a mount, from the moment it starts.
 //!
 //! Every secret below the mount is found, by its name and by what it is, and everything that the policy does not simply let
 //! be read, or the program does not start: what was passed over would be read.
@@ -134,7 +134,7 @@ impl MaskedPaths {
                     && let Ok(Some(real)) = mount.real_name(opened.fd.as_fd())
                 {
                     if real == "." {
-                        let message = format!("`{}` has the name of a secret and leads to the whole", escape(&path));
+                        let message = format!("`{}` has the name of a secret and links to the whole", escape(&path));
                         return Err(ToolError::new(ErrorKind::Unavailable, message).hint("remove the link"));
                     }
                     self.masked.insert(unescape(&real));
@@ -166,7 +166,7 @@ fn too_many_error(error: ToolError) -> ToolError {
     if error.kind != ErrorKind::ReadLimit {
         return error;
     }
-    let message = "the workspace has more entries than can be searched for secrets, so no program runs in it";
+    let message = "the workspace has more entries than can be searched for secrets, so programs cannot run in it";
     ToolError::new(ErrorKind::ReadLimit, message).hint("use a smaller directory as the workspace")
 }
 

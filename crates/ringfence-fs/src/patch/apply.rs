@@ -1,8 +1,8 @@
-//! Applying the hunks of one file to its text.
+//! Patch application: the hunks of one file applied to its text.
 //!
 //! Where the file ends its lines in one way and the patch in the other, the patch is read with the file's ends.
 //!
-//! Not here: where a hunk belongs. See `place.rs`.
+//! Not here: where a hunk belongs. See `hunk_locator.rs`.
 
 use std::borrow::Cow;
 
@@ -34,7 +34,7 @@ pub(crate) struct HunkPlacement {
 /// Applies all hunks or none. A file that is created has no text yet; one that is deleted must have none left.
 pub(crate) fn apply(text: &str, patch: &FilePatch, shown: &str) -> Result<PatchedText, ToolError> {
     if patch.change == PatchKind::Create && !text.is_empty() {
-        let message = format!("the patch creates `{shown}`, which is there already");
+        let message = format!("the patch creates `{shown}`, which already exists");
         return Err(ToolError::new(ErrorKind::AlreadyExists, message));
     }
     let hunks = with_line_endings_of(text, &patch.hunks);
@@ -170,28 +170,28 @@ mod tests {
             "a\nb\na\nb\n",
             "@@ -3 +3 @@\n-b\n+B\n",
             expect![
-                "AmbiguousEdit: hunk 1, for line 3, is not there in `f` but matches several places, at lines 2, 4; give more lines of context, or the right line number"
+                "AmbiguousEdit: hunk 1, for line 3, does not match there in `f`, but matches several places, at lines 2, 4; add context lines, or correct the line number"
             ],
         );
         check(
             "a\na\na\na\n",
             "@@ -9,2 +9 @@\n-a\n a\n",
             expect![
-                "AmbiguousEdit: hunk 1, for line 9, is not there in `f` but matches several places, at lines 1, 2, 3; give more lines of context, or the right line number"
+                "AmbiguousEdit: hunk 1, for line 9, does not match there in `f`, but matches several places, at lines 1, 2, 3; add context lines, or correct the line number"
             ],
         );
         check(
             &"a\n".repeat(20),
             "@@ -21 +21 @@\n-a\n+b\n",
             expect![
-                "AmbiguousEdit: hunk 1, for line 21, is not there in `f` but matches several places, at lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20; give more lines of context, or the right line number"
+                "AmbiguousEdit: hunk 1, for line 21, does not match there in `f`, but matches several places, at lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20; add context lines, or correct the line number"
             ],
         );
         check(
             &"a\n".repeat(21),
             "@@ -22 +22 @@\n-a\n+b\n",
             expect![
-                "AmbiguousEdit: hunk 1, for line 22, is not there in `f` but matches several places, at lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20 and more; give more lines of context, or the right line number"
+                "AmbiguousEdit: hunk 1, for line 22, does not match there in `f`, but matches several places, at lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20 and more; add context lines, or correct the line number"
             ],
         );
         // Only places after the hunk before it count.
@@ -199,7 +199,7 @@ mod tests {
             "a\nx\na\n",
             "@@ -2 +2 @@\n-x\n+X\n@@ -9 +9 @@\n-a\n+A\n",
             expect![
-                "AmbiguousEdit: hunk 2, for line 9, is not there in `f` but matches several places, at lines 1, 3; give more lines of context, or the right line number"
+                "AmbiguousEdit: hunk 2, for line 9, does not match there in `f`, but matches several places, at lines 1, 3; add context lines, or correct the line number"
             ],
         );
     }
@@ -210,49 +210,49 @@ mod tests {
             "a\nb\nc\n",
             "@@ -1,3 +1,3 @@\n a\n-x\n+y\n c\n",
             expect![
-                "EditNotFound: hunk 1, for line 1, is not in `f`: line 2 of its old lines is not line 2 of the file; read the file again and make the diff from what it has now"
+                "EditNotFound: hunk 1, for line 1, is not in `f`: line 2 of its old lines differs from line 2 of the file; read the file again and regenerate the diff"
             ],
         );
         check(
             "a\n",
             "@@ -1,3 +1,3 @@\n a\n-x\n+y\n c\n",
             expect![
-                "EditNotFound: hunk 1, for line 1, is not in `f`: the file ends before line 2 of its old lines; read the file again and make the diff from what it has now"
+                "EditNotFound: hunk 1, for line 1, is not in `f`: the file ends before line 2 of its old lines; read the file again and regenerate the diff"
             ],
         );
         check(
             "a\n",
             "@@ -7 +7 @@\n-x\n+y\n",
             expect![
-                "EditNotFound: hunk 1, for line 7, is not in `f`: the file has 1 line(s); read the file again and make the diff from what it has now"
+                "EditNotFound: hunk 1, for line 7, is not in `f`: the file has 1 line(s); read the file again and regenerate the diff"
             ],
         );
         check(
             "",
             "@@ -1 +1 @@\n-x\n+y\n",
             expect![
-                "EditNotFound: hunk 1, for line 1, is not in `f`: the file ends before line 1 of its old lines; read the file again and make the diff from what it has now"
+                "EditNotFound: hunk 1, for line 1, is not in `f`: the file ends before line 1 of its old lines; read the file again and regenerate the diff"
             ],
         );
         check(
             "a\nb\n",
             "@@ -2 +2 @@\n-b\n+B\n@@ -1 +1 @@\n-a\n+A\n",
             expect![
-                "EditNotFound: hunk 2, for line 1, is not in `f`: that is before the end of the hunk before it; put the hunks of a file in the order of its lines"
+                "EditNotFound: hunk 2, for line 1, is not in `f`: it starts before the end of the previous hunk; put the hunks of a file in the order of its lines"
             ],
         );
         check(
             "a\nb\nc\n",
             "@@ -1,2 +1,2 @@\n a\n-b\n+B\n@@ -2,2 +2,2 @@\n-b\n+B\n c\n",
             expect![
-                "EditNotFound: hunk 2, for line 2, is not in `f`: that is before the end of the hunk before it; read the file again and make the diff from what it has now"
+                "EditNotFound: hunk 2, for line 2, is not in `f`: it starts before the end of the previous hunk; read the file again and regenerate the diff"
             ],
         );
         check(
             "0\na\nb\nc\n",
             "@@ -1 +1 @@\n-a\n+A\n@@ -3,2 +3 @@\n c\n-d\n",
             expect![
-                "EditNotFound: hunk 2, for line 3, is not in `f`: the file ends before line 2 of its old lines; read the file again and make the diff from what it has now"
+                "EditNotFound: hunk 2, for line 3, is not in `f`: the file ends before line 2 of its old lines; read the file again and regenerate the diff"
             ],
         );
     }
@@ -270,14 +270,14 @@ mod tests {
             "a\r\nb\nc\n",
             "@@ -1,2 +1,2 @@\n a\n-b\n+B\n",
             expect![
-                "EditNotFound: hunk 1, for line 1, is not in `f`: line 1 of its old lines is not line 1 of the file; the line ends differ: the file has CRLF and the patch has LF"
+                "EditNotFound: hunk 1, for line 1, is not in `f`: line 1 of its old lines differs from line 1 of the file; the line endings differ: the file has CRLF and the patch has LF"
             ],
         );
         check(
             "a\r\nb\nc\n",
             "@@ -1,2 +1,2 @@\n a\n-b\r\n+B\r\n",
             expect![
-                "EditNotFound: hunk 1, for line 1, is not in `f`: line 1 of its old lines is not line 1 of the file; the line ends differ: CRLF and LF are mixed, and each must be as in the file"
+                "EditNotFound: hunk 1, for line 1, is not in `f`: line 1 of its old lines differs from line 1 of the file; the line endings differ: CRLF and LF are mixed, and each must match the file"
             ],
         );
     }
@@ -291,7 +291,7 @@ mod tests {
                 "a\nb\nc\na\nb\nc\n",
                 &patch.replace("@@ -1,9", "@@ -4,9"),
                 expect![
-                    "AmbiguousEdit: hunk 1 matches several places in `f`, at lines 1, 4; give more lines of context; line numbers are used only if every header of the file has right counts"
+                    "AmbiguousEdit: hunk 1 matches several places in `f`, at lines 1, 4; add context lines; line numbers are used only if every hunk header of the file has correct counts"
                 ],
             );
         }
@@ -299,35 +299,35 @@ mod tests {
             "a\nb\nc\n",
             "@@\n-x\n+y\n",
             expect![
-                "EditNotFound: hunk 1 is not in `f`: no place has its old lines; read the file again and make the diff from what it has now"
+                "EditNotFound: hunk 1 is not in `f`: its old lines are not in the file; read the file again and regenerate the diff"
             ],
         );
         check(
             "a\nb\nc\n",
             "@@\n-c\n+C\n@@\n-a\n+A\n",
             expect![
-                "EditNotFound: hunk 2 is not in `f`: that is before the end of the hunk before it; put the hunks of a file in the order of its lines"
+                "EditNotFound: hunk 2 is not in `f`: it starts before the end of the previous hunk; put the hunks of a file in the order of its lines"
             ],
         );
         check(
             "a\nb\na\nc\n",
             "@@\n-b\n+B\n@@\n-a\n+A\n",
             expect![
-                "AmbiguousEdit: hunk 2 matches several places in `f`, at lines 1, 3; give more lines of context; line numbers are used only if every header of the file has right counts"
+                "AmbiguousEdit: hunk 2 matches several places in `f`, at lines 1, 3; add context lines; line numbers are used only if every hunk header of the file has correct counts"
             ],
         );
         check(
             "b\na\nb\nc\n",
             "@@ -3 +3 @@\n-b\n+B\n@@\n-c\n+C\n",
             expect![
-                "AmbiguousEdit: hunk 1, for line 3, matches several places in `f`, at lines 1, 3; give more lines of context; line numbers are used only if every header of the file has right counts"
+                "AmbiguousEdit: hunk 1, for line 3, matches several places in `f`, at lines 1, 3; add context lines; line numbers are used only if every hunk header of the file has correct counts"
             ],
         );
         check(
             "a\n",
             "@@\n+x\n",
             expect![
-                "EditNotFound: hunk 1 only adds lines, and nothing tells where in `f` they belong; give it lines of context"
+                "EditNotFound: hunk 1 only adds lines, and nothing says where in `f` they belong; add context lines"
             ],
         );
         check("", "@@\n+x\n", expect![[r#""x\n" #1 1 +1-0"#]]);
@@ -361,7 +361,7 @@ mod tests {
             "a\nb\n",
             "@@ -1 +1,2 @@\n a\n+b\n",
             expect![
-                "EditNotFound: hunk 1, for line 1, is applied to `f` already: its new lines are there; leave it out; to add the same lines once more, give it lines of context above and below"
+                "EditNotFound: hunk 1, for line 1, is already applied to `f`: its new lines are there; remove it; to add the same lines again, add context lines above and below"
             ],
         );
         // Nothing tells which of the lines is meant.
@@ -369,7 +369,7 @@ mod tests {
             "a\na\na\na\n",
             "@@ -1,2 +1 @@\n a\n-a\n",
             expect![
-                "AmbiguousEdit: hunk 1 would still match `f` after it is applied; give it lines of context above and below its change"
+                "AmbiguousEdit: hunk 1 would still match `f` after it is applied; add context lines above and below its change"
             ],
         );
         check("a\na\na\na\n", "@@ -3,2 +3 @@\n a\n-a\n", expect![[r#""a\na\na\n" #1 3+0 +0-1"#]]);
@@ -389,7 +389,7 @@ mod tests {
             "b\na\nb",
             "@@ -3 +3 @@\n-b\n+B\n",
             expect![
-                "AmbiguousEdit: hunk 1, for line 3, is not there in `f` but matches several places, at lines 1, 3; give more lines of context, or the right line number"
+                "AmbiguousEdit: hunk 1, for line 3, does not match there in `f`, but matches several places, at lines 1, 3; add context lines, or correct the line number"
             ],
         );
     }
@@ -406,14 +406,14 @@ mod tests {
             "ab",
             &format!("@@ -1 +1 @@\n-b\n{marker}+B\n"),
             expect![
-                "EditNotFound: hunk 1, for line 1, is not in `f`: line 1 of its old lines is not line 1 of the file; read the file again and make the diff from what it has now"
+                "EditNotFound: hunk 1, for line 1, is not in `f`: line 1 of its old lines differs from line 1 of the file; read the file again and regenerate the diff"
             ],
         );
         check(
             "b\nc\n",
             &format!("@@ -1 +1 @@\n-b\n+B\n{marker}"),
             expect![
-                "EditNotFound: hunk 1, for line 1, is not in `f`: it ends the file without a newline, which goes on at line 2; read the file again and make the diff from what it has now"
+                "EditNotFound: hunk 1, for line 1, is not in `f`: it says that the file ends without a newline, but the file continues at line 2; read the file again and regenerate the diff"
             ],
         );
         check("b\nc\nb\n", &format!("@@ -1 +1 @@\n-b\n+B\n{marker}"), expect![[r#""b\nc\nB" #1 3+2 +1-1"#]]);
@@ -429,35 +429,35 @@ mod tests {
             "a\nb\n",
             "@@ -3,0 +4 @@\n+x\n",
             expect![
-                "EditNotFound: hunk 1 only adds lines, so it can only follow line 3 of `f`, and the file has 2 line(s); give it lines of context"
+                "EditNotFound: hunk 1 only adds lines, so it can only follow line 3 of `f`, but the file has 2 line(s); add context lines"
             ],
         );
         check(
             "a\nb",
             "@@ -2,0 +3 @@\n+x\n",
             expect![
-                "EditNotFound: hunk 1 only adds lines, so it can only follow line 2 of `f`, and the file has 2 line(s) and no newline at its end; give it lines of context"
+                "EditNotFound: hunk 1 only adds lines, so it can only follow line 2 of `f`, but the file has 2 line(s) and no newline at its end; add context lines"
             ],
         );
         check(
             "a\nb\n",
             "@@ -1,0 +2 @@\n+x\n\\ No newline at end of file\n",
             expect![
-                "EditNotFound: hunk 1 only adds lines, so it can only follow line 1 of `f`, and the file does not end there; give it lines of context"
+                "EditNotFound: hunk 1 only adds lines, so it can only follow line 1 of `f`, but the file does not end there; add context lines"
             ],
         );
         check(
             "0\na\nb\n",
             "@@ -1 +1 @@\n-a\n+A\n@@ -2,0 +3 @@\n+x\n",
             expect![
-                "EditNotFound: hunk 2 only adds lines, so it can only follow line 2 of `f`, and the hunk before it was not where it said; give it lines of context"
+                "EditNotFound: hunk 2 only adds lines, so it can only follow line 2 of `f`, but the previous hunk was not at its stated line; add context lines"
             ],
         );
         check(
             "a\nb\n",
             "@@ -2 +2 @@\n-b\n+B\n@@ -1,0 +2 @@\n+x\n",
             expect![
-                "EditNotFound: hunk 2 only adds lines, so it can only follow line 1 of `f`, and that is before the end of the hunk before it; give it lines of context"
+                "EditNotFound: hunk 2 only adds lines, so it can only follow line 1 of `f`, but it starts before the end of the previous hunk; add context lines"
             ],
         );
     }
@@ -466,7 +466,7 @@ mod tests {
     fn a_created_file_was_not_there_and_a_deleted_one_is_empty() {
         let create = "--- /dev/null\n+++ f\n@@ -0,0 +1,2 @@\n+a\n+b\n";
         check("", create, expect![[r#""a\nb\n" #1 1+0 +2-0"#]]);
-        check("x\n", create, expect!["AlreadyExists: the patch creates `f`, which is there already"]);
+        check("x\n", create, expect!["AlreadyExists: the patch creates `f`, which already exists"]);
         check("", "diff --git a/f b/f\nnew file mode 100644\n", expect![[r#""" "#]]);
         let delete = "--- f\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-a\n-b\n";
         check("a\nb\n", delete, expect![[r#""" #1 1+0 +0-2"#]]);
@@ -481,7 +481,7 @@ mod tests {
             "a\nx\n",
             delete,
             expect![
-                "EditNotFound: hunk 1, for line 1, is not in `f`: line 2 of its old lines is not line 2 of the file; read the file again and make the diff from what it has now"
+                "EditNotFound: hunk 1, for line 1, is not in `f`: line 2 of its old lines differs from line 2 of the file; read the file again and regenerate the diff"
             ],
         );
         check(
@@ -532,7 +532,7 @@ mod tests {
         let start = Instant::now();
         let error = apply(&text, &parse(&patch).unwrap()[0], "f").unwrap_err();
         expect![
-            "hunk 101 and too many others are not where they say in `f`; make the diff again from the file as it is now"
+            "hunk 101 and too many others are not at their stated lines in `f`; regenerate the diff from the current file"
         ]
         .assert_eq(&error.message);
         assert!(start.elapsed() < SOON, "took {:?}", start.elapsed());

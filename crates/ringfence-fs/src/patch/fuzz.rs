@@ -1,4 +1,4 @@
-//! Patches of any bytes: what is read is what the patch says, and what is applied is what a simpler program makes of it.
+//! Patch fuzzing: parsing keeps what the patch says, and applying agrees with a simpler program.
 
 use ringfence_fuzz::FuzzTarget;
 use ringfence_kernel::{ErrorKind, ToolError};

@@ -1,4 +1,4 @@
-//! The header of a file in a diff: what happens to which file.
+//! File headers of a unified diff.
 //!
 //! It has one name for both sides, and is about a plain file. Whatever else it can say is refused, not overlooked.
 
@@ -45,7 +45,7 @@ impl GitHeader {
             let mode = index.split_once(' ').map_or("100644", |(_, mode)| mode);
             check_mode("change", mode, &["100644", "100755"], number)?;
         } else if value("old mode ").or(value("new mode ")).is_some() {
-            return Err(syntax_error(number, "a patch does not change modes; leave out `old mode` and `new mode`"));
+            return Err(syntax_error(number, "a patch cannot change modes; remove `old mode` and `new mode`"));
         } else if value("rename ").or(value("copy ")).is_some() {
             return Err(names_differ_error(number));
         } else {
@@ -57,7 +57,7 @@ impl GitHeader {
     fn set(&mut self, change: PatchKind, number: usize) -> Result<(), ToolError> {
         match self.change.replace(change) {
             None => Ok(()),
-            Some(_) => Err(syntax_error(number, "a file is either created or deleted, and once")),
+            Some(_) => Err(syntax_error(number, "a file can be either created or deleted, and only once")),
         }
     }
 
@@ -105,8 +105,8 @@ fn same_name(old: &str, new: &str) -> Option<String> {
 }
 
 pub(super) fn names_differ_error(number: usize) -> ToolError {
-    syntax_error(number, "the old and the new name differ, and a patch does not rename or copy")
-        .hint("use move_file first, and give the same name on both sides")
+    syntax_error(number, "the old and the new name differ, but a patch cannot rename or copy")
+        .hint("use move_file first, and use the same name on both sides")
 }
 
 /// A name in a header, which ends at a tab, or at its quote.
@@ -204,17 +204,17 @@ mod tests {
         check_names(
             "a/x",
             "b/y",
-            expect!["line 1 of the patch: the old and the new name differ, and a patch does not rename or copy"],
+            expect!["line 1 of the patch: the old and the new name differ, but a patch cannot rename or copy"],
         );
         check_names(
             "a/x",
             "x",
-            expect!["line 1 of the patch: the old and the new name differ, and a patch does not rename or copy"],
+            expect!["line 1 of the patch: the old and the new name differ, but a patch cannot rename or copy"],
         );
         check_names(
             "x.orig",
             "x",
-            expect!["line 1 of the patch: the old and the new name differ, and a patch does not rename or copy"],
+            expect!["line 1 of the patch: the old and the new name differ, but a patch cannot rename or copy"],
         );
         check_names("/dev/null", "/dev/null", expect!["line 1 of the patch: one of the two sides must be a file"]);
         check_names("a/", "b/", expect!["line 1 of the patch: the file has no name"]);
@@ -231,27 +231,27 @@ mod tests {
         check(&format!("diff --git a/f b/f\n{hunk}"), expect![[r#"Modify f, 1: "x\n" -> "y\n""#]]);
         check(
             &format!("diff --git a/f b/f\n--- a/g\n+++ b/g\n{hunk}"),
-            expect!["line 1 of the patch: `diff --git` and the lines below it say other things than `---` and `+++`"],
+            expect!["line 1 of the patch: `diff --git` and the lines below it contradict `---` and `+++`"],
         );
         check(
             &format!("diff --git a/f b/f\nnew file mode 100644\n--- a/f\n+++ b/f\n{hunk}"),
-            expect!["line 1 of the patch: `diff --git` and the lines below it say other things than `---` and `+++`"],
+            expect!["line 1 of the patch: `diff --git` and the lines below it contradict `---` and `+++`"],
         );
         check(
             &format!("diff --git a/f b/f\nnew file mode 100644\n{hunk}"),
-            expect!["line 3 of the patch: a file that is created has one hunk, `@@ -0,0 +1,n @@`, and no old lines"],
+            expect!["line 3 of the patch: a created file has one hunk, `@@ -0,0 +1,n @@`, and no old lines"],
         );
         check(
             "diff --git a/f b/f\nnew file mode 100644\ndeleted file mode 100644\n",
-            expect!["line 3 of the patch: a file is either created or deleted, and once"],
+            expect!["line 3 of the patch: a file can be either created or deleted, and only once"],
         );
         check(
             &format!("--- /dev/null\n+++ b/f\n{hunk}"),
-            expect!["line 3 of the patch: a file that is created has one hunk, `@@ -0,0 +1,n @@`, and no old lines"],
+            expect!["line 3 of the patch: a created file has one hunk, `@@ -0,0 +1,n @@`, and no old lines"],
         );
         check(
             &format!("--- a/f\n+++ /dev/null\n{hunk}"),
-            expect!["line 3 of the patch: a file that is deleted has no new lines, `@@ -1,n +0,0 @@`"],
+            expect!["line 3 of the patch: a deleted file has no new lines, `@@ -1,n +0,0 @@`"],
         );
     }
 
@@ -280,7 +280,7 @@ mod tests {
         );
         check(
             "diff --git a/f b/g\nnew file mode 100644\n",
-            expect!["line 1 of the patch: the old and the new name differ, and a patch does not rename or copy"],
+            expect!["line 1 of the patch: the old and the new name differ, but a patch cannot rename or copy"],
         );
         check(
             "diff --git a/f b/f\nindex 1..2 100644\n",

@@ -1,4 +1,4 @@
-//! One hunk of a diff.
+//! Hunks of a unified diff.
 //!
 //! It is read by the counts in its header, so that a removed line `-- x` is never taken for the header of a file. Where
 //! they are missing or do not agree with the lines, it goes as far as lines have a mark, and its numbers count for nothing.
@@ -8,7 +8,7 @@ use ringfence_kernel::ToolError;
 use crate::patch::lines::{PatchLines, is_blank, syntax_error};
 use crate::patch::{HunkSide, PatchHunk};
 
-pub(super) const HEADER_LIKE: &str = "a hunk begins with a line like `@@ -12,7 +12,8 @@`";
+pub(super) const HEADER_LIKE: &str = "a hunk starts with a line such as `@@ -12,7 +12,8 @@`";
 
 /// What begins so says that the line above it has no newline, in any language.
 const NO_NEWLINE: &str = "\\ ";
@@ -142,7 +142,7 @@ impl HunkParser {
             Some((" ", text)) => (HunkLineKind::Context, text),
             Some(("-", text)) => (HunkLineKind::Removed, text),
             Some(("+", text)) => (HunkLineKind::Added, text),
-            _ => return Err("a line of a hunk must begin with a space, `+` or `-`"),
+            _ => return Err("a line of a hunk must start with a space, `+` or `-`"),
         };
         for side in self.sides(kind) {
             if side.lacks_newline() {
@@ -162,14 +162,14 @@ impl HunkParser {
     /// Heeds `\ No newline at end of file`.
     fn drop_newline(&mut self, marker: &str) -> Result<(), &'static str> {
         let last = self.last.filter(|_| !std::mem::replace(&mut self.newline_dropped, true));
-        let last = last.ok_or("there is no line above whose newline could be missing")?;
+        let last = last.ok_or("there is no line above that could lack a newline")?;
         // In a patch that has CRLF everywhere, the return is not part of the line.
         let end = if marker.ends_with("\r\n") { "\r\n" } else { "\n" };
         for side in self.sides(last) {
             let kept = side.text.strip_suffix(end).or(side.text.strip_suffix('\n')).map_or(0, str::len);
             side.text.truncate(kept);
             if !side.lacks_newline() {
-                return Err("an empty line cannot be without a newline");
+                return Err("an empty line cannot lack a newline");
             }
         }
         Ok(())
@@ -194,7 +194,7 @@ fn at_file_header(lines: PatchLines<'_>) -> Result<bool, ToolError> {
         return Ok(true);
     }
     let problem = "this may be the header of a file or two lines of the hunk above, whose counts are wrong";
-    Err(syntax_error(lines.number, problem).hint("begin the names with `a/` and `b/`, or make one patch for each file"))
+    Err(syntax_error(lines.number, problem).hint("start the names with `a/` and `b/`, or make one patch per file"))
 }
 
 #[cfg(test)]
@@ -251,14 +251,14 @@ mod tests {
         check("@@\n-x\n--- a/g\n+++ b/g\n", expect![[r#"Modify f, ?: "x\n-- a/g\n" -> "++ b/g\n""#]]);
         check("@@\n-x\n--\n", expect![[r#"Modify f, ?: "x\n-\n" -> """#]]);
         check("@@\n-x\n-- \n2.47.3\n\n", expect![[r#"Modify f, ?: "x\n" -> """#]]);
-        check("@@\n-x\n+y\nz\n", expect!["line 6 of the patch: a line of a hunk must begin with a space, `+` or `-`"]);
+        check("@@\n-x\n+y\nz\n", expect!["line 6 of the patch: a line of a hunk must start with a space, `+` or `-`"]);
         check(
             "@@\n-x\n+y\n\nThat is all.\n",
-            expect!["line 7 of the patch: a line of a hunk must begin with a space, `+` or `-`"],
+            expect!["line 7 of the patch: a line of a hunk must start with a space, `+` or `-`"],
         );
         check(
             "@@\n-x\n+y\nIndex: g\n",
-            expect!["line 6 of the patch: a line of a hunk must begin with a space, `+` or `-`"],
+            expect!["line 6 of the patch: a line of a hunk must start with a space, `+` or `-`"],
         );
         check("@@\n-x\n+y\n\\ No newline at end of file\n", expect![[r#"Modify f, ?: "x\n" -> "y""#]]);
     }
@@ -287,7 +287,7 @@ mod tests {
         check("@@ -1 +1 @@\n-a\n-b\n+c\n", expect![[r#"Modify f, ?: "a\nb\n" -> "c\n""#]]);
         check(
             "@@ -1,2 +1,2 @@\n a\nb\n",
-            expect!["line 5 of the patch: a line of a hunk must begin with a space, `+` or `-`"],
+            expect!["line 5 of the patch: a line of a hunk must start with a space, `+` or `-`"],
         );
     }
 
@@ -304,15 +304,15 @@ mod tests {
         );
         check(
             &format!("@@ -1 +1 @@\n{marker}\n-a\n+b\n"),
-            expect!["line 4 of the patch: there is no line above whose newline could be missing"],
+            expect!["line 4 of the patch: there is no line above that could lack a newline"],
         );
         check(
             &format!("@@ -1 +1 @@\n-a\n+b\n{marker}\n{marker}\n"),
-            expect!["line 7 of the patch: there is no line above whose newline could be missing"],
+            expect!["line 7 of the patch: there is no line above that could lack a newline"],
         );
         check(
             &format!("@@ -1 +1 @@\n-a\n+\n{marker}\n"),
-            expect!["line 6 of the patch: an empty line cannot be without a newline"],
+            expect!["line 6 of the patch: an empty line cannot lack a newline"],
         );
         check(
             &format!("@@ -1 +1 @@\n-a\n+b\n{marker}\n@@ -2 +2 @@\n-c\n+d\n"),

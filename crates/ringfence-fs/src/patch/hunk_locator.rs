@@ -1,4 +1,4 @@
-//! Where the hunks of one file belong in its text.
+//! Hunk location: where the hunks of one file belong in its text.
 //!
 //! A place matches when it has exactly the old lines of the hunk, ends included, but for a newline at the end of the file.
 //! What was applied already is refused. No message has contents in it.
@@ -92,7 +92,7 @@ impl<'t> HunkLocator<'t> {
         if self.is_repeatable(&fit, hunk) {
             let message = format!("hunk {number} would still match `{}` after it is applied", self.shown);
             let error = ToolError::new(ErrorKind::AmbiguousEdit, message);
-            return Err(error.hint("give it lines of context above and below its change").detail("hunk", number));
+            return Err(error.hint("add context lines above and below its change").detail("hunk", number));
         }
         Ok(fit)
     }
@@ -204,8 +204,8 @@ impl<'t> HunkLocator<'t> {
     fn search(&mut self, number: usize, hunk: &PatchHunk) -> Result<Vec<HunkMatch>, ToolError> {
         let text = self.text.as_bytes();
         self.search_budget = self.search_budget.checked_sub(text.len()).ok_or_else(|| {
-            let message = format!("hunk {number} and too many others are not where they say in `{}`", self.shown);
-            ToolError::new(ErrorKind::EditNotFound, message).hint("make the diff again from the file as it is now")
+            let message = format!("hunk {number} and too many others are not at their stated lines in `{}`", self.shown);
+            ToolError::new(ErrorKind::EditNotFound, message).hint("regenerate the diff from the current file")
         })?;
         let after = |mark: LineOffset, at: usize| {
             let lines = mark.lines + memchr::memchr_iter(b'\n', &text[mark.at..at]).count();
@@ -284,8 +284,8 @@ impl<'t> HunkLocator<'t> {
         let more = if places.len() > MOST_LINES { " and more" } else { "" };
         let (shown, called) = (self.shown, Self::hunk_label(hunk));
         let (message, advice) = if self.trust_line_numbers {
-            let there = format!("hunk {number}{called} is not there in `{shown}` but matches several places");
-            (there, "give more lines of context, or the right line number")
+            let there = format!("hunk {number}{called} does not match there in `{shown}`, but matches several places");
+            (there, "add context lines, or correct the line number")
         } else {
             (format!("hunk {number}{called} matches several places in `{shown}`"), self.context_advice())
         };
@@ -297,14 +297,14 @@ impl<'t> HunkLocator<'t> {
 
     /// Advice for a hunk whose line numbers count for nothing.
     fn context_advice(&self) -> &'static str {
-        "give more lines of context; line numbers are used only if every header of the file has right counts"
+        "add context lines; line numbers are used only if every hunk header of the file has correct counts"
     }
 
     fn not_found_error(&self, number: usize, hunk: &PatchHunk, stated: Option<LineOffset>) -> ToolError {
         let message = format!("hunk {number}{} is not in `{}`: ", Self::hunk_label(hunk), self.shown);
         let error = match stated {
             None if !self.trust_line_numbers => {
-                ToolError::new(ErrorKind::EditNotFound, message + "no place has its old lines")
+                ToolError::new(ErrorKind::EditNotFound, message + "its old lines are not in the file")
             }
             None => ToolError::new(ErrorKind::EditNotFound, message + &self.line_mismatch_reason(hunk)),
             Some(at) => {
@@ -312,11 +312,11 @@ impl<'t> HunkLocator<'t> {
                 let differs = first_difference(there, &hunk.old.text);
                 let line = at.lines + differs + 1;
                 let why = if differs == hunk.old.lines {
-                    format!("it ends the file without a newline, which goes on at line {line}")
+                    format!("it says that the file ends without a newline, but the file continues at line {line}")
                 } else if there.split_inclusive('\n').nth(differs).is_none() {
                     format!("the file ends before line {} of its old lines", differs + 1)
                 } else {
-                    format!("line {} of its old lines is not line {line} of the file", differs + 1)
+                    format!("line {} of its old lines differs from line {line} of the file", differs + 1)
                 };
                 ToolError::new(ErrorKind::EditNotFound, message + &why).detail("differsAtLine", line)
             }
@@ -325,26 +325,26 @@ impl<'t> HunkLocator<'t> {
         let advice = match self.line_endings_advice(hunk) {
             Some(advice) => advice,
             None if hunk.added > 0 && memmem::find(self.text.as_bytes(), new.as_bytes()).is_some() => {
-                "its new lines are in the file: it may be applied already"
+                "its new lines are in the file: it may already be applied"
             }
-            None => "read the file again and make the diff from what it has now",
+            None => "read the file again and regenerate the diff",
         };
         error.hint(advice).detail("hunk", number)
     }
 
     fn already_applied_error(&self, number: usize, hunk: &PatchHunk) -> ToolError {
         let message = format!(
-            "hunk {number}{} is applied to `{}` already: its new lines are there",
+            "hunk {number}{} is already applied to `{}`: its new lines are there",
             Self::hunk_label(hunk),
             self.shown
         );
-        let advice = "leave it out; to add the same lines once more, give it lines of context above and below";
+        let advice = "remove it; to add the same lines again, add context lines above and below";
         ToolError::new(ErrorKind::EditNotFound, message).hint(advice).detail("hunk", number)
     }
 
     fn out_of_order_error(&self, number: usize, hunk: &PatchHunk) -> ToolError {
         let message = format!(
-            "hunk {number}{} is not in `{}`: that is before the end of the hunk before it",
+            "hunk {number}{} is not in `{}`: it starts before the end of the previous hunk",
             Self::hunk_label(hunk),
             self.shown
         );
@@ -356,30 +356,31 @@ impl<'t> HunkLocator<'t> {
     fn no_insertion_point_error(&self, number: usize, hunk: &PatchHunk) -> ToolError {
         let Some(stated) = hunk.stated.filter(|_| self.trust_line_numbers) else {
             let message =
-                format!("hunk {number} only adds lines, and nothing tells where in `{}` they belong", self.shown);
+                format!("hunk {number} only adds lines, and nothing says where in `{}` they belong", self.shown);
             let error = ToolError::new(ErrorKind::EditNotFound, message);
-            return error.hint("give it lines of context").detail("hunk", number);
+            return error.hint("add context lines").detail("hunk", number);
         };
         let why = match self.start_of(hunk.lines_before()) {
-            _ if self.offset != 0 => "the hunk before it was not where it said".to_owned(),
+            _ if self.offset != 0 => "the previous hunk was not at its stated line".to_owned(),
             None => self.line_mismatch_reason(hunk),
             Some(_) => "the file does not end there".to_owned(),
         };
         let message = format!(
-            "hunk {number} only adds lines, so it can only follow line {stated} of `{}`, and {why}",
+            "hunk {number} only adds lines, so it can only follow line {stated} of `{}`, but {why}",
             self.shown
         );
-        ToolError::new(ErrorKind::EditNotFound, message).hint("give it lines of context").detail("hunk", number)
+        ToolError::new(ErrorKind::EditNotFound, message).hint("add context lines").detail("hunk", number)
     }
 
     fn line_mismatch_reason(&self, hunk: &PatchHunk) -> String {
         let stated = hunk.lines_before().and_then(|before| before.checked_add_signed(self.offset));
         if stated.is_none_or(|lines| lines < self.previous_end.lines) {
-            return "that is before the end of the hunk before it".to_owned();
+            return "it starts before the end of the previous hunk".to_owned();
         }
         let whole = self.text.is_empty() || self.text.ends_with('\n');
         let end = if whole { "" } else { " and no newline at its end" };
-        format!("the file has {} line(s){end}", self.text.split_inclusive('\n').count())
+        let count = self.text.split_inclusive('\n').count();
+        format!("the file has {count} {}{end}", if count == 1 { "line" } else { "lines" })
     }
 
     /// What to say when only the ends of lines keep the hunk from matching.
@@ -396,15 +397,15 @@ impl<'t> HunkLocator<'t> {
             memmem::find(file.as_bytes(), wanted.as_bytes()).is_some()
         };
         alike.then_some(match (self.text.contains("\r\n"), old.contains("\r\n")) {
-            (true, false) => "the line ends differ: the file has CRLF and the patch has LF",
-            (false, true) => "the line ends differ: the file has LF and the patch has CRLF",
+            (true, false) => "the line endings differ: the file has CRLF and the patch has LF",
+            (false, true) => "the line endings differ: the file has LF and the patch has CRLF",
             _ if self.text.ends_with('\n') == old.ends_with('\n') => {
-                "the line ends differ: CRLF and LF are mixed, and each must be as in the file"
+                "the line endings differ: CRLF and LF are mixed, and each must match the file"
             }
             _ if old.ends_with('\n') => {
-                "the line ends differ: the file has no newline at its end, so put `\\ No newline at end of file` there"
+                "the line endings differ: the file has no newline at its end, so put `\\ No newline at end of file` there"
             }
-            _ => "the line ends differ: the file has a newline at its end, so leave out `\\ No newline at end of file`",
+            _ => "the line endings differ: the file has a newline at its end, so remove `\\ No newline at end of file`",
         })
     }
 }

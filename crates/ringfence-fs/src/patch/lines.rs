@@ -1,4 +1,4 @@
-//! The lines of a patch, with their numbers and a look ahead.
+//! Line reader of a patch, with numbers and lookahead.
 
 use std::borrow::Cow;
 use std::fmt::Display;

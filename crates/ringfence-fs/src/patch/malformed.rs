@@ -1,4 +1,4 @@
-//! Diffs as models write them: what is beside the lines is wrong, and what is meant is done, or nothing.
+//! Malformed diffs as models write them: the lines decide, or nothing is done.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

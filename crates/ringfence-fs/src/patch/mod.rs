@@ -1,4 +1,4 @@
-//! Unified diffs: read once into types, then applied to the text of one file at a time.
+//! Unified diffs: parsed once into types, then applied to the text of one file at a time.
 //!
 //! A hunk whose header is right goes where it says. Any other, whether its numbers are wrong, miscounted or left out, goes
 //! to the only place that has exactly its old lines, and nowhere if there are two. Only the ends of lines may differ, where

@@ -1,4 +1,4 @@
-//! The files in a diff, each with its header and its hunks.
+//! Unified diff parser: files, each with its header and hunks.
 //!
 //! What is neither part of a file nor forbidden is the text around a diff, such as the message of a commit, and is
 //! ignored.
@@ -35,7 +35,7 @@ pub(crate) fn parse(patch: &str) -> Result<Vec<FilePatch>, ToolError> {
             return Err(syntax_error(number, problem).hint("put `--- a/…` and `+++ b/…` above the hunks of a file"));
         }
         if let Some(earlier) = named.insert(file.path.clone(), number) {
-            let problem = format!("the file is the one of line {earlier} again");
+            let problem = format!("the same file is already at line {earlier}");
             return Err(syntax_error(number, problem).hint("put all hunks of a file below one header"));
         }
         hunks += file.hunks.len();
@@ -46,7 +46,7 @@ pub(crate) fn parse(patch: &str) -> Result<Vec<FilePatch>, ToolError> {
         }
     }
     if files.is_empty() {
-        let wanted = format!("a unified diff is wanted: `--- a/…` and `+++ b/…`, and {HEADER_LIKE}");
+        let wanted = format!("expected a unified diff: `--- a/…` and `+++ b/…`, and {HEADER_LIKE}");
         return Err(ToolError::invalid("patch", "has no hunk").hint(&wanted));
     }
     Ok(files)
@@ -75,8 +75,8 @@ fn strip_code_fence(patch: PatchLines<'_>) -> Result<PatchLines<'_>, ToolError> 
         // A line of a hunk that lost its first character may look like the end of the fence.
         for line in lines.by_ref() {
             if line.starts_with(['+', '-', ' ', '@', '\\']) {
-                let problem = "the patch goes on after the end of its code fence";
-                return Err(syntax_error(lines.number - 1, problem).hint("give only the diff, without the ``` lines"));
+                let problem = "the patch continues after the end of its code fence";
+                return Err(syntax_error(lines.number - 1, problem).hint("send only the diff, without the ``` lines"));
             }
         }
         return Ok(fenced);
@@ -115,7 +115,7 @@ impl PatchSectionStart {
         let binary =
             begins(&["Binary files "]) && lines.peek().is_some_and(|line| line.trim_end().ends_with(" differ"));
         let problem = if begins(&["@@@", "diff --cc ", "diff --combined "]) {
-            "a combined diff, of a merge, cannot be applied; make a diff against one version"
+            "a combined diff of a merge cannot be applied; make a diff against one version"
         } else if begins(&["diff --git "]) {
             return Ok(Some(Self::Git));
         } else if begins(&["@@"]) {
@@ -125,9 +125,9 @@ impl PatchSectionStart {
         } else if begins(&["--- ", "+++ "]) && lines.after_next().begin_with("@@") {
             "the header of a file has two lines, `--- a/…` and then `+++ b/…`"
         } else if begins(&["GIT binary patch"]) || binary {
-            "a change of a binary file cannot be applied; leave it out"
+            "a binary patch cannot be applied; remove it"
         } else if begins(&other_formats) || (begins(&["*** "]) && lines.after_next().begin_with("--- ")) {
-            "this is another format; a unified diff is wanted, as `diff -u` and `git diff` make it"
+            "unsupported format; expected a unified diff, as `diff -u` and `git diff` print it"
         } else {
             return Ok(None);
         };
@@ -141,7 +141,7 @@ fn read_file(lines: &mut PatchLines<'_>, start: PatchSectionStart) -> Result<Fil
     let named = PatchSectionStart::of(*lines)? == Some(PatchSectionStart::FileNames);
     let (change, path) = match git {
         Some(git) if named => git.confirm(read_names(lines)?).ok_or_else(|| {
-            syntax_error(number, "`diff --git` and the lines below it say other things than `---` and `+++`")
+            syntax_error(number, "`diff --git` and the lines below it contradict `---` and `+++`")
         })?,
         Some(git) => {
             (git.change.unwrap_or(PatchKind::Modify), Some(git.path.ok_or_else(|| names_differ_error(number))?))
@@ -169,9 +169,9 @@ fn read_hunks(lines: &mut PatchLines<'_>, change: PatchKind) -> Result<Vec<Patch
         let number = lines.number;
         let hunk = read_hunk(lines)?;
         let problem = if change == PatchKind::Create && (hunk.old.lines > 0 || !hunks.is_empty()) {
-            "a file that is created has one hunk, `@@ -0,0 +1,n @@`, and no old lines"
+            "a created file has one hunk, `@@ -0,0 +1,n @@`, and no old lines"
         } else if change == PatchKind::Delete && hunk.new.lines > 0 {
-            "a file that is deleted has no new lines, `@@ -1,n +0,0 @@`"
+            "a deleted file has no new lines, `@@ -1,n +0,0 @@`"
         } else if hunks.last().is_some_and(PatchHunk::reaches_end) {
             "the hunk above is the end of the file, by its `\\ No newline at end of file`"
         } else {
@@ -222,11 +222,11 @@ mod tests {
         for (patch, expected) in [
             (
                 "diff --git a/f b/g\nsimilarity index 100%\nrename from f\nrename to g\n",
-                expect!["line 3 of the patch: the old and the new name differ, and a patch does not rename or copy"],
+                expect!["line 3 of the patch: the old and the new name differ, but a patch cannot rename or copy"],
             ),
             (
                 "diff --git a/f b/g\nsimilarity index 90%\ncopy from f\ncopy to g\n",
-                expect!["line 3 of the patch: the old and the new name differ, and a patch does not rename or copy"],
+                expect!["line 3 of the patch: the old and the new name differ, but a patch cannot rename or copy"],
             ),
             (
                 "diff --git a/f b/f\nold mode 100644\nnew mode 100755\n",
@@ -301,7 +301,7 @@ mod tests {
         }
         for after in ["```\n+z\n", "```\n```diff\n--- a/g\n+++ b/g\n@@ -1 +1 @@\n-x\n+y\n```\n", "```\n z\n"] {
             let said = crate::patch::tests::read(&format!("```diff\n{diff}{after}"));
-            assert!(said.ends_with("the patch goes on after the end of its code fence"), "{said}");
+            assert!(said.ends_with("the patch continues after the end of its code fence"), "{said}");
         }
     }
 
@@ -311,7 +311,7 @@ mod tests {
             ("", "a unified diff is wanted"),
             ("--- a/x\n+++ b/y\n@@ -1 +1 @@\n-x\n+y\n", "use move_file first"),
             ("*** Begin Patch\n", "a unified diff is wanted"),
-            ("```\n@@ -1 +1 @@\n-x\n+y\n```\n+z\n", "give only the diff, without the ``` lines"),
+            ("```\n@@ -1 +1 @@\n-x\n+y\n```\n+z\n", "send only the diff, without the ``` lines"),
             ("--- f\n+++ f\n@@\n-x\n--- g\n+++ g\n@@\n-y\n", "begin the names with `a/` and `b/`"),
         ] {
             let message = parse(patch).unwrap_err().message;
@@ -344,10 +344,10 @@ mod tests {
         let hunks = |count: usize| "@@ -1 +1 @@\n-x\n+y\n".repeat(count);
         assert_eq!(parse(&hunks(10_000)).unwrap()[0].hunks.len(), 10_000);
         check(&hunks(10_001), expect!["patch has more than 200 files or 10000 hunks"]);
-        check(&(file(1) + &file(2) + &file(1)), expect!["line 11 of the patch: the file is the one of line 1 again"]);
+        check(&(file(1) + &file(2) + &file(1)), expect!["line 11 of the patch: the same file is already at line 1"]);
         check(
             &(file(1) + "--- a/1\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"),
-            expect!["line 6 of the patch: the file is the one of line 1 again"],
+            expect!["line 6 of the patch: the same file is already at line 1"],
         );
     }
 }

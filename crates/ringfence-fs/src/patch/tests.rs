@@ -1,4 +1,4 @@
-//! Diffs that other programs made, and properties of any.
+//! Patch tests: diffs that other programs made, and properties of any.
 
 use std::fmt::Write as _;
 

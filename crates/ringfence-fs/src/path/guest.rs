@@ -1,4 +1,4 @@
-//! A path that a caller gave, parsed once.
+//! Guest paths: a path from a caller, parsed once.
 //!
 //! Nothing below this type sees the caller's string. `.` and doubled slashes are gone, a trailing slash is
 //! remembered and removed, `..` is left for the kernel: with a link in front of it, only the kernel knows.
@@ -70,17 +70,17 @@ impl GuestPath {
                 continue;
             }
             if name.contains(&0) {
-                return Err(ToolError::new(ErrorKind::InvalidPath, "the path has a NUL byte in it"));
+                return Err(ToolError::new(ErrorKind::InvalidPath, "the path contains a NUL byte"));
             }
             if name.len() > LONGEST_NAME {
                 let message = format!(
-                    "a name in the path has {} bytes, more than the {LONGEST_NAME} that a name may have",
+                    "a name in the path has {} bytes; the limit is {LONGEST_NAME}",
                     name.len()
                 );
                 return Err(ToolError::new(ErrorKind::InvalidPath, message));
             }
             if is_reserved(name) {
-                let message = format!("`{}` is the host's own", escape(name));
+                let message = format!("`{}` is reserved by the host", escape(name));
                 return Err(ToolError::new(ErrorKind::InvalidPath, message));
             }
             path.has_dotdot |= name == b"..";
@@ -149,9 +149,9 @@ fn check_text(text: &str) -> Result<(), ToolError> {
     let problem = if text.is_empty() {
         "path must not be empty".to_owned()
     } else if text.len() > LONGEST_PATH {
-        format!("the path has {} bytes, more than the {LONGEST_PATH} that a path may have", text.len())
+        format!("the path has {} bytes; the limit is {LONGEST_PATH}", text.len())
     } else if text.contains('\0') {
-        "the path has a NUL byte in it".to_owned()
+        "the path contains a NUL byte".to_owned()
     } else {
         return Ok(());
     };
@@ -175,7 +175,7 @@ fn check_scheme(text: &str) -> Result<(), ToolError> {
 
 /// The caller's own absolute path is not repeated: it may be a host path that they only guessed.
 fn outside_error(_: &str) -> ToolError {
-    ToolError::new(ErrorKind::OutsideWorkspace, "an absolute path must lie inside the workspace; use a relative one")
+    ToolError::new(ErrorKind::OutsideWorkspace, "an absolute path must be inside the workspace; use a relative one")
 }
 
 fn truncate_text(text: &str) -> &str {

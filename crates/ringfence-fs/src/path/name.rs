@@ -1,4 +1,4 @@
-//! File names as bytes, and as the text that a model reads and writes back.
+//! File name escaping: names as bytes, and as text that a model reads and writes back.
 //!
 //! Every name has exactly one text, and the text gives the name back: bytes that are no UTF-8, control
 //! characters, and a backslash that could be mistaken for an escape are written as `\xHH`.
@@ -92,32 +92,32 @@ pub(crate) fn may_create(name: &[u8], rule: NameRule) -> Result<(), ToolError> {
     let shown = escape(name);
     let refuse = |why: &str| Err(ToolError::new(ErrorKind::InvalidPath, format!("the name `{shown}` {why}")));
     let Ok(text) = std::str::from_utf8(name) else {
-        return refuse("is not valid UTF-8, and only such names are made");
+        return refuse("is not valid UTF-8; such names cannot be created");
     };
     if text.chars().any(char::is_control) {
-        return refuse("has a control character, and such names are not made");
+        return refuse("contains a control character; such names cannot be created");
     }
     if text
         .chars()
         .any(|c| matches!(c, '\u{061C}' | '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}'))
     {
-        return refuse("has a character that turns the direction of text around, and such names are not made");
+        return refuse("contains a bidirectional control character; such names cannot be created");
     }
     if rule == NameRule::Portable {
         if text.ends_with(['.', ' ']) {
-            return refuse("ends in a dot or a space, which other systems drop");
+            return refuse("ends in a dot or a space, which other systems remove");
         }
         if text.contains(['<', '>', ':', '"', '|', '?', '*', '\\']) {
-            return refuse("has a character that other systems forbid");
+            return refuse("contains a character that other systems forbid");
         }
         if is_device(text) {
-            return refuse("is the name of a device on other systems");
+            return refuse("is a device name on other systems");
         }
         if text
             .chars()
             .any(|c| matches!(c, '\u{2024}' | '\u{2025}' | '\u{FF0E}' | '\u{2215}' | '\u{2044}' | '\u{FF0F}'))
         {
-            return refuse("has a character that looks like a dot or a slash");
+            return refuse("contains a character that looks like a dot or a slash");
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Where the workspace is: from what a person wrote to a directory that exists.
+//! Workspace location: from a configured path to a directory that exists.
 //!
 //! Not here: reading the environment. Home and current directory are arguments.
 
@@ -22,19 +22,19 @@ pub struct HostPaths {
 /// Why a directory cannot be the workspace.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkspaceError {
-    #[error("the workspace `{0}` is below the home directory, and it is not known where that is")]
+    #[error("the workspace `{0}` is in the home directory, which is unknown")]
     NoHome(String),
-    #[error("the root of the file system cannot be a workspace; name a directory in it")]
+    #[error("the root of the file system cannot be a workspace; choose a directory in it")]
     Root,
-    #[error("the home directory, or one that holds it, cannot be a workspace; name a directory in it")]
+    #[error("the home directory, or one that contains it, cannot be a workspace; choose a directory in it")]
     Home,
-    #[error("the workspace or a mount contains or lies in ringfence's own files, such as its config; choose another")]
+    #[error("the workspace or a mount contains, or is inside, Ringfence's own files, such as its config; choose another directory")]
     Reserved,
-    #[error("the directory `{0}` of a mount cannot be found")]
+    #[error("mount directory `{0}` not found")]
     Find(String, #[source] std::io::Error),
-    #[error("there is no workspace `{0}`")]
+    #[error("workspace `{0}` does not exist")]
     Missing(String, #[source] std::io::Error),
-    #[error("the workspace `{0}` cannot be made")]
+    #[error("cannot create the workspace `{0}`")]
     Make(String, #[source] std::io::Error),
 }
 

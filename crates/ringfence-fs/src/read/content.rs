@@ -1,4 +1,4 @@
-//! Reading, within bounds.
+//! Bounded reads of file contents.
 //!
 //! Contents are read from one descriptor, at most as much as was asked for, and never by the size that the
 //! file claims. Memory does not grow with the file.
@@ -54,7 +54,7 @@ pub(crate) enum DigestMode {
 impl DigestMode {
     fn check(self, file: &OpenFile, shown: &str, cx: &CallContext<'_>) -> Result<(), ToolError> {
         if self == Self::Required && file.stat.size > cx.limits.hash_bytes {
-            let message = format!("`{shown}` has more than the {} bytes that may be hashed", cx.limits.hash_bytes);
+            let message = format!("`{shown}` exceeds the {} bytes that may be hashed", cx.limits.hash_bytes);
             return Err(ToolError::new(ErrorKind::ReadLimit, message));
         }
         Ok(())
@@ -242,10 +242,10 @@ fn is_memory_fs(fd: BorrowedFd<'_>) -> bool {
 pub(crate) fn decode_text(bytes: Vec<u8>, truncated: bool, shown: &str) -> Result<String, ToolError> {
     let not_text = |why: &str| Err(ToolError::new(ErrorKind::NotText, format!("`{shown}` {why}")));
     if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
-        return not_text("appears to be UTF-16, and only UTF-8 text is read");
+        return not_text("appears to be UTF-16; only UTF-8 text is supported");
     }
     if memchr::memchr(0, &bytes).is_some() {
-        return not_text("appears to be binary: it has a NUL byte");
+        return not_text("appears to be binary: it contains a NUL byte");
     }
     match String::from_utf8(bytes) {
         Ok(text) => Ok(text),
@@ -288,7 +288,7 @@ impl LineCounter {
                 self.captured.extend_from_slice(&chunk[start..end]);
                 if self.captured.len() as u64 > self.limit {
                     let message = format!(
-                        "the lines asked for of `{shown}` have more than the {} bytes that may be read",
+                        "the requested lines of `{shown}` exceed the {} bytes that may be read",
                         self.limit
                     );
                     return Err(ToolError::new(ErrorKind::ReadLimit, message).hint("ask for fewer lines"));

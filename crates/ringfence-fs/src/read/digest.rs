@@ -1,4 +1,4 @@
-//! SHA-256, and the memory of what was hashed.
+//! SHA-256 digests, and a cache of them.
 //!
 //! A large file is hashed once and remembered by its identity, size and times. A file that was changed within
 //! the last seconds is not remembered: its times could stay the same through the next change.
@@ -103,8 +103,8 @@ pub(crate) fn check_match(shown: &str, expected: Option<Digest>, current: Option
         return Ok(());
     }
     let message = match current {
-        Some(_) => format!("`{shown}` is not what ifMatchSha256 says: it changed since it was read"),
-        None => format!("`{shown}` does not exist, and ifMatchSha256 expects it to"),
+        Some(_) => format!("`{shown}` does not match ifMatchSha256: it changed since it was read"),
+        None => format!("`{shown}` does not exist, but ifMatchSha256 is set"),
     };
     let error = ToolError::new(ErrorKind::Conflict, message).hint("read it again");
     Err(match current {

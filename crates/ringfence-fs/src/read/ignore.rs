@@ -1,4 +1,4 @@
-//! Which entries of a tree its own ignore files leave out.
+//! Ignore rules: `.gitignore` and its kin, for one tree.
 //!
 //! These rules are a convenience and no boundary: what they leave out can still be read by name. The files are read
 //! through descriptors that the walk holds, and only so much of them.

@@ -1,4 +1,4 @@
-//! Lines that match a pattern, in a file or a tree.
+//! Line search in a file or a tree.
 //!
 //! One thread walks and several search, and the result is the same whatever they did: matches come in the order of
 //! paths and lines, and a search that stops early stops at the same match every time. Files are opened by the

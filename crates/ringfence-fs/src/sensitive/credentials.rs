@@ -1,4 +1,4 @@
-//! Credentials in files of settings: whether the contents of a file, not its name, make it a secret.
+//! Credential detection by content: settings files that hold a secret, whatever their name.
 //!
 //! `.git/config` is read all the time and holds nothing, until somebody clones with a password in the address. So files of
 //! a few names are looked into.

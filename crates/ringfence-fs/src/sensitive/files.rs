@@ -1,10 +1,10 @@
-//! Files that were seen under a name that deserves a second look, known by what they are.
+//! Sensitive files by identity: seen once under a sensitive name, and known under any other.
 //!
 //! A secret that was linked, moved or copied has another name and is a secret still. So a mount remembers every such file
 //! that it comes across, and a note in our state directory tells it to other processes. An inode is given out again when
 //! its file is gone: a file is known by its device, its inode and the time at which it was made.
 //!
-//! Not here: which names those are (`sensitive.rs` in the kernel). What nobody came across under such a name is not known.
+//! Not here: which names those are (`sensitive/` in the kernel). What was never seen under such a name is not known.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Directories that other programs act on for what is in them, whatever they are called.
+//! Git repositories and other directories that make programs act, whatever they are called.
 //!
 //! Git runs what the config and the hooks of a repository name, and looks for one in every directory above it. One without a
 //! `.git` is not known by its name: whoever makes one, be it piece by piece, would have git run its commands later. Hooks lie
@@ -255,9 +255,9 @@ impl Mount {
             if !covers(judged, path) {
                 let shown = self.display_path(&escape(&unescape(path)));
                 let message = format!(
-                    "`{shown}` came to be a part of what other programs act on since the call was planned; nothing was changed"
+                    "other programs now act on `{shown}`, which they did not when the call was planned; nothing was changed"
                 );
-                return Err(ToolError::new(ErrorKind::Conflict, message).hint("try again, and it is asked about"));
+                return Err(ToolError::new(ErrorKind::Conflict, message).hint("try again to request approval"));
             }
         }
         Ok(())

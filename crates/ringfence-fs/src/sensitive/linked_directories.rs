@@ -1,9 +1,9 @@
-//! Directories that symbolic links of a workspace lead to.
+//! Targets of symbolic links to directories in a workspace.
 //!
 //! Where `.vscode` is a link to `cfg`, an editor that opens `.vscode/tasks.json` reads `cfg/tasks.json`. So a path in such a
 //! directory is as sensitive as it would be below the link.
 //!
-//! Not here: which links are looked for, and when (`Mount::look_around`).
+//! Not here: which links are looked for, and when (`Mount::scan_root`).
 
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;

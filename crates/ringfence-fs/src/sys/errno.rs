@@ -1,4 +1,4 @@
-//! What the kernel's errors mean to a caller.
+//! Mapping from errno to tool errors.
 //!
 //! One table. A message names the path as the caller gave it, and never where it is on the host.
 
@@ -11,26 +11,26 @@ use crate::front_matter::FrontMatterError;
 pub(crate) fn errno_error(errno: Errno, shown: &str) -> ToolError {
     let (kind, message) = match errno {
         Errno::NOENT => (ErrorKind::NotFound, format!("`{shown}` does not exist")),
-        Errno::EXIST => (ErrorKind::AlreadyExists, format!("`{shown}` exists already")),
+        Errno::EXIST => (ErrorKind::AlreadyExists, format!("`{shown}` already exists")),
         Errno::XDEV => (ErrorKind::OutsideWorkspace, format!("`{shown}` leads outside the workspace")),
         Errno::NOTDIR => {
-            (ErrorKind::WrongType, format!("`{shown}` is not a directory, or goes through something that is none"))
+            (ErrorKind::WrongType, format!("`{shown}` is not a directory, or a part of the path is not"))
         }
         Errno::ISDIR => (ErrorKind::WrongType, format!("`{shown}` is a directory")),
         Errno::NOTEMPTY => (ErrorKind::WrongType, format!("`{shown}` is a directory that is not empty")),
         Errno::NXIO | Errno::NODEV => (ErrorKind::WrongType, format!("`{shown}` is not a regular file")),
-        Errno::ACCESS | Errno::PERM => (ErrorKind::PermissionDenied, format!("no permission for `{shown}`")),
-        Errno::ROFS => (ErrorKind::PermissionDenied, format!("`{shown}` is on a file system that cannot be written")),
+        Errno::ACCESS | Errno::PERM => (ErrorKind::PermissionDenied, format!("permission denied for `{shown}`")),
+        Errno::ROFS => (ErrorKind::PermissionDenied, format!("`{shown}` is on a read-only file system")),
         Errno::LOOP => (
             ErrorKind::InvalidPath,
             format!("`{shown}` goes through too many links, or a link that may not be followed"),
         ),
         Errno::NAMETOOLONG => (ErrorKind::InvalidPath, format!("`{shown}` is longer than the file system allows")),
         Errno::INVAL | Errno::ILSEQ => {
-            (ErrorKind::InvalidPath, format!("the file system does not take `{shown}` for this"))
+            (ErrorKind::InvalidPath, format!("the file system does not support this operation on `{shown}`"))
         }
-        Errno::FBIG => (ErrorKind::WriteLimit, format!("`{shown}` would be larger than this process may write")),
-        Errno::NOSPC | Errno::DQUOT => (ErrorKind::Io, format!("no space is left for `{shown}`; nothing was changed")),
+        Errno::FBIG => (ErrorKind::WriteLimit, format!("`{shown}` would exceed the file size limit of this process")),
+        Errno::NOSPC | Errno::DQUOT => (ErrorKind::Io, format!("no space left for `{shown}`; nothing was changed")),
         Errno::AGAIN | Errno::BUSY | Errno::TXTBSY => (ErrorKind::Io, format!("`{shown}` is busy; try again")),
         Errno::MFILE | Errno::NFILE | Errno::NOMEM => {
             (ErrorKind::Io, format!("the host is short of resources for `{shown}`; try again"))
@@ -43,7 +43,7 @@ pub(crate) fn errno_error(errno: Errno, shown: &str) -> ToolError {
 /// The error for a change that is made, and that the disk may not keep through a power cut.
 pub(crate) fn sync_error(errno: Errno, shown: &str) -> ToolError {
     let message = format!(
-        "the change of `{shown}` is made, but the file system could not put it on disk (error {})",
+        "`{shown}` was changed, but the file system could not sync it to disk (error {})",
         errno.raw_os_error()
     );
     ToolError::new(ErrorKind::Io, message).detail("committed", true)

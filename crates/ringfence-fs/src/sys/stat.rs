@@ -1,4 +1,4 @@
-//! What a file was when we looked: its identity, its type, its size and its times.
+//! File stat: identity, type, size and times.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! Calls of the kernel that are made again when a signal, or a file system's daemon, interrupts them.
+//! Syscall wrappers that retry on EINTR.
 //!
 //! They are used in place of rustix's own of the same name, so that no caller can forget.
 

@@ -1,4 +1,4 @@
-//! `append_file`: more at the end of a file.
+//! `append_file`: append to a file.
 //!
 //! Bytes are added in place: a log of many megabytes is not copied for one line. A note beside the lock says
 //! how long the file was, so that a process that dies half way leaves nothing half added.
@@ -42,12 +42,12 @@ struct AppendFile {
     fence: Fence,
 }
 
-/// Append text to a file; the file is created if it is missing. `content` is added as it is: begin it with a newline if
-/// the file does not end in one.
+/// Append text to a file; the file is created if missing. `content` is appended unchanged: start it with a newline
+/// if the file does not end with one.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct StandardAppendArgs {
-    /// The file, by its path relative to the workspace.
+    /// Path of the file, relative to the workspace.
     path: String,
     /// Text to append.
     content: String,
@@ -57,9 +57,9 @@ struct StandardAppendArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MiniclawAppendArgs {
-    /// The file, by its path relative to the workspace.
+    /// Path of the file, relative to the workspace.
     path: String,
-    /// What to add.
+    /// Text to append.
     content: String,
 }
 
@@ -208,7 +208,7 @@ fn check_grown_size(
     cx: &CallContext<'_>,
 ) -> Result<(), ToolError> {
     let size = old.stat.size.saturating_add(content.len() as u64);
-    let what = format!("`{}` with what is added", slot.shown);
+    let what = format!("`{}` after appending", slot.shown);
     check_size(&what, "max_appended_file_bytes", size, cx.limits.appended_file_bytes)
 }
 
@@ -324,5 +324,5 @@ fn effect(slot: &WriteTarget, now: &FileStat, size: u64, hashed: Option<(Digest,
 }
 
 fn replaced_error(slot: &WriteTarget) -> ToolError {
-    ToolError::new(ErrorKind::Conflict, format!("`{}` was replaced by another program at the same moment", slot.shown))
+    ToolError::new(ErrorKind::Conflict, format!("`{}` was replaced concurrently by another program", slot.shown))
 }

@@ -1,4 +1,4 @@
-//! `apply_patch`: a unified diff over one or several files, or new values in the front matter of a run's state.
+//! `apply_patch`: apply a unified diff, or update the front matter of a run's state.
 //!
 //! A diff is applied to all of its files or to none. A hunk goes where it says or, if its lines are elsewhere and only
 //! there, to that place, and the reply says how far that is. Nothing is guessed.
@@ -89,7 +89,7 @@ struct PatchedFile {
     sha256_before: Option<String>,
     /// SHA-256 of its contents now; null if it was deleted.
     sha256: Option<String>,
-    /// Where each hunk went.
+    /// Where each hunk was applied.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     hunks: Vec<HunkReport>,
 }
@@ -97,11 +97,11 @@ struct PatchedFile {
 /// Where a hunk went.
 #[derive(Debug, Serialize, JsonSchema)]
 struct HunkReport {
-    /// Which one, from 1.
+    /// Number of the hunk, from 1.
     hunk: usize,
-    /// The line that it begins at now.
+    /// The line where it starts now.
     line: usize,
-    /// How many lines further down than it said, if its header said where; less than zero is further up.
+    /// Offset in lines from the position in its header, if it has one; negative is further up.
     #[serde(skip_serializing_if = "Option::is_none")]
     offset: Option<i64>,
     added: usize,
@@ -194,7 +194,7 @@ impl Tool for ApplyPatch {
                     let named = self.path_of(file, path.as_deref(), files.len())?;
                     let (target, verbs) = locate_target(&self.fence.locate(&named, cx)?, file.change)?;
                     if !places.insert(target.target.path()) {
-                        let message = format!("two files of the patch are the same: `{}`", target.target.shown);
+                        let message = format!("the patch has the same file twice: `{}`", target.target.shown);
                         return Err(ToolError::new(ErrorKind::InvalidArgs, message));
                     }
                     touches.extend(
@@ -238,7 +238,7 @@ fn check_is_state(spot: &LocatedPath) -> Result<(), ToolError> {
     if &*spot.mount.alias == STATE_ALIAS {
         return Ok(());
     }
-    let message = format!("`{}` is not in `@{STATE_ALIAS}`, and only there a front matter is updated", spot.shown);
+    let message = format!("`{}` is not in `@{STATE_ALIAS}`; front matter can only be updated there", spot.shown);
     Err(ToolError::new(ErrorKind::InvalidPath, message))
 }
 
@@ -246,13 +246,13 @@ impl ApplyPatch {
     /// The path of one file of a diff: its own, which must agree with one that the caller gave.
     fn path_of(&self, file: &FilePatch, given: Option<&str>, count: usize) -> Result<String, ToolError> {
         match (given, &file.path) {
-            (Some(_), _) if count > 1 => Err(ToolError::invalid("path", "is for a patch of one file")),
+            (Some(_), _) if count > 1 => Err(ToolError::invalid("path", "requires a patch of one file")),
             (Some(given), Some(named)) if given != named && !self.fence.is_same_place(given, named) => {
-                Err(ToolError::invalid("path", "is not the file that the patch names").hint("leave one of them out"))
+                Err(ToolError::invalid("path", "is not the file that the patch names").hint("omit one of them"))
             }
             (Some(given), _) => Ok(given.to_owned()),
             (None, Some(named)) => Ok(named.clone()),
-            (None, None) => Err(ToolError::invalid("path", "is missing, and the patch names no file either")),
+            (None, None) => Err(ToolError::invalid("path", "is missing, and the patch names no file")),
         }
     }
 }
@@ -263,8 +263,8 @@ fn locate_target(spot: &LocatedPath, change: PatchKind) -> Result<(BatchTarget, 
         PatchKind::Create => {
             let slot = WriteTarget::find(spot, TargetKind::File, ParentPolicy::CreateMissing)?;
             if slot.stat()?.is_some() {
-                return Err(ToolError::new(ErrorKind::AlreadyExists, format!("`{}` exists already", slot.shown))
-                    .hint("the patch says that it is new"));
+                return Err(ToolError::new(ErrorKind::AlreadyExists, format!("`{}` already exists", slot.shown))
+                    .hint("the patch creates it"));
             }
             Ok((BatchTarget { target: slot, planned_stat: None }, &[PolicyAction::Create]))
         }
@@ -287,8 +287,8 @@ fn check_one_mount(targets: &[BatchTarget]) -> Result<(), ToolError> {
     if ids.all(|id| Some(id) == first) {
         return Ok(());
     }
-    let message = "the files of a patch must be on one mount, so that all or none can be changed";
-    Err(ToolError::new(ErrorKind::InvalidArgs, message).hint("make one patch for each"))
+    let message = "all files of a patch must be on one mount";
+    Err(ToolError::new(ErrorKind::InvalidArgs, message).hint("make one patch per mount"))
 }
 
 impl PreparedUpdate {
@@ -306,7 +306,7 @@ impl PreparedUpdate {
                 diffs.add_note(&format!("this will be refused: {error}"));
                 failure = Some(error);
             }
-            None => diffs.add_note("this will be refused: it is not text that can be read"),
+            None => diffs.add_note("this will be refused: it is not readable text"),
         }
         let known = old.as_ref().filter(|old| old.digest.is_some());
         if let Some(Err(error)) = known.map(|old| check_match(&slot.shown, self.if_match, old.digest)) {
@@ -359,7 +359,7 @@ impl PreparedDiff {
                     diffs.add_note(&format!("this will be refused: {error}"));
                     failure.get_or_insert(error);
                 }
-                None => diffs.add_note(&format!("this will be refused: `{}` is not text that can be read", slot.shown)),
+                None => diffs.add_note(&format!("this will be refused: `{}` is not readable text", slot.shown)),
             }
             self.previewed.push(old.and_then(|old| old.digest));
         }

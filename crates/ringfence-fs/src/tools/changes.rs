@@ -1,4 +1,4 @@
-//! `list_changes` and `show_change`: what the journal has, and what one change did.
+//! `list_changes` and `show_change`: the journal, and the diff of one change.
 
 use std::fmt::Write as _;
 use std::os::fd::AsFd as _;
@@ -46,7 +46,7 @@ struct ListChangesArgs {
 #[derive(Debug, Serialize, JsonSchema)]
 struct ChangeListing {
     changes: Vec<ListedChange>,
-    /// True when there are older ones that are not listed.
+    /// True when older changes are not listed.
     truncated: bool,
 }
 
@@ -62,7 +62,7 @@ struct ListedChange {
     paths: Vec<String>,
     /// `done`, `undone`, `gone` when it can no longer be undone, or `pending` while it is being made.
     state: &'static str,
-    /// The changes that it took back.
+    /// The changes that it reverted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     undoes: Vec<String>,
 }
@@ -192,7 +192,7 @@ impl Tool for ShowChange {
             }
         }
         let id = &args.change[..args.change.floor_char_boundary(64)];
-        Err(ToolError::new(ErrorKind::NotFound, format!("there is no change `{id}`")))
+        Err(ToolError::new(ErrorKind::NotFound, format!("unknown change `{id}`")))
     }
 
     fn preview(&self, work: &mut PreparedShow, _: &CallContext<'_>) -> Result<Preview, ToolError> {
@@ -233,7 +233,7 @@ fn describe_effect(
             return;
         }
         JournalEffect::Lost { path } => {
-            let _ = writeln!(diff, "{}: what was there was not kept", mount.display_path(path));
+            let _ = writeln!(diff, "{}: the previous contents were not kept", mount.display_path(path));
             return;
         }
         JournalEffect::Mode { path, before, after, .. } => {

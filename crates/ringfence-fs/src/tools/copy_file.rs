@@ -1,4 +1,4 @@
-//! `copy_file`: the same contents under another name.
+//! `copy_file`: copy a file.
 
 use std::os::fd::AsFd as _;
 
@@ -68,7 +68,7 @@ impl Tool for CopyFile {
                 return Err(ToolError::invalid("to", "is the same file as from"));
             }
             Some(_) if !args.overwrite => {
-                let error = ToolError::new(ErrorKind::AlreadyExists, format!("`{}` exists already", to.shown));
+                let error = ToolError::new(ErrorKind::AlreadyExists, format!("`{}` already exists", to.shown));
                 return Err(error.hint("set overwrite to replace it"));
             }
             _ => {}

@@ -1,4 +1,4 @@
-//! `create_directory`: a directory, with those above it.
+//! `create_directory`: create a directory and its parents.
 
 use std::os::fd::AsFd;
 
@@ -33,11 +33,11 @@ struct CreateDirectory {
     fence: Fence,
 }
 
-/// Create a directory and its parents. One that exists already is left as it is.
+/// Create a directory and its parents. An existing directory is left unchanged.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// The directory, by its path relative to the workspace.
+    /// Path of the directory, relative to the workspace.
     path: String,
 }
 
@@ -55,7 +55,7 @@ enum PreparedMkdir {
 #[derive(Debug, Serialize, JsonSchema)]
 struct Outcome {
     path: String,
-    /// False when it existed already.
+    /// False when it already existed.
     created: bool,
     /// The id of this change, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -86,7 +86,7 @@ impl Tool for CreateDirectory {
                 prepared: PreparedMkdir::Exists { shown: slot.shown },
             },
             Some(found) => {
-                let message = format!("`{}` exists already and is {}", slot.shown, found.kind.with_article());
+                let message = format!("`{}` already exists and is {}", slot.shown, found.kind.with_article());
                 return Err(ToolError::new(ErrorKind::AlreadyExists, message));
             }
         })
@@ -94,7 +94,7 @@ impl Tool for CreateDirectory {
 
     fn preview(&self, work: &mut PreparedMkdir, _: &CallContext<'_>) -> Result<Preview, ToolError> {
         let (text, fingerprint) = match work {
-            PreparedMkdir::Exists { shown } => (format!("the directory `{shown}` exists already"), "exists"),
+            PreparedMkdir::Exists { shown } => (format!("the directory `{shown}` already exists"), "exists"),
             PreparedMkdir::Make { slot } => (format!("create the directory `{}`", slot.shown), "make"),
         };
         Ok(Preview::new(&text, fingerprint))

@@ -1,4 +1,4 @@
-//! `delete_file`: a file, a link or a directory goes away.
+//! `delete_file`: delete a file, a link or a directory.
 
 use ringfence_kernel::{
     CallContext, DuplicateToolError, ErrorKind, PolicyAction, Preview, ResourceAccess, Ticket, Tool, ToolBinding,
@@ -33,13 +33,13 @@ struct DeleteFile {
     fence: Fence,
 }
 
-/// Delete a file or a directory of the workspace. A link is removed, never what it leads to.
+/// Delete a file or a directory. A link is removed, never its target.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// What to delete, by its path relative to the workspace.
+    /// Path to delete, relative to the workspace.
     path: String,
-    /// Delete a directory with everything in it.
+    /// Delete a directory and its contents.
     #[serde(default)]
     recursive: bool,
 }
@@ -55,11 +55,11 @@ struct PreparedDelete {
 /// What a delete returns.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Outcome {
-    /// What was deleted; for a directory also what was in it, as far as it fits.
+    /// The deleted paths; for a directory its contents too, as far as they fit.
     deleted: Vec<String>,
     /// How many files, links and directories were deleted in all.
     count: u64,
-    /// True when a part could not be removed and is kept aside, out of sight.
+    /// True when a part could not be removed and is kept hidden.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     leftover: bool,
     /// The id of this change.
@@ -94,7 +94,7 @@ impl Tool for DeleteFile {
         {
             let message = format!("`{}` is a directory that is not empty", slot.shown);
             return Err(
-                ToolError::new(ErrorKind::WrongType, message).hint("set recursive to delete it with everything in it")
+                ToolError::new(ErrorKind::WrongType, message).hint("set recursive to delete it and its contents")
             );
         }
         if let Some(TreeManifest { locked_directory: Some(locked), .. }) = &manifest {
@@ -219,7 +219,7 @@ enum RemovalDestination {
 }
 
 fn gone_error(slot: &WriteTarget) -> ToolError {
-    let message = format!("`{}` went away since the call was planned; nothing was deleted", slot.shown);
+    let message = format!("`{}` was removed since the call was planned; nothing was deleted", slot.shown);
     ToolError::new(ErrorKind::Conflict, message)
 }
 

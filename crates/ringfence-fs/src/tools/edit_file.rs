@@ -1,4 +1,4 @@
-//! `edit_file`: other words in the place of some.
+//! `edit_file`: replace exact text in a file.
 //!
 //! Matching is exact, byte for byte. What does not match is not guessed at; the error says what may be the reason.
 
@@ -36,18 +36,18 @@ struct EditFile {
     fence: Fence,
 }
 
-/// Replace text in a file of the workspace. Send `path`, `oldText` and `newText`, all three. `oldText` must be in the file
-/// exactly once, with the same white space, unless `replaceAll` is true. Further replacements in the same file go into
-/// `edits`; they are made after the first, in order, all or none.
+/// Replace text in a file. Send all of `path`, `oldText` and `newText`. `oldText` must occur in the file exactly once,
+/// including white space, unless `replaceAll` is true. Put further replacements in the same file into `edits`;
+/// they are applied after the first, in order, all or none.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardEditArgs {
-    /// The file, by its path relative to the workspace.
+    /// Path of the file, relative to the workspace.
     path: String,
     /// The text to replace.
     #[schemars(required)]
     old_text: Option<String>,
-    /// The text to put in its place. An empty text removes it.
+    /// The replacement. An empty string removes the text.
     #[schemars(required)]
     new_text: Option<String>,
     /// Replace every match instead of exactly one.
@@ -63,7 +63,7 @@ struct StandardEditArgs {
 struct StandardEdit {
     /// The text to replace.
     old_text: String,
-    /// The text to put in its place.
+    /// The replacement.
     new_text: String,
     /// Replace every match instead of exactly one.
     #[serde(default)]
@@ -74,11 +74,11 @@ struct StandardEdit {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MiniclawEditArgs {
-    /// The file, by its path relative to the workspace.
+    /// Path of the file, relative to the workspace.
     path: String,
     /// The text to replace.
     old_text: String,
-    /// The text to put in its place.
+    /// The replacement.
     new_text: String,
     /// Replace every match instead of exactly one.
     #[serde(default)]
@@ -144,7 +144,7 @@ impl TryFrom<StandardEditArgs> for Args {
                 return Err(ToolError::new(ErrorKind::InvalidArgs, message));
             }
             (None, None, Some(_)) => {
-                return Err(ToolError::invalid("replaceAll", "belongs into each of edits"));
+                return Err(ToolError::invalid("replaceAll", "must be set in each of edits instead"));
             }
         };
         Ok(Self {
@@ -194,7 +194,7 @@ struct StandardEditResult {
     changed: ChangedFile,
     /// How many matches were replaced.
     replaced: usize,
-    /// True when lines end in CRLF and in LF now, and did not before.
+    /// True when the edit mixed CRLF and LF line endings.
     #[serde(rename = "mixedEol", skip_serializing_if = "std::ops::Not::not")]
     mixed_endings: bool,
 }
@@ -228,7 +228,8 @@ impl Tool for EditFile {
 
     fn preview(&self, work: &mut PreparedEdit, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
         let PreparedEdit { target: slot, planned_stat: seen, edits, if_match, previewed: shown } = work;
-        let text = format!("replace {} piece(s) of text in `{}`", edits.len(), slot.shown);
+        let unit = if edits.len() == 1 { "replacement" } else { "replacements" };
+        let text = format!("make {} {unit} in `{}`", edits.len(), slot.shown);
         let old = FileContents::read_target(slot, seen, cx)?;
         let mut diffs = DiffPreview::new();
         let edited = match old.text() {
@@ -243,7 +244,7 @@ impl Tool for EditFile {
                 None
             }
             Err(error) => {
-                let why = error.as_ref().map_or("it is not text that can be read", |error| error.message.as_str());
+                let why = error.as_ref().map_or("it is not readable text", |error| error.message.as_str());
                 diffs.add_note(&format!("this will be refused: {why}"));
                 error
             }
@@ -327,12 +328,13 @@ fn ambiguous_error(text: &str, edit: &TextEdit, count: usize, shown: &str) -> To
     lines.dedup();
     let at_least = count.max(memmem::find_iter(text.as_bytes(), edit.old.as_bytes()).count());
     let message = format!(
-        "{} matched multiple locations in `{shown}`: {at_least} matches, at line(s) {}",
+        "{} matched multiple locations in `{shown}`: {at_least} matches, in {} {}",
         edit.field,
+        if lines.len() == 1 { "line" } else { "lines" },
         line_list(&lines)
     );
     ToolError::new(ErrorKind::AmbiguousEdit, message)
-        .hint("give more of the text around the one that is meant, or replace all")
+        .hint("include more of the surrounding text, or replace all")
         .detail("matches", at_least)
         .detail("lines", lines)
 }
@@ -342,17 +344,17 @@ fn not_found_error(text: &str, edit: &TextEdit, shown: &str) -> ToolError {
     let error = ToolError::new(ErrorKind::EditNotFound, format!("{} not found in `{shown}`", edit.field));
     let crlf = text.contains("\r\n");
     if crlf && !edit.old.contains('\r') && text.replace("\r\n", "\n").contains(&edit.old) {
-        return error.hint("the file ends its lines in CRLF: write \\r\\n for each newline");
+        return error.hint("the file has CRLF line endings: write \\r\\n for each newline");
     }
     if !crlf && edit.old.contains("\r\n") && text.contains(&edit.old.replace("\r\n", "\n")) {
-        return error.hint("the file ends its lines in LF, not CRLF");
+        return error.hint("the file has LF line endings, not CRLF");
     }
     if let Some(hint) = near_line(text, &edit.old) {
         return error.hint(&hint);
     }
     if !edit.old.is_ascii() {
         return error
-            .hint("letters with accents can be written in two ways that look the same; copy the text from read_file");
+            .hint("accented letters have two encodings that look the same; copy the text from read_file");
     }
     error.hint("read the file again and copy the text exactly")
 }
@@ -376,10 +378,10 @@ fn near_line(text: &str, old: &str) -> Option<String> {
             .map(|(number, _)| number)
     };
     if let Some(line) = near(&|line| line == wanted || (wanted.len() > 8 && line.contains(&wanted))) {
-        return Some(format!("line {line} is alike but for white space or what follows it; read it again"));
+        return Some(format!("line {line} differs only in white space or trailing text; read it again"));
     }
     let line = near(&|line| line.to_lowercase() == lower)?;
-    Some(format!("line {line} is alike but for letter case"))
+    Some(format!("line {line} differs only in letter case"))
 }
 
 fn line_of(text: &str, at: usize) -> usize {
@@ -409,7 +411,7 @@ mod tests {
         check(r#"{"path": "a", "newText": "x"}"#, "oldText is missing: send path, oldText and newText");
         check(r#"{"path": "a"}"#, "nothing to edit was sent: send path, oldText and newText");
         let edits = r#""edits": [{"oldText": "x", "newText": "y"}]"#;
-        check(&format!(r#"{{"path": "a", "replaceAll": true, {edits}}}"#), "replaceAll belongs into each of edits");
+        check(&format!(r#"{{"path": "a", "replaceAll": true, {edits}}}"#), "replaceAll must be set in each of edits instead");
         check(
             &format!(r#"{{"path": "a", "oldText": "x", {edits}}}"#),
             "newText is missing: send path, oldText and newText (empty to remove the text)",

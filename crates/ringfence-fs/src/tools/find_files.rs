@@ -1,4 +1,4 @@
-//! `find_files`: paths by a pattern.
+//! `find_files`: find paths by a glob pattern.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
@@ -32,11 +32,11 @@ struct FindFiles {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardFindArgs {
-    /// The directory to search, by its path relative to the workspace; `.` is the workspace itself.
+    /// Path of the directory to search, relative to the workspace; `.` is the workspace itself.
     path: String,
     /// The pattern, relative to `path`; `{a,b}` matches either.
     glob: String,
-    /// At most so many.
+    /// Maximum number of results.
     #[schemars(range(min = 1))]
     max_results: Option<u64>,
 }
@@ -77,9 +77,9 @@ struct Outcome {
     paths: Vec<String>,
     /// True when there are more.
     truncated: bool,
-    /// How many entries were looked at.
+    /// Number of entries visited.
     scanned: u64,
-    /// Directories that could not be looked into.
+    /// Directories that could not be read.
     #[serde(skip_serializing_if = "crate::tools::is_zero")]
     unreadable: u64,
 }

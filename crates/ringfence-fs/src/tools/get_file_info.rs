@@ -1,4 +1,4 @@
-//! `get_file_info`: what a file is, without its contents.
+//! `get_file_info`: file metadata.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -35,7 +35,7 @@ struct GetFileInfo {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// The file, directory or link, by its path relative to the workspace.
+    /// Path of the file, directory or link, relative to the workspace.
     path: String,
 }
 
@@ -60,12 +60,12 @@ struct Outcome {
     modified: String,
     /// When contents or permissions were last changed.
     changed: String,
-    /// How many names the file has.
+    /// Number of hard links.
     links: u64,
-    /// Where a link leads, if it says so by a relative path.
+    /// Target of a link, if it is a relative path.
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
-    /// SHA-256 of a file's contents; left out where it may not be read or is too large.
+    /// SHA-256 of a file's contents; omitted if it may not be read or is too large.
     #[serde(skip_serializing_if = "Option::is_none")]
     sha256: Option<String>,
 }

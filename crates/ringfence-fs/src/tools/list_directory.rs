@@ -1,4 +1,4 @@
-//! `list_directory` and `list_dir`: what is in a directory.
+//! `list_directory` and `list_dir`: list a directory.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -28,16 +28,16 @@ struct ListDirectory {
     fence: Fence,
 }
 
-/// List a directory, sorted by name. Links are listed and never followed.
+/// List a directory, sorted by name. Links are listed but never followed.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardListArgs {
-    /// The directory, by its path relative to the workspace; `.` is the workspace itself.
+    /// Path of the directory, relative to the workspace; `.` is the workspace itself.
     path: String,
-    /// List everything below it.
+    /// Include subdirectories, recursively.
     #[serde(default)]
     recursive: bool,
-    /// Include names that begin with a dot.
+    /// Include names that start with a dot.
     #[serde(default)]
     include_hidden: bool,
 }
@@ -46,16 +46,16 @@ struct StandardListArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MiniclawListArgs {
-    /// The directory, by its path relative to the workspace; the workspace itself if left out.
+    /// Path of the directory, relative to the workspace; default: the workspace itself.
     #[serde(default)]
     path: Option<String>,
 }
 
-/// List the entries of a directory. Directories end in `/`; hidden entries and links are left out.
+/// List the entries of a directory. Directories end in `/`; hidden entries and links are omitted.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CrewagentListArgs {
-    /// The directory, by its path from the `@` of a mount.
+    /// Path of the directory, starting with a mount such as `@project`.
     path: String,
 }
 
@@ -145,10 +145,10 @@ struct StandardListResult {
     /// True when there are more entries than were listed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
-    /// How many entries there are, when not all were listed.
+    /// Total number of entries, when not all were listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     total: Option<u64>,
-    /// Directories that could not be looked into.
+    /// Directories that could not be read.
     #[serde(skip_serializing_if = "crate::tools::is_zero")]
     unreadable: u64,
 }
@@ -161,10 +161,10 @@ struct ListedEntry {
     /// In bytes; 0 for a directory.
     size: u64,
     modified: String,
-    /// The name is not UTF-8; bytes of it are written as `\xHH`, and understood so.
+    /// The name is not UTF-8; its bytes are written as `\xHH`, which paths accept.
     #[serde(rename = "nonUtf8", skip_serializing_if = "std::ops::Not::not")]
     non_utf8: bool,
-    /// A mount has this name; the entry is reached with `./` in front.
+    /// A mount has this name; put `./` in front to reach the entry.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     shadowed: bool,
 }
@@ -196,7 +196,7 @@ impl From<Outcome> for CrewagentListResult {
         if !truncated {
             return Self { path, entries: Some(names), entries_preview: None, truncated, hint: None };
         }
-        let hint = format!("{} of {total} entries are listed; list a directory below, or use fs.search", names.len());
+        let hint = format!("{} of {total} entries are listed; list a subdirectory, or use fs.search", names.len());
         Self { path, entries: None, entries_preview: Some(names), truncated, hint: Some(hint) }
     }
 }

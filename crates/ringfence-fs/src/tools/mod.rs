@@ -1,4 +1,4 @@
-//! The file tools, one file each, and the list of them.
+//! File tools, one file each, and the list of them.
 
 mod append_file;
 mod apply_patch;
@@ -78,17 +78,17 @@ struct ChangedFile {
     path: String,
     /// Its size in bytes now.
     size: u64,
-    /// SHA-256 of its contents now; null when it is too large to hash, or a secret that was only added to.
+    /// SHA-256 of its contents now; null when it is too large to hash, or a secret that was appended to.
     sha256: Option<String>,
-    /// The id of this change; null if the file had these contents already.
+    /// The id of this change; null if the file already had these contents.
     change: Option<String>,
     /// True when the file did not exist before.
     created: bool,
-    /// Other names that had the same contents and keep the old ones.
+    /// Other hard links to the old file, which keep the old contents.
     #[serde(skip_serializing_if = "is_zero")]
     links_broken: u64,
-    /// Another name beside this new one that differs only in letter case or in how accents are written: on other systems
-    /// the two would be one file.
+    /// A sibling of this new file whose name differs only in letter case or in the encoding of accents: on other systems
+    /// the two would be the same file.
     #[serde(skip_serializing_if = "Option::is_none")]
     collides_with: Option<String>,
 }
@@ -141,17 +141,17 @@ fn glob(pattern: &str) -> Result<GlobSet, ToolError> {
         return refuse("must not be empty");
     }
     if pattern.len() > LONGEST {
-        return refuse("must not have more than 1024 bytes");
+        return refuse("must have at most 1024 bytes");
     }
     if pattern.matches('{').count() > 10 {
-        return refuse("must not have more than 10 `{`");
+        return refuse("must have at most 10 `{`");
     }
     if pattern.starts_with('/') || pattern.split('/').any(|part| part == "..") {
-        return refuse("must be relative to path and without `..`");
+        return refuse("must be relative to path, without `..`");
     }
     let pattern = if pattern.contains('/') { pattern.to_owned() } else { format!("**/{pattern}") };
     let built = GlobBuilder::new(&pattern).literal_separator(true).backslash_escape(true).build();
     // A set is built by a step that can say no; a single matcher is not.
     let set = built.and_then(|glob| GlobSetBuilder::new().add(glob).build());
-    set.or_else(|error| refuse(&format!("is not a pattern: {}", error.kind())))
+    set.or_else(|error| refuse(&format!("is not a valid pattern: {}", error.kind())))
 }

@@ -1,4 +1,4 @@
-//! `move_file`: another name, or another directory, for what is there.
+//! `move_file`: move or rename a file, a link or a directory.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
@@ -86,7 +86,7 @@ impl Tool for MoveFile {
         let to = WriteTarget::find(&goal.allow_slash_for(seen.kind), TargetKind::Any, ParentPolicy::MustExist)?;
         if from.mount.id != to.mount.id {
             let message = "from and to are on different mounts";
-            return Err(ToolError::new(ErrorKind::InvalidArgs, message).hint("copy the file and delete the old one"));
+            return Err(ToolError::new(ErrorKind::InvalidArgs, message).hint("copy the file, then delete the old one"));
         }
         may_create(&to.name, to.mount.names)?;
         if seen.kind != FileKind::File {
@@ -285,25 +285,25 @@ fn check_target(
     overwrite: bool,
 ) -> Result<(), ToolError> {
     if seen.kind == FileKind::Directory && to.is_below(seen.id)? {
-        return Err(ToolError::invalid("to", "must not lie inside the directory that is moved"));
+        return Err(ToolError::invalid("to", "must not be inside the directory that is moved"));
     }
     let Some(target) = target else { return Ok(()) };
     if target.id == seen.id && from.same_name(to)? {
         return Err(ToolError::invalid("to", "is the same as from"));
     }
     if !overwrite {
-        let error = ToolError::new(ErrorKind::AlreadyExists, format!("`{}` exists already", to.shown));
+        let error = ToolError::new(ErrorKind::AlreadyExists, format!("`{}` already exists", to.shown));
         return Err(match target.kind {
-            FileKind::Directory => error.hint("to move into that directory, give the new path with the name"),
+            FileKind::Directory => error.hint("to move into that directory, include the file name in the new path"),
             _ => error.hint("set overwrite to replace it"),
         });
     }
     match (seen.kind, target.kind) {
         (FileKind::File, FileKind::File) if target.denies_write() => Err(errno_error(Errno::ACCESS, &to.shown)),
         (FileKind::File, FileKind::File) => Ok(()),
-        (_, FileKind::Link) => Err(wrong_type(&to.shown, "a link, and is not overwritten")),
-        (FileKind::File, other) => Err(wrong_type(&to.shown, other.with_article()).hint("only a file is overwritten")),
-        (other, _) => Err(wrong_type(&from.shown, other.with_article()).hint("only a file overwrites another")),
+        (_, FileKind::Link) => Err(wrong_type(&to.shown, "a link, which cannot be overwritten")),
+        (FileKind::File, other) => Err(wrong_type(&to.shown, other.with_article()).hint("only a file can be overwritten")),
+        (other, _) => Err(wrong_type(&from.shown, other.with_article()).hint("only a file can overwrite another")),
     }
 }
 

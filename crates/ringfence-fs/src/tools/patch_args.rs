@@ -1,4 +1,4 @@
-//! Arguments of `apply_patch`: a unified diff, or new values for a front matter, in the forms of each dialect.
+//! Arguments of `apply_patch` in each dialect: a unified diff, or an update of front matter.
 //!
 //! Everything that callers may write ends as one `Args`, with the diff parsed and hashes decoded.
 //!
@@ -20,9 +20,9 @@ use crate::patch::{self, FilePatch};
 use crate::read::digest::Digest;
 use crate::tools::strict_json::StrictValue;
 
-/// Change files by a unified diff, as `git diff` prints it: give it as `patch`. Several files are changed all or none.
-/// Context and removed lines must be in the file exactly; line numbers may be left out where these lines are in it only
-/// once. For the front matter of a file in `@state`, give `path`, and as `patch` an object
+/// Apply a unified diff, as printed by `git diff`: pass it as `patch`. Several files are changed all or none.
+/// Context and removed lines must match the file exactly; line numbers may be omitted where these lines occur only
+/// once. To update the front matter of a file in `@state`, set `path`, and pass as `patch` an object
 /// with the operation `updateFrontmatter`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -30,9 +30,9 @@ pub(super) struct StandardPatchArgs {
     /// The file to change. A diff names its files itself and needs no path; if there is one, it must be the diff's only
     /// file.
     path: Option<String>,
-    /// The diff as text, or the update of a front matter.
+    /// The diff as a string, or a front matter update.
     patch: PatchInput,
-    /// Change the file only if it has this SHA-256 now, as `read_file` returned it. For one file only.
+    /// Change the file only if this is its current SHA-256, as returned by `read_file`. For one file only.
     if_match_sha256: Option<String>,
 }
 
@@ -50,11 +50,11 @@ pub(super) struct DiffPatchArgs {
     if_match_sha256: Option<String>,
 }
 
-/// Update the front matter of a file in `@state`: the rest of the file stays as it is.
+/// Update the front matter of a file in `@state`; the rest of the file does not change.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct CrewagentPatchArgs {
-    /// The file, by its path from `@state/` on.
+    /// Path of the file, starting with `@state/`.
     path: String,
     /// What to change.
     #[schemars(required)]
@@ -94,15 +94,15 @@ enum FrontMatterOperation {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct FrontMatterUpdateArgs {
-    /// Steps that were completed; those that are listed already are not added again.
+    /// Completed steps; those already listed are not added again.
     steps_completed: Option<AppendItems<String>>,
-    /// Variables to set; others stay.
+    /// Variables to set; others do not change.
     variables: Option<SetValue<WorkflowVariables>>,
     /// Decisions that were made.
     decision_log: Option<AppendItems<WorkflowDecision>>,
-    /// Files that were made; those that are listed already are not added again.
+    /// Created files; those already listed are not added again.
     artifacts: Option<AppendItems<String>>,
-    /// The node of the workflow that comes next.
+    /// The next node of the workflow.
     current_node_id: Option<SetValue<String>>,
     /// The time of this update, as RFC 3339.
     updated_at: Option<SetValue<String>>,
@@ -155,7 +155,7 @@ impl TryFrom<StandardPatchArgs> for Args {
         let StandardPatchArgs { path, patch, if_match_sha256 } = args;
         match patch {
             PatchInput::FrontMatter(mut patch) => {
-                let path = path.ok_or_else(|| ToolError::invalid("path", "is missing: it names the file to update"))?;
+                let path = path.ok_or_else(|| ToolError::invalid("path", "is missing: set it to the file to update"))?;
                 if patch.if_match_sha256.is_some() && if_match_sha256.is_some() {
                     return Err(ToolError::invalid("ifMatchSha256", "is given twice"));
                 }
@@ -165,7 +165,7 @@ impl TryFrom<StandardPatchArgs> for Args {
             PatchInput::Diff(text) => {
                 let files = patch::parse(&text)?;
                 if if_match_sha256.is_some() && files.len() > 1 {
-                    return Err(ToolError::invalid("ifMatchSha256", "is for a patch of one file"));
+                    return Err(ToolError::invalid("ifMatchSha256", "requires a patch of one file"));
                 }
                 Ok(Self::Diff { path, files, if_match: digest(if_match_sha256)? })
             }
@@ -239,7 +239,7 @@ impl<'de> Deserialize<'de> for PatchInput {
             type Value = PatchInput;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a unified diff as text, or an object with an operation")
+                f.write_str("a unified diff as a string, or an object with an operation")
             }
 
             fn visit_str<E>(self, text: &str) -> Result<PatchInput, E> {

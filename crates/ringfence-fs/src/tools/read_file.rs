@@ -1,4 +1,4 @@
-//! `read_file`: the contents of a file, or of some of its lines.
+//! `read_file`: read a file, or some of its lines.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -35,19 +35,19 @@ struct ReadFile {
     fence: Fence,
 }
 
-/// Read a file. Without `startLine` and `endLine` the whole file is returned, or its first part if it is too large; then
-/// read the rest by lines. Use `encoding: "base64"` for files that are not text.
+/// Read a file. Without `startLine` and `endLine` the whole file is returned, or its first part if it is too large; read
+/// the rest by lines. Use `encoding: "base64"` for files that are not text.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardReadArgs {
-    /// The file, by its path relative to the workspace.
+    /// Path of the file, relative to the workspace.
     path: String,
     #[serde(default)]
     encoding: ContentEncoding,
-    /// First line, counted from 1.
+    /// First line, from 1.
     #[schemars(range(min = 1))]
     start_line: Option<u64>,
-    /// Last line, included.
+    /// Last line, inclusive.
     #[schemars(range(min = 1))]
     end_line: Option<u64>,
 }
@@ -56,21 +56,21 @@ struct StandardReadArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MiniclawReadArgs {
-    /// The file, by its path relative to the workspace.
+    /// Path of the file, relative to the workspace.
     path: String,
 }
 
-/// Read a text file, or some of its lines. A file that is too large is shown in part; search it, then read the lines
-/// that matter. Keep `sha256` to prove later that you change what you read.
+/// Read a text file, or some of its lines. A file that is too large is truncated; search it, then read the lines
+/// that matter. Keep `sha256` for `ifMatchSha256` in later writes.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CrewagentReadArgs {
-    /// The file, by its path from the `@` of a mount.
+    /// Path of the file, starting with a mount such as `@project`.
     path: String,
-    /// First line to read, counted from 1.
+    /// First line to read, from 1.
     #[schemars(range(min = 1))]
     start_line: Option<u64>,
-    /// Last line to read, included.
+    /// Last line to read, inclusive.
     #[schemars(range(min = 1))]
     end_line: Option<u64>,
 }
@@ -99,7 +99,7 @@ impl TryFrom<StandardReadArgs> for Args {
         let StandardReadArgs { path, encoding, start_line, end_line } = args;
         let window = line_range(start_line, end_line)?;
         if window.is_some() && encoding == ContentEncoding::Base64 {
-            return Err(ToolError::invalid("encoding", "must be utf-8 when lines are asked for"));
+            return Err(ToolError::invalid("encoding", "must be utf-8 when lines are requested"));
         }
         let path = PathArg::Standard(path);
         Ok(Self { path, encoding, window, oversize: OversizePolicy::Truncate, hashing: DigestMode::BestEffort })
@@ -158,22 +158,22 @@ struct StandardReadResult {
     content: String,
     /// Size of the whole file in bytes.
     size: u64,
-    /// When the file was last changed.
+    /// Time of the last modification.
     modified: String,
     /// SHA-256 of the whole file; null when it is too large to hash.
     sha256: Option<String>,
     /// True when `content` is only the first part of the file.
     truncated: bool,
-    /// Lines in the whole file, where lines were asked for and the end was reached.
+    /// Number of lines in the whole file, if lines were requested and the end was reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     total_lines: Option<u64>,
-    /// The file begins with a byte order mark, which `content` leaves out.
+    /// The file starts with a byte order mark, which `content` omits.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     bom: bool,
-    /// The file has other names; present when there are any.
+    /// Number of hard links, if more than one.
     #[serde(skip_serializing_if = "Option::is_none")]
     links: Option<u64>,
-    /// The file was written to while it was read.
+    /// The file was modified while it was read.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     changed_during_read: bool,
 }
@@ -275,7 +275,7 @@ struct CrewagentReadResult {
     truncated: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<String>,
-    /// The first part, where the file is too large.
+    /// The first part of a file that is too large.
     #[serde(skip_serializing_if = "Option::is_none")]
     content_preview: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -286,7 +286,7 @@ impl From<Outcome> for CrewagentReadResult {
     fn from(outcome: Outcome) -> Self {
         let Outcome { shown: path, payload, stat: stamp, truncated, digest, .. } = outcome;
         let (content, content_preview, hint) = if truncated {
-            let hint = "the file is too large to be read whole; use fs.search, then fs.read with startLine and endLine";
+            let hint = "the file is too large to read whole; use fs.search, then fs.read with startLine and endLine";
             (None, Some(payload), Some(hint.to_owned()))
         } else {
             (Some(payload), None, None)

@@ -1,4 +1,4 @@
-//! `search_files`: lines that match, with those around them.
+//! `search_files`: search contents, with lines of context.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -36,12 +36,12 @@ struct SearchFiles {
     fence: Fence,
 }
 
-/// Search the contents of a file, or of all files below a directory. Hidden and ignored files are skipped unless
+/// Search the contents of a file, or of all files in a directory tree. Hidden and ignored files are skipped unless
 /// `includeIgnored` is true; binary files and files that may hold secrets always are.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardSearchArgs {
-    /// A file or a directory, by its path relative to the workspace; `.` is the workspace itself.
+    /// Path of a file or a directory, relative to the workspace; `.` is the workspace itself.
     path: String,
     /// Plain text, or a regular expression if `regex` is true.
     pattern: String,
@@ -53,37 +53,37 @@ struct StandardSearchArgs {
     ignore_case: bool,
     /// Search only files whose path matches this glob pattern.
     glob: Option<String>,
-    /// Lines before each match; 1 if left out.
+    /// Lines before each match; default 1.
     #[schemars(range(max = 20))]
     before: Option<u64>,
-    /// Lines after each match; 1 if left out.
+    /// Lines after each match; default 1.
     #[schemars(range(max = 20))]
     after: Option<u64>,
-    /// 50 if left out.
+    /// Maximum number of matches; default 50.
     #[schemars(range(min = 1))]
     max_matches: Option<u64>,
-    /// Search those too.
+    /// Search hidden and ignored files too.
     #[serde(default)]
     include_ignored: bool,
 }
 
-/// Search a file, or all files below a directory, for lines that match. Matches come in the order of paths and lines.
+/// Search a file, or all files in a directory tree, for matching lines. Matches are sorted by path and line.
 /// `.git`, `node_modules`, hidden directories, binary files and those that may hold secrets are skipped. A very long line
 /// is shown around its match.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CrewagentSearchArgs {
-    /// A file or a directory, by its path from the `@` of a mount.
+    /// Path of a file or a directory, starting with a mount such as `@project`.
     path: String,
     /// Plain text, or a regular expression between slashes: `/fn \w+/`, or `/todo/i` to ignore case.
     pattern: String,
-    /// Lines to show before each match; 1 if left out.
+    /// Lines to show before each match; default 1.
     #[schemars(range(max = 20))]
     before: Option<u64>,
-    /// Lines to show after each match; 1 if left out.
+    /// Lines to show after each match; default 1.
     #[schemars(range(max = 20))]
     after: Option<u64>,
-    /// Stop after so many matching lines; 50 if left out.
+    /// Maximum number of matching lines; default 50.
     #[schemars(range(min = 1))]
     max_matches: Option<u64>,
 }
@@ -152,7 +152,7 @@ impl Args {
     ) -> Result<Self, ToolError> {
         let within = |field, lines: Option<u64>| match lines.unwrap_or(1) {
             lines @ ..=MOST_CONTEXT => Ok(lines),
-            _ => Err(ToolError::invalid(field, "must not be more than 20")),
+            _ => Err(ToolError::invalid(field, "must be at most 20")),
         };
         let (before, after) = (within("before", lines.before)?, within("after", lines.after)?);
         let most = lines.most.unwrap_or(50);
@@ -187,9 +187,9 @@ struct Outcome {
 struct SearchMatch {
     path: String,
     line: u64,
-    /// Where in the line the match begins, in characters, counted from 1.
+    /// Column of the match, in characters, from 1.
     column: u64,
-    /// The line; a very long one only around the match.
+    /// The line; a very long line is cut around the match.
     text: String,
     before: Vec<String>,
     after: Vec<String>,
@@ -206,10 +206,10 @@ struct SearchStats {
     /// Files and directories that may not be read.
     #[serde(skip_serializing_if = "crate::tools::is_zero")]
     skipped_unreadable: u64,
-    /// Files that may hold secrets: they are searched only when named by themselves.
+    /// Files that may hold secrets: they are searched only when named directly.
     #[serde(skip_serializing_if = "crate::tools::is_zero")]
     skipped_secret: u64,
-    /// Files that a rule keeps from being searched.
+    /// Files that a policy rule excludes.
     #[serde(skip_serializing_if = "crate::tools::is_zero")]
     skipped_denied: u64,
 }
@@ -350,7 +350,7 @@ fn matcher(pattern: &str, regex: bool, ignore_case: bool) -> Result<RegexMatcher
         return Err(ToolError::invalid("pattern", "must not be empty"));
     }
     if pattern.len() > LONGEST_PATTERN {
-        return Err(ToolError::invalid("pattern", "must not have more than 4096 bytes"));
+        return Err(ToolError::invalid("pattern", "must have at most 4096 bytes"));
     }
     if pattern.contains('\n') {
         return Err(ToolError::invalid("pattern", "must not contain a newline: lines are matched one by one"));
@@ -367,9 +367,9 @@ fn matcher(pattern: &str, regex: bool, ignore_case: bool) -> Result<RegexMatcher
         let said = error.to_string();
         let reason = said.lines().last().unwrap_or_default().trim_start_matches("error: ");
         if regex {
-            ToolError::invalid("pattern", &format!("is not a regular expression: {reason}"))
+            ToolError::invalid("pattern", &format!("is not a valid regular expression: {reason}"))
         } else {
-            ToolError::invalid("pattern", &format!("cannot be searched for: {reason}"))
+            ToolError::invalid("pattern", &format!("cannot be used: {reason}"))
         }
     })
 }

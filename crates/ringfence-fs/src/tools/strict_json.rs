@@ -1,4 +1,4 @@
-//! A JSON value that says exactly what was written: no name twice, no number that was rounded.
+//! Strict JSON values: no duplicate names, no rounded numbers.
 
 use std::fmt;
 
@@ -44,7 +44,7 @@ impl<'de> Visitor<'de> for StrictValueVisitor {
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
         let number = Number::from_f64(value).filter(|_| value.abs() <= LARGEST_EXACT);
-        number.map(Value::Number).ok_or_else(|| E::custom("a number is too large to be kept exactly; give it as text"))
+        number.map(Value::Number).ok_or_else(|| E::custom("a number is too large to be exact; send it as a string"))
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {
@@ -63,7 +63,7 @@ impl<'de> Visitor<'de> for StrictValueVisitor {
         let mut map = Map::new();
         while let Some((name, StrictValue(value))) = pairs.next_entry::<String, _>()? {
             if map.insert(name, value).is_some() {
-                return Err(A::Error::custom("a name is given twice"));
+                return Err(A::Error::custom("duplicate key"));
             }
         }
         Ok(Value::Object(map))

@@ -1,4 +1,4 @@
-//! `undo` and `redo`: changes are taken back, and brought back.
+//! `undo` and `redo`: revert changes, and apply them again.
 //!
 //! A change of a journal is undone as what it is: a change of every path that it touched, judged by the same rules. An
 //! agent takes back what its own session did. A person takes back anything, and may insist.
@@ -50,8 +50,8 @@ const VERBS: [PolicyAction; 7] = [
     PolicyAction::Lose,
 ];
 
-/// Undo changes of the workspace: the last one of this session, or those that are named. All or none: nothing is undone
-/// where something was changed since.
+/// Undo changes of the workspace: the last one of this session, or the given ones. All or none: nothing is undone
+/// if a file was modified since.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct UndoArgs {
@@ -61,7 +61,7 @@ struct UndoArgs {
     session: Option<String>,
     /// Every change since this time (RFC 3339).
     since: Option<String>,
-    /// Only say what would be done.
+    /// Only report what would be done.
     #[serde(default)]
     dry_run: bool,
     // Undo also what was changed since. Only a person may: agents are not told of it.
@@ -70,7 +70,7 @@ struct UndoArgs {
     force: bool,
 }
 
-/// Apply again what the last `undo` reverted, or the one that is named.
+/// Reapply what the last `undo` reverted, or the given one.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RedoArgs {
@@ -107,7 +107,7 @@ impl TryFrom<UndoArgs> for Args {
                 humantime::parse_rfc3339_weak(&time)
                     .map_err(|_| ToolError::invalid("since", "is not a time such as `2026-01-31T12:00:00Z`"))?,
             ),
-            _ => return Err(ToolError::invalid("change", "is for itself: name a change, a session or a time")),
+            _ => return Err(ToolError::invalid("change", "cannot be combined: set a change, a session or a time")),
         };
         Ok(Self {
             selector: which,
@@ -144,20 +144,20 @@ struct MountUndo {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct Outcome {
-    /// The changes that were taken back, the newest first.
+    /// The changes that were undone, newest first.
     undone: Vec<String>,
-    /// Every path that was changed by that.
+    /// Every path that this changed.
     paths: Vec<String>,
-    /// The id of this change, for `redo`. Nothing if nothing was done.
+    /// The id of this change, for `redo`. Absent if nothing was done.
     #[serde(skip_serializing_if = "String::is_empty")]
     change: String,
-    /// True when it was only said what would be done.
+    /// True for a dry run.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     dry_run: bool,
-    /// True when what it displaces is too large to be kept, so that no `redo` brings it back.
+    /// True when the current contents are too large to keep, so that `redo` cannot restore them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     lost: bool,
-    /// What would be done to contents, when that was only asked.
+    /// The diff of a dry run.
     #[serde(skip_serializing_if = "Option::is_none")]
     diff: Option<String>,
 }
@@ -171,7 +171,7 @@ impl Tool for UndoTool {
     fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedUndo>, ToolError> {
         let origin = cx.origin().cloned().unwrap_or_default();
         if args.force == UndoForce::Yes && !origin.may_undo {
-            let message = "only a person may insist on an undo of what was changed since";
+            let message = "only a person may force an undo over later changes";
             return Err(ToolError::new(ErrorKind::PermissionDenied, message));
         }
         let found = self.find(&args.selector, &origin)?;
@@ -215,7 +215,7 @@ impl Tool for UndoTool {
         if doings.len() > MOST_NAMED {
             words.push(format!("{} more", doings.len() - MOST_NAMED));
         }
-        let text = format!("take back {}: {}", undone_changes(parts).join(", "), words.join(", "));
+        let text = format!("undo {}: {}", undone_changes(parts).join(", "), words.join(", "));
         let bound: Vec<_> = parts.iter().map(|part| (part.plan.undoes(), part.plan.effects())).collect();
         Ok(Preview::new(&text, fingerprint(bound))
             .with_body(preview_diffs(parts, cx)?.into_body())
@@ -277,7 +277,7 @@ impl MountUndo {
         let now = UndoPlan::plan(&mount, &entries, force, ticket.context())?;
         check_conflicts(&mount, &now, &ticket.context().origin().cloned().unwrap_or_default())?;
         if !now.has_same_steps(&reversal) {
-            let message = "what would be undone changed since the call was planned; nothing was undone";
+            let message = "the changes to undo were modified since the call was planned; nothing was undone";
             return Err(ToolError::new(ErrorKind::Conflict, message).hint("try again"));
         }
         now.check(&mount, ticket)?;
@@ -291,9 +291,9 @@ fn partial_failure(error: ToolError, done: &[String], ticket: &Ticket<'_>) -> To
         return error;
     }
     let (kind, change) = (error.kind, ticket.change_id());
-    let message = format!("{error} there; but what was on {} was undone, by `{change}`", done.join(", "));
+    let message = format!("{error} there; the changes on {} were undone by `{change}`", done.join(", "));
     ToolError { details: error.details, ..ToolError::new(kind, message) }
-        .hint("`redo` brings that back, and `undo` tries the rest again")
+        .hint("`redo` reverts that, and `undo` retries the rest")
         .detail("change", change)
         .detail("undoneOn", done.to_vec())
 }
@@ -396,9 +396,9 @@ fn check_one(entry: &JournalEntry, is_redo: bool, which: &ChangeSelector) -> Res
     let refuse = |kind, why: String| Err(ToolError::new(kind, format!("the change `{id}` {why}")));
     match (entry.status, &entry.undone_by) {
         (ChangeStatus::Pending | ChangeStatus::Void, _) => refuse(ErrorKind::NotFound, "was not made".to_owned()),
-        (ChangeStatus::Done, Some(by)) => refuse(ErrorKind::Conflict, format!("was undone already, by `{by}`")),
+        (ChangeStatus::Done, Some(by)) => refuse(ErrorKind::Conflict, format!("was already undone by `{by}`")),
         (ChangeStatus::Done, None) if is_redo => {
-            refuse(ErrorKind::InvalidArgs, "is a redo; undo the change that it brought back".to_owned())
+            refuse(ErrorKind::InvalidArgs, "is a redo; undo the change that it reapplied".to_owned())
         }
         (ChangeStatus::Done, None) if matches!(which, ChangeSelector::OneUndo(_)) && !entry.is_undo() => {
             refuse(ErrorKind::InvalidArgs, "is not an undo".to_owned())
@@ -411,11 +411,11 @@ fn nothing_to_undo(which: &ChangeSelector, origin: &CallOrigin) -> ToolError {
     let whose = if origin.may_undo { "" } else { " of this session" };
     let message = match which {
         ChangeSelector::One(id) | ChangeSelector::OneUndo(id) => {
-            format!("there is no change `{}`{whose}", &id[..id.floor_char_boundary(64)])
+            format!("unknown change `{}`{whose}", &id[..id.floor_char_boundary(64)])
         }
-        ChangeSelector::LastUndo => format!("there is no undo{whose} to be brought back"),
+        ChangeSelector::LastUndo => format!("there is no undo{whose} to redo"),
         ChangeSelector::Last | ChangeSelector::Session(_) | ChangeSelector::Since(_) => {
-            format!("there is no such change{whose} to be undone")
+            format!("there is no change{whose} to undo")
         }
     };
     ToolError::new(ErrorKind::NotFound, message)
@@ -427,7 +427,7 @@ fn check_still_undoable(mount: &Mount, entries: &[JournalEntry]) -> Result<(), T
     for JournalEntry { change, evicted, .. } in entries {
         let now = journal.entry(&change.change).ok().flatten();
         if !now.is_some_and(|now| now.is_live() && now.evicted == *evicted) {
-            let message = format!("the change `{}` was undone or let go meanwhile", change.change);
+            let message = format!("the change `{}` was undone or evicted in the meantime", change.change);
             return Err(ToolError::new(ErrorKind::Conflict, message));
         }
     }
@@ -439,7 +439,7 @@ fn check_conflicts(mount: &Mount, reversal: &UndoPlan, origin: &CallOrigin) -> R
     let Some(first) = reversal.conflicts.first() else { return Ok(()) };
     if !origin.may_undo {
         let paths: Vec<String> = reversal.conflicts.iter().map(|conflict| mount.display_path(&conflict.path)).collect();
-        let message = format!("`{}` is not as the change left it; nothing was undone", mount.display_path(&first.path));
+        let message = format!("`{}` was modified after the change; nothing was undone", mount.display_path(&first.path));
         return Err(ToolError::new(ErrorKind::Conflict, message).detail("conflicts", paths));
     }
     let paths: Vec<serde_json::Value> = reversal
@@ -458,7 +458,7 @@ fn check_conflicts(mount: &Mount, reversal: &UndoPlan, origin: &CallOrigin) -> R
         count => format!(", and {} more", count - 1),
     };
     let message = format!(
-        "`{}` is not as the change left it: {} was expected, {} is there{more}; nothing was undone",
+        "`{}` was modified after the change: expected {}, found {}{more}; nothing was undone",
         mount.display_path(&first.path),
         first.expected,
         first.found
@@ -472,8 +472,8 @@ fn check_redoable(mount: &Mount, reversal: &UndoPlan, force: UndoForce, cx: &Cal
     if !by_person || force == UndoForce::Yes || reversal.fits_quota(mount, cx)? {
         return Ok(());
     }
-    let message = "what is there now is too large to be kept, and no redo would bring it back; nothing was undone";
-    Err(ToolError::new(ErrorKind::WriteLimit, message).hint("raise max_undo_session_bytes, or insist"))
+    let message = "the current contents are too large to keep, so the undo could not be redone; nothing was undone";
+    Err(ToolError::new(ErrorKind::WriteLimit, message).hint("raise max_undo_session_bytes, or force the undo"))
 }
 
 /// To be shown what is there, and what would be there, is to read it.

@@ -1,4 +1,4 @@
-//! `write_file`: a file with exactly these contents.
+//! `write_file`: create a file or replace its contents.
 
 use ringfence_kernel::{
     CallContext, DuplicateToolError, PolicyAction, Preview, ResourceAccess, Ticket, Tool, ToolBinding, ToolError,
@@ -30,12 +30,11 @@ struct WriteFile {
     fence: Fence,
 }
 
-/// Create a file of the workspace, or replace all of its contents. For a small change to a file that exists,
-/// use `edit_file`.
+/// Create a file, or replace all of its contents. For a small change to an existing file, use `edit_file`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardWriteArgs {
-    /// The file, by its path relative to the workspace.
+    /// Path of the file, relative to the workspace.
     path: String,
     /// New contents.
     content: String,
@@ -44,7 +43,7 @@ struct StandardWriteArgs {
     /// Create missing parent directories.
     #[serde(default)]
     create_dirs: bool,
-    /// Write only if the file has this SHA-256 now.
+    /// Write only if this is the file's current SHA-256.
     if_match_sha256: Option<String>,
 }
 
@@ -52,7 +51,7 @@ struct StandardWriteArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MiniclawWriteArgs {
-    /// The file, by its path relative to the workspace.
+    /// Path of the file, relative to the workspace.
     path: String,
     /// The new contents of the file.
     content: String,
@@ -62,11 +61,11 @@ struct MiniclawWriteArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CrewagentWriteArgs {
-    /// The file, by its path from the `@` of a mount that may be written.
+    /// Path of the file, starting with a writable mount such as `@project`.
     path: String,
     /// The new contents of the file.
     content: String,
-    /// Write only if the file has this SHA-256 now, as `fs.read` returned it.
+    /// Write only if this is the file's current SHA-256, as returned by `fs.read`.
     if_match_sha256: Option<String>,
 }
 
@@ -163,7 +162,7 @@ impl Tool for WriteFile {
     fn preview(&self, work: &mut PreparedWrite, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
         let PreparedWrite { target: slot, planned_stat: seen, content, if_match, previewed: shown } = work;
         let text = match seen {
-            Some(seen) => format!("replace `{}` ({} bytes) by {} bytes", slot.shown, seen.size, content.len()),
+            Some(seen) => format!("replace `{}` ({} bytes) with {} bytes", slot.shown, seen.size, content.len()),
             None => format!("create `{}` with {} bytes", slot.shown, content.len()),
         };
         let old = seen.map(|seen| FileContents::read_target(slot, &seen, cx)).transpose()?;

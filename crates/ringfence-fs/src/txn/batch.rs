@@ -1,4 +1,4 @@
-//! Several files changed, all or none.
+//! Multi-file transactions: several files changed, all or none.
 //!
 //! Every new file is written beside its place first. Then each takes its name, one after the other; the first that
 //! cannot ends it, and those before it go back. A note in our state directory has every step, so that whoever comes
@@ -403,7 +403,7 @@ fn sync(members: &[BatchMember<'_>], mount: &Mount) -> Result<(), ToolError> {
 /// The error where not every step could be taken back.
 fn rollback_incomplete(refused: ToolError) -> ToolError {
     refused
-        .hint("some of the files are changed and could not be changed back; the next start tries again")
+        .hint("some files were changed and could not be rolled back; the next start tries again")
         .detail("committed", "unknown")
 }
 
@@ -517,8 +517,8 @@ fn exchange_error(errno: Errno, slot: &WriteTarget) -> ToolError {
     match errno {
         Errno::NOENT => concurrent_change_error(slot, None),
         Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP => {
-            let message = "this file system cannot change several files in steps that can be taken back";
-            ToolError::new(ErrorKind::Unavailable, message).hint("change them one by one")
+            let message = "this file system does not support changes to several files that can be rolled back";
+            ToolError::new(ErrorKind::Unavailable, message).hint("change the files one by one")
         }
         other => errno_error(other, &slot.shown),
     }

@@ -1,4 +1,4 @@
-//! One change to a file at a time, across processes.
+//! File locks across processes: one change to a file at a time.
 //!
 //! A lock is a file in our state directory, chosen by the identity of what is changed. Whoever holds it writes
 //! into it what it is about to do; whoever finds such a note after getting the lock knows that the writer died,
@@ -263,7 +263,7 @@ impl FileLock {
         let start = self.intents_length.get();
         self.log_intent(intent)?;
         fdatasync(&self.stripe).map_err(|errno| {
-            let message = format!("what is about to be done cannot be put on disk (error {})", errno.raw_os_error());
+            let message = format!("the intent record cannot be synced to disk (error {})", errno.raw_os_error());
             self.discard_partial(start, ToolError::new(ErrorKind::Io, message))
         })
     }
@@ -446,9 +446,9 @@ fn stripe_name(stripe: u64) -> String {
 
 pub(crate) fn lock_error(errno: Errno) -> ToolError {
     if errno == Errno::FBIG {
-        return ToolError::new(ErrorKind::WriteLimit, "it is larger than this process may write");
+        return ToolError::new(ErrorKind::WriteLimit, "it exceeds the file size limit of this process");
     }
-    let message = format!("the host's own lock files cannot be used (error {})", errno.raw_os_error());
+    let message = format!("cannot use Ringfence's lock files (error {})", errno.raw_os_error());
     ToolError::new(ErrorKind::Unavailable, message)
 }
 

@@ -1,4 +1,4 @@
-//! What is in a directory that is about to go or to move: for the person who is asked, and for the policy.
+//! Directory manifests: the contents of a directory to delete or move, for the approver and the policy.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -161,7 +161,7 @@ pub(crate) fn scan_tree(
             );
             walk.descend(&entry)?.map_err(|errno| match errno {
                 Errno::XDEV => {
-                    ToolError::new(ErrorKind::WrongType, format!("`{shown}` has another file system mounted in it"))
+                    ToolError::new(ErrorKind::WrongType, format!("`{shown}` contains a mounted file system"))
                 }
                 other => errno_error(other, shown),
             })?;

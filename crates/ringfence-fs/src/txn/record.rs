@@ -1,4 +1,4 @@
-//! The note of a batch: every step that a process is about to make, for whoever has to take them back.
+//! Write-ahead records of a multi-file transaction, for the process that rolls it back.
 //!
 //! It is a file beside the locks, locked by its writer. While it is called `batch-…` the steps are to be taken back, once
 //! it is called `done-…` they are made, and when it is gone there is nothing to do: one rename decides for all of them.
@@ -220,7 +220,7 @@ impl<'a> TxnRecord<'a> {
     pub(crate) fn complete(&self, entries: &[TxnEntry], durability: Durability) -> Result<(), ToolError> {
         let note = encode(entries);
         if note.len() > LONGEST / 2 {
-            let message = "these are more changes than can be made at once; nothing was changed";
+            let message = "too many changes at once; nothing was changed";
             return Err(ToolError::new(ErrorKind::WriteLimit, message));
         }
         write_all(self.file.as_fd(), &note).map_err(lock_error)?;

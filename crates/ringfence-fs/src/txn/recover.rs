@@ -1,4 +1,4 @@
-//! Cleaning up after a process that died in the middle of a change.
+//! Crash recovery after a process that died in the middle of a change.
 //!
 //! A note says what it was about to do. Every step here is safe to repeat, and touches only what the note names.
 
@@ -42,7 +42,7 @@ pub(crate) fn recover(mount: &Mount, held: &FileLock, intents: &[WriteIntent]) -
         }
     }
     if !all {
-        let message = "what a call left that was cut short cannot be cleaned up now; nothing was changed";
+        let message = "an interrupted call cannot be cleaned up now; nothing was changed";
         return Err(ToolError::new(ErrorKind::Io, message).hint("try again"));
     }
     held.clear_all_intents();

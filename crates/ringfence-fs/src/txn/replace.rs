@@ -1,4 +1,4 @@
-//! New contents for a name, all or nothing.
+//! Atomic file replacement: new contents for a name, all or nothing.
 //!
 //! The new file is written beside the old one, synced, and takes its name in one step that also shows what it
 //! displaced. If that is not what was seen, the step is taken back and the change is a conflict. Whatever
@@ -287,8 +287,8 @@ pub(crate) fn check_unchanged(
         Err(ToolError::new(ErrorKind::Conflict, message))
     };
     match (seen, now) {
-        (None, Some(_)) => conflict("came to be"),
-        (Some(_), None) if ticket.is_approved() => conflict("went away"),
+        (None, Some(_)) => conflict("was created"),
+        (Some(_), None) if ticket.is_approved() => conflict("was removed"),
         (Some(seen), Some(now)) if ticket.is_approved() && seen != now => conflict("changed"),
         _ => Ok(()),
     }
@@ -357,7 +357,7 @@ impl<'a> StagedFile<'a> {
                 let now = FileStat::from_stat(&fstat(from).map_err(|errno| errno_error(errno, shown))?);
                 if done != stamp.size || !now.same_content(stamp) {
                     let message =
-                        format!("what `{shown}` is copied from was written to meanwhile; nothing was changed");
+                        format!("the source of `{shown}` was modified while it was copied; nothing was changed");
                     return Err(ToolError::new(ErrorKind::Conflict, message));
                 }
             }
@@ -382,13 +382,13 @@ impl<'a> StagedFile<'a> {
             let (user, group) = old.stat.owner;
             fchown(&self.fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).map_err(|errno| match errno {
                 Errno::PERM => {
-                    ToolError::new(ErrorKind::PermissionDenied, format!("the owner of `{shown}` could not be kept"))
+                    ToolError::new(ErrorKind::PermissionDenied, format!("the owner of `{shown}` could not be preserved"))
                 }
                 other => fail(other),
             })?;
         }
         copy_attributes(&old.fd, &self.fd).map_err(|_| {
-            ToolError::new(ErrorKind::PermissionDenied, format!("the access list of `{shown}` could not be kept"))
+            ToolError::new(ErrorKind::PermissionDenied, format!("the access control list of `{shown}` could not be preserved"))
         })?;
         // Contents that somebody else chose must not run with the owner's rights.
         fchmod(&self.fd, Mode::from_raw_mode(old.stat.mode & 0o777)).map_err(fail)
@@ -402,7 +402,7 @@ impl<'a> StagedFile<'a> {
             }
             Err(Errno::EXIST) => Err(ToolError::new(
                 ErrorKind::Conflict,
-                format!("`{}` came to be since the call was planned; nothing was changed", slot.shown),
+                format!("`{}` was created since the call was planned; nothing was changed", slot.shown),
             )),
             Err(errno) => Err(errno_error(errno, &slot.shown)),
         }
@@ -509,7 +509,7 @@ impl Drop for StagedFile<'_> {
 }
 
 pub(crate) fn concurrent_change_error(slot: &WriteTarget, copy: Option<&str>) -> ToolError {
-    let message = format!("`{}` was changed by another program at the same moment; nothing was changed", slot.shown);
+    let message = format!("`{}` was changed concurrently by another program; nothing was changed", slot.shown);
     let error = ToolError::new(ErrorKind::Conflict, message);
     match copy {
         Some(copy) => {

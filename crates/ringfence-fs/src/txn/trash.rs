@@ -1,4 +1,4 @@
-//! Making something go away: first its name, in one step, then what is in it.
+//! Two-phase deletion: rename away in one step, then remove the contents.
 //!
 //! Once the name is gone the thing is gone for everybody; taking it apart can then take its time. What is taken
 //! apart is what was seen before: if something else had come to stand there, it gets its name back.
@@ -24,7 +24,7 @@ pub(crate) fn rename_aside(
     shown: &str,
 ) -> Result<(), ToolError> {
     let conflict = || {
-        let message = format!("`{shown}` was replaced by another program at the same moment; nothing was changed");
+        let message = format!("`{shown}` was replaced concurrently by another program; nothing was changed");
         ToolError::new(ErrorKind::Conflict, message)
     };
     match rename_noreplace(from, to) {
@@ -39,7 +39,7 @@ pub(crate) fn rename_aside(
             // The name was taken again meanwhile. What has ours now would be out of everybody's sight.
             Err(_) => {
                 let copy = rename_visible(from.0, to).map_err(|errno| errno_error(errno, shown))?;
-                let hint = format!("what stood there was kept as `{copy}` beside it");
+                let hint = format!("the previous file was kept as `{copy}` beside it");
                 Err(conflict().hint(&hint).detail("conflictCopy", copy))
             }
         },

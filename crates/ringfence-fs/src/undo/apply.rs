@@ -1,9 +1,9 @@
-//! Taking changes back: what would have to be done, and doing it, all of it or nothing.
+//! Undo execution: an undo plan made on disk, all of it or nothing.
 //!
 //! What is done is renames only, to and from the keep, with a note of every one, so that whoever comes after a crash takes them
 //! back. It is a change like any other, and can itself be taken back.
 //!
-//! Not here: what has to be done (`retrace.rs`), and which changes are meant and who may (`tools/undo.rs`).
+//! Not here: what has to be done (`plan.rs`), and which changes are meant and who may (`tools/undo.rs`).
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 
@@ -187,9 +187,9 @@ impl UndoPlan {
         }
         // Its steps and ours would be about the same files: taken back later, they would undo what we are about to do.
         if has_unresolved_batch(mount) {
-            let message = "an earlier change was interrupted and could not be taken back yet; nothing was undone";
+            let message = "an earlier change was interrupted and could not be rolled back yet; nothing was undone";
             return Err(
-                ToolError::new(ErrorKind::Conflict, message).hint("see what keeps its files from being changed")
+                ToolError::new(ErrorKind::Conflict, message).hint("check what prevents changes to its files")
             );
         }
         if self.fits_quota(mount, ticket.context())? {
@@ -401,7 +401,7 @@ impl UndoStep {
             Errno::EXIST | Errno::NOENT => changed_error(&shown),
             Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP => ToolError::new(
                 ErrorKind::Unavailable,
-                "this file system cannot exchange two files, so nothing is undone",
+                "this file system cannot exchange two files atomically; nothing was undone",
             ),
             other => errno_error(other, &shown),
         };
@@ -487,7 +487,7 @@ impl UndoScratchFile {
 fn contents(mount: &Mount, source: &NodeSource, size: u64, cx: &CallContext<'_>) -> Result<Vec<u8>, ToolError> {
     let most = cx.limits.appended_file_bytes;
     if size > most {
-        let message = format!("a guarded file has more than {most} bytes, which cannot be judged");
+        let message = format!("a guarded file exceeds the {most} bytes that can be checked");
         return Err(ToolError::new(ErrorKind::WriteLimit, message));
     }
     let fd = open_source(mount, source, "a guarded file")?;
@@ -517,5 +517,5 @@ fn name_image(change: &str, image: &str) -> String {
 }
 
 pub(crate) fn changed_error(shown: &str) -> ToolError {
-    ToolError::new(ErrorKind::Conflict, format!("`{shown}` was changed at the same moment; nothing was undone"))
+    ToolError::new(ErrorKind::Conflict, format!("`{shown}` was changed concurrently; nothing was undone"))
 }

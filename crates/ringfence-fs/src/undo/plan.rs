@@ -1,4 +1,4 @@
-//! What has to be done to take changes back, found by going through their effects from the last to the first.
+//! Undo planning: the effects of the changes, from the last to the first.
 //!
 //! Every place must be as the change left it, every pre-image as it was put away. Where one is not, it is a conflict, and
 //! nothing will be done.
@@ -82,7 +82,7 @@ fn coalesce_effects(entries: &[JournalEntry]) -> Result<Vec<UndoEffect<'_>>, Too
         let earlier = left.iter_mut().find(|earlier| earlier.effect.paths().any(is_related));
         let joined = earlier.and_then(|earlier| Some((merge_effects(&next.effect, &earlier.effect)?, earlier)));
         let Some((effect, earlier)) = joined else {
-            return Err(image_gone_error(next.change, "what it displaced was let go to make room"));
+            return Err(image_gone_error(next.change, "its pre-image was evicted to free space"));
         };
         match effect {
             Some(effect) => earlier.effect = Cow::Owned(effect),
@@ -145,7 +145,7 @@ impl UndoPlanner<'_> {
             JournalEffect::Moved { from, to, state } => self.move_back(from, to, state),
             JournalEffect::Appended { path, before, after } => self.truncate(path, before, after),
             JournalEffect::Lost { path } => {
-                Err(image_gone_error(change, &format!("what was at `{path}` was not kept")))
+                Err(image_gone_error(change, &format!("the pre-image of `{path}` was not kept")))
             }
             JournalEffect::Mode { path, inode, before, after } => self.restore_mode(path, *inode, [*before, *after]),
         }
@@ -385,15 +385,15 @@ impl UndoPlanner<'_> {
     /// The pre-image of a place, if it is what was put away.
     fn load_image(&mut self, change: &str, before: &FileState, image: &str) -> Result<TreeNode, ToolError> {
         let keep =
-            self.images.as_ref().ok_or_else(|| image_gone_error(change, "what it displaced is no longer there"))?;
+            self.images.as_ref().ok_or_else(|| image_gone_error(change, "its pre-image no longer exists"))?;
         let kept = FileState::read_at(self.tree.mount, keep.fd(), image.as_bytes(), before.depth(), self.tree.cx)?;
-        let kept = kept.ok_or_else(|| image_gone_error(change, "what it displaced is no longer there"))?;
+        let kept = kept.ok_or_else(|| image_gone_error(change, "its pre-image no longer exists"))?;
         if before.matches(&kept) {
             let known = FileIdentity::from_state(&kept, FileRef { fd: keep.fd(), name: image.as_bytes() });
             let source = NodeSource::Image(image.to_owned(), Vec::new());
             return Ok(TreeNode { identity: NodeIdentity::Existing(known), source, state: kept });
         }
-        Err(image_gone_error(change, "what it displaced was changed since"))
+        Err(image_gone_error(change, "its pre-image was modified"))
     }
 
     /// Asks about guarded files only; a directory that has one in it stays where it is.
@@ -406,7 +406,7 @@ impl UndoPlanner<'_> {
                 let (before, after) = (contents(before), contents(after));
                 self.plan.guarded.push(GuardedUndo { path: path.to_vec(), before, after });
             } else if inside.is_some() {
-                let message = format!("`{}` is the place of `{}`, which is guarded", escape(path), escape(&guard.path));
+                let message = format!("`{}` is or contains `{}`, which is guarded", escape(path), escape(&guard.path));
                 return Err(ToolError::new(ErrorKind::PermissionDenied, message));
             }
         }

@@ -1,8 +1,8 @@
-//! What a person is shown of an undo: what it would do to contents, each path once.
+//! Undo previews: the difference in contents, each path once.
 //!
 //! Where several changes of one file are taken back, what is there now is compared with what would be there in the end.
 //!
-//! Not here: what has to be done (`retrace.rs`), and how a diff looks (`preview.rs`).
+//! Not here: what has to be done (`plan.rs`), and how a diff looks (`preview.rs`).
 
 use std::collections::HashMap;
 use std::os::fd::AsFd as _;

@@ -1,4 +1,4 @@
-//! The tree as it would be, once a part of an undo was done.
+//! Virtual tree: the workspace as it would be after a part of an undo.
 //!
 //! Nothing of it is done yet. What would be at a path is at present somewhere else: at another path, or in the keep.
 

@@ -1,4 +1,4 @@
-//! The graph of a workflow: which step may follow which.
+//! Workflow graphs: which node may follow which.
 
 use std::collections::BTreeSet;
 
@@ -77,7 +77,7 @@ impl WorkflowGraphSource {
     pub fn current_agent(&self, fence: &Fence) -> Result<Option<String>, ToolError> {
         let spot = fence.find(&format!("@{STATE_ALIAS}/{WORKFLOW_FILE}"))?;
         let unknown = |error: ToolError| ToolError {
-            message: format!("no agent is known for this run, so name it with `--agent ID`: {error}"),
+            message: format!("the run has no agent; set it with `--agent ID`: {error}"),
             ..error
         };
         let state = match read_whole(&spot) {
@@ -101,7 +101,7 @@ fn read_whole(spot: &LocatedPath) -> Result<Vec<u8>, ToolError> {
     let file = spot.open_content(&cx)?;
     let part = read_start(&spot.mount, &file, DigestMode::Skip, &spot.shown, &cx)?;
     match part.truncated {
-        true => Err(ToolError::new(ErrorKind::ReadLimit, format!("it has more than {MAX_GRAPH_BYTES} bytes"))),
+        true => Err(ToolError::new(ErrorKind::ReadLimit, format!("it exceeds {MAX_GRAPH_BYTES} bytes"))),
         false => Ok(part.bytes),
     }
 }
@@ -117,12 +117,12 @@ impl WorkflowGraph {
         let mut ids = BTreeSet::new();
         for node in &graph.nodes {
             if !ids.insert(node.id.as_str()) {
-                return Err(format!("two nodes are called `{}`", node.id));
+                return Err(format!("duplicate node `{}`", node.id));
             }
         }
         let ends = graph.edges.iter().flat_map(|edge| [&edge.from, &edge.to]);
         if let Some(unknown) = ends.chain([&graph.entry_node_id]).find(|id| !ids.contains(id.as_str())) {
-            return Err(format!("there is no node `{unknown}`"));
+            return Err(format!("unknown node `{unknown}`"));
         }
         Ok(graph)
     }
@@ -142,7 +142,7 @@ impl WorkflowGraph {
             return Ok(());
         }
         let message = format!(
-            "a new `{shown}` must stand at the entry node `{}`, not at `{}`",
+            "a new `{shown}` must start at the entry node `{}`, not at `{}`",
             self.entry_node_id,
             clip_name(to)
         );
@@ -159,7 +159,7 @@ impl WorkflowGraph {
             return Ok(());
         }
         Err(transition(
-            format!("`{shown}` names the node `{}`, which the graph has not", clip_name(to)),
+            format!("`{shown}` names the node `{}`, which is not in the graph", clip_name(to)),
             Value::Null,
             to,
             Vec::new(),
@@ -177,10 +177,10 @@ impl WorkflowGraph {
         let mut message =
             format!("`{shown}` cannot go from `{from_shown}` to `{to_shown}`: the workflow graph has no such edge");
         if next.is_empty() {
-            message.push_str("; nothing follows that node");
+            message.push_str("; that node has no successors");
         } else {
             let names: Vec<String> = next.iter().map(|edge| format!("`{}` ({})", edge.to, edge.label)).collect();
-            message.push_str(&format!("; next may be {}", names.join(", ")));
+            message.push_str(&format!("; allowed next: {}", names.join(", ")));
         }
         Err(transition(message, from_shown.into(), to, next.into_iter().map(WorkflowEdge::describe).collect()))
     }

@@ -1,4 +1,4 @@
-//! The guard of a run's `workflow.md`: where the run is, may only change along the graph of its workflow.
+//! Workflow guard: a run's `workflow.md` changes only along the graph of its workflow.
 //!
 //! New contents are parsed, then checked against the schema of the front matter, then against the graph, in this order
 //! and before anything is on disk. With no graph selected, the first two are all.
@@ -34,7 +34,7 @@ impl ChangeRule for WorkflowGuard {
     fn judge(&self, change: &GuardedChange<'_>) -> Result<(), ToolError> {
         let GuardedChange { shown, before, after, by_person } = *change;
         let Some(after) = after else {
-            let message = format!("`{shown}` is the state of the run; it can be changed and not removed");
+            let message = format!("`{shown}` is the state of the run; it can be changed but not removed");
             return Err(ToolError::new(ErrorKind::PermissionDenied, message));
         };
         let new = WorkflowState::read(after, shown)?;
@@ -48,7 +48,7 @@ impl ChangeRule for WorkflowGuard {
             }
             Err(_) if by_person => graph.check_known(&new, shown),
             Err(error) => Err(ToolError {
-                message: format!("what `{shown}` has now is damaged, and only a person can replace it: {error}"),
+                message: format!("the current `{shown}` is damaged, and only a person can replace it: {error}"),
                 ..error
             }),
         }
@@ -69,7 +69,7 @@ impl WorkflowState {
         let front = FrontMatter::read(text).map_err(|error| front_matter_error(&error, shown))?.to_json();
         let broken = violations(WorkflowSchema::FrontMatter, &Value::Object(front.clone()));
         if let Some((first, _)) = broken.split_first() {
-            let mut message = format!("the front matter of `{shown}` is not as it must be: {first}");
+            let mut message = format!("the front matter of `{shown}` is not valid: {first}");
             if broken.len() > 1 {
                 message.push_str(&format!(", and {} more", broken.len() - 1));
             }
@@ -86,7 +86,7 @@ impl WorkflowState {
         if removed.is_empty() {
             return Ok(());
         }
-        let message = format!("stepsCompleted of `{shown}` can only grow, and {} step(s) would go", removed.len());
+        let message = format!("stepsCompleted of `{shown}` can only grow; steps that would be removed: {}", removed.len());
         Err(ToolError::new(ErrorKind::Schema, message).detail("removed", removed))
     }
 }

@@ -1,4 +1,4 @@
-//! The schemas of front matter and graph, as data, and what breaks them in words.
+//! JSON schemas of front matter and graph, and their violations in words.
 
 use std::sync::LazyLock;
 
@@ -29,7 +29,7 @@ pub(super) fn violations(shape: WorkflowSchema, value: &Value) -> Vec<String> {
     match validator {
         Some(validator) => validator.iter_errors(value).take(MOST_VIOLATIONS).map(|error| describe(&error)).collect(),
         // A schema of ours that does not compile must not let anything through; a test keeps it from happening.
-        None => vec!["the schema itself is broken".to_owned()],
+        None => vec!["the schema itself is invalid".to_owned()],
     }
 }
 
@@ -51,9 +51,9 @@ fn explain(error: &ValidationError<'_>) -> String {
     let place = place.trim_start_matches('/');
     let at = |problem: String| if place.is_empty() { problem } else { format!("`{place}` {problem}") };
     match error.kind() {
-        ValidationErrorKind::Required { property } => at(format!("lacks {property}")),
+        ValidationErrorKind::Required { property } => at(format!("is missing {property}")),
         ValidationErrorKind::AdditionalProperties { unexpected } => {
-            at(format!("has what does not belong there: {}", unexpected.join(", ")))
+            at(format!("has unknown properties: {}", unexpected.join(", ")))
         }
         ValidationErrorKind::Pattern { pattern } => at(format!("must match {pattern}")),
         ValidationErrorKind::Format { format } => at(format!("must be a {format}")),

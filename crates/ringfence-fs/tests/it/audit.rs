@@ -1,4 +1,4 @@
-//! The audit log: nothing is changed unseen, nothing acknowledged is missing.
+//! Audit log: every change is detected, and no acknowledged record is missing.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};

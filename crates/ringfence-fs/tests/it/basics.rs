@@ -1,4 +1,4 @@
-//! Each tool does what its description says.
+//! Basic behaviour: each tool does what its description says.
 
 use ringfence_kernel::{Dialect, ErrorKind};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What holds while other programs write, cut, replace and create at the same time.
+//! Concurrent writers: other programs write, cut, replace and create at the same time.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! A call ends at its deadline and when it is cancelled, also where the file system does not answer.
+//! Deadlines and cancelling, also where the file system does not answer.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! An answer that comes later is good for what was shown, where it was shown, and for nothing else.
+//! Deferred approval: an answer holds for what was shown, where it was shown, and nothing else.
 
 use std::os::unix::fs::symlink;
 use std::time::SystemTime;

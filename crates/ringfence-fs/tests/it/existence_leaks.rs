@@ -1,4 +1,4 @@
-//! Whether something is where nobody may look is not told: neither by the kind of an error nor by one of its words.
+//! Existence leaks: errors do not tell whether something is where the caller may not look.
 
 use std::os::unix::fs::symlink;
 

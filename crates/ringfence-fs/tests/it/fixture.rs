@@ -1,4 +1,4 @@
-//! A workspace in a temporary directory, something outside of it, and a host to call tools with.
+//! Test fixture: a workspace in a temporary directory, files outside of it, and a host.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Paths and arguments of any bytes, through `Host::call` on a real workspace: nothing outside is seen or changed.
+//! Call fuzzing: paths and arguments of any bytes, through `Host::call`: nothing outside is seen or changed.
 
 use std::cell::RefCell;
 use std::os::unix::fs::symlink;

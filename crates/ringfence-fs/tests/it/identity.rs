@@ -1,4 +1,4 @@
-//! A secret stays one whatever it is called, and so does what other programs act on.
+//! File identity: a secret stays one under any name, and so does what other programs act on.
 
 use std::fs::hard_link;
 use std::os::unix::fs::symlink;

@@ -1,4 +1,4 @@
-//! What the fence promises, tested through `Host::call` as every caller reaches it.
+//! Integration tests of the file tools, through `Host::call`.
 
 #![allow(
     clippy::unwrap_used,

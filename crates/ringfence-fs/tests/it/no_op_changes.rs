@@ -1,4 +1,4 @@
-//! Changes that change nothing: they succeed, and nothing is recorded that could be taken back.
+//! No-op changes: they succeed, and nothing is recorded for undo.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 

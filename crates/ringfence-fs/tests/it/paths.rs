@@ -1,4 +1,4 @@
-//! Paths as callers write them, and what they mean in each dialect.
+//! Path syntax of callers, and its meaning in each dialect.
 
 use ringfence_fs::MountAccess;
 use ringfence_kernel::{Dialect, ErrorKind};

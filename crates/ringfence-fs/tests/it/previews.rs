@@ -1,4 +1,4 @@
-//! A person sees what would happen, and what they see is what happens.
+//! Approval previews: what a person sees is what happens.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -41,7 +41,7 @@ fn a_write_is_shown_as_a_diff() {
         "write_file",
         json!({"path": "f", "content": "one\n2\nthree\n"}),
         expect![[r#"
-        replace `f` (14 bytes) by 12 bytes
+        replace `f` (14 bytes) with 12 bytes
         --- a/f
         +++ b/f
         @@ -1,3 +1,3 @@
@@ -54,7 +54,7 @@ fn a_write_is_shown_as_a_diff() {
         "write_file",
         json!({"path": "binary", "content": "text"}),
         expect![[r#"
-        replace `binary` (3 bytes) by 4 bytes
+        replace `binary` (3 bytes) with 4 bytes
         `binary` is not shown as text: 3 bytes (SHA-256 59b271ae1bbcb1d31d41929817f4b16fb439eb4f31520b5ad1d5ce98920a7138) become 4 bytes (SHA-256 982d9e3eb996f559e633f4d194def3761d909f5a3b647d1a851fead67c32c9d1)"#]],
     );
     check(
@@ -208,7 +208,7 @@ fn nothing_hides_in_a_preview() {
         "write_file",
         json!({"path": "f", "content": "one\r\n\u{202e}evil\u{1b}[1A"}),
         expect![[r#"
-        replace `f` (14 bytes) by 16 bytes
+        replace `f` (14 bytes) with 16 bytes
         --- a/f
         +++ b/f
         @@ -1,3 +1,2 @@

@@ -1,4 +1,4 @@
-//! Somebody exchanges parts of a path for links, pipes and nothing while every tool works on it.
+//! Symlink races: parts of a path are exchanged for links, pipes and nothing while every tool works on it.
 //!
 //! What is outside is never read, never named and never changed, and nothing hangs. Beside each race runs a
 //! control that checks a path and then uses it, as many tools do: if that one did not leak, the race would prove

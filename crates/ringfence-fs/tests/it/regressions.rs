@@ -1,4 +1,4 @@
-//! Faults that were found once, and must not come back.
+//! Regression tests.
 
 use ringfence_fs::MountAccess;
 use ringfence_kernel::{Dialect, ErrorKind};

@@ -1,4 +1,4 @@
-//! Directories that other programs act on for what is in them: repositories, and directories for commands.
+//! Git repositories and command directories, which other programs act on.
 //!
 //! Each piece of one is harmless. Whoever adds the last one is asked, by whatever tool, by an undo, and however many are at it
 //! at once.

@@ -1,4 +1,4 @@
-//! Somebody who is asked, and what happens while they think.
+//! Scripted approver, which can act on the workspace before it answers.
 
 use std::fmt;
 use std::future::{Future, ready};

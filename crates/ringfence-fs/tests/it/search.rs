@@ -1,4 +1,4 @@
-//! `search_files` finds what is there, in order, and nothing that it should not.
+//! `search_files`: complete, in order, and without what may not be searched.
 
 use ringfence_kernel::ErrorKind;
 use serde_json::{Value, json};

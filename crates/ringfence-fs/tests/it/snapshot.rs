@@ -1,4 +1,4 @@
-//! A tree as it is now, so that any change to it can be seen later.
+//! Tree snapshots, so that any change can be seen later.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

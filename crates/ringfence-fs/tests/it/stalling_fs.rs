@@ -1,4 +1,4 @@
-//! A file system in memory that stops answering when it is told to.
+//! FUSE file system in memory that stops answering on demand.
 //!
 //! A request of the kind that is held is put aside with everything needed to answer it; the thread that took it
 //! goes on to the next. So the caller in the kernel waits, and nobody else does.

@@ -1,4 +1,4 @@
-//! Records as short lines, for tests that look at them.
+//! Audit sink that keeps records as short lines.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};

@@ -1,4 +1,4 @@
-//! Names that deserve a second look: secrets to read, settings that make other programs act.
+//! Sensitive names: secrets to read, settings that make other programs act.
 //!
 //! Names are compared as the worst file system would: letter case folded, invisible characters removed. A copy that is
 //! kept beside a secret (`server.key.bak`) is a secret too.

@@ -1,4 +1,4 @@
-//! One question of a session at a time, and none after too many noes.
+//! Approval queue: one request per session at a time, and a pause after too many denials.
 
 use std::sync::Arc;
 use std::time::SystemTime;

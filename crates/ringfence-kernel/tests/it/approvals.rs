@@ -1,4 +1,4 @@
-//! What a person answers is what happens, and nothing happens before.
+//! Approvals: what a person answers is what happens, and nothing happens before.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -158,7 +158,7 @@ async fn an_unanswered_request_is_denied_at_its_deadline() {
     let asked = tokio::time::Instant::now();
     let reply = road.call(&json!({"path": "ask"})).await;
     assert_error(&reply, ErrorKind::ApprovalDenied);
-    assert!(reply.text.contains("no answer in time"), "{}", reply.text);
+    assert!(reply.text.contains("the approval request timed out"), "{}", reply.text);
     let waited = asked.elapsed();
     let limit = road.session.limits.approval_time;
     assert!(waited >= limit && waited < limit + Duration::from_secs(1), "{waited:?}");
@@ -182,7 +182,7 @@ async fn a_yes_that_comes_too_late_or_to_nothing_is_a_no() {
         .call(&json!({"path": "ask"}))
         .await;
     assert_error(&reply, ErrorKind::ApprovalDenied);
-    assert!(reply.text.contains("no answer in time"), "{}", reply.text);
+    assert!(reply.text.contains("the approval request timed out"), "{}", reply.text);
     // A no needs no time, and keeps its reason.
     let reply =
         HostSetup { limits: late, ..HostSetup::with_answers([deny()]) }.build().call(&json!({"path": "ask"})).await;
@@ -197,7 +197,7 @@ async fn a_yes_that_comes_too_late_or_to_nothing_is_a_no() {
     let road = HostSetup { store: hooked, ..HostSetup::with_answers([approve()]) }.build();
     let reply = road.call(&json!({"path": "ask"})).await;
     assert_error(&reply, ErrorKind::ApprovalDenied);
-    assert!(reply.text.contains("the request was withdrawn"), "{}", reply.text);
+    assert!(reply.text.contains("the approval request was withdrawn"), "{}", reply.text);
     assert_eq!(road.runs(), 0);
 }
 

@@ -1,4 +1,4 @@
-//! Every call leaves a trace, and none runs without one.
+//! Audit records: every call leaves them, and none runs without.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Whoever waits for a call is answered in time, and is told what is known about its end.
+//! Deadlines: a caller is answered in time, with what is known about the call's end.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};

@@ -1,4 +1,4 @@
-//! What a tool says that it does, and that it does nothing else.
+//! Declared actions: a tool does what it declares, and nothing else.
 
 use std::sync::Arc;
 

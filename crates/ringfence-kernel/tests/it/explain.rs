@@ -1,4 +1,4 @@
-//! What the policy would say, said without making the call.
+//! Policy dry run: the same decision as the call itself gets, without making it.
 
 use ringfence_kernel::{Decision, ErrorKind, Principal, ResourceAccess, Taint, ToolCall, ToolError};
 use serde_json::{Value, json};

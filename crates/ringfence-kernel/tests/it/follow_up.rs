@@ -1,4 +1,4 @@
-//! A call whose effects only its run can tell: what it left is judged, shown and made like a plan of its own.
+//! Follow-up approval: what a run left is judged, shown and made like a plan of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};

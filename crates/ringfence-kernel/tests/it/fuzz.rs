@@ -1,4 +1,4 @@
-//! Rules of any bytes: none that is taken makes more of a call than the owner's rules do, and none costs much to ask.
+//! Rule fuzzing: an accepted rule never widens what the owner's rules allow, and none is expensive to evaluate.
 
 use std::sync::Arc;
 

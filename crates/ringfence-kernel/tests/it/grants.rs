@@ -1,4 +1,4 @@
-//! What is allowed for good: by whom, how narrow, where, and until it is taken back.
+//! Persistent grants: who may give them, how narrow they are, where they hold, and revoking them.
 
 use std::sync::Arc;
 use std::time::SystemTime;

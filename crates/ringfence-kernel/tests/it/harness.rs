@@ -1,4 +1,4 @@
-//! A host with one scripted tool, a policy that goes by names, and somebody to ask.
+//! Test harness: a host with one scripted tool, a policy that goes by names, and a fake approver.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -318,7 +318,7 @@ impl ApprovalStore for HookedStore {
     }
 }
 
-/// Keeps records as short lines. After `room` of them the sink is full and fails.
+/// Keeps records as short lines. After `capacity` of them the sink is full and fails.
 #[derive(Clone, Debug)]
 pub(crate) struct HostAuditTrace {
     lines: Arc<Mutex<Vec<String>>>,

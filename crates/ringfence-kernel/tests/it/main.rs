@@ -1,4 +1,4 @@
-//! What the road promises, whatever the tools on it do.
+//! Integration tests of the kernel: its guarantees, whatever the tools do.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

@@ -1,4 +1,4 @@
-//! The store that ends with its process, and the desk before it.
+//! The in-memory store, and the approval inbox in front of it.
 
 use ringfence_kernel::{
     ApprovalInbox, ApprovalResponse, ApprovalStore as _, Assurance, AuthScope, Grant, InboxError, MemoryStore,

@@ -1,4 +1,4 @@
-//! A suspended call that its client brings back whole, perhaps with what its user said.
+//! Resumed calls: a client sends a deferred call again whole, perhaps with its user's answer.
 
 use std::sync::Arc;
 

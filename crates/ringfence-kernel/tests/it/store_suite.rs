@@ -1,4 +1,4 @@
-//! What every store promises, whatever it is made of. The stores of other crates are held to the same.
+//! Conformance suite for stores. The stores of other crates are held to the same.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};

@@ -1,4 +1,4 @@
-//! A call that waits for its answer elsewhere, or is put off and brought back.
+//! Suspended calls: answered elsewhere, or deferred and resumed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};

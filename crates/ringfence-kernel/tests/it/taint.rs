@@ -1,4 +1,4 @@
-//! What a session has been through: who raises a bit, when, and what two calls at once come to.
+//! Session taint: which call sets a flag, when, and two calls at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! The spawner as a program of its own, for the tests and measurements of this crate.
+//! Standalone spawner program, for the tests and benchmarks of this crate.
 //!
 //! Not here: anything. `ringfence` is its own spawner.
 

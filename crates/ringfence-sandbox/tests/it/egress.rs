@@ -1,4 +1,4 @@
-//! The way out of a jail, where one is granted: programs meet whoever speaks for them outside, and nobody else.
+//! Egress channel of a jail: programs reach the proxy outside, and nothing else.
 
 use std::io::{IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;

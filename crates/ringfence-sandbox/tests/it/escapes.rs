@@ -1,4 +1,4 @@
-//! Every attempt to get out, made for real: in a jail, where it must be held, and outside, where it should work.
+//! Escape tests: every attempt, in a jail, where it must fail, and outside, where it should work.
 //!
 //! The scoreboard is printed with `--nocapture`, with every control that this machine cannot show.
 

@@ -1,4 +1,4 @@
-//! How runs end, and that nothing of them is left.
+//! Exit reasons of runs, and that nothing of them is left.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Programs in jails that the system's own `bwrap` built: the same walls, and a workspace that is read-only.
+//! Bubblewrap fallback: the same isolation, and a workspace that is read-only.
 //!
 //! Every test forces it, and says so where this machine has none.
 
@@ -306,7 +306,7 @@ fn nothing_runs_when_bwrap_is_denied_too() {
         for fallback in [JailFallback::None, JailFallback::Bwrap] {
             let settings = SandboxSettings { program: program(), fallback, ..SandboxSettings::new() };
             let failure = Sandbox::start(settings).unwrap_err();
-            assert!(failure.to_string().starts_with("no jail here: it could not make its namespaces"), "{failure}");
+            assert!(failure.to_string().starts_with("no jail here: it could not create its namespaces"), "{failure}");
         }
     });
 }

@@ -1,4 +1,4 @@
-//! What programs see of the files, and where their writes land.
+//! File views of programs, and where their writes land.
 
 use std::fs;
 use std::io::Read as _;

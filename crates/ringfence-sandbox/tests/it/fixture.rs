@@ -1,4 +1,4 @@
-//! A workspace, a sandbox, and programs to run in it.
+//! Test fixture: a workspace, a sandbox, and programs to run in it.
 //!
 //! As root every test runs twice: once as root, and once more as a user that nobody is, in a process of its own.
 

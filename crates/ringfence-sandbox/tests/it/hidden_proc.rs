@@ -1,4 +1,4 @@
-//! Jails in containers that refuse a new `/proc`: there is none in them, and every other wall stands.
+//! Jails without `/proc`, in containers that refuse a new one: every other mechanism is active.
 
 use std::time::Duration;
 

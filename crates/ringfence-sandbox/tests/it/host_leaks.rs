@@ -1,4 +1,4 @@
-//! What a jail tells of the host: nothing but what it shows on purpose.
+//! Host information leaks: a jail shows nothing of the host but what is meant.
 
 use std::fs;
 use std::path::Path;

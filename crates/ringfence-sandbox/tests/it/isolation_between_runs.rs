@@ -1,4 +1,4 @@
-//! What one run knows of another: nothing, whether it comes after or goes on beside it. And what many leave behind.
+//! Isolation between runs, one after the other and side by side, and leftovers of many.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Real programs in real jails, as root and as a plain user.
+//! Integration tests of the sandbox: real programs in real jails, as root and as a plain user.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test stops at the first surprise, and says so")]
 #![allow(clippy::disallowed_methods, reason = "tests are the host too, with services that no program must reach")]

@@ -1,4 +1,4 @@
-//! Memory that no process has in its own account, taken four times over. Each way works without a jail, and in one it is
+//! Memory that no process is charged for, taken in four ways. Each works without a jail, and in one it is
 //! refused, or the run is ended.
 
 use std::process::{Command, Stdio};

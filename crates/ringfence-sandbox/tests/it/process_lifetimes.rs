@@ -1,4 +1,4 @@
-//! Who dies with whom, who comes back, and what is left of many.
+//! Process lifetimes: which processes end together, which restart, and leftovers of many.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -1,4 +1,4 @@
-//! What ordinary programs expect of a machine, and find in a jail.
+//! Ordinary programs, which find in a jail what they expect of a machine.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Programs that take as much as they can of something, that do not want to end, or that lie about how they did.
+//! Resource exhaustion: programs that take all they can, refuse to end, or lie about their result.
 //!
 //! Bounds are small here, so that they are met soon. What each program does is never tried outside.
 

@@ -1,4 +1,4 @@
-//! Pages of any bytes: the output keeps its bound, and the work grows with the page, however it nests.
+//! HTML fuzzing: bounded output, and linear work, however a page nests.
 
 use ringfence_fuzz::FuzzTarget;
 use url::Url;

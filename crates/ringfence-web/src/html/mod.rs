@@ -1,9 +1,9 @@
-//! HTML as markdown or plain text, in one pass and without a tree.
+//! HTML to markdown or plain text, in one pass and without a tree.
 //!
 //! A page is read token by token. What is open is kept on a stack that has a bound; deeper tags are passed over and their
 //! text is kept. So the work grows with the page and not with how it nests, and the output has a bound of its own.
 //!
-//! Not here: bytes and their charset (`page.rs`).
+//! Not here: bytes and their charset (`response_body.rs`).
 
 use html5gum::{DefaultEmitter, HtmlString, StartTag, Token, Tokenizer};
 use url::Url;

@@ -1,4 +1,4 @@
-//! What pages become, and that hostile ones become it no slower.
+//! HTML conversion tests, hostile pages included.
 
 use expect_test::{Expect, expect};
 use proptest::prelude::*;

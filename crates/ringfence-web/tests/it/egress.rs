@@ -1,4 +1,4 @@
-//! The jail's way out: what a program reaches by it, what not, and that all of it is recorded first.
+//! Egress proxy: reachable hosts, refused hosts, and records before each connection.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! A network of our own, with servers that do what they are told, names that lead where they are told, and a host.
+//! Test harness: a network with scripted servers and names, and a host.
 //!
 //! Where the platform allows it, a test runs once more in a process whose network has nothing but its own loopback, and
 //! there our servers have addresses of the public internet. What must not be reached listens too, and counts.

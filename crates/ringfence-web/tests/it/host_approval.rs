@@ -1,4 +1,4 @@
-//! Who decides about a host, when, and what is recorded of it.
+//! Approval of hosts: who decides, when, and what is recorded.
 
 use ringfence_kernel::Taint;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The web's tools on the whole road, against servers of our own.
+//! Integration tests of the web tools, through `Host::call`, against local servers.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Answers that are too large, too slow, wrong, or meant to be taken for something else.
+//! Response bodies that are too large, too slow, wrong, or misleading.
 
 use std::io::{self, Write as _};
 use std::time::Duration;

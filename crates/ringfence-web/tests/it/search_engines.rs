@@ -1,4 +1,4 @@
-//! Searches: how each engine is asked, what comes of its answers, and what it says when it cannot.
+//! Search engines: requests, result parsing, and errors.
 
 use ringfence_kernel::Taint;
 use ringfence_web::{SearchEngine, SearchEngineKind, WebApiKey};
@@ -97,7 +97,7 @@ fn unresponsive_engines_are_reported() {
     let empty = r#"{"results": [], "unresponsive_engines": [["slow", "timeout"], "other"]}"#;
     let (world, _) = self::world(SearchEngineKind::SearXng, "", response_with_type("application/json", empty));
     let reply = search(&world);
-    assert_eq!(reply["error"]["message"], "nothing was found, because engines did not answer: slow (timeout), other");
+    assert_eq!(reply["error"]["message"], "no results, because engines did not respond: slow (timeout), other");
     let (world, _) =
         self::world(SearchEngineKind::SearXng, "", response_with_type("application/json", r#"{"results": []}"#));
     assert_eq!(search(&world)["value"]["results"], json!([]));
@@ -107,7 +107,7 @@ fn unresponsive_engines_are_reported() {
 fn an_engine_that_refuses_says_what_to_do() {
     let status = |status: &str| format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
     for (kind, answer, message) in [
-        (SearchEngineKind::SearXng, status("403 x"), "status 403: its `search.formats` must list `json`"),
+        (SearchEngineKind::SearXng, status("403 x"), "status 403: add `json` to its `search.formats`"),
         (SearchEngineKind::Brave, status("401 x"), "status 401: it does not take the key"),
         (SearchEngineKind::Tavily, status("429 x\r\nRetry-After: 7"), "try again after 7 s"),
         (SearchEngineKind::Tavily, status("432 x"), "quota"),

@@ -1,4 +1,4 @@
-//! A real SearXNG answers a search, where one is installed (Debian's package `searx`; `cargo xtask test --full` installs it).
+//! SearXNG for real, where it is installed (Debian's package `searx`; `cargo xtask test --full` installs it).
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;

@@ -1,4 +1,4 @@
-//! Nothing that a URL, a name, a redirect or a page says makes a request go inward.
+//! SSRF: no URL, name, redirect or page makes a request reach a private address.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Hosts prove that they are those hosts.
+//! TLS certificate checks.
 
 use std::io::Write as _;
 use std::net::TcpListener;

@@ -160,7 +160,7 @@ fn invalid_arguments_are_explained() {
         r#"{"path":"a\u0000b"}"#,
         expect![[r#"
         exit 1
-        {"ok":false,"error":{"code":"INVALID_PATH","message":"the path has a NUL byte in it"}}"#]],
+        {"ok":false,"error":{"code":"INVALID_PATH","message":"the path contains a NUL byte"}}"#]],
     );
 }
 

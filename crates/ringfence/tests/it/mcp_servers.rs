@@ -332,7 +332,7 @@ fn the_ledger_has_what_was_called() {
     let app = build_agent_app(settings, &environment, Box::new(McpTestApprover::default()), seat).unwrap();
     assert!(call(&app, "mcp__far__fail").error.is_some());
     let lines = tap.ledger().lines().join("\n");
-    assert!(lines.contains("called   far/fail, a tool of another program: it cannot be undone"), "{lines}");
+    assert!(lines.contains("called   far/fail, an external tool: it cannot be undone"), "{lines}");
 }
 
 #[test]

@@ -163,7 +163,7 @@ fn a_denial_is_a_reply_that_helps() {
         "delete_file",
         json!({"path": "docs/a.md"}),
         expect![[
-            r#"{"ok":false,"error":{"code":"PERMISSION_DENIED","message":"this would delete `docs/a.md`, and the preset `read-only` allows no change; listing and reading is allowed; `preset = \"edits\"` instead would lift this","details":{"grant":"preset = \"edits\"","layer":"preset","rule":"preset read-only"}}}"#
+            r#"{"ok":false,"error":{"code":"PERMISSION_DENIED","message":"this would delete `docs/a.md`, and the preset `read-only` allows no changes, only listing and reading; `preset = \"edits\"` instead would lift this","details":{"grant":"preset = \"edits\"","layer":"preset","rule":"preset read-only"}}}"#
         ]],
     );
     check(
@@ -171,7 +171,7 @@ fn a_denial_is_a_reply_that_helps() {
         "write_file",
         json!({"path": "docs/a.md", "content": ""}),
         expect![[
-            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: no approver is available; at a terminal the user is asked (overwrite `docs/a.md`)","details":{"grant":"{ decision = \"allow\", tool = \"write_file\", mount = \"workspace\", path = \"docs/a.md\" }","layer":"preset","rule":"preset ask"}}}"#
+            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: no approver available; at a terminal the user is asked (overwrite `docs/a.md`)","details":{"grant":"{ decision = \"allow\", tool = \"write_file\", mount = \"workspace\", path = \"docs/a.md\" }","layer":"preset","rule":"preset ask"}}}"#
         ]],
     );
     check(
@@ -179,7 +179,7 @@ fn a_denial_is_a_reply_that_helps() {
         "read_file",
         json!({"path": ".env"}),
         expect![[
-            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: no approver is available; this needs a person's approval (read `.env`, which may hold secrets)","details":{"layer":"preset","rule":"secret"}}}"#
+            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: no approver available; this needs a person's approval (read `.env`, which may hold secrets)","details":{"layer":"preset","rule":"secret"}}}"#
         ]],
     );
 }
@@ -333,31 +333,31 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\ndecision = \"deny\"\npath = [\"docs/**\", \"[a\"]\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `path`: `[a` is not a pattern: unclosed character class; missing ']'
+        the config file config.toml is wrong: line 3, in the rule `rule 1`: `path`: invalid pattern `[a`: unclosed character class; missing ']'
         3 | path = ["docs/**", "[a"]"#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\npath = \"/etc/**\"\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `path`: `/etc/**` can match nothing: a path starts inside its mount, such as `src/**`
+        the config file config.toml is wrong: line 3, in the rule `rule 1`: `path`: `/etc/**` never matches: paths are relative to their mount, such as `src/**`
         3 | path = "/etc/**""#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\npath = []\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `path`: the list is empty, so the rule can match nothing; leave the key out to mean any
+        the config file config.toml is wrong: line 3, in the rule `rule 1`: `path`: the list is empty, so the rule never matches; omit the key to match any value
         3 | path = []"#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\nhost = \"https://docs.rs\"\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `host`: `https://docs.rs` is more than a host and a path; a host looks like `docs.rs` or `*.docs.rs:443/std/`
+        the config file config.toml is wrong: line 3, in the rule `rule 1`: `host`: `https://docs.rs` has more than a host and a path; write a host such as `docs.rs` or `*.docs.rs:443/std/`
         3 | host = "https://docs.rs""#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\nhost = \"docs.rs\"\neffect = \"read\"\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `host`: only the effect `fetch` has a host, and the rule is about others
+        the config file config.toml is wrong: line 3, in the rule `rule 1`: `host`: `host` applies only to the effect `fetch`, which this rule does not include
         3 | host = "docs.rs""#]],
     );
     told(
@@ -379,18 +379,18 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
           |
         3 | effect = 5
           |          ^
-        expected a text or a list of texts"#]],
+        expected a string or a list of strings"#]],
     );
     told(
         "[[rules]]\ndecision = \"allow\"\npath = \"src/*\"\nmatch = [\n  \"read src/a\",\n  \"read src/a/b\",\n]\n",
         expect![[r#"
-            the config file config.toml is wrong: line 4, in the rule `rule 1`: `match`: the rule does not match `read src/a/b`, and should
+            the config file config.toml is wrong: line 4, in the rule `rule 1`: `match`: the rule does not match `read src/a/b`, but should
             4 | match = ["#]],
     );
     told(
         "[[rules]]\ndecision = \"allow\"\npath = \"src/*\"\nnot_match = \"read src/a\"\n",
         expect![[r#"
-        the config file config.toml is wrong: line 4, in the rule `rule 1`: `not_match`: the rule matches `read src/a`, and should not
+        the config file config.toml is wrong: line 4, in the rule `rule 1`: `not_match`: the rule matches `read src/a`, but should not
         4 | not_match = "read src/a""#]],
     );
     told(
@@ -421,7 +421,7 @@ fn a_bad_rule_in_json_is_shown_with_its_line() {
     told(
         "{\"rules\": [\n\n  {\"decision\": \"allow\",\n   \"match\": \"read a\",\n   \"path\": \"b\"}\n]}",
         expect![[r#"
-            the config file config.json is wrong: line 4, in the rule `rule 1`: `match`: the rule does not match `read a`, and should
+            the config file config.json is wrong: line 4, in the rule `rule 1`: `match`: the rule does not match `read a`, but should
             4 |    "match": "read a","#]],
     );
     told(
@@ -536,7 +536,7 @@ fn a_decision_is_explained_and_nothing_happens() {
         - delete a file or directory: asked about, and not kept without a yes (ask by the rule `preset ask` in the layer preset)
         - create a protected path: asked about, and not kept without a yes (ask by the rule `protected path` in the layer preset)
         - overwrite or delete a protected path: asked about, and not kept without a yes (ask by the rule `protected path` in the layer preset)
-        - overwrite or delete what is too large to be kept for undo: asked about, and not kept without a yes (ask by the rule `cannot be undone` in the layer preset)
+        - overwrite or delete content that is too large to keep for undo: asked about, and not kept without a yes (ask by the rule `cannot be undone` in the layer preset)
     "#]],
     );
     check(
@@ -553,7 +553,7 @@ fn a_decision_is_explained_and_nothing_happens() {
         - delete a file or directory: not kept (deny by the rule `preset read-only` in the layer preset)
         - create a protected path: not kept (deny by the rule `preset read-only` in the layer preset)
         - overwrite or delete a protected path: not kept (deny by the rule `preset read-only` in the layer preset)
-        - overwrite or delete what is too large to be kept for undo: not kept (deny by the rule `preset read-only` in the layer preset)
+        - overwrite or delete content that is too large to keep for undo: not kept (deny by the rule `preset read-only` in the layer preset)
     "#]],
     );
     check(
@@ -588,7 +588,7 @@ fn a_decision_is_explained_and_nothing_happens() {
         expect![[r#"
         exit 0
         ask by the rule `third bit` in the layer preset
-        reason: this would read `.env`, which may hold secrets, and this session has seen content that strangers wrote and can send data out
+        reason: this would read `.env`, which may hold secrets, and this session has seen untrusted content and can send data out
         answer: from a person at ringfence's own terminal or page
         - read `.env`: ask by the rule `third bit` in the layer preset
     "#]],
@@ -600,7 +600,7 @@ fn a_decision_is_explained_and_nothing_happens() {
         expect![[r#"
         exit 0
         deny by the rule `preset read-only` in the layer preset
-        reason: this would create `new`, and the preset `read-only` allows no change; listing and reading is allowed; `preset = "ask"` instead would lift this
+        reason: this would create `new`, and the preset `read-only` allows no changes, only listing and reading; `preset = "ask"` instead would lift this
         grant: preset = "ask"
         - create `new`: deny by the rule `preset read-only` in the layer preset
     "#]],
@@ -619,7 +619,7 @@ fn a_decision_is_explained_and_nothing_happens() {
         json!({}),
         expect![[r#"
             exit 1
-            {"ok":false,"error":{"code":"UNKNOWN_TOOL","message":"there is no tool `red_file` here; did you mean `read_file`?","details":{"available":["read_file","write_file","append_file","list_directory","edit_file","apply_patch","delete_file","move_file","copy_file","create_directory","get_file_info","find_files","search_files","undo","redo","list_changes","show_change","run_code","web_fetch","web_search"]}}}"#]],
+            {"ok":false,"error":{"code":"UNKNOWN_TOOL","message":"unknown tool `red_file`; did you mean `read_file`?","details":{"available":["read_file","write_file","append_file","list_directory","edit_file","apply_patch","delete_file","move_file","copy_file","create_directory","get_file_info","find_files","search_files","undo","redo","list_changes","show_change","run_code","web_fetch","web_search"]}}}"#]],
     );
     check(
         &["--dialect", "miniclaw"],
@@ -656,20 +656,20 @@ fn every_rule_is_shown_in_the_order_in_which_they_decide() {
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
     expect![[r#"
         workspace: tightens what the others decide
-          { name = "preset read-only", decision = "deny", effect = ["change", "lose", "external"], because = "and the preset `read-only` allows no change; listing and reading is allowed" }
+          { name = "preset read-only", decision = "deny", effect = ["change", "lose", "external"], because = "and the preset `read-only` allows no changes, only listing and reading" }
           { name = "rule 1", decision = "ask", effect = "look" }  # ringfence.toml line 2
         user: your config
           { name = "generated", decision = "deny", effect = "change", path = ["docs/**", "!docs/notes/**"], because = "edit the sources instead" }  # user.toml line 3
           { name = "rule 2", decision = "allow", host = ["docs.rs", "*.rust-lang.org"] }  # user.toml line 11
         preset: where nobody said otherwise
-          { name = "third bit", decision = "ask", effect = ["fetch", "external"], when = ["read-secret", "saw-untrusted"], because = "and this session has read a secret and seen content that strangers wrote" }
-          { name = "third bit", decision = "ask", effect = ["read", "move"], when = ["saw-untrusted", "has-egress"], secret = true, because = "which may hold secrets, and this session has seen content that strangers wrote and can send data out" }
+          { name = "third bit", decision = "ask", effect = ["fetch", "external"], when = ["read-secret", "saw-untrusted"], because = "and this session has read a secret and seen untrusted content" }
+          { name = "third bit", decision = "ask", effect = ["read", "move"], when = ["saw-untrusted", "has-egress"], secret = true, because = "which may hold secrets, and this session has seen untrusted content and can send data out" }
           { name = "secret", decision = "ask", effect = ["read", "overwrite", "move", "delete"], secret = true, because = "which may hold secrets" }
           { name = "protected path", decision = "ask", effect = ["change", "lose"], protected = true, because = "a setting that other programs act on" }
           { name = "preset ask", decision = "ask", effect = ["overwrite", "delete"] }
           { name = "other host", decision = "ask", effect = "fetch", mount = "net", because = "a host that no rule allows" }
           { name = "search", decision = "allow", effect = "fetch", mount = "search" }
-          { name = "cannot be undone", decision = "ask", effect = "lose", because = "and what is there now is not kept" }
+          { name = "cannot be undone", decision = "ask", effect = "lose", because = "and the current contents are not kept" }
           { name = "external", decision = "ask", effect = "external", because = "which cannot be undone" }
           { name = "preset", decision = "allow", effect = ["look", "change", "run"] }
     "#]].assert_eq(&said.out.replace(config.to_str().unwrap(), "user.toml"));

@@ -20,7 +20,7 @@ fn store_error(state: &Path) -> String {
     let store = SqliteStore::new(state);
     let error = store.open_request(&request("a", 0)).unwrap_err();
     let cause = std::error::Error::source(&error).unwrap().to_string();
-    assert_eq!(error.to_string(), "the store of approvals cannot be used");
+    assert_eq!(error.to_string(), "the approval store is unavailable");
     // Whoever only looks is told the same.
     assert_eq!(std::error::Error::source(&store.grants(at(0)).unwrap_err()).unwrap().to_string(), cause);
     assert!(!cause.contains(state.to_str().unwrap()), "{cause}");

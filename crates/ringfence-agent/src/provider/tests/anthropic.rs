@@ -1,4 +1,4 @@
-//! Anthropic's messages as servers write them. Each body is read whole and cut at every byte.
+//! Anthropic response bodies as servers write them. Each is read whole and cut at every byte.
 
 use expect_test::{Expect, expect};
 
@@ -56,7 +56,7 @@ fn text_thinking_and_calls_come_in_pieces() {
             call toolu_1 fs.list {"path": "."}
             call call_1 read_file {}
             usage 17 + 20 = 37, 0 4 3
-            odd: a call with the id toolu_1 was called call_1"#]],
+            odd: a call with the id toolu_1 was given the id call_1"#]],
     );
 }
 
@@ -141,7 +141,7 @@ fn an_error_in_a_stream_is_an_error() {
     assert_reads(&error("rate_limit_error"), expect!["Busy { retry_after: None }: the server sent an error: No."]);
     assert_reads(
         &error("authentication_error"),
-        expect!["Denied: the server sent an error: No.; check the key of this provider and what it may use"],
+        expect!["Denied: the server sent an error: No.; check this provider's API key and its permissions"],
     );
     assert_reads(
         &error("not_found_error"),
@@ -155,31 +155,31 @@ fn without_a_reason_nothing_counts() {
     let call = r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"read_file","input":{}}}"#;
     assert_reads(
         &stream(&[START, call]),
-        expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
+        expect!["Cut: the answer ended before the model finished, and was discarded"],
     );
     assert_reads(
         &stream(&[START, call, STOP]),
-        expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
+        expect!["Cut: the answer ended before the model finished, and was discarded"],
     );
     assert_reads(
         &format!("{}data: {{\"type\":\"mess", stream(&[START])),
-        expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
+        expect!["Cut: the answer ended before the model finished, and was discarded"],
     );
     assert_reads(
         &format!("{}data: junk\n\n", stream(&[START])),
         expect![
-            "Cut: the answer broke off at an event that cannot be read (expected value at line 1 column 1): `junk`"
+            "Cut: the answer ended at an event that cannot be parsed (expected value at line 1 column 1): `junk`"
         ],
     );
     assert_reads(
         r#"{"type":"message","content":[{"type":"text","text":"hi"}],"stop_reason":null}"#,
-        expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
+        expect!["Cut: the answer ended before the model finished, and was discarded"],
     );
-    assert_reads(r#"{"type":"message","content":[{"type":"te"#, expect!["Cut: the answer is JSON that was cut"]);
+    assert_reads(r#"{"type":"message","content":[{"type":"te"#, expect!["Cut: the answer is truncated JSON"]);
     assert_reads(
         r#"{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}"#,
         expect![[
-            r#"Garbled: answered with JSON that is no message: `{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}`; is this the address of a model?"#
+            r#"Garbled: answered with JSON that is not a message: `{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}`; is this the URL of a model API?"#
         ]],
     );
 }
@@ -198,7 +198,7 @@ fn pieces_that_fit_nowhere_are_odd() {
             Stop
             text "hi"
             usage 0 + 20 = 20, 0 0 0
-            odd: arguments of a call that never began were ignored
+            odd: arguments of a call that never started were ignored
             odd: text after the end was ignored"#]],
     );
 }

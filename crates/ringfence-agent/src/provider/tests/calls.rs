@@ -1,4 +1,4 @@
-//! Calls in chat completions, as servers cut, number and name them. Each body is read whole and cut at every byte.
+//! Tool calls in chat completions, as servers cut, number and name them. Each body is read whole and cut at every byte.
 
 use expect_test::expect;
 
@@ -107,12 +107,12 @@ fn ids_are_made_unique() {
             call call_4 read_file {}
             call call_5 read_file {}
             call call_6 read_file {}
-            odd: a call without an id was called call_1
-            odd: a call without an id was called call_2
-            odd: a call with the id x was called call_3
-            odd: a call with the id old_1 was called call_4
-            odd: a call with the id a\u{1b}[2J was called call_5
-            odd: a call without an id was called call_6"#]],
+            odd: a call without an id was given the id call_1
+            odd: a call without an id was given the id call_2
+            odd: a call with the id x was given the id call_3
+            odd: a call with the id old_1 was given the id call_4
+            odd: a call with the id a\u{1b}[2J was given the id call_5
+            odd: a call without an id was given the id call_6"#]],
     );
     let same = r#"{"id":"x","function":{"name":"read_file","arguments":"{}"}}"#;
     assert_reads(
@@ -121,7 +121,7 @@ fn ids_are_made_unique() {
             Calls
             call x read_file {}
             call call_1 read_file {}
-            odd: a call with the id x was called call_1"#]],
+            odd: a call with the id x was given the id call_1"#]],
     );
 }
 
@@ -144,8 +144,8 @@ fn an_index_is_only_a_name() {
         call call_1 read_file {}
         call call_2 fs.list {}
         odd: a call's arguments came twice
-        odd: a call without an id was called call_1
-        odd: a call without an id was called call_2"#]],
+        odd: a call without an id was given the id call_1
+        odd: a call without an id was given the id call_2"#]],
     );
     // Pieces without index and id belong to the call before them.
     assert_reads(
@@ -203,8 +203,8 @@ fn an_index_is_only_a_name() {
         Calls
         call call_1 read_file {}
         call call_2 write_file {}
-        odd: a call without an id was called call_1
-        odd: a call without an id was called call_2"#]],
+        odd: a call without an id was given the id call_1
+        odd: a call without an id was given the id call_2"#]],
     );
     // A new id in every piece of one call.
     assert_reads(
@@ -275,7 +275,7 @@ fn repeated_pieces_are_ignored() {
         Calls
         call call_1 read_file {"path":"a"}
         odd: a call's arguments came twice
-        odd: a call without an id was called call_1"#]],
+        odd: a call without an id was given the id call_1"#]],
     );
     // A message at the end that says everything again.
     let message =
@@ -287,8 +287,8 @@ fn repeated_pieces_are_ignored() {
         Calls
         text "hi"
         call a read_file {"path":"a"}
-        odd: a whole message after its pieces was ignored
-        odd: the model stopped and made calls"#]],
+        odd: a complete message after its deltas was ignored
+        odd: the model stopped but made calls"#]],
     );
     assert_reads(
         &stream(&[&message]),
@@ -296,7 +296,7 @@ fn repeated_pieces_are_ignored() {
         Calls
         text "hi"
         call a read_file {"path":"a"}
-        odd: the model stopped and made calls"#]],
+        odd: the model stopped but made calls"#]],
     );
     let late =
         format!(r#"{{"choices":[{{"delta":{{"content":"late","tool_calls":[{call}]}},"finish_reason":"length"}}]}}"#);
@@ -347,14 +347,14 @@ fn the_calls_are_trusted_and_not_the_reason() {
         expect![[r#"
         Calls
         call a read_file {}
-        odd: the model stopped and made calls"#]],
+        odd: the model stopped but made calls"#]],
     );
     assert_reads(
         &pieces(&[r#"{"content":"hi"}"#], "tool_calls"),
         expect![[r#"
         Stop
         text "hi"
-        odd: the model stopped for calls and made none"#]],
+        odd: the model stopped for calls but made none"#]],
     );
 }
 
@@ -405,7 +405,7 @@ fn the_old_function_call_is_a_call() {
         expect![[r#"
             Calls
             call call_1 read_file {"path":"a"}
-            odd: a call without an id was called call_1"#]],
+            odd: a call without an id was given the id call_1"#]],
     );
     assert_reads(
         r#"{"choices":[{"message":{"content":null,"function_call":{"name":"read_file","arguments":"{}"},"tool_calls":[{"id":"a","function":{"name":"fs-list","arguments":"{}"}}]},"finish_reason":"stop"}]}"#,
@@ -413,6 +413,6 @@ fn the_old_function_call_is_a_call() {
             Calls
             call a fs.list {}
             odd: `function_call` beside `tool_calls` was ignored
-            odd: the model stopped and made calls"#]],
+            odd: the model stopped but made calls"#]],
     );
 }

@@ -1,4 +1,4 @@
-//! A server that says exactly the bytes it was given.
+//! Canned HTTP server: sends exactly the bytes it was given.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,4 @@
-//! Answers of any bytes: wherever they are cut, they are read as the same, and what did not finish is no answer.
+//! Response fuzzing: cuts change nothing, and an unfinished response is never an answer.
 
 use ringfence_fuzz::FuzzTarget;
 

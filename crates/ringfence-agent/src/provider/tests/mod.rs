@@ -1,4 +1,4 @@
-//! Providers against servers that misbehave, on a real socket and in the real wire format.
+//! Provider tests against servers that misbehave, on a real socket and in the real wire format.
 //!
 //! Which test has which misbehaviour of models and their servers; what is not in it is about the loop, the road or the
 //! terminal, and tested there.

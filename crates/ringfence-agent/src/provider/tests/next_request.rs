@@ -1,4 +1,4 @@
-//! What one answer changes about the next request: state that goes back, and fields that a server does not take.
+//! Follow-up requests: state that is sent back, and fields that a server does not accept.
 
 use std::time::Duration;
 
@@ -212,5 +212,5 @@ async fn an_answer_may_not_take_longer_than_it_may() {
     provider.timeouts = ProviderTimeouts { answer: Some(Duration::from_millis(50)), ..provider.timeouts };
     let error = ask(&*open(provider).unwrap()).await.unwrap_err();
     assert_eq!(error.kind, ModelErrorKind::Stalled);
-    assert!(error.message.contains("the answer took longer than 0.1 s, which `answer_timeout` sets"), "{error}");
+    assert!(error.message.contains("the answer took longer than 0.1 s (`answer_timeout`)"), "{error}");
 }

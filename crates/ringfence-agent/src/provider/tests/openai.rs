@@ -1,4 +1,4 @@
-//! Chat completions as servers write them, right and wrong. Each body is read whole and cut at every byte.
+//! Chat completion bodies as servers write them, right and wrong. Each is read whole and cut at every byte.
 
 use expect_test::{Expect, expect};
 
@@ -48,7 +48,7 @@ fn text_comes_in_pieces_or_whole() {
             Stop
             text "a"
             reasoning "hm"
-            odd: content that is no text was ignored"#]],
+            odd: content that is not text was ignored"#]],
     );
 }
 
@@ -119,7 +119,7 @@ fn an_error_in_disguise_is_an_error() {
     assert_reads(
         r#"{"object":"error","message":"This model's maximum context length is 8 tokens"}"#,
         expect![
-            "TooLong: the server sent an error: This model's maximum context length is 8 tokens; the conversation is longer than the model takes"
+            "TooLong: the server sent an error: This model's maximum context length is 8 tokens; the conversation exceeds the model's context length"
         ],
     );
     assert_reads(r#"{"detail":"Not authenticated"}"#, expect!["Server: the server sent an error: Not authenticated"]);
@@ -140,7 +140,7 @@ fn an_error_in_disguise_is_an_error() {
     );
     assert_reads(
         &pieces(&[r#"{"content":"half"}"#], "error"),
-        expect!["Server: the server failed while the model answered"],
+        expect!["Server: the server failed while the model was answering"],
     );
 }
 
@@ -149,34 +149,34 @@ fn without_a_finish_nothing_counts() {
     let call = r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"read_file","arguments":"{}"}}]}}]}"#;
     assert_reads(
         &stream(&[call]),
-        expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
+        expect!["Cut: the answer ended before the model finished, and was discarded"],
     );
     assert_reads(
         &format!("data: {call}\n\n"),
-        expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
+        expect!["Cut: the answer ended before the model finished, and was discarded"],
     );
     assert_reads(
         &format!("data: {call}\n\ndata: {{\"choices\":[{{\"finish_rea"),
-        expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
+        expect!["Cut: the answer ended before the model finished, and was discarded"],
     );
     assert_reads(
         ": ping\n\n",
-        expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
+        expect!["Cut: the answer ended before the model finished, and was discarded"],
     );
     assert_reads(
         &stream(&[call, r#"{"choices":[{"delta""#]),
         expect![[
-            r#"Cut: the answer broke off at an event that cannot be read (EOF while parsing an object at line 1 column 20): `{"choices":[{"delta"`"#
+            r#"Cut: the answer ended at an event that cannot be parsed (EOF while parsing an object at line 1 column 20): `{"choices":[{"delta"`"#
         ]],
     );
     assert_reads(
         r#"{"choices":[{"message":{"content":"whole"}}]}"#,
-        expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
+        expect!["Cut: the answer ended before the model finished, and was discarded"],
     );
-    assert_reads(r#"{"choices":[{"message":{"content":"who"#, expect!["Cut: the answer is JSON that was cut"]);
+    assert_reads(r#"{"choices":[{"message":{"content":"who"#, expect!["Cut: the answer is truncated JSON"]);
     assert_reads(
         r#"{"choices":[]}"#,
-        expect!["Cut: the answer ended before the model had finished, and nothing of it counts"],
+        expect!["Cut: the answer ended before the model finished, and was discarded"],
     );
     assert_reads("", expect!["Cut: answered with an empty body"]);
     assert_reads(" \n\n", expect!["Cut: answered with an empty body"]);
@@ -226,7 +226,7 @@ fn lines_may_be_written_in_any_way() {
         expect![[r#"
             Stop
             text "a�b"
-            odd: bytes that are no UTF-8 were replaced"#]],
+            odd: invalid UTF-8 was replaced"#]],
     );
 }
 
@@ -301,7 +301,7 @@ fn usage_is_what_the_server_says_if_it_can_be() {
             Stop
             text "hi"
             usage 10 + 5 = 15, 0 0 0
-            odd: the usage went down"#]],
+            odd: the token usage decreased"#]],
     );
     assert_reads(
         &usage(&[r#"{"prompt_tokens":-10,"completion_tokens":5.9,"total_tokens":1e300}"#]),
@@ -359,39 +359,39 @@ fn other_bodies_are_rejected() {
     assert_reads(
         "<!DOCTYPE html><title>Log in\u{1b}[2J</title>",
         expect![[
-            r#"Garbled: answered with a page: `<!DOCTYPE html><title>Log in\u{1b}[2J</title>`; is this the address of a model?"#
+            r#"Garbled: answered with a page: `<!DOCTYPE html><title>Log in\u{1b}[2J</title>`; is this the URL of a model API?"#
         ]],
     );
     assert_reads(
         "internal error",
         expect![
-            "Garbled: answered with something that is no answer: `internal error`; is this the address of a model?"
+            "Garbled: answered with something other than an answer: `internal error`; is this the URL of a model API?"
         ],
     );
     assert_reads(
         "OK",
-        expect!["Garbled: answered with something that is no answer: `OK`; is this the address of a model?"],
+        expect!["Garbled: answered with something other than an answer: `OK`; is this the URL of a model API?"],
     );
     assert_reads(
         "[1,2]",
-        expect!["Garbled: answered with JSON that is no completion: `[1,2]`; is this the address of a model?"],
+        expect!["Garbled: answered with JSON that is not a completion: `[1,2]`; is this the URL of a model API?"],
     );
     assert_reads(
         r#"{"hello":"world"}"#,
         expect![[
-            r#"Garbled: answered with JSON that is no completion: `{"hello":"world"}`; is this the address of a model?"#
+            r#"Garbled: answered with JSON that is not a completion: `{"hello":"world"}`; is this the URL of a model API?"#
         ]],
     );
     assert_reads(
         r#"{"choices":"none"}"#,
         expect![[
-            r#"Garbled: answered with JSON that is no completion: `{"choices":"none"}`; is this the address of a model?"#
+            r#"Garbled: answered with JSON that is not a completion: `{"choices":"none"}`; is this the URL of a model API?"#
         ]],
     );
     assert_reads(
         "{\"choices\":[]}\n{\"choices\":[]}",
         expect![[
-            r#"Garbled: answered with JSON that is no completion: `{"choices":[]}\u{a}{"choices":[]}`; is this the address of a model?"#
+            r#"Garbled: answered with JSON that is not a completion: `{"choices":[]}\u{a}{"choices":[]}`; is this the URL of a model API?"#
         ]],
     );
 }

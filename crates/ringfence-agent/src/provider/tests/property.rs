@@ -1,4 +1,4 @@
-//! Whatever a server sends, nothing panics, cuts change nothing, and no answer comes from a model that did not finish.
+//! Property tests: whatever a server sends, nothing panics, and an unfinished response is never an answer.
 
 use proptest::prelude::*;
 

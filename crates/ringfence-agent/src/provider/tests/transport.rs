@@ -1,4 +1,4 @@
-//! Connections, statuses and bodies that are not what they should be, on a real socket.
+//! Transport errors: connections, statuses and bodies that are not what they should be, on a real socket.
 
 use std::time::Duration;
 
@@ -47,13 +47,13 @@ async fn an_error_names_the_place_and_no_key() {
         "401 No",
         JSON,
         format!(r#"{{"error":{{"message":"Incorrect API key provided: {KEY}."}}}}"#).as_bytes(),
-        expect!["Denied: POST http://server/v1/chat/completions: status 401 (Unauthorized): Incorrect API key provided: [key].; check the key of this provider and what it may use"],
+        expect!["Denied: POST http://server/v1/chat/completions: status 401 (Unauthorized): Incorrect API key provided: [key].; check this provider's API key and its permissions"],
     )
     .await;
     assert_fails("404 Not Found", JSON, br#"{"error":{"message":"model `tiny` not found"}}"#, expect!["NoSuchModel: POST http://server/v1/chat/completions: status 404 (Not Found): model `tiny` not found; check the name of the model and the base URL"]).await;
     assert_fails("429 Slow", JSON, br#"{"error":{"message":"slow down"}}"#, expect!["Busy { retry_after: None }: POST http://server/v1/chat/completions: status 429 (Too Many Requests): slow down"]).await;
     assert_fails("503 Wait", JSON, br#"{"error":{"message":"Loading model"}}"#, expect!["Busy { retry_after: Some(5s) }: POST http://server/v1/chat/completions: status 503 (Service Unavailable): Loading model"]).await;
-    assert_fails("400 Bad", JSON, br#"{"error":{"message":"context","code":"context_length_exceeded"}}"#, expect!["TooLong: POST http://server/v1/chat/completions: status 400 (Bad Request): context; the conversation is longer than the model takes"]).await;
+    assert_fails("400 Bad", JSON, br#"{"error":{"message":"context","code":"context_length_exceeded"}}"#, expect!["TooLong: POST http://server/v1/chat/completions: status 400 (Bad Request): context; the conversation exceeds the model's context length"]).await;
     assert_fails(
         "204 No Content",
         JSON,
@@ -75,9 +75,9 @@ async fn a_query_of_the_base_is_sent_and_not_shown() {
 
 #[tokio::test]
 async fn an_html_page_is_an_error() {
-    assert_fails("200 OK", "text/html", b"<html>Please log in</html>", expect!["Garbled: POST http://server/v1/chat/completions: answered with a page: `<html>Please log in</html>`; is this the address of a model?"]).await;
-    assert_fails("200 OK", EVENTS, b"<html>Please log in</html>", expect!["Garbled: POST http://server/v1/chat/completions: answered with a page: `<html>Please log in</html>`; is this the address of a model?"]).await;
-    assert_fails("200 OK", "text/plain", b"OK", expect!["Garbled: POST http://server/v1/chat/completions: answered with something that is no answer: `OK`; is this the address of a model?"]).await;
+    assert_fails("200 OK", "text/html", b"<html>Please log in</html>", expect!["Garbled: POST http://server/v1/chat/completions: answered with a page: `<html>Please log in</html>`; is this the URL of a model API?"]).await;
+    assert_fails("200 OK", EVENTS, b"<html>Please log in</html>", expect!["Garbled: POST http://server/v1/chat/completions: answered with a page: `<html>Please log in</html>`; is this the URL of a model API?"]).await;
+    assert_fails("200 OK", "text/plain", b"OK", expect!["Garbled: POST http://server/v1/chat/completions: answered with something other than an answer: `OK`; is this the URL of a model API?"]).await;
 }
 
 #[tokio::test]
@@ -247,7 +247,7 @@ async fn packed_contents_are_refused() {
     let bytes = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n\x1f\x8b\x08".to_vec();
     let server = CannedServer::start(vec![CannedReply { bytes, after: AfterReply::Close }]).await;
     let error = ask(&*openai(&server)).await.unwrap_err();
-    expect!["Garbled: POST http://server/v1/chat/completions: answered with `gzip` contents, though plain ones were asked for"].assert_eq(&error_text(&server, &error));
+    expect!["Garbled: POST http://server/v1/chat/completions: answered with content encoding `gzip`, which was not requested"].assert_eq(&error_text(&server, &error));
     assert!(server.requests()[0].contains("accept-encoding: identity\r\n"));
 }
 

@@ -1,4 +1,4 @@
-//! Updates that add: to lists, to keys without a value, and keys that were not there.
+//! Appending updates: to lists, to keys without a value, and new keys.
 
 use expect_test::expect;
 use serde_json::json;
@@ -479,7 +479,7 @@ fn a_front_matter_in_braces_is_updated_inside_them() {
         "{stepsCompleted}",
         asked,
         expect![
-            "`stepsCompleted` in line 2 is written in a way that cannot be updated in place; write it as `key: value`"
+            "`stepsCompleted` in line 2 cannot be updated in place; write it as `key: value`"
         ],
     );
 }

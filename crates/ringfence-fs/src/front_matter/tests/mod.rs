@@ -1,4 +1,4 @@
-//! What holds of front matter: tables for reading and updating, and random cases for both.
+//! Front matter tests: tables for reading and updating, and random cases for both.
 
 mod appending;
 mod random;

@@ -1,4 +1,4 @@
-//! Any front matter, any update, any damage.
+//! Property tests: any front matter, any update, any damage.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Reading: what is front matter, what it says, and what is refused.
+//! Reading front matter: what is parsed, and what is refused.
 
 use expect_test::{Expect, expect};
 
@@ -37,29 +37,29 @@ fn the_first_line_opens_and_the_next_mark_closes() {
     check("---\na: \"x\n---\ny\"\n---\n", expect!["line 3: invalid indentation in multiline quoted scalar"]);
     check(
         "---\na: 1\n--- \n ---\n----\n---\n",
-        expect!["line 3: it begins like the line that closes the front matter"],
+        expect!["line 3: it starts like the line that closes the front matter"],
     );
 }
 
 #[test]
 fn a_file_without_marks_has_no_front_matter() {
-    check("", expect!["there is no front matter: the first line must be exactly `---`"]);
-    check("---", expect!["there is no front matter: the first line must be exactly `---`"]);
-    check("body\n", expect!["there is no front matter: the first line must be exactly `---`"]);
-    check("\n---\na: 1\n---\n", expect!["there is no front matter: the first line must be exactly `---`"]);
-    check("# comment\n---\na: 1\n---\n", expect!["there is no front matter: the first line must be exactly `---`"]);
-    check("\u{feff}---\na: 1\n---\n", expect!["there is no front matter: the first line must be exactly `---`"]);
-    check(" ---\na: 1\n---\n", expect!["there is no front matter: the first line must be exactly `---`"]);
-    check("--- \na: 1\n---\n", expect!["there is no front matter: the first line must be exactly `---`"]);
-    check("--- # c\na: 1\n---\n", expect!["there is no front matter: the first line must be exactly `---`"]);
-    check("---\r\ra: 1\n---\n", expect!["there is no front matter: the first line must be exactly `---`"]);
+    check("", expect!["no front matter: the first line must be exactly `---`"]);
+    check("---", expect!["no front matter: the first line must be exactly `---`"]);
+    check("body\n", expect!["no front matter: the first line must be exactly `---`"]);
+    check("\n---\na: 1\n---\n", expect!["no front matter: the first line must be exactly `---`"]);
+    check("# comment\n---\na: 1\n---\n", expect!["no front matter: the first line must be exactly `---`"]);
+    check("\u{feff}---\na: 1\n---\n", expect!["no front matter: the first line must be exactly `---`"]);
+    check(" ---\na: 1\n---\n", expect!["no front matter: the first line must be exactly `---`"]);
+    check("--- \na: 1\n---\n", expect!["no front matter: the first line must be exactly `---`"]);
+    check("--- # c\na: 1\n---\n", expect!["no front matter: the first line must be exactly `---`"]);
+    check("---\r\ra: 1\n---\n", expect!["no front matter: the first line must be exactly `---`"]);
     check(
         "---\na: 1\n",
-        expect!["the front matter is not closed: below the first line there must be another that is exactly `---`"],
+        expect!["the front matter is not closed: another line must be exactly `---`"],
     );
     check(
         "---\na: 1\n --- \n",
-        expect!["the front matter is not closed: below the first line there must be another that is exactly `---`"],
+        expect!["the front matter is not closed: another line must be exactly `---`"],
     );
 }
 
@@ -148,11 +148,11 @@ fn aliases_stand_for_their_values_and_merge_keys_are_keys() {
     check_block("a: &a {x: 1}\nb:\n  <<: *a\n  y: 2", expect!["line 4: a merge key; write the values out"]);
     check_block("a: &a 1\nb: *a\nc: &a 2\nd: *a", expect![[r#"{"a":1,"b":1,"c":2,"d":2}"#]]);
     check_block("a: &a\nb: *a", expect![[r#"{"a":null,"b":null}"#]]);
-    check_block("a: &a [*a]", expect!["line 2: an alias inside of what it refers to"]);
-    check_block("a: &a {b: [1, *a]}", expect!["line 2: an alias inside of what it refers to"]);
-    check_block("&top\na: *top", expect!["line 3: an alias inside of what it refers to"]);
-    check_block("a: *b\nb: &b 1", expect!["line 2: an alias for an anchor that is not there"]);
-    check_block("a: &a x\n*a : 1", expect!["line 3: a key that is not a word"]);
+    check_block("a: &a [*a]", expect!["line 2: an alias inside its own anchor"]);
+    check_block("a: &a {b: [1, *a]}", expect!["line 2: an alias inside its own anchor"]);
+    check_block("&top\na: *top", expect!["line 3: an alias inside its own anchor"]);
+    check_block("a: *b\nb: &b 1", expect!["line 2: an alias without an anchor"]);
+    check_block("a: &a x\n*a : 1", expect!["line 3: a key that is not a scalar"]);
 }
 
 #[test]
@@ -162,14 +162,14 @@ fn keys_are_words_and_no_two_are_the_same() {
         expect![[r#"{"1":"a","2024-01-02":"f","d":"e","true":"b","~":"c"}"#]],
     );
     check_block(": a", expect![[r#"{"":"a"}"#]]);
-    check_block("a: 1\nb: 2\na: 3", expect!["line 4: a key that this mapping has already"]);
-    check_block("a: {b: 1, \"b\": 2}", expect!["line 2: a key that this mapping has already"]);
-    check_block("1: a\n\"1\": b", expect!["line 3: a key that this mapping has already"]);
-    check_block("a:\n  \"\\x61\": 1\n  a: 2", expect!["line 4: a key that this mapping has already"]);
+    check_block("a: 1\nb: 2\na: 3", expect!["line 4: a duplicate key"]);
+    check_block("a: {b: 1, \"b\": 2}", expect!["line 2: a duplicate key"]);
+    check_block("1: a\n\"1\": b", expect!["line 3: a duplicate key"]);
+    check_block("a:\n  \"\\x61\": 1\n  a: 2", expect!["line 4: a duplicate key"]);
     check_block("<<: {a: 1}\n<<: {b: 1}", expect!["line 2: a merge key; write the values out"]);
-    check_block("[a]: 1", expect!["line 2: a key that is not a word"]);
-    check_block("{a: b}: 1", expect!["line 2: a key that is not a word"]);
-    check_block("? - a\n: 1", expect!["line 2: a key that is not a word"]);
+    check_block("[a]: 1", expect!["line 2: a key that is not a scalar"]);
+    check_block("{a: b}: 1", expect!["line 2: a key that is not a scalar"]);
+    check_block("? - a\n: 1", expect!["line 2: a key that is not a scalar"]);
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn only_plain_values_are_taken() {
     check_block("a: !!seq\n- 1", expect!["line 3: a tag (`!`); front matter has plain values only"]);
     check_block("a: !x! 1", expect!["line 2: while parsing a tag, did not find expected tag URI"]);
     check_block("%YAML 1.2", expect!["line 2: YAML directives are disallowed"]);
-    check_block("%TAG ! x:\n--- a", expect!["line 3: it begins like the line that closes the front matter"]);
+    check_block("%TAG ! x:\n--- a", expect!["line 3: it starts like the line that closes the front matter"]);
 }
 
 #[test]
@@ -196,16 +196,16 @@ fn there_is_one_document_and_it_is_a_mapping() {
     check_block("~", expect!["line 2: not a mapping; write `key: value`"]);
     check_block("\"a\"", expect!["line 2: not a mapping; write `key: value`"]);
     check_block("&a", expect!["line 2: not a mapping; write `key: value`"]);
-    check_block("a: 1\n--- b: 2", expect!["line 3: it begins like the line that closes the front matter"]);
-    check_block("a: 1\n--- {b: 2}", expect!["line 3: it begins like the line that closes the front matter"]);
-    check_block("--- {b: 2}", expect!["line 2: it begins like the line that closes the front matter"]);
-    check_block("a: 1\n... \nb: 2", expect!["line 3: it begins like the line that closes the front matter"]);
-    check_block("a: 1\n... # end", expect!["line 3: it begins like the line that closes the front matter"]);
+    check_block("a: 1\n--- b: 2", expect!["line 3: it starts like the line that closes the front matter"]);
+    check_block("a: 1\n--- {b: 2}", expect!["line 3: it starts like the line that closes the front matter"]);
+    check_block("--- {b: 2}", expect!["line 2: it starts like the line that closes the front matter"]);
+    check_block("a: 1\n... \nb: 2", expect!["line 3: it starts like the line that closes the front matter"]);
+    check_block("a: 1\n... # end", expect!["line 3: it starts like the line that closes the front matter"]);
     check_block("{a: 1}\n{b: 1}", expect!["line 3: did not find expected <document start>"]);
     check_block(
         "a: 1\n  b: 2",
         expect![
-            "line 3: a `:` behind what cannot be a key; put text that has `: ` in it in quotes, and keep keys short"
+            "line 3: a `:` after something that cannot be a key; quote text that contains `: `, and keep keys short"
         ],
     );
 }
@@ -250,13 +250,13 @@ fn a_parse_error_names_the_line_and_not_its_contents() {
     check_block(
         "a: 1\nb: secret: x",
         expect![
-            "line 3: a `:` behind what cannot be a key; put text that has `: ` in it in quotes, and keep keys short"
+            "line 3: a `:` after something that cannot be a key; quote text that contains `: `, and keep keys short"
         ],
     );
     check_block("a: 'secret", expect!["line 3: invalid indentation in multiline quoted scalar"]);
-    check_block("a: @secret", expect!["line 2: a character that no value can start with"]);
-    check_block("a: `secret", expect!["line 2: a character that no value can start with"]);
-    check_block("a: *secret", expect!["line 2: an alias for an anchor that is not there"]);
+    check_block("a: @secret", expect!["line 2: a character that cannot start a value"]);
+    check_block("a: `secret", expect!["line 2: a character that cannot start a value"]);
+    check_block("a: *secret", expect!["line 2: an alias without an anchor"]);
     check_block("secret", expect!["line 2: not a mapping; write `key: value`"]);
     check_block("a: \"\\q\"", expect!["line 2: while parsing a quoted scalar, found unknown escape character"]);
     check_block(
@@ -287,11 +287,11 @@ fn front_matter_past_a_limit_is_refused() {
     };
     check_block(
         &format!("a: {}", "x".repeat(65_533)),
-        expect!["the front matter has 65537 bytes, more than the 65536 that it may have"],
+        expect!["the front matter has 65537 bytes; the limit is 65536"],
     );
     check_block(
         &"[".repeat(100_000),
-        expect!["the front matter has 100001 bytes, more than the 65536 that it may have"],
+        expect!["the front matter has 100001 bytes; the limit is 65536"],
     );
     check_block(&"[".repeat(60_000), expect!["line 2: more than 64 levels deep, counting what aliases repeat"]);
     check_block(&"{a: ".repeat(16_000), expect!["line 2: more than 64 levels deep, counting what aliases repeat"]);
@@ -300,10 +300,10 @@ fn front_matter_past_a_limit_is_refused() {
         expect!["line 2: block sequence entries are not allowed in this context"],
     );
     check_block(&"? ".repeat(30_000), expect!["line 2: more than 64 levels deep, counting what aliases repeat"]);
-    check_block(&deep_map(5_000), expect!["the front matter has 12512501 bytes, more than the 65536 that it may have"]);
+    check_block(&deep_map(5_000), expect!["the front matter has 12512501 bytes; the limit is 65536"]);
     check_block(&deep_map(300), expect!["line 65: more than 64 levels deep, counting what aliases repeat"]);
     check_block(&nested(63), expect!["line 2: more than 64 levels deep, counting what aliases repeat"]);
-    check_block(&items(1_000_000), expect!["the front matter has 4000004 bytes, more than the 65536 that it may have"]);
+    check_block(&items(1_000_000), expect!["the front matter has 4000004 bytes; the limit is 65536"]);
     check_block(&items(16_000), expect!["line 10000: more than 10000 values, counting what aliases repeat"]);
     check_block(
         &format!("a: [{}]", "x,".repeat(16_000)),
@@ -318,7 +318,7 @@ fn front_matter_past_a_limit_is_refused() {
     check_block(
         &format!("{}: 1", "k".repeat(1_025)),
         expect![
-            "line 2: a `:` behind what cannot be a key; put text that has `: ` in it in quotes, and keep keys short"
+            "line 2: a `:` after something that cannot be a key; quote text that contains `: `, and keep keys short"
         ],
     );
     check_block(&format!("? {}\n: 1", "k".repeat(1_025)), expect!["line 2: a key of more than 1024 bytes"]);
@@ -326,7 +326,7 @@ fn front_matter_past_a_limit_is_refused() {
     check_block(
         &format!("{}: 1", "k".repeat(65_000)),
         expect![
-            "line 2: a `:` behind what cannot be a key; put text that has `: ` in it in quotes, and keep keys short"
+            "line 2: a `:` after something that cannot be a key; quote text that contains `: `, and keep keys short"
         ],
     );
 }

@@ -1,4 +1,4 @@
-//! Updates that replace, what values may contain, and what cannot be updated.
+//! Replacing updates, what values may contain, and what cannot be updated.
 
 use expect_test::expect;
 use serde_json::json;
@@ -335,7 +335,7 @@ fn variables_are_merged_one_level_deep() {
     check(
         "variables: {a}",
         set(),
-        expect!["`a` in line 2 is written in a way that cannot be updated in place; write it as `key: value`"],
+        expect!["`a` in line 2 cannot be updated in place; write it as `key: value`"],
     );
     check(
         "variables:\n  &k b: &v 1\n  c: *v",
@@ -456,36 +456,36 @@ fn a_key_that_cannot_be_updated_is_named() {
     check(
         "x: 1\nstepsCompleted: a",
         steps(),
-        expect!["`stepsCompleted` in line 3 is not a list, so nothing can be appended to it"],
+        expect!["`stepsCompleted` in line 3 is not a list, so it cannot be appended to"],
     );
     check(
         "stepsCompleted: ''",
         steps(),
-        expect!["`stepsCompleted` in line 2 is not a list, so nothing can be appended to it"],
+        expect!["`stepsCompleted` in line 2 is not a list, so it cannot be appended to"],
     );
     check(
         "stepsCompleted: {a: 1}",
         steps(),
-        expect!["`stepsCompleted` in line 2 is not a list, so nothing can be appended to it"],
+        expect!["`stepsCompleted` in line 2 is not a list, so it cannot be appended to"],
     );
     check(
         "? stepsCompleted\nx: 1",
         steps(),
         expect![
-            "`stepsCompleted` in line 2 is written in a way that cannot be updated in place; write it as `key: value`"
+            "`stepsCompleted` in line 2 cannot be updated in place; write it as `key: value`"
         ],
     );
     check(
         "? stepsCompleted\n: - a",
         steps(),
         expect![
-            "`stepsCompleted` in line 2 is written in a way that cannot be updated in place; write it as `key: value`"
+            "`stepsCompleted` in line 2 cannot be updated in place; write it as `key: value`"
         ],
     );
     check(
         "variables: [a]",
         json!({"variables": {"a": 1}}),
-        expect!["`variables` in line 2 is not a mapping, so nothing can be set in it"],
+        expect!["`variables` in line 2 is not a mapping, so its keys cannot be set"],
     );
     check(
         "variables: &v {a: 1}\nx: *v",
@@ -530,7 +530,7 @@ fn a_key_that_cannot_be_updated_is_named() {
         json!({"currentNodeId": "n"}),
         expect!["`currentNodeId` in line 2 has an anchor that an alias refers to; write the alias out first"],
     );
-    check("a: 1\na: 2", json!({"currentNodeId": "n"}), expect!["line 3: a key that this mapping has already"]);
+    check("a: 1\na: 2", json!({"currentNodeId": "n"}), expect!["line 3: a duplicate key"]);
 }
 
 #[test]
@@ -544,28 +544,28 @@ fn a_result_that_could_not_be_read_again_is_refused() {
         "a: 1",
         json!({"variables": {"a": deep}}),
         expect![
-            "with this update it could not be read any more: line 4: more than 64 levels deep, counting what aliases repeat"
+            "the update would make the front matter invalid: line 4: more than 64 levels deep, counting what aliases repeat"
         ],
     );
     check(
         "a: 1",
         json!({"currentNodeId": "x".repeat(70_000)}),
         expect![
-            "with this update it could not be read any more: the front matter has 70023 bytes, more than the 65536 that it may have"
+            "the update would make the front matter invalid: the front matter has 70023 bytes; the limit is 65536"
         ],
     );
     check(
         "a: 1",
         json!({"variables": {"k".repeat(1_025): 1}}),
         expect![
-            "with this update it could not be read any more: line 4: a `:` behind what cannot be a key; put text that has `: ` in it in quotes, and keep keys short"
+            "the update would make the front matter invalid: line 4: a `:` after something that cannot be a key; quote text that contains `: `, and keep keys short"
         ],
     );
     check(
         "stepsCompleted: []",
         json!({"stepsCompleted": many}),
         expect![
-            "with this update it could not be read any more: the front matter has 91649 bytes, more than the 65536 that it may have"
+            "the update would make the front matter invalid: the front matter has 91649 bytes; the limit is 65536"
         ],
     );
 }

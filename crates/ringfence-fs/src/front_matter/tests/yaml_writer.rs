@@ -1,4 +1,4 @@
-//! Front matter as people write it: the same values in many styles, with comments.
+//! YAML generator: the same values in many styles, with comments.
 //!
 //! A stream of choices decides, so that a failing case shrinks to the plainest text that fails.
 

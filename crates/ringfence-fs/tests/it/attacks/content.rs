@@ -1,4 +1,4 @@
-//! What is in files: how much, of what kind, and what may not be shown.
+//! File contents: size limits, binary files, and secrets.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;

@@ -1,4 +1,4 @@
-//! What a directory looks like, to tell whether it was touched.
+//! Directory dump: names, types and contents, to tell whether a tree was touched.
 //!
 //! Names, types, modes, owners, contents and where links lead. What cannot be read is noted as such.
 

@@ -1,4 +1,4 @@
-//! Writing, appending and editing.
+//! Attacks on writing, appending and editing.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;

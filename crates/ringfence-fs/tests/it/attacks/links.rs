@@ -1,4 +1,4 @@
-//! Links, soft and hard.
+//! Attacks by symbolic and hard links.
 
 use std::os::unix::fs::{MetadataExt, symlink};
 

@@ -1,4 +1,4 @@
-//! Bad input, and the safe answer to each.
+//! Attack tables: bad input, and the safe reply to each.
 //!
 //! A case is data: a workspace, some calls, and what each must say. `check` makes the calls on every backend and looks,
 //! after each of them, that nothing outside was touched, that the reply gives nothing away, that no temporary file

@@ -1,4 +1,4 @@
-//! Mounts by alias: each is a world of its own.
+//! Mount aliases: paths never cross from one mount to another.
 
 use ringfence_fs::{Fence, FenceError, FenceOptions, MountAccess, MountSpec};
 use ringfence_kernel::ErrorKind::{

@@ -1,4 +1,4 @@
-//! Moving, deleting, listing and finding.
+//! Attacks on moving, deleting, listing and finding.
 
 use ringfence_fs::ResolverBackend;
 use ringfence_kernel::ErrorKind::{

@@ -1,4 +1,4 @@
-//! Every operation on a path: what the spelling, the links and the special files are crossed with.
+//! Path operations: every tool call that spellings, links and special files are crossed with.
 //!
 //! `other.txt` has to be there, and `fresh` must not.
 

@@ -1,4 +1,4 @@
-//! Patches, front matter, and the guard of the workflow.
+//! Attacks on patches, front matter, and the workflow guard.
 
 use ringfence_fs::MountAccess::{ReadOnly, ReadWrite};
 use ringfence_kernel::Dialect;

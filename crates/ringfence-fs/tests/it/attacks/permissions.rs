@@ -1,4 +1,4 @@
-//! Modes, owners and attributes. As root, who could do anything, and as nobody.
+//! Modes, owners and attributes, as root and as the user `nobody`.
 //!
 //! Root is held to the mode bits by the fence itself; nobody by the kernel. The same table holds for both.
 

@@ -1,4 +1,4 @@
-//! The call itself: names of tools, arguments, cancelling, and what a program that we start would inherit.
+//! Tool call protocol: tool names, arguments, cancelling, and descriptors that a child would inherit.
 
 use std::process::Command;
 use std::time::Duration;

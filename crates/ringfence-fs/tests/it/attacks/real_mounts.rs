@@ -1,4 +1,4 @@
-//! File systems that are really mounted: inside the workspace, where they are no part of it, and under it.
+//! Mounted file systems: inside the workspace, where they are not part of it, and under it.
 //!
 //! Needs root. Each test runs in a process that has its mounts to itself.
 

@@ -1,4 +1,4 @@
-//! What is no file: pipes, sockets, devices; and directories and files in each other's place.
+//! Special files: pipes, sockets, devices; and directories and files in each other's place.
 
 use std::path::Path;
 

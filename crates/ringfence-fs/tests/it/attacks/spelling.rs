@@ -1,4 +1,4 @@
-//! Ways to write a path, each with every operation.
+//! Path spellings, each with every operation.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

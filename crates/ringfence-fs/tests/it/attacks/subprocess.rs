@@ -1,4 +1,4 @@
-//! The same test once more, in a process of its own: as another user, in another mount namespace, under other limits.
+//! Tests in a subprocess: as another user, in another mount namespace, under other limits.
 //!
 //! The test binary runs itself with the name of one test. A mark in the environment tells the test which of the two it is.
 

@@ -1,4 +1,4 @@
-//! System calls that fail on demand, by a seccomp filter on the calling thread.
+//! Syscall fault injection, by a seccomp filter on the calling thread.
 //!
 //! A filter cannot be taken back, and threads that are started later have it too: use it on a thread that ends.
 

@@ -1,4 +1,4 @@
-//! No path and no arguments lead out or break a call.
+//! Property tests of paths and arguments: none leads out or breaks a call.
 
 use std::path::Path;
 

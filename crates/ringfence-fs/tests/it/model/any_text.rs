@@ -1,4 +1,4 @@
-//! Reading, editing, appending and listing, for any text.
+//! Property tests of reading, editing, appending and listing, for any text.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

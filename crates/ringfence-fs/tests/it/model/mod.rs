@@ -1,4 +1,4 @@
-//! The tools against a model: whatever the calls, the workspace is what the model says, and so is each reply.
+//! Model-based tests: the workspace and each reply are what a model says.
 //!
 //! `PROPTEST_CASES` sets the number of cases of each property.
 

@@ -1,4 +1,4 @@
-//! What a person is asked about, and what they see.
+//! Approval of a program's changes, and the prompt.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -110,7 +110,7 @@ fn a_person_sees_what_would_change_and_gets_what_they_saw() {
     layered.committed();
     let shown = person.last_request().preview;
     for words in [
-        "commit what a program changed: 1 new, 2 changed, 2 deleted",
+        "commit a program's changes: 1 new, 2 changed, 2 deleted",
         "-two\n+2\n",
         "`new.bin` is not shown as text: nothing become 2 bytes",
         "delete `gone` (1 bytes)",

@@ -1,4 +1,4 @@
-//! What somebody else does while a program runs, or while a person reads.
+//! Concurrent writers while a program runs, or while a person reads.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};

@@ -1,4 +1,4 @@
-//! A commit is there or it is not, whenever the process dies and whatever the file system answers.
+//! Crash tests of a commit: it is there or it is not, whenever the process dies.
 //!
 //! This program starts itself again under `strace`, which kills it as it enters a call of the kernel, or lets the call fail.
 //! Every point is tried: the first call of a kind, the second, and so on until the program gets through. With

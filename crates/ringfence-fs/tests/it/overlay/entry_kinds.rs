@@ -1,4 +1,4 @@
-//! Everything that a program can leave, and what it becomes.
+//! Entry kinds of an overlay, and what each becomes in the workspace.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};

@@ -1,4 +1,4 @@
-//! What a program left in a layer becomes a change of the workspace like any other, or nothing at all.
+//! Overlay tests: what a program left becomes a change like any other, or nothing at all.
 
 mod approval;
 mod concurrent_writers;

@@ -1,4 +1,4 @@
-//! Any layer over any workspace: what is committed is what an overlay would show, and undo gives back what was there.
+//! Model-based tests of overlays: a commit is what an overlay would show, and undo restores what was there.
 
 use std::collections::BTreeMap;
 use std::fs;

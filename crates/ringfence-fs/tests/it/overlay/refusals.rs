@@ -1,4 +1,4 @@
-//! What no program may leave: then nothing of it comes along.
+//! Refused overlays: entries that no program may leave, so that nothing is committed.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -133,7 +133,7 @@ fn names_that_hide_what_they_are_are_refused() {
     for name in [".ringfence", ".ringfence-tmp-1", "d/.ringfence"] {
         let layered = OverlayFixture::new(&[("a", "a")]);
         layered.write(name, "x");
-        layered.check_refused(ErrorKind::WrongType, "is the host's own");
+        layered.check_refused(ErrorKind::WrongType, "is reserved by the host");
     }
 }
 

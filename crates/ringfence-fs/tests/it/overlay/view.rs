@@ -1,4 +1,4 @@
-//! What a program is shown of the workspace.
+//! Overlay views: what a program is shown of the workspace.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};

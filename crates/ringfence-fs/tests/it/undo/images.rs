@@ -1,4 +1,4 @@
-//! What is kept: whose it is, how much of it, and who sees it.
+//! Pre-images: owners, quotas, and visibility.
 
 use std::os::unix::fs::{MetadataExt as _, symlink};
 

@@ -1,4 +1,4 @@
-//! The log of changes: it becomes long, is cut, and is written by several.
+//! Journal log: growth, compaction, and several writers.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! Whatever was done can be taken back: all of it, or what is named, exactly or not at all.
+//! Undo: all changes or those that are named, exactly or not at all.
 
 mod images;
 mod log;

@@ -1,4 +1,4 @@
-//! What a rule is about, and what slips by none.
+//! Rule matching: paths, hosts and effects, and what evades none.
 
 use ringfence_kernel::Decision::{Allow, Ask, Deny};
 use ringfence_kernel::{

@@ -1,4 +1,4 @@
-//! What is allowed, asked about and denied: the presets, rules in layers, and which of them wins.
+//! Policy rules: the presets, rules in layers, and which of them wins.
 
 mod matching;
 mod reasons;

@@ -1,4 +1,4 @@
-//! What a verdict says to whoever asked.
+//! Reasons of a verdict, as the caller reads them.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn a_denial_says_which_rule_what_is_allowed_and_what_would_grant_it() {
         &in_layer(PolicyLayer::Managed),
         access(PolicyAction::Overwrite, "docs/a.md"),
         expect![[
-            r#"deny by managed `docs`: this would overwrite `docs/a.md`, and the rule `docs` set by this machine's owner denies it (they are generated); it is about `effect = "change", path = "docs/**"`, and nothing else"#
+            r#"deny by managed `docs`: this would overwrite `docs/a.md`, and the rule `docs` set by the administrator of this machine denies it (they are generated); it is about `effect = "change", path = "docs/**"`, and nothing else"#
         ]],
     );
     assert_reason(
@@ -71,28 +71,28 @@ fn a_denial_says_which_rule_what_is_allowed_and_what_would_grant_it() {
         &read_only,
         access(PolicyAction::Create, "a"),
         expect![[r#"
-        deny by preset `preset read-only`: this would create `a`, and the preset `read-only` allows no change; listing and reading is allowed; `preset = "ask"` instead would lift this
+        deny by preset `preset read-only`: this would create `a`, and the preset `read-only` allows no changes, only listing and reading; `preset = "ask"` instead would lift this
         preset = "ask""#]],
     );
     assert_reason(
         &read_only,
         access(PolicyAction::Delete, "a"),
         expect![[r#"
-        deny by preset `preset read-only`: this would delete `a`, and the preset `read-only` allows no change; listing and reading is allowed; `preset = "edits"` instead would lift this
+        deny by preset `preset read-only`: this would delete `a`, and the preset `read-only` allows no changes, only listing and reading; `preset = "edits"` instead would lift this
         preset = "edits""#]],
     );
     assert_reason(
         &LayeredRules::from_preset(Preset::Edits).with_managed_preset(Preset::ReadOnly),
         access(PolicyAction::Create, "a"),
         expect![
-            "deny by managed `preset read-only`: this would create `a`, and the preset `read-only` allows no change; listing and reading is allowed; the preset is one set by this machine's owner"
+            "deny by managed `preset read-only`: this would create `a`, and the preset `read-only` allows no changes, only listing and reading; the preset is one set by the administrator of this machine"
         ],
     );
     assert_reason(
         &LayeredRules::from_preset(Preset::Edits).with_workspace_preset(Preset::ReadOnly),
         access(PolicyAction::Create, "a"),
         expect![
-            "deny by workspace `preset read-only`: this would create `a`, and the preset `read-only` allows no change; listing and reading is allowed; the preset is one of the workspace's ringfence.toml"
+            "deny by workspace `preset read-only`: this would create `a`, and the preset `read-only` allows no changes, only listing and reading; the preset is one of the workspace's ringfence.toml"
         ],
     );
 }
@@ -144,7 +144,7 @@ fn a_question_says_why_and_what_would_save_it() {
         &LayeredRules::from_preset(Preset::Edits).with_managed_preset(Preset::Ask),
         access(PolicyAction::Overwrite, "a"),
         expect![
-            "ask (relayed) by managed `preset ask`: this would overwrite `a`; the preset is one set by this machine's owner"
+            "ask (relayed) by managed `preset ask`: this would overwrite `a`; the preset is one set by the administrator of this machine"
         ],
     );
     assert_reason(&ask, access(PolicyAction::Read, "a"), expect!["allow by preset `preset`: "]);

@@ -1,4 +1,4 @@
-//! The bits of a session: two of them make the third ask.
+//! Taint rules: two flags of a session make the third ask.
 
 use ringfence_kernel::Decision::{Allow, Ask, Deny};
 use ringfence_kernel::{Assurance, LayeredRules, PolicyAction, PolicyLayer, Preset, Taint};

@@ -1,4 +1,4 @@
-//! Reading and writing what is not the workspace.
+//! Escape attempts: files outside of the workspace.
 
 use super::{EscapeAttempt, untried, works, works_for_root};
 

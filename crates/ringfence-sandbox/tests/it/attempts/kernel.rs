@@ -1,4 +1,4 @@
-//! Other processes, and the kernel itself.
+//! Escape attempts: other processes, and the kernel itself.
 
 use super::{EscapeAttempt, untried, works, works_for_root};
 

@@ -1,4 +1,4 @@
-//! What somebody may have left lying around: descriptors, terminals, other runs, and secrets that are masked.
+//! Escape attempts: inherited descriptors, terminals, other runs, and masked secrets.
 
 use super::{EscapeAttempt, untried};
 

@@ -1,4 +1,4 @@
-//! Attempts to get out of the jail or to take more than it gives, as programs.
+//! Escape attempts, as programs: getting out of the jail, or taking more than it gives.
 //!
 //! A program prints `ESCAPED` when it got what it wanted, and `held` when it did not. One that does neither is wrong, and
 //! fails its test. Words in braces are filled in by the stage: `{OUT}` is a file beside the workspace, `{HOME}` a home

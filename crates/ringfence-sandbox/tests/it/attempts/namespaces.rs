@@ -1,4 +1,4 @@
-//! Other namespaces and other mounts.
+//! Escape attempts: other namespaces and mounts.
 
 use super::{EscapeAttempt, untried, works, works_for_root};
 

@@ -1,4 +1,4 @@
-//! Speaking to somebody outside.
+//! Escape attempts: the network.
 
 use super::{EscapeAttempt, untried, works, works_for_root};
 

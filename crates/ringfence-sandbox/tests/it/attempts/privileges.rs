@@ -1,4 +1,4 @@
-//! Becoming somebody else, and having what only root has.
+//! Escape attempts: other users, and root's privileges.
 
 use super::{EscapeAttempt, untried, works, works_for_root};
 
