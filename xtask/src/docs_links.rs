@@ -113,8 +113,8 @@ fn every_link_leads_somewhere() {
             }
         }
     }
-    assert!(count > 100, "only {count} links were found");
-    assert!(dead.is_empty(), "links that lead nowhere:\n{}", dead.join("\n"));
+    assert!(count > 100, "found only {count} links");
+    assert!(dead.is_empty(), "broken links:\n{}", dead.join("\n"));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn the_figures_of_the_readme_are_those_of_the_benchmarks() {
     let (_, beside) = readme.split_once("## Beside others").unwrap();
     let rows = beside.lines().take_while(|line| !line.starts_with("## "));
     let rows: Vec<&str> = rows.filter(|line| line.starts_with("| ") && line.contains(char::is_numeric)).collect();
-    assert!(rows.len() > 8, "only {} rows were found", rows.len());
+    assert!(rows.len() > 8, "found only {} rows", rows.len());
     for row in rows {
         assert!(measured.lines().any(|line| line == row), "docs/benchmarks.md does not have\n{row}");
     }

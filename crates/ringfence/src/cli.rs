@@ -10,7 +10,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser as _;
 use ringfence_fs::{AuditChainError, AuditVerification, KnownHead, read_known_heads, read_records, verify};
 use ringfence_kernel::{
     Assurance, HostError, InboxError, StoreError, ToolCall, ToolReply, sanitize_json, sanitize_line, sanitize_text,
@@ -61,19 +60,19 @@ pub(crate) enum CliError {
     Host(#[from] HostError),
     #[error(transparent)]
     Audit(#[from] AuditChainError),
-    #[error("the file with the heads cannot be read: {0}")]
+    #[error("cannot read the file with the heads: {0}")]
     Heads(std::io::Error),
     #[error(transparent)]
     Inbox(#[from] InboxError),
-    #[error("there is no terminal here to answer at; `--yes` and `--no` need `unattended = true` in your config")]
+    #[error("no terminal to answer at; `--yes` and `--no` require `unattended = true` in your config")]
     NoTerminal,
-    #[error("this needs a person at a terminal, and there is none here")]
+    #[error("this requires an interactive terminal")]
     NotInteractive,
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("the arguments on standard input cannot be read: {0}")]
+    #[error("cannot read the arguments from standard input: {0}")]
     Input(std::io::Error),
-    #[error("the arguments on standard input have more than {0} bytes")]
+    #[error("the arguments on standard input are larger than {0} bytes")]
     TooMuchInput(u64),
     #[error(transparent)]
     Token(#[from] TokenError),
@@ -86,7 +85,7 @@ pub(crate) enum CliError {
          `--workspace DIR`"
     )]
     NotAProject(&'static str),
-    #[error("there is no prompt, and no terminal to talk at: `ringfence agent PROMPT`")]
+    #[error("no prompt and no terminal for a chat: use `ringfence agent PROMPT`")]
     NoPrompt,
     #[error(transparent)]
     Model(#[from] OpenModelError),
@@ -98,9 +97,9 @@ pub(crate) enum CliError {
     Init(#[from] InitError),
     #[error(transparent)]
     Manual(#[from] ManualError),
-    #[error("the runtime cannot start: {0}")]
+    #[error("cannot start the async runtime: {0}")]
     Runtime(std::io::Error),
-    #[error("the reply cannot be printed: {0}")]
+    #[error("cannot write the reply: {0}")]
     Output(std::io::Error),
 }
 
@@ -112,16 +111,14 @@ pub fn refuse_elevation() -> Option<ExitCode> {
     if getuid() == geteuid() && getgid() == getegid() {
         return None;
     }
-    print_error(
-        "this file is setuid or setgid, and ringfence does not run with rights that its user does not have; `chmod ug-s` it",
-    );
+    print_error("refusing to run: this executable is setuid or setgid; run `chmod ug-s` on it");
     Some(ExitCode::from(BAD_USAGE))
 }
 
 pub fn main() -> ExitCode {
     // What is printed of a bug of ours names no file of the machine that it was built on.
-    std::panic::set_hook(Box::new(|_| print_error("internal error: this should not have happened")));
-    let cli = CliArgs::parse();
+    std::panic::set_hook(Box::new(|_| print_error("internal error: please report this")));
+    let cli = CliArgs::parse_or_exit();
     match run(cli) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
@@ -177,7 +174,7 @@ fn run_configured(
             serve_acp(settings, environment, options, pipes).map(|()| SUCCESS)
         }
         ConfiguredCommand::Doctor { json } => {
-            let waiting = ProgressIndicator::start("looking at this machine");
+            let waiting = ProgressIndicator::start("checking this machine");
             let workspace = workspace_directory(&settings, environment).ok();
             let clients = detect_clients(SettingsDirs::from_environment(environment, workspace.as_deref()));
             let (text, well) = run_doctor(
@@ -257,7 +254,7 @@ fn changes(app: &App, command: ChangesCommand) -> Result<u8, CliError> {
         print_error(error["message"].as_str().unwrap_or(&reply.text));
         for conflict in error["details"]["conflicts"].as_array().into_iter().flatten() {
             let text = |key: &str| conflict[key].as_str().unwrap_or_default().to_owned();
-            print_error(&format!("  {}: {} was expected, {} is there", text("path"), text("expected"), text("found")));
+            print_error(&format!("  {}: expected {}, found {}", text("path"), text("expected"), text("found")));
         }
         return Ok(ERROR_REPLY);
     }

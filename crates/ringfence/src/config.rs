@@ -66,14 +66,14 @@ pub struct MountSetting {
 impl MountSetting {
     /// Parses `alias=DIR`, `alias=DIR:ro` or `alias=DIR:rw`.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let (alias, rest) = text.split_once('=').ok_or("it looks like `pkg=DIR:ro`")?;
+        let (alias, rest) = text.split_once('=').ok_or("expected ALIAS=DIR[:ro|rw], such as `pkg=DIR:ro`")?;
         let (path, rights) = match rest.rsplit_once(':') {
             Some((path, "ro")) => (path, MountAccess::ReadOnly),
             Some((path, "rw")) => (path, MountAccess::ReadWrite),
             _ => (rest, MountAccess::ReadOnly),
         };
         if alias.is_empty() || path.is_empty() {
-            return Err("it looks like `pkg=DIR:ro`".to_owned());
+            return Err("expected ALIAS=DIR[:ro|rw], such as `pkg=DIR:ro`".to_owned());
         }
         Ok(Self { alias: alias.to_owned(), path: path.to_owned(), rights })
     }
@@ -161,23 +161,23 @@ pub enum LogTarget {
 /// Why the settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("the config file {file} cannot be read: {source}")]
+    #[error("cannot read the config file {file}: {source}")]
     Read { file: String, source: std::io::Error },
     #[error(transparent)]
     Unsafe(#[from] UnsafeFile),
-    #[error("the config file {file} is wrong: {problem}")]
+    #[error("invalid config file {file}: {problem}")]
     Wrong { file: String, problem: String },
     #[error("there is no agent `{0}` in the config{1}")]
     NoAgent(String, String),
-    #[error("only `agents.defaults` may have `{1}`, and `agents.{0}` has it")]
+    #[error("`agents.{0}` may not set `{1}`: only `agents.defaults` can")]
     AgentKey(String, &'static str),
-    #[error("`--approve always` needs `unattended = true` below `[approval]` in your config")]
+    #[error("`--approve always` requires `unattended = true` under `[approval]` in your config")]
     NotUnattended,
-    #[error("the config is wrong: {0}")]
+    #[error("invalid config: {0}")]
     Table(String),
-    #[error("it is not known where to keep state: set HOME or RINGFENCE_STATE_DIR")]
+    #[error("no state directory: set HOME or RINGFENCE_STATE_DIR")]
     NoStateDirectory,
-    #[error("the current directory cannot be found out: {0}")]
+    #[error("cannot determine the current directory: {0}")]
     NoCurrentDirectory(std::io::Error),
 }
 
@@ -283,7 +283,7 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
     let dialect = dialect.unwrap_or_default();
     let overruled = |what: &str, holds: &str, wanted: Option<&str>| {
         let wanted = wanted.filter(|wanted| *wanted != holds)?;
-        Some(format!("{what}: this machine's owner has set `{holds}`, which holds against `{wanted}`"))
+        Some(format!("{what}: the machine's managed config sets `{holds}`, which overrides `{wanted}`"))
     };
     warnings.extend(overruled("dialect", dialect.name(), flags.dialect.map(Dialect::name)));
     // What anybody in charge wants stricter is stricter.
@@ -295,12 +295,11 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
     });
     warnings.extend(overruled("preset", preset.name(), flags.preset.map(Preset::name)));
     if agent.restrict_to_workspace == Some(false) {
-        warnings
-            .push("restrict_to_workspace = false does not open the host: tools stay inside the workspace".to_owned());
+        warnings.push("restrict_to_workspace = false has no effect: tools stay inside the workspace".to_owned());
     }
     if let Some(kind) = &agent.kind {
         let kind = sanitize_line(kind);
-        warnings.push(format!("`agents.defaults.type` is `{kind}` and has no effect: there is one kind of agent here"));
+        warnings.push(format!("`agents.defaults.type` is `{kind}` and has no effect: there is only one agent type"));
     }
     let mut tools = ToolFilter { allow: None, deny: flags.deny.iter().cloned().collect() };
     for layer in [&managed.tools, &user.tools] {
@@ -516,7 +515,7 @@ fn unknown_mount_warning(rule: &PolicyRule, mounts: &[MountSetting]) -> Option<S
     let missing = rule.mount_names().find(|name| !known.contains(name))?;
     let guess = nearest_name(missing, known).map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
     let source = rule.source().unwrap_or_default();
-    Some(format!("{source}: the rule `{}` is about the mount `{missing}`, and there is none{guess}", rule.name()))
+    Some(format!("{source}: the rule `{}` names the mount `{missing}`, which does not exist{guess}", rule.name()))
 }
 
 impl AppSettings {
@@ -550,7 +549,7 @@ impl AppSettings {
     /// for `trusted_rules`, if somebody in charge trusts it.
     pub fn tighten(&mut self, file: &[u8]) -> Result<Vec<PolicyRule>, ConfigError> {
         let text = std::str::from_utf8(file).ok().filter(|text| !text.contains('\0'));
-        let text = text.ok_or_else(|| wrong_file(WORKSPACE_FILE, "it appears to be binary, and not UTF-8 text"))?;
+        let text = text.ok_or_else(|| wrong_file(WORKSPACE_FILE, "the file is binary, not UTF-8 text"))?;
         let file: WorkspaceFile = parse_toml(text, WORKSPACE_FILE)?;
         self.workspace_preset = named_value(file.preset).filter(|preset| *preset > self.preset);
         let source = RuleFile { name: WORKSPACE_FILE, text, format: RuleFileFormat::Toml };
@@ -667,7 +666,7 @@ impl<'de, T: NamedValues> Deserialize<'de> for FromName<T> {
         let found = T::VALUES.iter().find(|(word, _)| *word == text);
         found.map(|(_, value)| Self(*value)).ok_or_else(|| {
             let words: Vec<&str> = T::VALUES.iter().map(|(word, _)| *word).collect();
-            serde::de::Error::custom(format!("`{text}` is none of {}", words.join(", ")))
+            serde::de::Error::custom(format!("unknown value `{text}`; expected one of {}", words.join(", ")))
         })
     }
 }

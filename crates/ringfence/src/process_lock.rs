@@ -24,7 +24,7 @@ pub(crate) struct ProcessLock {
 impl ProcessLock {
     pub(crate) fn new(state: &Path) -> io::Result<Self> {
         let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(|_| io::Error::other("the system gives no random bytes"))?;
+        getrandom::fill(&mut random).map_err(|_| io::Error::other("the system's random number generator failed"))?;
         let id = format!("{:016x}", u64::from_le_bytes(random));
         let file = lock_file(state, &id);
         let lock =

@@ -38,7 +38,7 @@ impl SessionMode {
     pub const fn title(self) -> &'static str {
         match self {
             Self::Configured => "As configured",
-            Self::Ask => "Ask about every change",
+            Self::Ask => "Ask before every change",
             Self::ReadOnly => "Read only",
         }
     }
@@ -86,10 +86,10 @@ impl<P: Policy> ModePolicy<P> {
         };
         match (mode, verdict.decision) {
             (SessionMode::ReadOnly, Decision::Allow | Decision::Ask) => {
-                because(Decision::Deny, "the session is in the mode `read-only`, which allows no change")
+                because(Decision::Deny, "the session is in `read-only` mode, which allows no changes")
             }
             (SessionMode::Ask, Decision::Allow) => {
-                because(Decision::Ask, "the session is in the mode `ask`, in which every change is asked about")
+                because(Decision::Ask, "the session is in `ask` mode, which requires approval for every change")
             }
             _ => verdict,
         }

@@ -30,14 +30,14 @@ const MAX_TITLE_CHARS: usize = 80;
 #[derive(Debug, thiserror::Error)]
 pub enum SqliteTranscriptError {
     #[error(
-        "there is no session `{0}` of this workspace; `ringfence sessions list` has those that there are, and a prompt is given with `-p`"
+        "this workspace has no session `{0}`; `ringfence sessions list` shows all, and a prompt is passed with `-p`"
     )]
     Unknown(String),
     #[error("this workspace has no session yet")]
     None,
-    #[error("the session `{0}` is at work in another process")]
+    #[error("the session `{0}` is in use by another process")]
     InUse(String),
-    #[error("the session `{0}` is in another dialect: add `--dialect {1}`")]
+    #[error("the session `{0}` uses another dialect: add `--dialect {1}`")]
     Dialect(String, String),
     #[error(transparent)]
     Store(#[from] StoreError),

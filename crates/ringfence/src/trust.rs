@@ -42,8 +42,8 @@ impl WorkspaceRules {
         let count = self.rules.len();
         (count > 0 && !self.trusted).then(|| {
             format!(
-                "{count} of the rules in the workspace's {WORKSPACE_FILE} allow something, and do not hold: `ringfence \
-                 policy trust` shows them"
+                "the workspace's {WORKSPACE_FILE} is not trusted, so its allow rules ({count}) are ignored: `ringfence policy \
+                 trust` shows them"
             )
         })
     }

@@ -1,4 +1,4 @@
-//! The catalogue of attacks as calls: spellings, links, special files, contents, and lines that are no messages.
+//! The catalogue of attacks as calls: spellings, links, special files, contents, and malformed messages.
 //!
 //! Every server gets each of them on a stage of its own, by the same client. Not here: what happens at the same time
 //! (`races.rs`).
@@ -153,7 +153,7 @@ struct ServerAttackCase {
 const CASES: &[ServerAttackCase] = &[
     ServerAttackCase { name: "the same argument twice in one call", run: duplicate_argument_case },
     ServerAttackCase {
-        name: "a FIFO that nobody writes to",
+        name: "a FIFO without a writer",
         run: |trial| {
             trial.stage.pipe("pipe")?;
             Ok(trial.perform_all("pipe", &[FileOperation::Read, FileOperation::Edit]))
@@ -251,7 +251,7 @@ const CASES: &[ServerAttackCase] = &[
             Ok(tries)
         },
     },
-    ServerAttackCase { name: "lines that are no messages", run: malformed_message_case },
+    ServerAttackCase { name: "malformed messages", run: malformed_message_case },
 ];
 
 /// False where ours did not hold, or the control did.

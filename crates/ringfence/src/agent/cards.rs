@@ -62,20 +62,31 @@ pub(crate) fn result_line(text: &str, error: Option<ErrorKind>, duration: Durati
     }
 }
 
-/// How a run ended: what was truly done, and what it took.
+/// A number with its noun, such as `1 step` or `2 steps`.
+pub(crate) fn count(number: impl TryInto<u64>, noun: &str) -> String {
+    let number: u64 = number.try_into().unwrap_or(u64::MAX);
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+/// The note about a context from which old entries were removed.
+pub(crate) fn compaction_note(results: usize, messages: usize) -> String {
+    format!("{} and {} removed from the context", count(results, "old result"), count(messages, "message"))
+}
+
+/// The outcome of a run: actions taken, steps, tokens and duration.
 pub(crate) fn outcome_line(outcome: &AgentOutcome) -> String {
     let mut text = String::new();
     if outcome.stop_reason.name() != "answered" {
         text.push_str(&format!("ended: {}\n", sanitize_line(&outcome.stop_reason.explain())));
     }
-    text.push_str("what was done:\n");
+    text.push_str("actions taken:\n");
     for line in outcome.ledger.lines() {
         text.push_str(&format!("  {line}\n"));
     }
     let about = if outcome.estimated { "about " } else { "" };
     text.push_str(&format!(
-        "{} step(s), {about}{} tokens, {:.1} s\n",
-        outcome.steps,
+        "{}, {about}{} tokens, {:.1} s\n",
+        count(outcome.steps, "step"),
         outcome.usage.total,
         outcome.duration.as_secs_f64()
     ));
@@ -87,7 +98,7 @@ fn first_lines(text: &str, mark: char) -> Vec<String> {
     let mut lines: Vec<String> =
         text.lines().take(MAX_CHANGE_LINES).map(|line| clip(&format!("{mark} {}", sanitize_line(line)))).collect();
     if total > MAX_CHANGE_LINES {
-        lines.push(format!("{mark} … {} more line(s)", total - MAX_CHANGE_LINES));
+        lines.push(format!("{mark} … {}", count(total - MAX_CHANGE_LINES, "more line")));
     }
     lines
 }

@@ -66,7 +66,7 @@ const SESSION_ID: &str = "mcp-session-id";
 /// Why nothing is served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("cannot serve there: {0}")]
+    #[error("cannot listen on the address: {0}")]
     Listen(#[from] io::Error),
     #[error(transparent)]
     Wire(#[from] AppError),
@@ -144,7 +144,7 @@ impl McpSessionTable {
             }
             None => {
                 let _ = self.manager.close_session(&id.into()).await;
-                Err(text_response(StatusCode::TOO_MANY_REQUESTS, "too many sessions are open; end some with DELETE"))
+                Err(text_response(StatusCode::TOO_MANY_REQUESTS, "too many open sessions; end some with DELETE"))
             }
         }
     }
@@ -250,7 +250,10 @@ impl McpAuthLayer {
             return Err(text_response(StatusCode::NOT_FOUND, "Not Found: Session not found"));
         }
         let slot = self.requests.acquire(&who).ok_or_else(|| {
-            let message = format!("{} requests of this token are being served; wait for some", REQUEST_SLOTS.per_token);
+            let message = format!(
+                "this token already has {} requests in flight; retry when some are done",
+                REQUEST_SLOTS.per_token
+            );
             text_response(StatusCode::TOO_MANY_REQUESTS, &message)
         })?;
         let headers = parts.headers.clone();
@@ -287,7 +290,7 @@ impl McpAuthLayer {
     async fn authenticate(&self, headers: &HeaderMap) -> Result<TokenIdentity, Response> {
         match authenticate(&self.tokens, headers).await {
             Ok(owner) if owner.has_scope(AuthScope::Call) => Ok(owner),
-            Ok(_) => Err(text_response(StatusCode::FORBIDDEN, "this token is not for calls")),
+            Ok(_) => Err(text_response(StatusCode::FORBIDDEN, "this token lacks the scope `call`")),
             Err(unknown @ AuthError::Unreadable) => {
                 Err(text_response(StatusCode::INTERNAL_SERVER_ERROR, &unknown.to_string()))
             }
@@ -342,7 +345,7 @@ impl McpEventStream {
 fn json_error(body: &[u8]) -> Option<Response> {
     let (code, message) = match strict_json::check_json(body) {
         Ok(()) => return None,
-        Err(StrictJsonError::Syntax) => (-32700, "the body is no JSON".to_owned()),
+        Err(StrictJsonError::Syntax) => (-32700, "the body is not valid JSON".to_owned()),
         Err(StrictJsonError::DuplicateKey(said)) => (-32600, said),
     };
     let error = json!({"jsonrpc": "2.0", "error": {"code": code, "message": message}});

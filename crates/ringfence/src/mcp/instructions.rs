@@ -16,7 +16,7 @@ const MAX_MOUNTS: usize = 6;
 
 pub(super) fn instructions(session: &Session, mounts: &[MountSpec]) -> String {
     let has = |tool: &str| session.catalog.get(tool).is_some();
-    let mut text = "Tools for the files of one workspace, which they cannot leave. ".to_owned();
+    let mut text = "Tools for files in one workspace; they cannot access anything outside it. ".to_owned();
     text.push_str(&path_rule(session.dialect, mounts));
     if session.dialect == Dialect::Standard {
         if has("run_code") {

@@ -88,7 +88,7 @@ impl ProgressNotifier {
                 biased;
                 done = &mut work => return done,
                 Some(piece) = self.items.recv() => piece,
-                _ = beat.tick() => ProgressItem::Output(format!("at work for {} s", started.elapsed().as_secs())),
+                _ = beat.tick() => ProgressItem::Output(format!("running for {} s", started.elapsed().as_secs())),
             };
             beat.reset();
             let told = self.send_item(piece);

@@ -63,7 +63,7 @@ impl SessionRoots {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let reach = all.get(&session.id).filter(|reach| !reach.is_empty())?;
         if place.mount.as_ref() == CODE_MOUNT {
-            let message = "programs see the whole workspace, and the client has only a part of it open";
+            let message = "programs see the whole workspace, but the client's roots cover only part of it";
             return Some(message.to_owned());
         }
         let left = reach.get(place.mount.as_ref())?;
@@ -73,7 +73,7 @@ impl SessionRoots {
         }
         let names: Vec<String> = left.iter().map(|root| format!("`{}`", root.display())).collect();
         let which = if names.is_empty() { "nothing here".to_owned() } else { names.join(", ") };
-        Some(format!("`{}` is outside of what the client has open, which is {which}", place.display_path))
+        Some(format!("`{}` is outside the client's roots: {which}", place.display_path))
     }
 }
 

@@ -23,11 +23,11 @@ const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 /// Why a file is left as it is.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SettingsFileError {
-    #[error("`{0}` is a link")]
+    #[error("`{0}` is a symbolic link")]
     Link(String),
-    #[error("it is no regular file")]
+    #[error("not a regular file")]
     NotRegular,
-    #[error("it has more than {MAX_FILE_BYTES} bytes")]
+    #[error("larger than {MAX_FILE_BYTES} bytes")]
     TooLong,
     #[error(transparent)]
     Io(#[from] io::Error),

@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn it_is_said_that_a_person_changed_the_arguments() {
         let reply = r#"{"ok":true,"value":{"content":"a"},"modified":true}"#;
-        let note = "[a person changed the arguments before this ran]";
+        let note = "[the user edited the arguments before this call ran]";
         let expected = json!({"content": texts(&["a", note]), "isError": false});
         check(reply, Dialect::Standard, ResultForm::Plain, &expected);
     }

@@ -66,7 +66,7 @@ pub(crate) fn register_tools(
         let listed = match listed {
             Ok(listed) => listed,
             Err(problem) => {
-                joined.warnings.push(format!("the MCP server `{name}` has no tools here: {problem}"));
+                joined.warnings.push(format!("the MCP server `{name}` is unavailable: {problem}"));
                 continue;
             }
         };

@@ -87,7 +87,7 @@ impl ResponseRouter {
         message.push(b'\n');
         match &*self.out.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(out) => out.try_send(message).map_err(|_| McpClientError::Busy),
-            None => Err(McpClientError::Exited("it is gone".to_owned())),
+            None => Err(McpClientError::Exited("the process is gone".to_owned())),
         }
     }
 
@@ -153,7 +153,7 @@ impl McpTransport for StdioTransport {
         self.router.state().waiting.remove(&id);
         if matches!(answer, Err(McpClientError::Timeout | McpClientError::Cancelled(_))) {
             // Where that cannot be said, it is not read either.
-            let stop = json!({"requestId": id, "reason": "nobody waits any more"});
+            let stop = json!({"requestId": id, "reason": "the caller is gone"});
             let _ = self.router.send(jsonrpc::encode_request(None, "notifications/cancelled", &stop));
         }
         answer

@@ -171,7 +171,7 @@ fn a_denial_is_a_reply_that_helps() {
         "write_file",
         json!({"path": "docs/a.md", "content": ""}),
         expect![[
-            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: no approver is available; at a terminal the user is asked (overwrite `docs/a.md`)","details":{"grant":"{ decision = \"allow\", tool = \"write_file\", mount = \"workspace\", path = \"docs/a.md\" }","layer":"preset","rule":"preset ask"}}}"#
+            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: no approver is available; run at a terminal to be asked for approval (overwrite `docs/a.md`)","details":{"grant":"{ decision = \"allow\", tool = \"write_file\", mount = \"workspace\", path = \"docs/a.md\" }","layer":"preset","rule":"preset ask"}}}"#
         ]],
     );
     check(
@@ -208,14 +208,11 @@ fn untrusted_workspace_allows_are_ignored_with_a_warning() {
     let said = call(&site, "", "write_file", &json!({"path": "docs/a.md", "content": ""}));
     assert_eq!(said.error(), "APPROVAL_DENIED");
     expect![[r#"
-        ringfence: warning: 1 of the rules in the workspace's ringfence.toml allow something, and do not hold: `ringfence policy trust` shows them
+        ringfence: warning: the workspace's ringfence.toml is not trusted, so its allow rules (1) are ignored: `ringfence policy trust` shows them
     "#]].assert_eq(&said.err);
     // Without a terminal there is nobody who could trust it.
     let said = site.run(&["policy", "trust"]);
-    assert_eq!(
-        (said.code, said.err.as_str()),
-        (Some(2), "ringfence: this needs a person at a terminal, and there is none here\n")
-    );
+    assert_eq!((said.code, said.err.as_str()), (Some(2), "ringfence: this requires an interactive terminal\n"));
     assert!(!site.run(&["policy", "show"]).out.contains("docs/**"));
     let said = site.run(&["policy", "trust", "--revoke"]);
     assert_eq!((said.code, said.err.as_str()), (Some(1), "ringfence: the workspace is not trusted\n"));
@@ -303,19 +300,19 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\ndecision = \"allow\"\n\n[[rules]]\nname = \"no docs\"\ndecision = \"deny\"\neffect = \"overwirte\"\n",
         expect![[r#"
-            the config file config.toml is wrong: line 7, in the rule `no docs`: `effect`: `overwirte` is none of list, read, create, overwrite, move, delete, fetch, lose, run, external, look, change; did you mean `overwrite`?
+            invalid config file config.toml: line 7, in the rule `no docs`: `effect`: `overwirte` is none of list, read, create, overwrite, move, delete, fetch, lose, run, external, look, change; did you mean `overwrite`?
             7 | effect = "overwirte""#]],
     );
     told(
         "rules = [\n  { decision = \"allow\" },\n  { decision = \"alow\" },\n]\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 2`: `decision`: `alow` is none of allow, ask, deny; did you mean `allow`?
+        invalid config file config.toml: line 3, in the rule `rule 2`: `decision`: `alow` is none of allow, ask, deny; did you mean `allow`?
         3 |   { decision = "alow" },"#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\npaht = \"a\"\n",
         expect![[r#"
-        the config file config.toml is wrong: TOML parse error at line 3, column 1
+        invalid config file config.toml: TOML parse error at line 3, column 1
           |
         3 | paht = "a"
           | ^^^^
@@ -324,7 +321,7 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\n\npath = \"a\"\n",
         expect![[r#"
-        the config file config.toml is wrong: TOML parse error at line 1, column 1
+        invalid config file config.toml: TOML parse error at line 1, column 1
           |
         1 | [[rules]]
           | ^^^^^^^^^
@@ -333,49 +330,49 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\ndecision = \"deny\"\npath = [\"docs/**\", \"[a\"]\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `path`: `[a` is not a pattern: unclosed character class; missing ']'
+        invalid config file config.toml: line 3, in the rule `rule 1`: `path`: `[a` is not a pattern: unclosed character class; missing ']'
         3 | path = ["docs/**", "[a"]"#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\npath = \"/etc/**\"\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `path`: `/etc/**` can match nothing: a path starts inside its mount, such as `src/**`
+        invalid config file config.toml: line 3, in the rule `rule 1`: `path`: `/etc/**` can match nothing: a path starts inside its mount, such as `src/**`
         3 | path = "/etc/**""#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\npath = []\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `path`: the list is empty, so the rule can match nothing; leave the key out to mean any
+        invalid config file config.toml: line 3, in the rule `rule 1`: `path`: the list is empty, so the rule can match nothing; leave the key out to mean any
         3 | path = []"#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\nhost = \"https://docs.rs\"\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `host`: `https://docs.rs` is more than a host and a path; a host looks like `docs.rs` or `*.docs.rs:443/std/`
+        invalid config file config.toml: line 3, in the rule `rule 1`: `host`: `https://docs.rs` is more than a host and a path; a host looks like `docs.rs` or `*.docs.rs:443/std/`
         3 | host = "https://docs.rs""#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\nhost = \"docs.rs\"\neffect = \"read\"\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `host`: only the effect `fetch` has a host, and the rule is about others
+        invalid config file config.toml: line 3, in the rule `rule 1`: `host`: only the effect `fetch` has a host, and the rule is about others
         3 | host = "docs.rs""#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\nwhen = \"saw_untrusted\"\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `when`: `saw_untrusted` is none of read-secret, saw-untrusted, has-egress; did you mean `saw-untrusted`?
+        invalid config file config.toml: line 3, in the rule `rule 1`: `when`: `saw_untrusted` is none of read-secret, saw-untrusted, has-egress; did you mean `saw-untrusted`?
         3 | when = "saw_untrusted""#]],
     );
     told(
         "[[rules]]\ndecision = \"ask\"\nassurance = \"human\"\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `assurance`: `human` is none of relayed, person
+        invalid config file config.toml: line 3, in the rule `rule 1`: `assurance`: `human` is none of relayed, person
         3 | assurance = "human""#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\neffect = 5\n",
         expect![[r#"
-        the config file config.toml is wrong: TOML parse error at line 3, column 10
+        invalid config file config.toml: TOML parse error at line 3, column 10
           |
         3 | effect = 5
           |          ^
@@ -384,19 +381,19 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\ndecision = \"allow\"\npath = \"src/*\"\nmatch = [\n  \"read src/a\",\n  \"read src/a/b\",\n]\n",
         expect![[r#"
-            the config file config.toml is wrong: line 4, in the rule `rule 1`: `match`: the rule does not match `read src/a/b`, and should
+            invalid config file config.toml: line 4, in the rule `rule 1`: `match`: the rule does not match `read src/a/b`, and should
             4 | match = ["#]],
     );
     told(
         "[[rules]]\ndecision = \"allow\"\npath = \"src/*\"\nnot_match = \"read src/a\"\n",
         expect![[r#"
-        the config file config.toml is wrong: line 4, in the rule `rule 1`: `not_match`: the rule matches `read src/a`, and should not
+        invalid config file config.toml: line 4, in the rule `rule 1`: `not_match`: the rule matches `read src/a`, and should not
         4 | not_match = "read src/a""#]],
     );
     told(
         "rules = \"deny\"\n",
         expect![[r#"
-        the config file config.toml is wrong: TOML parse error at line 1, column 9
+        invalid config file config.toml: TOML parse error at line 1, column 9
           |
         1 | rules = "deny"
           |         ^^^^^^
@@ -530,13 +527,13 @@ fn a_decision_is_explained_and_nothing_happens() {
         exit 0
         allow by the rule `preset` in the layer preset
         - run `bash`: allow by the rule `preset` in the layer preset
-        each change that the program leaves is then judged like a change by any other tool:
+        each change that the program makes is then decided like a change by any other tool:
         - create a file: kept (allow by the rule `preset` in the layer preset)
-        - overwrite a file: asked about, and not kept without a yes (ask by the rule `preset ask` in the layer preset)
-        - delete a file or directory: asked about, and not kept without a yes (ask by the rule `preset ask` in the layer preset)
-        - create a protected path: asked about, and not kept without a yes (ask by the rule `protected path` in the layer preset)
-        - overwrite or delete a protected path: asked about, and not kept without a yes (ask by the rule `protected path` in the layer preset)
-        - overwrite or delete what is too large to be kept for undo: asked about, and not kept without a yes (ask by the rule `cannot be undone` in the layer preset)
+        - overwrite a file: requires approval to be kept (ask by the rule `preset ask` in the layer preset)
+        - delete a file or directory: requires approval to be kept (ask by the rule `preset ask` in the layer preset)
+        - create a protected path: requires approval to be kept (ask by the rule `protected path` in the layer preset)
+        - overwrite or delete a protected path: requires approval to be kept (ask by the rule `protected path` in the layer preset)
+        - overwrite or delete what is too large to be kept for undo: requires approval to be kept (ask by the rule `cannot be undone` in the layer preset)
     "#]],
     );
     check(
@@ -547,7 +544,7 @@ fn a_decision_is_explained_and_nothing_happens() {
         exit 0
         allow by the rule `preset` in the layer preset
         - run `bash`: allow by the rule `preset` in the layer preset
-        each change that the program leaves is then judged like a change by any other tool:
+        each change that the program makes is then decided like a change by any other tool:
         - create a file: not kept (deny by the rule `preset read-only` in the layer preset)
         - overwrite a file: not kept (deny by the rule `preset read-only` in the layer preset)
         - delete a file or directory: not kept (deny by the rule `preset read-only` in the layer preset)
@@ -577,7 +574,7 @@ fn a_decision_is_explained_and_nothing_happens() {
         exit 0
         ask by the rule `secret` in the layer preset
         reason: this would read `.env`, which may hold secrets
-        answer: from a person at ringfence's own terminal or page
+        answer: from a person at ringfence's terminal or web UI
         - read `.env`: ask by the rule `secret` in the layer preset
     "#]],
     );
@@ -589,7 +586,7 @@ fn a_decision_is_explained_and_nothing_happens() {
         exit 0
         ask by the rule `third bit` in the layer preset
         reason: this would read `.env`, which may hold secrets, and this session has seen content that strangers wrote and can send data out
-        answer: from a person at ringfence's own terminal or page
+        answer: from a person at ringfence's terminal or web UI
         - read `.env`: ask by the rule `third bit` in the layer preset
     "#]],
     );
@@ -655,13 +652,13 @@ fn every_rule_is_shown_in_the_order_in_which_they_decide() {
     let said = site.run(&["--config", config.to_str().unwrap(), "policy", "show"]);
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
     expect![[r#"
-        workspace: tightens what the others decide
+        workspace: can only tighten the other layers
           { name = "preset read-only", decision = "deny", effect = ["change", "lose", "external"], because = "and the preset `read-only` allows no change; listing and reading is allowed" }
           { name = "rule 1", decision = "ask", effect = "look" }  # ringfence.toml line 2
         user: your config
           { name = "generated", decision = "deny", effect = "change", path = ["docs/**", "!docs/notes/**"], because = "edit the sources instead" }  # user.toml line 3
           { name = "rule 2", decision = "allow", host = ["docs.rs", "*.rust-lang.org"] }  # user.toml line 11
-        preset: where nobody said otherwise
+        preset: default when no other rule matches
           { name = "third bit", decision = "ask", effect = ["fetch", "external"], when = ["read-secret", "saw-untrusted"], because = "and this session has read a secret and seen content that strangers wrote" }
           { name = "third bit", decision = "ask", effect = ["read", "move"], when = ["saw-untrusted", "has-egress"], secret = true, because = "which may hold secrets, and this session has seen content that strangers wrote and can send data out" }
           { name = "secret", decision = "ask", effect = ["read", "overwrite", "move", "delete"], secret = true, because = "which may hold secrets" }
