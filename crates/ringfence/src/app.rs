@@ -1,4 +1,4 @@
-//! Where everything meets: settings become a workspace, a fence, tools, a policy, a host and a session.
+//! Composition root: builds workspace, mounts, tools, policy, host and session from the settings.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

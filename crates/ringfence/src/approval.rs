@@ -1,9 +1,9 @@
-//! Who is asked: a person at the terminal, nobody, or nobody because the user wants it so.
+//! Approval modes: ask at the terminal, or decide without asking.
 //!
-//! A yes that nobody gave is only ever said where the user's own config has `unattended = true`, and never counts as a
+//! Unattended approval requires `unattended = true` in the user's own config, and never counts as a
 //! person's: secrets and protected paths stay refused.
 //!
-//! Not here: the terminal itself (`terminal.rs`).
+//! Not here: the terminal itself (`tty.rs`).
 
 use std::future::{Future, ready};
 use std::pin::Pin;

@@ -1,9 +1,8 @@
-//! What somebody in charge does at the command line: they see and answer requests, resume sessions, take grants back
-//! and trust a workspace.
+//! Approval commands: list and answer requests, resume sessions, revoke grants and trust a workspace.
 //!
-//! Whatever loosens something needs a person at the terminal, or is refused.
+//! Everything that loosens the policy requires a person at the terminal, or is refused.
 //!
-//! Not here: printing (`cli.rs`), and who may do what (the kernel's `desk.rs`).
+//! Not here: printing (`cli.rs`), and who may do what (the kernel's `inbox.rs`).
 
 use std::time::SystemTime;
 

@@ -1,4 +1,4 @@
-//! What `ringfence approvals` and `ringfence policy grants` say, as text.
+//! Text output of `ringfence approvals` and `ringfence policy grants`.
 //!
 //! Everything that an agent may have written is shown with escapes for what cannot be seen.
 //!

@@ -1,4 +1,4 @@
-//! Changes of a workspace, as a person reads them: the log, and what an undo did or would do.
+//! Text output of `ringfence log`, `undo` and `redo`.
 //!
 //! Not here: printing, and what a change did to contents, which comes as a diff.
 

@@ -1,4 +1,4 @@
-//! The command line: what each command of `command.rs` does.
+//! Command dispatch: runs the commands that `args.rs` parses.
 //!
 //! The reply goes to standard output exactly as a model would get it. Exit code 0 is a success reply, 1 an error
 //! reply, 2 bad usage or config.

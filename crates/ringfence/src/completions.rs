@@ -1,4 +1,4 @@
-//! Manual pages and completions, made from the commands themselves, so that they cannot say anything else.
+//! Manual pages and shell completions, generated from the command definitions.
 
 use std::path::Path;
 

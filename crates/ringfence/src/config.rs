@@ -1,10 +1,10 @@
-//! What the people in charge of this machine want, from files, environment and home directory.
+//! Configuration: managed, user and workspace files, flags and environment.
 //!
 //! This is the one place that reads the environment. Layers: what the machine's owner says (`/etc/ringfence`) holds
 //! against the command line, the command line against the user's file, that against the defaults. A `ringfence.toml`
 //! inside the workspace can only tighten, but for the rules of one that somebody in charge trusts.
 //!
-//! Not here: putting it to use (`wire.rs`).
+//! Not here: putting it to use (`app.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;

@@ -1,4 +1,4 @@
-//! What a person is shown of a request, and what their keys mean.
+//! Approval dialog: rendering and key bindings.
 //!
 //! Nothing is approved but by its own key on a screen that says what it does: there is no default, and what was pasted,
 //! typed ahead or typed for something else is not an answer. Keys count once it was quiet for a moment, and a key that
@@ -115,7 +115,7 @@ impl<'a> ApprovalDialog<'a> {
         }
     }
 
-    /// As `type_in`, at a time.
+    /// As `accept_keys`, at a time.
     pub(crate) fn handle_keys(&mut self, keys: &[DialogKey], now: Instant) -> DialogStep {
         if !self.ready {
             self.require_quiet(now);

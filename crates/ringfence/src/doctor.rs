@@ -1,7 +1,7 @@
-//! What `ringfence doctor` says: which walls stand on this machine for this user, which clients go around the fence, which
-//! servers of others start, and what to do about that.
+//! `ringfence doctor`: isolation mechanisms available on this machine, clients that bypass Ringfence, external MCP servers
+//! that start, and advice.
 //!
-//! Not here: trying the walls (`ringfence_sandbox::probe`), reading settings (`mcp/clients.rs`).
+//! Not here: probing the mechanisms (`ringfence_sandbox::probe`), reading settings (`mcp/clients.rs`).
 
 use std::fmt::Write as _;
 use std::path::Path;

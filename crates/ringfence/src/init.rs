@@ -1,4 +1,4 @@
-//! `ringfence init`: a commented file to begin with, for this directory or for this user.
+//! `ringfence init`: commented config templates for a workspace or a user.
 //!
 //! Nothing that is there is changed. Every key is commented out or says what holds anyway, so that the file alone changes
 //! nothing; it shows what could be said, beside what this directory seems to be.

@@ -1,4 +1,4 @@
-//! Ringfence as a library: config, wiring and fronts.
+//! Ringfence as a library: config, application builder and interfaces.
 //!
 //! `config` hears what people want, `wire` puts a host together from it, `cli` is the front on the command line,
 //! `mcp` the one for agents and `acp` the one for editors.
@@ -24,7 +24,7 @@
 //! # }
 //! ```
 //!
-//! A program that runs other programs in the jail calls [`take_part`] first in `main`; `docs/library.md` has a whole one.
+//! A program that runs other programs in the jail calls [`run_helper_if_requested`] first in `main`; `docs/library.md` has a whole one.
 
 mod acp;
 pub mod agent;

@@ -1,4 +1,4 @@
-//! Limits as a config file has them: each key by itself, over what held before.
+//! Limits config: each key overrides the layer below on its own.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Servers of the Model Context Protocol as a config file has them.
+//! MCP server config: `[mcp_servers]`.
 //!
 //! Only the owner of the machine and the user say these: a workspace cannot. Variables are named, never written down.
 

@@ -1,4 +1,4 @@
-//! What `ringfence policy` says, as text.
+//! Text output of `ringfence policy`.
 //!
 //! Not here: deciding (the kernel), and printing (`cli.rs`).
 

@@ -1,4 +1,4 @@
-//! Who waits for an answer, or uses a directory: a lock that a process holds as long as it lives.
+//! Process lock: held as long as the process lives, to tell whether a waiting caller or a user of a directory still exists.
 //!
 //! A process that is killed lets go of its lock, and so others know that nobody waits for its requests any more. The
 //! number of a process would not do: it comes back, and means something else in another container.

@@ -1,4 +1,4 @@
-//! Programs of the operator: the one place that starts any.
+//! Program launcher: the one place that starts programs of the operator.
 //!
 //! What is started was named by the user's own environment or config: an editor, which gets the user's own terminal, and
 //! servers of the Model Context Protocol. No agent has a say in it: a program starts in an empty directory of its own, and

@@ -1,4 +1,4 @@
-//! A word about what takes longer than a second, for somebody who sits at the terminal.
+//! Progress indicator on the terminal for operations that take longer than a second.
 //!
 //! It is one line on standard error: what is at work, and for how long. It goes when the work ends, and it is not there while
 //! somebody is asked something. Where standard error is no terminal, nothing is said.

@@ -1,4 +1,4 @@
-//! What every request over HTTP brings: a token that it shows, and a body.
+//! HTTP request authentication by bearer token, and body limits.
 //!
 //! A body is bounded and read whole. Long ones of a token wait for each other; a short one never waits, so that a slow
 //! sender keeps nobody else from calling, or from saying yes or no.

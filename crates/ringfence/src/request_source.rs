@@ -5,7 +5,7 @@
 //! may come from a page that the user never trusted: by DNS rebinding, or from another port of this host. Headers of a
 //! proxy count only where the connection comes from a `--trusted-proxy`.
 //!
-//! Not here: tokens (`incoming.rs`), and how a refusal is worded (`api/door.rs`, `mcp/http.rs`).
+//! Not here: tokens (`request_auth.rs`), and how a refusal is worded (`api/auth.rs`, `mcp/http.rs`).
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Runs: where the state of one execution of a workflow is kept.
+//! Workflow runs: the state directory of one execution.
 //!
 //! A run belongs to a project, and its state is a directory of its own below ours. It is reached as `@state`.
 

@@ -1,4 +1,4 @@
-//! The commands that serve agents: `ringfence mcp`, `ringfence serve`, and `ringfence token` for who may come.
+//! Server commands: `ringfence mcp`, `ringfence serve`, and `ringfence token` for their access tokens.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Modes: what the user of a front tightens a session to while it goes on.
+//! Session modes: a user can tighten the policy of a running session.
 //!
 //! A mode stands in front of the policy and never allows what that does not. Going back to `configured` gives what the
 //! config gave at the start, and nothing more, so the word of a client is enough to change it.

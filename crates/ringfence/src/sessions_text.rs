@@ -1,4 +1,4 @@
-//! `ringfence sessions`: the sessions of the agent in a workspace, as lists, as text and as files to keep.
+//! `ringfence sessions`: list, show and export the agent sessions of a workspace.
 //!
 //! What a call was cut off in is said here as the model is told it.
 //!

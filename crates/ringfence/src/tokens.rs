@@ -1,4 +1,4 @@
-//! Tokens: what a client shows at the door of `ringfence serve`.
+//! Access tokens for `ringfence serve`.
 //!
 //! A token is made once, printed once, and kept only as its hash. Whoever has one is who it is named after, and may do what
 //! its scopes say: an agent's is for calls alone. What belongs to a token belongs to its id, so a new token with the name of a

@@ -1,4 +1,4 @@
-//! What a model is told about its tools before it begins.
+//! System prompt text about the tools, paths and limits.
 //!
 //! It is made from the session itself, so what is said, what is offered and what is enforced cannot differ.
 

@@ -1,10 +1,10 @@
-//! Sessions of the agent, kept as they happen: who was told what, what was called, and what came of it.
+//! Agent session transcripts: messages, calls and results, stored as they happen.
 //!
 //! A message is in the store before anything is done about it, so a process that is killed leaves a session that can go
 //! on: what it was doing then is said to be unknown. A session belongs to one workspace and to one process at a time, and
 //! brings back what it has been through. One that nobody went on with for 90 days goes.
 //!
-//! Not here: what of it the model is shown (`ringfence-agent`'s `History`), and the text for people (`sessions_text.rs`).
+//! Not here: what of it the model is shown (`ringfence-agent`'s `MessageHistory`), and the text for people (`sessions_text.rs`).
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};

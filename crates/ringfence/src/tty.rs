@@ -1,4 +1,4 @@
-//! Asking at the terminal that the program was started from.
+//! Terminal approver: shows approval dialogs on the controlling terminal.
 //!
 //! The dialog is on `/dev/tty` and nowhere else, so replies can be piped while somebody is asked. Keys that were typed
 //! before the dialog was there are dropped, and so are those that go on from there. Whatever happens, the terminal is left as it was found: an answer from

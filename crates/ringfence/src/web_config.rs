@@ -1,4 +1,4 @@
-//! The web as a config file has it: hosts that are not public, and the search engine.
+//! Web config: allowed private hosts and the search engine.
 //!
 //! Only the owner of the machine and the user say these: a workspace cannot.
 

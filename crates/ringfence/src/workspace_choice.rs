@@ -1,4 +1,4 @@
-//! Workspace discovery: which directory is worked in where none was named, and the line that says so.
+//! Workspace discovery: the default workspace directory, and the note that names it.
 //!
 //! A name on the command line or in the config always holds. Else it is the nearest directory, from the current one upwards,
 //! that has a `ringfence.toml` or is a git repository, and else the default one.

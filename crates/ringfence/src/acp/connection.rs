@@ -1,4 +1,4 @@
-//! The other side of the connection: one JSON-RPC 2.0 message a line, each way.
+//! JSON-RPC 2.0 connection to an ACP client: one message per line, in both directions.
 //!
 //! Every request that comes in gets exactly one answer, also where a bug of ours ends the work on it. A question of ours
 //! that is no longer open is taken back. Nothing but messages is ever written.

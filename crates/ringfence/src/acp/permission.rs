@@ -1,4 +1,4 @@
-//! Asking through an editor.
+//! Approval through ACP permission requests.
 //!
 //! An editor can answer by itself, so its word is a relayed one: it is asked about what such a word is enough for, and
 //! nothing that it says is remembered or changes a call. Everything else waits for a person at ringfence's own terminal

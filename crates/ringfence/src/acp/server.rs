@@ -1,4 +1,4 @@
-//! What editors ask for, done: sessions begun, taken up again and ended, and prompts worked on in them.
+//! ACP request handling: create, load and end sessions, and run prompts.
 //!
 //! A session works in a directory that the user declared, never in one that only the editor names. Each has a host of its
 //! own, as `ringfence agent` has it, and one prompt at a time. Notifications and the beginning of a prompt take effect in

@@ -1,4 +1,4 @@
-//! The protocol's words: what editors send, as types, and how a prompt of theirs reads as text.
+//! ACP message types, and conversion of prompts to text.
 //!
 //! Version 1 of the wire. Its types are written here and not taken from the crate of the protocol, because that crate
 //! makes every map of JSON in the whole program keep the order of insertion, and with it changes what all other fronts print.

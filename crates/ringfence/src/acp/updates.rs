@@ -1,9 +1,9 @@
-//! What an editor shows of a session: text as it comes, thoughts, and a card for every call.
+//! ACP session updates: streamed text, reasoning and tool calls.
 //!
 //! Calls are made one at a time, so there is one card that is open. Cards have ids of ours: a model may use an id twice.
 //! Paths are absolute here, because the protocol wants it so and the editor is the user's own; no model sees them.
 //!
-//! Not here: asking (`approve.rs`).
+//! Not here: asking (`permission.rs`).
 
 use std::path::{Component, Path, PathBuf};
 use std::pin::Pin;

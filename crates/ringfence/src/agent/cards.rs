@@ -1,4 +1,4 @@
-//! Calls and their results in a line or two, for a person who looks on.
+//! Short text summaries of tool calls and results.
 //!
 //! What a model wrote is shown so that nothing hides in it, and never longer than a glance takes.
 //!
@@ -141,7 +141,7 @@ mod tests {
         let edit = called("edit_file", r#"{"path":"a","oldText":"one\ntwo","newText":"1"}"#);
         assert_eq!(super::change_lines(&edit), ["- one", "- two", "+ 1"]);
         let write = called("write_file", r#"{"path":"a","content":"1\n2\n3\n4\n5\n6\n"}"#);
-        assert_eq!(super::change_lines(&write), ["+ 1", "+ 2", "+ 3", "+ 4", "+ … 2 more line(s)"]);
+        assert_eq!(super::change_lines(&write), ["+ 1", "+ 2", "+ 3", "+ 4", "+ … 2 more lines"]);
         assert!(super::change_lines(&called("read_file", r#"{"path":"a"}"#)).is_empty());
     }
 

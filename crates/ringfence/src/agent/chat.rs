@@ -1,9 +1,9 @@
-//! Talking with the agent at the terminal: lines go in, text and short cards come out, in the terminal's own scrollback.
+//! Interactive chat with the agent in the terminal's scrollback.
 //!
 //! `Ctrl-C` cancels what is going on, and a second one leaves. Whoever has to be asked about a call is asked in place, by
-//! the same dialog as everywhere (`terminal.rs`). What is typed with a `/` in observer is for us and never for the model.
+//! the same dialog as everywhere (`tty.rs`). What is typed with a `/` in observer is for us and never for the model.
 //!
-//! Not here: the loop, and how lines are edited (`line_reader.rs`).
+//! Not here: the loop, and how lines are edited (`line_editor.rs`).
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};

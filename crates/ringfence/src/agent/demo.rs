@@ -1,4 +1,4 @@
-//! `ringfence demo`: a whole session in a temporary workspace, and an undo, for somebody who has neither model nor key.
+//! `ringfence demo`: a scripted session and an undo in a temporary workspace, without a model or API key.
 //!
 //! Only the model is played, from `demo.jsonl`. The files, the fence, the jail, the question, the record and the undo are the
 //! ones that everybody has. What the demo says of itself at the end it has checked: whether the letter beside the workspace

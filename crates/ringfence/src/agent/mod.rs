@@ -1,4 +1,4 @@
-//! `ringfence agent`: a model works on a prompt with the tools, or talks with a person at the terminal.
+//! `ringfence agent`: run the agent loop on one prompt, or as an interactive chat.
 //!
 //! The answer goes to standard output and everything else to standard error, or with `--json` an object a line to standard
 //! output. Exit codes: 0 an answer, 1 a run that ended without one, 2 bad usage or config, 3 a model that cannot be had,

@@ -1,4 +1,4 @@
-//! From what the config says to a model: the one place where a provider is chosen.
+//! Model provider selection from the config: the one place where a provider is chosen.
 //!
 //! Not here: how providers speak to their servers (`ringfence-agent`).
 

@@ -1,4 +1,4 @@
-//! How a run of one prompt looks from outside: progress for a person, or a JSON object a line for a program.
+//! Agent observers for one-prompt runs: progress text for people, or JSON Lines for programs.
 //!
 //! A line of JSON has `type`, in the order in which things happen; the last one is `finished`.
 

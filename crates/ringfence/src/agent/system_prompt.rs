@@ -1,4 +1,4 @@
-//! What a model is told before the first prompt: who it works for, its tools, and what the project wants.
+//! System prompt: role, tools and project instructions.
 //!
 //! The project's `AGENTS.md` is read by a call on the one road, so it is policed and recorded like any other read. What it
 //! says is a wish of whoever wrote the workspace and is told to the model as that, between marks. It allows nothing:

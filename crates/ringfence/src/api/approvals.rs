@@ -1,4 +1,4 @@
-//! Requests that wait for a person, and what was allowed for good: seen and answered at the desk, by those who may.
+//! API routes for approval requests and persistent grants.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

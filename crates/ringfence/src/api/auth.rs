@@ -1,4 +1,4 @@
-//! Who comes in, and how much of it.
+//! Authentication, scopes and request limits of the API.
 //!
 //! A request for another host, or from a page of another origin, is turned away before anything else
 //! (`request_source.rs`). Nobody is served without a token. Bodies are bounded, read whole, and may not say the same thing

@@ -1,4 +1,4 @@
-//! Calls through the API: one, or those of an assistant's message. Every one goes to `Host::call`, and the reply is the
+//! Tool calls through the API: one call, or those of an assistant message. Each goes to `Host::call`, and the reply is the
 //! dialect's own bytes.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a person looks at and takes back: changes, files. Each is a call of a tool on the road, made for them.
+//! API routes for changes and files. Each is a tool call through `Host::call`, made for the person.
 
 use std::sync::Arc;
 

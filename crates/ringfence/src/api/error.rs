@@ -1,4 +1,4 @@
-//! What is said to a request that could not be served: what happened, to which thing, what to do next.
+//! API error responses: what happened, to which thing, and what to do next.
 
 use axum::http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};

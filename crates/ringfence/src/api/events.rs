@@ -1,4 +1,4 @@
-//! Events as a stream that can be taken up again where it broke off.
+//! Server-sent event streams that can be resumed by `Last-Event-ID`.
 
 use std::convert::Infallible;
 use std::sync::Arc;

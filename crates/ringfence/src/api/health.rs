@@ -1,4 +1,4 @@
-//! Whether the server is there and well, in figures too, and the document that describes it.
+//! Health check, Prometheus metrics and the OpenAPI document.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,7 +1,7 @@
-//! Sessions of other fronts, for a person to look at: those of the agent at a terminal or in an editor, with what was said
-//! in them, and those of clients of the Model Context Protocol, of which the audit log has the calls.
+//! Session history of other clients, read-only: agent sessions at a terminal or in an editor, with their transcripts, and
+//! sessions of MCP clients, whose calls are in the audit log.
 //!
-//! Nothing here goes on with a session, ends one, or changes what is kept of it.
+//! Nothing here continues, ends or changes a session.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

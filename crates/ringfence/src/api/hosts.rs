@@ -1,4 +1,4 @@
-//! The hosts behind the API: one for each workspace, dialect and agent that somebody asked for.
+//! Host pool of the API: one host per requested workspace, dialect and agent.
 //!
 //! A workspace is one that the user declared, or the one of the command line, and is known by its name alone: nobody who
 //! comes in says where on this machine something is. Hosts of one workspace meet where those of several processes do: in

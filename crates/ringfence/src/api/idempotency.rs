@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: a request that is sent again does nothing again.
+//! `Idempotency-Key` support: a repeated request returns the stored reply.
 //!
 //! The reply of a keyed request is on disk before it goes out. The same key with the same body gives that reply, with
 //! another body it is a conflict, and so it is while the first one is under way. A key belongs to its token and path, and is

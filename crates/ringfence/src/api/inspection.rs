@@ -1,4 +1,4 @@
-//! What holds and what was: who you are, the tools, the rules, the trace, and the walls.
+//! API routes for token, tools, policy, audit log and isolation status.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! How a person's page comes in: by a link that is printed where the server was started, once.
+//! Web UI login by a one-time link, which is printed where the server was started.
 //!
 //! The link has a code behind `#`, which browsers do not send. The page exchanges it for a token of its own and keeps that
 //! in its origin's storage; there are no cookies, which every other port of this host would get too.

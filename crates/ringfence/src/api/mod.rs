@@ -1,4 +1,4 @@
-//! The HTTP API of `ringfence serve`, and the page that uses it.
+//! The HTTP API of `ringfence serve`, and the web UI that uses it.
 //!
 //! Everything is under `/v1`, in JSON, for those who show a token: an agent's is for its own sessions and calls, a person's
 //! page answers, takes back and sees all. Nothing here touches the world by itself: every call, look and undo goes to

@@ -1,5 +1,5 @@
-//! The paths of the API: what each takes, gives and wants of who asks. The router and the document that describes it are
-//! made from the same lines, so that neither can say what the other does not.
+//! API routes: request, response and required scope of each path. The router and the OpenAPI document are built from the
+//! same table, so that they cannot disagree.
 
 use std::collections::BTreeMap;
 use std::future::Future;

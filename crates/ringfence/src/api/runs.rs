@@ -1,4 +1,4 @@
-//! Runs of the agent, started and followed through the API: a prompt, what the model says and does, and how it ended.
+//! Agent runs through the API: start, follow, cancel and continue.
 //!
 //! A run is on disk before its id is told. One that was under way when the server stopped is interrupted: it goes on in the
 //! session that it had, where every call has one result, if somebody wants it to. Who is asked is whoever is at the desk.

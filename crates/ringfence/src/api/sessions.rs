@@ -1,4 +1,4 @@
-//! Sessions of the API: begun by who has a token, on a workspace that the user declared, and theirs alone.
+//! API sessions: created with a token on a declared workspace, and visible to that token only.
 //!
 //! A session is on disk before anybody is told of it. What one has been through, all of the same token on the same workspace
 //! have. One that comes back after a restart counts as having been through everything: what it saw before is not known any

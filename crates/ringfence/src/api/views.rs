@@ -1,4 +1,4 @@
-//! Types of replies whose values come from elsewhere: tools, the store, the audit log.
+//! Response schemas of values that other rooms produce: tools, the store, the audit log.
 //!
 //! They say in the API's document what such a value has. The value itself goes out as it came, so a field that is new
 //! there is not lost here.

@@ -1,4 +1,4 @@
-//! A handler that fails badly still answers.
+//! Panic handling: a request whose handler panics still gets an error response.
 //!
 //! The SDK drops a handler that panics, and the client waits for ever. Here it gets an error, and the connection goes on.
 

@@ -1,4 +1,4 @@
-//! Who is at the other end of a request, and what they understand.
+//! Client information and capabilities of an MCP request.
 //!
 //! Older clients say so once, in their handshake; newer ones in every request. Nothing else is remembered about them.
 

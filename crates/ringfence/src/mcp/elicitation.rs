@@ -1,4 +1,4 @@
-//! Asking through a client.
+//! Approval through MCP elicitation.
 //!
 //! A client can answer by itself, so its word is a relayed one: it is asked about what such a word is enough for, and
 //! nothing it says is remembered or changes a call. Everything else waits for a person at ringfence's own terminal or

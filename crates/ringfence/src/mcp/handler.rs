@@ -1,9 +1,9 @@
-//! The server that a client talks to: lists of tools, and calls.
+//! MCP request handler: tool lists, tool calls and resources.
 //!
 //! Every call goes to `Host::call`. Calls that may change something go one after another, in the order in which they came;
 //! those that only read never wait for them.
 //!
-//! Not here: who is asked (`approve.rs`), what is read as a resource (`resources.rs`), how messages travel (`lines.rs`).
+//! Not here: who is asked (`elicitation.rs`), what is read as a resource (`resources.rs`), how messages travel (`transport.rs`).
 
 #![expect(deprecated, reason = "older clients have no other log")]
 

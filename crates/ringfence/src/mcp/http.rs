@@ -1,10 +1,10 @@
-//! The Model Context Protocol over HTTP, for `ringfence serve`.
+//! MCP over streamable HTTP, for `ringfence serve`.
 //!
 //! Every request shows a token, and names this server as it may be named (`request_source.rs`). A session belongs to the
 //! token that opened it: to every other one it does not exist, whatever the method. A body is bounded, read whole, and
 //! checked for keys that stand twice before the SDK sees it.
 //!
-//! Not here: connections (`connections.rs`); the sessions of older clients, which the SDK keeps and ends when they are idle.
+//! Not here: connections (`listener.rs`); the sessions of older clients, which the SDK keeps and ends when they are idle.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,4 +1,4 @@
-//! Telling a client about this server: the entry in its settings, and how its own open gates are closed.
+//! `ringfence mcp install`: the entry in a client's settings, and how to turn off its built-in tools.
 //!
 //! An entry is put into the text of the file as it is, and nothing else of it changes: where that cannot be done safely, the
 //! entry is printed for the user to put in. Nothing is written that was not shown before.

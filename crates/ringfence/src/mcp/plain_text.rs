@@ -3,7 +3,7 @@
 //! The text that a model reads over MCP: a file as it is, a list as names, a change in one line, an error as its sentence.
 //! A field that no format knows is printed as `name: value`, so nothing that a tool says is lost.
 //!
-//! Not here: the bound of a message (`fit.rs`), and the other dialects, which have their own texts.
+//! Not here: the bound of a message (`truncate.rs`), and the other dialects, which have their own texts.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

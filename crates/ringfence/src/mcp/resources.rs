@@ -1,4 +1,4 @@
-//! Files of the workspace as resources.
+//! MCP resources: files of the workspace.
 //!
 //! A resource is read by a call of `read_file`, so the same rules, limits and records hold for it. Nobody is asked about
 //! one: what needs an answer is refused, with the advice to call the tool.

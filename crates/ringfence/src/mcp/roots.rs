@@ -1,4 +1,4 @@
-//! Roots: the directories that a client has open.
+//! MCP roots: the directories that a client has open.
 //!
 //! They narrow what the config allows and never widen it. A root inside the workspace leaves that part of it; a root that
 //! holds the workspace, such as `/`, leaves all of it; where every root is elsewhere, nothing is left. A mount that was

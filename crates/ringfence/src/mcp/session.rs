@@ -1,4 +1,4 @@
-//! One session of a client with the host, and what this front knows about it beside.
+//! MCP session: a client's session with the host, and its protocol state.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! A file of a client's settings: read whole or not at all, and replaced in one step.
+//! Client settings file: read completely or not at all, and replaced atomically.
 //!
 //! Whoever wrote the workspace may have put a link where the file is looked for. Nothing below the workspace is written by
 //! way of one, and nothing is read through one into a file that tools can read. What is not below it is the user's own,

@@ -1,4 +1,4 @@
-//! JSON in which no key stands twice.
+//! Strict JSON parsing that rejects duplicate keys.
 //!
 //! The SDK's parser keeps the last of two equal keys and says nothing. Whoever checked the first one was fooled then, so
 //! a message with such a key is refused before the SDK sees it.

@@ -1,9 +1,9 @@
-//! Tools and replies, in the words of the protocol.
+//! MCP tool definitions and results.
 //!
 //! What a client is told about a tool's effect follows from the verbs that its plans may have, and from nothing else: a
 //! plan with another verb is refused by the kernel.
 //!
-//! Not here: the plain text of a reply (`plain.rs`).
+//! Not here: the plain text of a reply (`plain_text.rs`).
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The wire on standard input and output: one JSON-RPC message a line.
+//! MCP stdio transport: one JSON-RPC message per line.
 //!
 //! Whatever comes in gets an answer or is one: a line that is no message is told so, where the SDK's own reader would
 //! drop it. Messages leave in the order in which they were given. Structured content that is a string is JSON already, and

@@ -1,4 +1,4 @@
-//! Replies that fit into a message.
+//! Truncation of replies to the maximum message size.
 //!
 //! What goes out for one call is bounded as a whole and as it goes: as JSON, and in each of the forms in which a client gets
 //! it, so that neither quotes nor a second copy make a flood of what a tool held to be little. What is longer is cut where it

@@ -1,4 +1,4 @@
-//! What a server says about its tools, checked and bounded.
+//! Tool definitions of MCP servers, validated and bounded.
 //!
 //! A name that we show is plain, and no two are the same. Nothing hides in a description. What cannot be shown so is left
 //! out, with a word about why. Annotations are not read at all.
@@ -199,21 +199,21 @@ mod tests {
         let cases = [
             (vec![tool("a"), tool("b"), tool("a")], "`a` is omitted: it is listed twice"),
             (vec![tool("")], "`` is omitted: it has no name"),
-            (vec![tool(&"x".repeat(257))], "is left out: its name is too long"),
+            (vec![tool(&"x".repeat(257))], "is omitted: its name is too long"),
             (vec![json!({"inputSchema": {"type": "object"}})], "`` is omitted: it has no name"),
-            (vec![json!({"name": "x"})], "`x` is left out: its arguments are not an object"),
-            (vec![schema(json!({"type": "string"}))], "`x` is left out: its arguments are not an object"),
+            (vec![json!({"name": "x"})], "`x` is omitted: its arguments are not an object"),
+            (vec![schema(json!({"type": "string"}))], "`x` is omitted: its arguments are not an object"),
             (
                 vec![schema(json!({"type": "object", "a": "x".repeat(40_000)}))],
-                "`x` is left out: its schema is too long",
+                "`x` is omitted: its schema is too long",
             ),
             (
                 vec![schema(json!({"type": "object", "properties": {"a\u{200b}": {}}}))],
-                "`x` is left out: its schema contains invisible characters",
+                "`x` is omitted: its schema contains invisible characters",
             ),
             (
                 vec![schema(json!({"type": "object", "properties": {"a": {"enum": ["\u{202e}"]}}}))],
-                "`x` is left out: its schema contains invisible characters",
+                "`x` is omitted: its schema contains invisible characters",
             ),
         ];
         for (tools, why) in cases {

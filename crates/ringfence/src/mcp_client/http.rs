@@ -1,4 +1,4 @@
-//! A server that is posted to: streamable HTTP. One message a request; the answer is JSON, or an event among others.
+//! Streamable HTTP transport to an MCP server: one message per request, the response is JSON or an event stream.
 //!
 //! Not here: which hosts may be reached. The user wrote this one down, so it may, wherever it is, and no other.
 

@@ -1,4 +1,4 @@
-//! What is said between a server and us: messages of JSON-RPC, read and written. No socket, no clock.
+//! JSON-RPC messages of the MCP client, parsed and written. No socket, no clock.
 
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! How a server is started: in the jail, outside of it where the user said so, or not at all because it runs elsewhere.
+//! MCP server launch: in the jail, outside it if the user says so, or not at all for a remote server.
 //!
 //! Wherever it starts, no file of the workspace is found by a name that its command or an interpreter looks up.
 //!

@@ -1,5 +1,5 @@
-//! One server: greeted, its tools listed, its tools called. One that ended is started again by the next call, and has to
-//! say about that tool what it said when the session began.
+//! MCP server connection: initialize, list tools and call tools. A server that ended is restarted by the next call, and
+//! must then give the same definition of that tool as when the session began.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! A server on the other end of two pipes: one message a line.
+//! Stdio transport to an MCP server: one message per line.
 //!
 //! Nobody here waits for ever: a thread writes, so that a server that does not read holds up that thread alone, and who
 //! asks looks at the clock. A server that says too much at once is ended. When the last owner lets go, so is it.

@@ -1,4 +1,4 @@
-//! A tool of another program on the one road.
+//! External MCP tool as a `Tool` of the host.
 //!
 //! What it does nobody here knows, so its one touch is `external`, and whoever is asked is told that it cannot be undone.
 //! Where the program says something else about the tool than when it was last used, a person looks again, whatever rules

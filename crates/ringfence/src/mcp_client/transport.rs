@@ -1,4 +1,4 @@
-//! A line to a server: something is asked and answered, or is not in time. Pipes and HTTP are two kinds of it.
+//! Transport to an MCP server: requests, responses and timeouts. Stdio and HTTP implement it.
 
 use std::fmt;
 use std::time::{Duration, Instant};

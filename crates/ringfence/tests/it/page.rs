@@ -265,7 +265,7 @@ fn a_request_is_still_there_after_the_server_died_and_the_page_catches_up() {
     browser.until(ASKED);
     // A call that was put off is no refused one.
     browser.run(&format!("location.hash = '#/sessions/{session}'"));
-    browser.until_text(".call.waiting", "waits for an answer");
+    browser.until_text(".call.waiting", "waiting for approval");
     let served = served.restart(&site, || {
         browser.until("document.querySelector('#connection .banner')?.innerText.includes('Connection lost')");
     });
@@ -303,7 +303,7 @@ fn an_automatic_call_is_not_shown_as_waiting() {
     browser.press(ESCAPE);
     browser.until(NOT_ASKED);
     browser.run(&format!("location.hash = '#/sessions/{session}'"));
-    browser.until_text(".call.waiting", "waits for an answer");
+    browser.until_text(".call.waiting", "waiting for approval");
     let second = served.call(&session, "write_file", &json!({"path": "other.md", "content": "new\n"}), 0);
     assert_eq!(second["error"], "APPROVAL_PENDING", "{second}");
     for _ in 0..2 {
@@ -325,7 +325,7 @@ fn contents_of_secrets_are_shown_after_a_click() {
     person(&browser, &served);
     let seen = "return document.body.innerText.includes('topsecret')";
     browser.run("location.hash = '#/files/text/.env'");
-    browser.until_text(".empty", "may hold secrets");
+    browser.until_text(".empty", "may contain secrets");
     assert_eq!(browser.run(seen), false);
     browser.click_button("Show");
     browser.until_text(".file-text", "KEY=topsecret");
@@ -482,7 +482,7 @@ fn every_view_is_there_and_fits_a_phone() {
         ("call", "Run"),
         ("policy", "preset ask"),
         ("audit", "The hash chain is intact"),
-        ("walls", "walls stand"),
+        ("walls", "isolation mechanisms available"),
     ];
     for look in [BrowserWindow { width: 360, height: 740, dark: true }, DESKTOP] {
         browser.set_window(look);

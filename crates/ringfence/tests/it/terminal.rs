@@ -482,7 +482,7 @@ fn a_person_resumes_a_session_that_was_refused_too_often() {
     assert_eq!(store.denial_streaks().unwrap().len(), 1);
     assert_eq!(resume("s-1", "yes").out, "resumed s-1\n");
     assert_eq!(site.run(&["approvals", "list"]).out, "");
-    assert!(site.run(&["approvals", "resume", "s-1"]).err.contains("no session `s-1` is paused"));
+    assert!(site.run(&["approvals", "resume", "s-1"]).err.contains("session `s-1` is not paused"));
 }
 
 #[test]
