@@ -48,12 +48,11 @@ const EFFECTIVE_FLAGS: [(&str, &[&str]); 7] = [
 #[command(
     name = "ringfence",
     version = BUILD,
-    about,
     after_help = "\
 Examples:
   ringfence demo                                    see a session; needs no model
   ringfence mcp install claude-code --workspace .   add the tools to Claude Code
-  ringfence agent \"summarize the notes\"            run the built-in agent here
+  ringfence agent \"summarize the notes\"             run the built-in agent here
   ringfence serve                                   start the web UI and the API
   ringfence undo                                    undo the last change"
 )]

@@ -268,7 +268,7 @@ impl RouteTable {
             parameters.extend(query_parameters(&self.schemas.root_schema_for::<A>()));
         }
         operation["parameters"] = json!(parameters);
-        let error = json!({"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}});
+        let error = json!({"application/json": {"schema": {"$ref": "#/components/schemas/ApiErrorBody"}}});
         let mut responses = Map::new();
         responses.insert(line.status.as_str().to_owned(), json!({"description": "Success.", "content": content}));
         for (status, said) in ERROR_RESPONSES {

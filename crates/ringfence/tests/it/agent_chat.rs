@@ -187,7 +187,7 @@ fn a_session_goes_on_where_it_was() {
     let mut command = TestTerminal::command(&site, &["agent", "--script", "script.jsonl", "--resume"]);
     command.env("TERM", "xterm").env("NO_COLOR", "1");
     let mut seat = TestTerminal::all_on_screen(terminal(), command);
-    seat.until("which has 2 messages");
+    seat.until("with 2 messages");
     seat.until("> ");
     seat.press("me again\r");
     seat.until("Hello again.");

@@ -444,6 +444,6 @@ fn a_server_behind_a_url_is_asked_with_its_key() {
         let said = crate::site::cli_output(command.env("FAR_KEY", "far-key").output().unwrap());
         assert_eq!(said.value()["text"], "hi", "{said:?}");
         let without = site.run(&["tools"]);
-        assert!(without.err.contains("`FAR_KEY` is not set") && without.err.contains("the status 401"), "{without:?}");
+        assert!(without.err.contains("`FAR_KEY` is not set") && without.err.contains("HTTP status 401"), "{without:?}");
     }
 }

@@ -256,7 +256,7 @@ fn check_every_key(settings: &AppSettings) {
     assert_eq!(settings.web.engine, Some(engine.unwrap()));
     assert_eq!(settings.web.private, PrivateHosts::parse(&["wiki.internal:443".to_owned()]).unwrap());
     // Of variables and keys nothing is shown but that they are there.
-    let servers = r#"[ForeignServer { name: "far", way: Program(Program { command: "far", args: ["-x"], env: {"SEARCH_KEY"}, jail: false, files: None, network: [] }), timeout: Some(40s) }, ForeignServer { name: "near", way: Program(Program { command: "near", args: [], env: {}, jail: true, files: Read, network: ["a.example:443", "b.example:80"] }), timeout: None }, ForeignServer { name: "web", way: Url { url: "http://127.0.0.1:8888/mcp", key: Some(Key(..)) }, timeout: None }]"#;
+    let servers = r#"[McpServerConfig { name: "far", transport: Program(McpServerProgram { command: "far", args: ["-x"], env: {"SEARCH_KEY"}, jail: false, workspace: None, network: [] }), timeout: Some(40s) }, McpServerConfig { name: "near", transport: Program(McpServerProgram { command: "near", args: [], env: {}, jail: true, workspace: Read, network: ["a.example:443", "b.example:80"] }), timeout: None }, McpServerConfig { name: "web", transport: Url { url: "http://127.0.0.1:8888/mcp", key: Some(Key(..)) }, timeout: None }]"#;
     assert_eq!(format!("{:?}", settings.mcp_servers), servers);
     let mounts = ["data=/data:rw", "pkg=~/pkg:ro"].map(|text| MountSetting::parse(text).unwrap());
     assert_eq!(settings.mounts, mounts);
@@ -397,7 +397,7 @@ fn a_config_that_was_made_for_miniclaw_is_taken_as_it_is() {
 fn invalid_web_settings_are_reported() {
     for (text, problem) in [
         ("[web]\nallow_private = [\"wiki\"]\n", "`web.allow_private`: `wiki` is no host and port"),
-        ("[web.search]\nengine = \"bing\"\n", "`engine` is `bing`"),
+        ("[web.search]\nengine = \"bing\"\n", "unknown `engine` `bing`"),
         ("[web.search]\nengine = \"searxng\"\n", "needs `url`"),
         ("[web.search]\nengine = \"brave\"\n", "key_env"),
         ("[web.search]\nurl = \"http://a.org\"\n", "`engine` is missing"),

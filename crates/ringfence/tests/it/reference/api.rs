@@ -96,7 +96,7 @@ returns the OpenAPI document.
             }
         }
     }
-    text.push_str("\n## Errors\n\nOn every path, with an [`ErrorBody`](#errorbody).\n");
+    text.push_str("\n## Errors\n\nOn every path, with an [`ApiErrorBody`](#apierrorbody).\n");
     text.push_str(&head(["status", "when"]));
     for (status, when) in &problems {
         text.push_str(&row([status, when]));
