@@ -52,7 +52,7 @@ fn run_case(place: &Path, case: &AcpxCase) -> bool {
         .and_then(|()| std::fs::write(workspace.join("a.txt"), "one\n"))
         .and_then(|()| std::fs::write(&script, SCRIPT));
     if let Err(error) = made {
-        print_status(&format!("the workspace cannot be made: {error}"));
+        print_status(&format!("cannot create the workspace: {error}"));
         return false;
     }
     let program = root().join("target/debug/ringfence");
@@ -64,7 +64,7 @@ fn run_case(place: &Path, case: &AcpxCase) -> bool {
     let output = match command.output() {
         Ok(output) => output,
         Err(error) => {
-            print_status(&format!("acpx cannot be started: {error}"));
+            print_status(&format!("cannot start acpx: {error}"));
             return false;
         }
     };

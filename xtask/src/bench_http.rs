@@ -24,7 +24,7 @@ pub(crate) fn run() -> bool {
         return false;
     };
     let (Some(token), Some(mut own)) = (served.agent_token("bench"), InProcessBench::start(&place)) else {
-        print_status("there is nobody to call");
+        print_status("no token or in-process host to call with");
         return false;
     };
     let Some(before) = served.resident() else { return false };

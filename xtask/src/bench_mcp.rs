@@ -72,7 +72,7 @@ pub(crate) fn run() -> bool {
     let changes = ["write 4 KiB", "edit 64 KiB"];
     let looks = ["read 4 KiB", "list 500", "list 500 with sizes", "search 20,000 files"];
     let looked = compare(&peers(&disk), &looks, "", &mut table);
-    print_status("\nin memory, where nobody has to wait for a disk");
+    print_status("\nin memory, without disk latency");
     let changed = compare(&peers(&memory), &changes, ", in memory", &mut table);
     print_status("\non the disk: ours syncs contents, names and journal before it replies, the others sync nothing");
     let durable = compare(&peers(&disk), &changes, ", on the disk; ours durable", &mut table);

@@ -13,9 +13,7 @@ pub(crate) fn install() {
         return;
     }
     if !install_debian_packages(&["chromium", "chromium-driver", "fonts-dejavu-core"]) {
-        print_status(
-            "no Chromium could be installed (it takes root and Debian); the tests of the page will be skipped",
-        );
+        print_status("cannot install Chromium (requires root and Debian); the web UI tests will be skipped");
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{print_status, root};
 pub(crate) fn write(document: &str, name: &str, inner: &str) -> bool {
     let file = root().join(document);
     let done = fs::read_to_string(&file).map_err(|error| format!("cannot be read: {error}")).and_then(|page| {
-        let page = replace_between(&page, name, inner).ok_or_else(|| format!("has no place for `{name}`"))?;
+        let page = replace_between(&page, name, inner).ok_or_else(|| format!("has no marker for `{name}`"))?;
         fs::write(&file, page).map_err(|error| format!("cannot be written: {error}"))
     });
     done.map_err(|why| print_status(&format!("{document} {why}"))).is_ok()

@@ -113,8 +113,8 @@ fn every_link_leads_somewhere() {
             }
         }
     }
-    assert!(count > 100, "only {count} links were found");
-    assert!(dead.is_empty(), "links that lead nowhere:\n{}", dead.join("\n"));
+    assert!(count > 100, "found only {count} links");
+    assert!(dead.is_empty(), "broken links:\n{}", dead.join("\n"));
 }
 
 #[test]

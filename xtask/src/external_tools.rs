@@ -27,7 +27,7 @@ pub(crate) fn fetch_python_package(place: &Path, package: &str) -> Option<PathBu
     let python = programs.join("python");
     let there = python.exists() || succeeds(Command::new("python3").args(["-m", "venv"]).arg(place.join("venv")));
     if !there || !succeeds(Command::new(&python).args(["-m", "pip", "install", "--quiet", package])) {
-        print_status(&format!("{package} was not tried: `python3 -m venv` and once the network are needed"));
+        print_status(&format!("skipped {package}: requires `python3 -m venv`, and network access for the first run"));
         return None;
     }
     Some(programs)
@@ -36,7 +36,7 @@ pub(crate) fn fetch_python_package(place: &Path, package: &str) -> Option<PathBu
 /// Packages of Node, by the directory that they are in. `None`, and said why, if they cannot be had.
 pub(crate) fn fetch_node_packages(place: &Path, packages: &[&str]) -> Option<PathBuf> {
     if !succeeds(Command::new("npm").args(["install", "--silent", "--prefix"]).arg(place).args(packages)) {
-        print_status(&format!("{} was not tried: `npm` and once the network are needed", packages[0]));
+        print_status(&format!("skipped {}: requires `npm`, and network access for the first run", packages[0]));
         return None;
     }
     Some(place.join("node_modules"))

@@ -45,14 +45,14 @@ pub(crate) fn run(words: &[&str]) -> bool {
     let all = targets();
     let known: BTreeSet<&str> = all.iter().map(|target| target.name.as_str()).collect();
     if let Some(unknown) = names.iter().find(|name| !known.contains(*name)) {
-        crate::print_status(&format!("there is no target `{unknown}`; there are {}", Vec::from_iter(known).join(", ")));
+        crate::print_status(&format!("unknown target `{unknown}`; available: {}", Vec::from_iter(known).join(", ")));
         return false;
     }
     let chosen: Vec<FuzzRunTarget> =
         all.iter().filter(|target| names.is_empty() || names.contains(&target.name.as_str())).cloned().collect();
     let reports = crate::root().join("target/fuzz");
     if let Err(error) = fs::create_dir_all(&reports) {
-        crate::print_status(&format!("{} cannot be made: {error}", reports.display()));
+        crate::print_status(&format!("cannot create {}: {error}", reports.display()));
         return false;
     }
     let Some(tests) = build_test_programs() else { return false };
@@ -132,7 +132,7 @@ fn build_test_programs() -> Option<BTreeMap<PathBuf, Vec<PathBuf>>> {
     let output =
         Command::new(cargo).args(arguments).current_dir(crate::root()).stderr(Stdio::inherit()).output().ok()?;
     if !output.status.success() {
-        crate::print_status("the tests cannot be built");
+        crate::print_status("cannot build the tests");
         return None;
     }
     let program = |line: &str| {
@@ -171,16 +171,15 @@ fn run_target(target: &FuzzRunTarget, programs: &[PathBuf], reports: &Path, seco
             },
             Ok(_) if report.is_some() => return FuzzResult::Failed(report, printed),
             Ok(ended) => {
-                let how =
-                    ended.map_or("it did not come back".to_owned(), |status| format!("its process ended: {status}"));
+                let how = ended.map_or("it did not return".to_owned(), |status| format!("its process ended: {status}"));
                 let kept = home.join("tests/corpus").join(name).join("found-last");
                 let where_ = match fs::copy(&last, &kept) {
-                    Ok(_) => format!("the input is kept as tests/corpus/{name}/found-last"),
+                    Ok(_) => format!("the input is stored as tests/corpus/{name}/found-last"),
                     Err(_) => "it had no input yet".to_owned(),
                 };
                 return FuzzResult::Failed(None, format!("{how}; {where_}\n{printed}"));
             }
-            Err(error) => return FuzzResult::Failed(None, format!("{} cannot be run: {error}", program.display())),
+            Err(error) => return FuzzResult::Failed(None, format!("cannot run {}: {error}", program.display())),
         }
     }
     FuzzResult::Failed(None, "there is a corpus of this name, and no test".to_owned())

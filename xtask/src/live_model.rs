@@ -56,7 +56,7 @@ pub(crate) fn run(url: &str, model: &str) -> bool {
     );
     let made = std::fs::create_dir_all(&workspace).and_then(|()| std::fs::write(&config, settings));
     if made.is_err() {
-        print_status("the workspace cannot be made");
+        print_status("cannot create the workspace");
         return false;
     }
     TASKS.iter().all(|task| (0..TRIES).any(|_| run_task(task, &place, &workspace)))
@@ -67,7 +67,7 @@ fn run_task(task: &ModelTask, place: &Path, workspace: &Path) -> bool {
     command.env("RINGFENCE_STATE_DIR", place.join("state")).current_dir(place).stdin(Stdio::null());
     command.args(["agent", "--json", "-p", task.prompt, "--config"]).arg(place.join("config.toml"));
     let Ok(said) = command.arg("--workspace").arg(workspace).output() else {
-        print_status("the agent cannot be started");
+        print_status("cannot start the agent");
         return false;
     };
     let text = String::from_utf8_lossy(&said.stdout);
@@ -82,7 +82,7 @@ fn run_task(task: &ModelTask, place: &Path, workspace: &Path) -> bool {
     let missing: Vec<&str> = holds.iter().filter(|(_, holds)| !holds).map(|(what, _)| *what).collect();
     match missing.is_empty() {
         true => print_status(&format!("ok: {}", task.prompt)),
-        false => print_status(&format!("not yet ({} is not as it should be): {}", missing.join(", "), task.prompt)),
+        false => print_status(&format!("failed ({} is wrong): {}", missing.join(", "), task.prompt)),
     }
     missing.is_empty()
 }

@@ -38,42 +38,42 @@ use std::process::{Command, ExitCode};
 const USAGE: &str =
     "usage: cargo xtask COMMAND
 
-  acpx         a foreign client of the Agent Client Protocol against our agent; fetches it on the first run
-  attack       attacks, races and escapes against ours, others and an unsafe control, into docs/security.md; PART is
-               files, races, jails or web; fetches the others on the first run
-  test         format, lints, dependencies (with cargo-deny), documentation, every test, doc tests
+  acpx         test our agent with a third-party Agent Client Protocol client; downloads it on the first run
+  attack       run attacks, races and escapes against ours, others and an unsafe control; updates docs/security.md; PART is
+               files, races, jails or web; downloads the others on the first run
+  test         check format, lints, dependencies (with cargo-deny) and documentation; run all tests and doc tests
   test --full  the same with long races, many property cases, every crash point, a real search engine and a real
-               browser, which it installs where it can
-  test --model a live model of an OpenAI-compatible server makes, reads and edits a file through the agent
-  bench fs     what the fence costs
+               browser, which it installs if possible
+  test --model run the agent with a live model on an OpenAI-compatible server: create, read and edit a file
+  bench fs     cost of file tools
   bench        the same; PART is read, write, list or large
-  bench layer  showing programs the workspace, and committing what they left
-  bench agent  the loop's own cost of a step, and the memory of a long session
-  bench http   the API of the server beside the call in one process, with one session and with many
-  bench mcp    our MCP server and two others with the same client
+  bench layer  cost of the overlay: mounting the workspace and committing changes
+  bench agent  overhead of an agent step, and memory of a long session
+  bench http   the HTTP API compared with in-process calls, with one session and with many
+  bench mcp    our MCP server and two others, with the same client
   bench sandbox
-               starting programs: bare, in our jail, in other sandboxes
+               start-up of programs: bare, in our jail, in other sandboxes
   bench sandbox --builds [PROJECT…]
-               building and testing real projects, bare and in the jail; committing 10,000 files
+               builds and tests of real projects, bare and in the jail; commit of 10,000 files
   bench search our search and ripgrep's on the same tree
   bench … --json | --write
-               the same, and then its figures as JSON on standard output, or in docs/benchmarks.md
+               the same, with results as JSON on standard output, or in docs/benchmarks.md
   clients [mcp [NAME]]
-               real clients with a scripted model, the official Python SDK and the Inspector against our server: whether
-               files and errors reach the model; fetches them on the first run
-  conformance  the official suite of the Model Context Protocol against our server; fetches it on the first run
-  fuzz         every fuzz target, or those that are named, for a minute each or so many seconds; what fails is made small
-               and put into its corpus
-  faults       kills, failing system calls, power cuts and the like in the middle of every tool, and what is left after them;
-               a sample in minutes, `--full` for every system call; the figures go into docs/faults.md
-  docs         writes docs/reference anew, from the types, the example config, the help texts and the API's document
-  llmock       our clients of models against a server that breaks on demand and grades them; fetches it on the first run
-  mutants      whether the tests notice when a decision of the gate is changed
-  package      archives, a Debian package and checksums, below target/package
-  road         what somebody reads who follows one call from the command line to the disk
-  schemathesis the API of the server against a grader that makes requests of its document; fetches it on the first run
-  screenshots  pictures of the page for the README, into docs/images
-  vocabulary   figures about type names, module cycles and the wording of texts, with their limits; `--details` lists
+               test our server with real clients and a scripted model, the official Python SDK and the Inspector: do
+               files and errors reach the model; downloads them on the first run
+  conformance  run the official MCP conformance suite against our server; downloads it on the first run
+  fuzz         run all or the named fuzz targets, for a minute or N seconds each; failing inputs are minimized
+               and added to the corpus
+  faults       inject kills, failing system calls, power cuts and more into every tool, and check the state afterwards;
+               a sample in minutes, `--full` for every system call; updates docs/faults.md
+  docs         regenerate docs/reference from the types, the example config, the help texts and the OpenAPI document
+  llmock       test our model clients against a fault-injecting server; downloads it on the first run
+  mutants      mutation testing of the policy decisions
+  package      build archives, a Debian package and checksums in target/package
+  road         list the functions on the path of one call from the command line to the disk
+  schemathesis test the HTTP API with requests generated from its OpenAPI document; downloads it on the first run
+  screenshots  make screenshots of the web UI for the README, in docs/images
+  vocabulary   measure type names, module cycles and the wording of texts against their limits; `--details` lists
                every name and phrase";
 
 fn main() -> ExitCode {
@@ -170,7 +170,7 @@ fn run_cargo(arguments: &[&str], settings: &[(&str, &str)]) -> bool {
     match cargo().args(arguments).envs(settings.iter().copied()).status() {
         Ok(status) => status.success(),
         Err(error) => {
-            print_status(&format!("cargo cannot be run: {error}"));
+            print_status(&format!("cannot run cargo: {error}"));
             false
         }
     }

@@ -48,7 +48,7 @@ const TIMED_OUT: i32 = 3;
 /// False if a mutant was let through.
 pub(crate) fn run() -> bool {
     if !has("mutants") {
-        crate::print_status("cargo-mutants is not installed, and is installed now");
+        crate::print_status("installing cargo-mutants");
         if !crate::run_cargo(&["install", "cargo-mutants", "--locked"], &[]) {
             return false;
         }
@@ -61,7 +61,7 @@ pub(crate) fn run() -> bool {
         command.args(["--file", file]);
     }
     for (mutant, why) in EQUIVALENT_MUTANTS {
-        crate::print_status(&format!("left out: {mutant}: {why}"));
+        crate::print_status(&format!("skipped: {mutant}: {why}"));
         command.args(["--exclude-re", mutant]);
     }
     command.args(["--", "--lib", "--tests"]);
@@ -69,7 +69,7 @@ pub(crate) fn run() -> bool {
     match command.env("CARGO_PROFILE_DEV_DEBUG", "false").env("PROPTEST_CASES", "64").status() {
         Ok(status) => status.success() || status.code() == Some(TIMED_OUT),
         Err(error) => {
-            crate::print_status(&format!("cargo cannot be run: {error}"));
+            crate::print_status(&format!("cannot run cargo: {error}"));
             false
         }
     }

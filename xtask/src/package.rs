@@ -40,7 +40,7 @@ fn write_manual_and_completions(program: &Path, place: &Path) -> bool {
     let (man, completions) = (place.join("man"), place.join("completions"));
     for directory in [&man, &completions] {
         if let Err(error) = fs::create_dir_all(directory) {
-            print_status(&format!("a directory below target/package cannot be made: {error}"));
+            print_status(&format!("cannot create a directory in target/package: {error}"));
             return false;
         }
     }
@@ -88,7 +88,7 @@ fn missing_for_static() -> Option<&'static str> {
     let installed = Command::new("rustup").args(["target", "list", "--installed"]).output();
     let installed = installed.map(|said| String::from_utf8_lossy(&said.stdout).into_owned()).unwrap_or_default();
     if !installed.lines().any(|target| target == STATIC_TARGET) {
-        return Some("`rustup target add x86_64-unknown-linux-musl` first");
+        return Some("run `rustup target add x86_64-unknown-linux-musl` first");
     }
     let compiler = Command::new("musl-gcc").arg("--version").output();
     (!compiler.is_ok_and(|said| said.status.success())).then_some("`musl-gcc` is missing (Debian's package musl-tools)")
@@ -101,7 +101,7 @@ fn debian(place: &Path) -> bool {
     if !program.exists() {
         let tools = tools.display().to_string();
         if !run_cargo(&["install", "--quiet", "--locked", "--root", &tools, "cargo-deb", "--version", CARGO_DEB], &[]) {
-            print_status("no Debian package: `cargo-deb` cannot be installed");
+            print_status("no Debian package: cannot install `cargo-deb`");
             return true;
         }
     }
@@ -123,7 +123,7 @@ fn succeeds(command: &mut Command) -> bool {
             false
         }
         Err(error) => {
-            print_status(&format!("{} cannot be run: {error}", command.get_program().display()));
+            print_status(&format!("cannot run {}: {error}", command.get_program().display()));
             false
         }
     }

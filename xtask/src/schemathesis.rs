@@ -23,7 +23,7 @@ pub(crate) fn run() -> bool {
     let place = root().join("target/tmp/schemathesis");
     let Some(programs) = fetch_python_package(&place, SCHEMATHESIS) else { return false };
     let Some(config) = with_model(&place) else {
-        print_status("the config cannot be written");
+        print_status("cannot write the config");
         return false;
     };
     let arguments = ["--wait", "0", "--rate", "100000", "--config", &config];
@@ -32,7 +32,7 @@ pub(crate) fn run() -> bool {
         return false;
     };
     let Some(token) = served.page_token() else {
-        print_status("the server let no page in");
+        print_status("cannot sign in to the server");
         return false;
     };
     let mut command = Command::new(programs.join("st"));

@@ -11,6 +11,6 @@ pub(crate) fn install() {
         return;
     }
     if !install_debian_packages(&["searx"]) {
-        print_status("no SearXNG could be installed (it takes root and Debian); its test will be skipped");
+        print_status("cannot install SearXNG (requires root and Debian); its test will be skipped");
     }
 }

@@ -156,6 +156,6 @@ fn names_modules_and_words_stay_within_their_limits() {
     for limit in ENFORCED {
         let found = measurements.iter().find(|measurement| measurement.limit == *limit).unwrap();
         let (title, details) = (found.title, found.details.join("\n"));
-        assert!(found.holds(), "{title}: {}, and the limit is {}\n{details}", found.value, found.most);
+        assert!(found.holds(), "{title}: {}, limit {}\n{details}", found.value, found.most);
     }
 }

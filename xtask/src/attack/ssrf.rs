@@ -65,9 +65,7 @@ pub(crate) fn run(ours: &Path) -> io::Result<Scoreboard> {
     let said: Value = serde_json::from_slice(&ended?.stdout).unwrap_or_default();
     let mut board = Scoreboard::from_json(&said);
     if board.rows.is_empty() {
-        notes.push(
-            "nothing was tried: this system lets nobody have a network of their own (`unshare -rn`, `ip`)".to_owned(),
-        );
+        notes.push("skipped: this system does not allow private network namespaces (`unshare -rn`, `ip`)".to_owned());
     }
     board.title = "SSRF attempts with web tools".to_owned();
     board.notes.extend(notes);

@@ -26,7 +26,7 @@ pub(crate) fn run(words: &[&str]) -> bool {
         ["mcp", name] => check(Some(name)),
         ["run", ..] => {
             print_status(
-                "`clients run` is not there yet: it needs `ringfence run`, which starts a client inside the jail",
+                "`clients run` is not available yet: it needs `ringfence run`, which starts a client inside the jail",
             );
             false
         }
@@ -40,7 +40,7 @@ pub(crate) fn run(words: &[&str]) -> bool {
 fn check(wanted: Option<&str>) -> bool {
     let names = real::CLIENTS.iter().map(|client| client.name).chain(SDKS.iter().map(|(name, _)| *name));
     if let Some(name) = wanted.filter(|wanted| !names.clone().any(|name| name == *wanted)) {
-        print_status(&format!("there is no client `{name}` here; there are {}", names.collect::<Vec<_>>().join(", ")));
+        print_status(&format!("unknown client `{name}`; available: {}", names.collect::<Vec<_>>().join(", ")));
         return false;
     }
     if !crate::run_cargo(&["build", "--quiet", "--package", "ringfence"], &[]) {

@@ -153,7 +153,7 @@ impl RealClient {
 
     fn try_check(&self, place: &Path, ringfence: &Path) -> Result<ClientReport, String> {
         let modules = self.install(place)?;
-        let directory = super::empty_directory(place, self.name).ok_or("no directory for the run")?;
+        let directory = super::empty_directory(place, self.name).ok_or("cannot create a directory for the run")?;
         let io = |error: io::Error| error.to_string();
         let script: Vec<ScriptedCall> =
             vec![("read_file", json!({"path": "proof.txt"})), ("read_file", json!({"path": "missing.txt"}))];
@@ -180,7 +180,7 @@ impl RealClient {
             return Ok(modules);
         }
         fs::create_dir_all(&place).map_err(|error| error.to_string())?;
-        fetch_node_packages(&place, &[self.package]).ok_or_else(|| format!("{} cannot be installed", self.package))?;
+        fetch_node_packages(&place, &[self.package]).ok_or_else(|| format!("cannot install {}", self.package))?;
         fs::write(stamp, self.package).map_err(|error| error.to_string())?;
         Ok(modules)
     }

@@ -118,7 +118,7 @@ impl FaultDisk {
         while Path::new(&alive).exists() {
             if begun.elapsed() > UNMOUNT_TIMEOUT {
                 let who = self.holders().join(", ");
-                return Err(io::Error::other(format!("somebody still has the file system of a trial: {who}")));
+                return Err(io::Error::other(format!("the file system of a trial is still in use: {who}")));
             }
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -95,7 +95,7 @@ pub(crate) fn run(words: &[&str]) -> bool {
     // What cannot be removed is in the way of nobody.
     let _ = fs::remove_dir_all(&place);
     done.unwrap_or_else(|error| {
-        print_status(&format!("the faults cannot be tried: {error}"));
+        print_status(&format!("cannot run the fault trials: {error}"));
         false
     })
 }
@@ -108,7 +108,7 @@ fn run_in_namespace(words: &[&str]) -> bool {
     match command.status() {
         Ok(status) => status.success(),
         Err(error) => {
-            print_status(&format!("unshare cannot be run: {error}"));
+            print_status(&format!("cannot run unshare: {error}"));
             false
         }
     }
@@ -252,7 +252,7 @@ fn plan_faults(points: &[SyscallPoint], every: usize, means: FaultCapabilities) 
 impl FaultCapabilities {
     fn detect() -> io::Result<Self> {
         if !has("strace", &["-V"]) {
-            return Err(io::Error::other("strace is not on this machine: install it with `apt-get install strace`"));
+            return Err(io::Error::other("strace not found: install it with `apt-get install strace`"));
         }
         let is_root = is_root();
         if is_root && !Path::new(FAKE_CLOCK).exists() {
@@ -266,8 +266,8 @@ impl FaultCapabilities {
     }
 
     fn missing(self) -> Vec<&'static str> {
-        let disks = "not tried: power cuts, full disks and disks that turn read-only, which need root, ext4, loop devices and perl";
-        let clock = "not tried: a clock that jumps, which needs faketime";
+        let disks = "skipped: power cuts, full disks and disks that turn read-only, which require root, ext4, loop devices and perl";
+        let clock = "skipped: a clock that jumps, which requires faketime";
         [(self.disks, disks), (self.clock, clock)]
             .into_iter()
             .filter(|(is_had, _)| !is_had)

@@ -419,7 +419,8 @@ pub(crate) fn delete_images(mount: &Mount, images: &[String]) {
 }
 
 pub(crate) fn not_kept_error() -> ToolError {
-    let message = "the current contents became too large to keep, so the change could not be undone; nothing was changed";
+    let message =
+        "the current contents became too large to keep, so the change could not be undone; nothing was changed";
     ToolError::new(ErrorKind::Conflict, message).hint("try again to request approval")
 }
 
@@ -431,8 +432,7 @@ fn journal_read_error(error: io::Error) -> ToolError {
 
 #[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` gives")]
 fn journal_write_error(error: io::Error) -> ToolError {
-    let message =
-        format!("cannot write to the journal ({}); nothing was changed", describe_io_error(&error));
+    let message = format!("cannot write to the journal ({}); nothing was changed", describe_io_error(&error));
     let failed = ToolError::new(ErrorKind::Io, message);
     if error.kind() == io::ErrorKind::TimedOut { failed.hint("try again") } else { failed }
 }
@@ -458,7 +458,9 @@ mod tests {
         let said = |error: io::Error| journal_write_error(error).to_string();
         expect!["the journal of changes cannot be written (error 28); nothing was changed"]
             .assert_eq(&said(io::Error::from_raw_os_error(28)));
-        expect!["the journal of changes cannot be written (another process is using it); nothing was changed; try again"]
-            .assert_eq(&said(io::ErrorKind::TimedOut.into()));
+        expect![
+            "the journal of changes cannot be written (another process is using it); nothing was changed; try again"
+        ]
+        .assert_eq(&said(io::ErrorKind::TimedOut.into()));
     }
 }

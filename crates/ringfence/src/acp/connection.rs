@@ -1,4 +1,4 @@
-//! The other side of the connection: one JSON-RPC 2.0 message a line, each way.
+//! JSON-RPC 2.0 connection to an ACP client: one message per line, in both directions.
 //!
 //! Every request that comes in gets exactly one answer, also where a bug of ours ends the work on it. A question of ours
 //! that is no longer open is taken back. Nothing but messages is ever written.
@@ -201,23 +201,23 @@ impl AcpResponder {
 impl Drop for AcpResponder {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
-            self.client.send_error(&id, &AcpError::new(INTERNAL_ERROR, "this was not finished"));
+            self.client.send_error(&id, &AcpError::new(INTERNAL_ERROR, "the request was not finished"));
         }
     }
 }
 
 fn parse(line: &[u8]) -> Result<RawAcpMessage, AcpError> {
     strict_json::check_json(line).map_err(|bad| match bad {
-        StrictJsonError::Syntax => AcpError::new(PARSE_ERROR, "this line is no JSON"),
+        StrictJsonError::Syntax => AcpError::new(PARSE_ERROR, "invalid JSON"),
         StrictJsonError::DuplicateKey(said) => AcpError::new(INVALID_REQUEST, said),
     })?;
     let raw: RawAcpMessage = serde_json::from_slice(line)
-        .map_err(|_| AcpError::new(INVALID_REQUEST, "this is no JSON-RPC 2.0 request, notification or response"))?;
+        .map_err(|_| AcpError::new(INVALID_REQUEST, "not a JSON-RPC 2.0 request, notification or response"))?;
     let is_message = raw.method.is_some() || raw.id.is_some();
     let fine_id = raw.id.as_ref().is_none_or(|id| id.is_string() || id.is_number());
     match is_message && fine_id {
         true => Ok(raw),
-        false => Err(AcpError::new(INVALID_REQUEST, "this is no JSON-RPC 2.0 request, notification or response")),
+        false => Err(AcpError::new(INVALID_REQUEST, "not a JSON-RPC 2.0 request, notification or response")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Unified diffs as editors want them: a path, a text that goes and a text that comes, for every hunk.
+//! ACP diff content from unified diffs: path, old text and new text of every hunk.
 //!
 //! A hunk is taken as long as its header says, so that no line of a file is taken for a header. What is no diff stays as
 //! words: nothing of a preview gets lost.

@@ -1,4 +1,4 @@
-//! Lines of any bytes from an editor: each that wants an answer gets exactly one, and nothing but messages is written.
+//! Fuzz target for ACP input: every request gets exactly one response, and only messages are written.
 
 use std::io::{Cursor, Write};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! `ringfence acp`: the agent for editors, over the Agent Client Protocol on standard input and output.
+//! `ringfence acp`: Agent Client Protocol server for editors, on standard input and output.
 //!
 //! Standard output has messages of the protocol and nothing else. It ends when its input closes or a signal comes: then
 //! every prompt is cancelled, and waited for a moment.

@@ -1,4 +1,4 @@
-//! Asking through an editor.
+//! Approval through ACP permission requests.
 //!
 //! An editor can answer by itself, so its word is a relayed one: it is asked about what such a word is enough for, and
 //! nothing that it says is remembered or changes a call. Everything else waits for a person at ringfence's own terminal
@@ -40,7 +40,7 @@ impl Approver for AcpApprover {
             }
             if needs_person {
                 let how = format!(
-                    "this waits for a person: `ringfence approvals answer {}` at a terminal of this machine, or the page",
+                    "this requires a person's approval: run `ringfence approvals answer {}` in a terminal on this machine, or use the web UI",
                     request.id
                 );
                 self.updates.note(&how);
@@ -70,8 +70,8 @@ fn decision_from_option(said: Option<&str>) -> ApprovalDecision {
             let response = ApprovalResponse { approved: true, ..ApprovalResponse::default() };
             return ApprovalDecision { response, approval: relayed_approval() };
         }
-        None => "the editor could not ask its user",
-        Some("") => "the editor dismissed the request; no person is known to have answered",
+        None => "the editor could not show the approval request",
+        Some("") => "the editor dismissed the request without a recorded answer",
         Some(_) => return ApprovalDecision { response: ApprovalResponse::default(), approval: relayed_approval() },
     };
     ApprovalDecision::automatic_denial(reason.to_owned())
@@ -91,7 +91,7 @@ struct PermissionRequest {
 impl PermissionRequest {
     fn from_approval(request: &ApprovalRequest, screen: &AcpSessionUpdates) -> Self {
         let request = request.redacted_for_relay();
-        let asks = format!("Ringfence asks, because {}:\n\n", request.reason);
+        let asks = format!("Ringfence requires approval: {}\n\n", request.reason);
         let end = request.preview.floor_char_boundary(MAX_PREVIEW_BYTES);
         if end < request.preview.len() {
             let more = request.preview.len() - end;

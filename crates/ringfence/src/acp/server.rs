@@ -1,4 +1,4 @@
-//! What editors ask for, done: sessions begun, taken up again and ended, and prompts worked on in them.
+//! ACP request handling: create, load and end sessions, and run prompts.
 //!
 //! A session works in a directory that the user declared, never in one that only the editor names. Each has a host of its
 //! own, as `ringfence agent` has it, and one prompt at a time. Notifications and the beginning of a prompt take effect in
@@ -108,7 +108,7 @@ impl AcpServer {
                     reply.respond(opened);
                 });
             }
-            other => reply.respond(Err(AcpError::new(METHOD_NOT_FOUND, format!("there is no method `{other}`")))),
+            other => reply.respond(Err(AcpError::new(METHOD_NOT_FOUND, format!("unknown method `{other}`")))),
         }
     }
 
@@ -141,10 +141,12 @@ impl AcpServer {
         known: Option<(String, ReplayMode)>,
     ) -> Result<(String, Value), AcpError> {
         if self.sessions().len() >= MAX_SESSIONS {
-            return Err(AcpError::new(INVALID_REQUEST, "too many sessions are open; close some"));
+            return Err(AcpError::new(INVALID_REQUEST, "too many open sessions; close some"));
         }
         if !new.mcp_servers.is_empty() {
-            print_error("the editor's MCP servers are not used: which servers an agent has is said in your own config");
+            print_error(
+                "the editor's MCP servers are ignored: configure servers under `[mcp_servers]` in your own config",
+            );
         }
         let (root, settings) = self.settings_for(&new.cwd)?;
         let screen = Arc::new(AcpSessionUpdates::new(self.client.clone(), root.clone()));
@@ -165,7 +167,7 @@ impl AcpServer {
             };
             making.build(id.as_deref())
         });
-        let mut made = made.await.map_err(|_| AcpError::new(INTERNAL_ERROR, "the session could not be made"))??;
+        let mut made = made.await.map_err(|_| AcpError::new(INTERNAL_ERROR, "the session could not be created"))??;
         let id = made.app.session.id.clone();
         screen.set_session(&id);
         let said = match (&mut made.resumed, again) {
@@ -200,7 +202,7 @@ impl AcpServer {
         let talk = self.session(&session_id)?;
         let mode = SessionMode::from_name(&mode_id).ok_or_else(|| {
             let names = SessionMode::ALL.map(SessionMode::name).join(", ");
-            AcpError::new(INVALID_PARAMS, format!("there is no mode of that name; there are {names}"))
+            AcpError::new(INVALID_PARAMS, format!("unknown mode; available modes: {names}"))
         })?;
         talk.mode.set(mode);
         Ok(json!({}))
@@ -238,8 +240,8 @@ impl AcpServer {
         let directory = std::fs::canonicalize(cwd).ok().filter(|_| cwd.starts_with('/'));
         let found = directory.and_then(|directory| self.declared_workspaces().find(|(root, _)| *root == directory));
         found.ok_or_else(|| {
-            let message = "the directory of this session is no workspace of yours: declare it in your config file \
-                           (`~/.config/ringfence/config.toml`) below `[workspaces]`, such as `name = \"~/project\"`, or \
+            let message = "the session's directory is not a declared workspace: declare it in your config file \
+                           (`~/.config/ringfence/config.toml`) under `[workspaces]`, such as `name = \"~/project\"`, or \
                            start `ringfence acp --workspace DIR`";
             AcpError::new(INVALID_PARAMS, message)
         })
@@ -259,7 +261,7 @@ impl AcpServer {
     fn session(&self, id: &str) -> Result<Arc<AcpSession>, AcpError> {
         let found = self.sessions().get(id).cloned();
         found.ok_or_else(|| {
-            AcpError::new(RESOURCE_NOT_FOUND, "no session of that id is open here; `session/load` opens one")
+            AcpError::new(RESOURCE_NOT_FOUND, "no open session with that id; use `session/load` to open it")
         })
     }
 
@@ -311,7 +313,7 @@ impl AcpSession {
 }
 
 fn busy_error() -> AcpError {
-    AcpError::new(INVALID_REQUEST, "a prompt of this session is still worked on; cancel it, or wait")
+    AcpError::new(INVALID_REQUEST, "a prompt is still running in this session; cancel it or wait")
 }
 
 /// A prompt that is worked on, for as long as this is held.

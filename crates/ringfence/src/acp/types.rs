@@ -1,4 +1,4 @@
-//! The protocol's words: what editors send, as types, and how a prompt of theirs reads as text.
+//! ACP message types, and conversion of prompts to text.
 //!
 //! Version 1 of the wire. Its types are written here and not taken from the crate of the protocol, because that crate
 //! makes every map of JSON in the whole program keep the order of insertion, and with it changes what all other fronts print.
@@ -87,8 +87,7 @@ pub(super) struct AcpEmbeddedResource {
 
 /// Reads the parameters of a request.
 pub(super) fn parse_params<T: DeserializeOwned>(params: Value) -> Result<T, AcpError> {
-    serde_json::from_value(params)
-        .map_err(|error| AcpError::new(INVALID_PARAMS, format!("the parameters are wrong: {error}")))
+    serde_json::from_value(params).map_err(|error| AcpError::new(INVALID_PARAMS, format!("invalid params: {error}")))
 }
 
 /// What we can do.
@@ -110,9 +109,9 @@ pub(super) fn capabilities() -> Value {
 pub(super) fn modes(now: SessionMode) -> Value {
     let mode = |mode: SessionMode| {
         let description = match mode {
-            SessionMode::Configured => "What the config says",
-            SessionMode::Ask => "The same, and every change is asked about",
-            SessionMode::ReadOnly => "No change is made",
+            SessionMode::Configured => "Use the configured policy",
+            SessionMode::Ask => "Also ask before every change",
+            SessionMode::ReadOnly => "Refuse every change",
         };
         json!({"id": mode.name(), "name": mode.title(), "description": description})
     };
@@ -146,10 +145,10 @@ pub(super) fn prompt_text(blocks: &[AcpContentBlock], root: &Path) -> Result<Str
                 text.push_str(&format!("\n\n`{}`:\n````\n{}\n````\n", path_or_uri(uri, root), contents.trim_end()));
             }
             AcpContentBlock::Resource { resource: AcpEmbeddedResource { uri, text: None } } => {
-                text.push_str(&format!("`{}` (its contents are no text)", path_or_uri(uri, root)));
+                text.push_str(&format!("`{}` (binary content)", path_or_uri(uri, root)));
             }
             AcpContentBlock::Other => {
-                return Err(AcpError::new(INVALID_PARAMS, "a prompt is made of text, resources and links to them"));
+                return Err(AcpError::new(INVALID_PARAMS, "a prompt may contain text, resources and resource links"));
             }
         }
     }
@@ -196,7 +195,7 @@ mod tests {
     #[test]
     fn a_block_without_text_is_refused() {
         let image = json!([{"type": "image", "data": "", "mimeType": "image/png"}]);
-        check(image, Err("a prompt is made of text, resources and links to them"));
+        check(image, Err("a prompt may contain text, resources and resource links"));
         check(json!([{"type": "text", "text": " "}]), Err("the prompt is empty"));
     }
 }

@@ -1,9 +1,9 @@
-//! What an editor shows of a session: text as it comes, thoughts, and a card for every call.
+//! ACP session updates: streamed text, reasoning and tool calls.
 //!
 //! Calls are made one at a time, so there is one card that is open. Cards have ids of ours: a model may use an id twice.
 //! Paths are absolute here, because the protocol wants it so and the editor is the user's own; no model sees them.
 //!
-//! Not here: asking (`approve.rs`).
+//! Not here: asking (`permission.rs`).
 
 use std::path::{Component, Path, PathBuf};
 use std::pin::Pin;
@@ -190,7 +190,7 @@ impl AcpSessionUpdates {
         }
         let mut content = std::mem::take(&mut card.diffs);
         if card.hidden && !is_error {
-            content = vec![text_content("(what came back is not shown here)")];
+            content = vec![text_content("(result not shown)")];
         } else if content.is_empty() || is_error {
             content.push(text_content(&truncate_text(&reply_summary(&reply).unwrap_or_else(|| text.to_owned()))));
         }
@@ -225,7 +225,7 @@ impl AcpSessionUpdates {
         let did_something = !(files.is_empty() && commands.is_empty() && network.is_empty() && denied.is_empty());
         if did_something && !outcome.by_host {
             let lines: String = outcome.ledger.lines().iter().map(|line| format!("- {line}\n")).collect();
-            last.push_str(&format!("\n\nWhat was done:\n{lines}"));
+            last.push_str(&format!("\n\nActions taken:\n{lines}"));
         }
         if !last.is_empty() {
             self.send_chunk("agent_message_chunk", &last);
@@ -268,7 +268,7 @@ impl AgentObserver for AcpSessionUpdates {
             AgentEvent::Retrying { why, wait, attempt } => {
                 let wait = wait.as_secs_f64();
                 self.note(&format!(
-                    "what came so far counts for nothing: {why}; again in {wait:.1} s, attempt {attempt}"
+                    "the partial response was discarded: {why}; retrying in {wait:.1} s, attempt {attempt}"
                 ));
             }
             AgentEvent::Note { text } => self.note(text),
@@ -276,7 +276,7 @@ impl AgentObserver for AcpSessionUpdates {
             AgentEvent::Output { call_id, text, .. } => self.append_output(call_id, text),
             AgentEvent::Result { call, text, error, .. } => self.finish_tool_call(call, text, error.is_some()),
             AgentEvent::Compacted { results, messages } => {
-                self.note(&format!("{results} old result(s) and {messages} message(s) left out to save room"));
+                self.note(&cards::compaction_note(*results, *messages));
             }
             AgentEvent::Finished { outcome } => self.send_summary(outcome),
             AgentEvent::Step { .. }
@@ -291,7 +291,7 @@ impl AgentObserver for AcpSessionUpdates {
         Box::pin(async move {
             let card = self.tool_call_update(Vec::new(), json!({"title": sanitize_line(why), "kind": "other"}));
             let options = json!([
-                {"optionId": CONTINUE_OPTION, "name": "Let it go on", "kind": "allow_once"},
+                {"optionId": CONTINUE_OPTION, "name": "Continue", "kind": "allow_once"},
                 {"optionId": "stop", "name": "Stop", "kind": "reject_once"},
             ]);
             let said = self.request_permission(card, options).await?;
@@ -317,7 +317,7 @@ fn reply_summary(reply: &Value) -> Option<String> {
 
 fn truncate_text(text: &str) -> String {
     let end = text.floor_char_boundary(MAX_TEXT_BYTES);
-    let more = if end < text.len() { format!("\n… {} bytes more", text.len() - end) } else { String::new() };
+    let more = if end < text.len() { format!("\n… {} more bytes", text.len() - end) } else { String::new() };
     format!("{}{more}", sanitize_text(&text[..end]))
 }
 

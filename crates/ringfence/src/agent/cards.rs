@@ -1,4 +1,4 @@
-//! Calls and their results in a line or two, for a person who looks on.
+//! Short text summaries of tool calls and results.
 //!
 //! What a model wrote is shown so that nothing hides in it, and never longer than a glance takes.
 //!
@@ -62,20 +62,31 @@ pub(crate) fn result_line(text: &str, error: Option<ErrorKind>, duration: Durati
     }
 }
 
-/// How a run ended: what was truly done, and what it took.
+/// A number with its noun, such as `1 step` or `2 steps`.
+pub(crate) fn count(number: impl TryInto<u64>, noun: &str) -> String {
+    let number: u64 = number.try_into().unwrap_or(u64::MAX);
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+/// The note about a context from which old entries were removed.
+pub(crate) fn compaction_note(results: usize, messages: usize) -> String {
+    format!("{} and {} removed from the context", count(results, "old result"), count(messages, "message"))
+}
+
+/// The outcome of a run: actions taken, steps, tokens and duration.
 pub(crate) fn outcome_line(outcome: &AgentOutcome) -> String {
     let mut text = String::new();
     if outcome.stop_reason.name() != "answered" {
         text.push_str(&format!("ended: {}\n", sanitize_line(&outcome.stop_reason.explain())));
     }
-    text.push_str("what was done:\n");
+    text.push_str("actions taken:\n");
     for line in outcome.ledger.lines() {
         text.push_str(&format!("  {line}\n"));
     }
     let about = if outcome.estimated { "about " } else { "" };
     text.push_str(&format!(
-        "{} step(s), {about}{} tokens, {:.1} s\n",
-        outcome.steps,
+        "{}, {about}{} tokens, {:.1} s\n",
+        count(outcome.steps, "step"),
         outcome.usage.total,
         outcome.duration.as_secs_f64()
     ));
@@ -87,7 +98,7 @@ fn first_lines(text: &str, mark: char) -> Vec<String> {
     let mut lines: Vec<String> =
         text.lines().take(MAX_CHANGE_LINES).map(|line| clip(&format!("{mark} {}", sanitize_line(line)))).collect();
     if total > MAX_CHANGE_LINES {
-        lines.push(format!("{mark} … {} more line(s)", total - MAX_CHANGE_LINES));
+        lines.push(format!("{mark} … {}", count(total - MAX_CHANGE_LINES, "more line")));
     }
     lines
 }
@@ -130,7 +141,7 @@ mod tests {
         let edit = called("edit_file", r#"{"path":"a","oldText":"one\ntwo","newText":"1"}"#);
         assert_eq!(super::change_lines(&edit), ["- one", "- two", "+ 1"]);
         let write = called("write_file", r#"{"path":"a","content":"1\n2\n3\n4\n5\n6\n"}"#);
-        assert_eq!(super::change_lines(&write), ["+ 1", "+ 2", "+ 3", "+ 4", "+ … 2 more line(s)"]);
+        assert_eq!(super::change_lines(&write), ["+ 1", "+ 2", "+ 3", "+ 4", "+ … 2 more lines"]);
         assert!(super::change_lines(&called("read_file", r#"{"path":"a"}"#)).is_empty());
     }
 

@@ -40,17 +40,17 @@ pub(crate) enum AgentError {
     Model(#[from] OpenModelError),
     #[error(transparent)]
     Session(#[from] SqliteTranscriptError),
-    #[error("the runtime cannot start: {0}")]
+    #[error("cannot start the async runtime: {0}")]
     Runtime(io::Error),
 }
 
 /// Which model, where it is not the one of the config.
 #[derive(Debug, Args)]
 pub(crate) struct ModelOptions {
-    /// Another model of the same provider.
+    /// Use another model of the same provider
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// Play the answers of a file instead of asking a model.
+    /// Replay answers from a file instead of using a model
     #[arg(long, value_name = "FILE")]
     script: Option<PathBuf>,
 }

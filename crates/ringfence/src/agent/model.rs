@@ -1,4 +1,4 @@
-//! From what the config says to a model: the one place where a provider is chosen.
+//! Model provider selection from the config: the one place where a provider is chosen.
 //!
 //! Not here: how providers speak to their servers (`ringfence-agent`).
 
@@ -18,8 +18,8 @@ const MAX_SCRIPT_BYTES: u64 = 16 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenModelError {
     #[error(
-        "no model is configured; three ways to get one, each for your config file (`~/.config/ringfence/config.toml`):\n
-  # a server on this machine, such as llama.cpp, Ollama or vLLM
+        "no model is configured; three options for your config file (`~/.config/ringfence/config.toml`):\n
+  # a local server, such as llama.cpp, Ollama or vLLM
   [agents.defaults]
   provider = \"openai\"
   base_url = \"http://127.0.0.1:11434/v1\"
@@ -29,19 +29,19 @@ pub enum OpenModelError {
   provider = \"anthropic\"
   api_key_env = \"ANTHROPIC_API_KEY\"
   model = \"claude-sonnet-4-5\"\n
-  # none at all, to see how it works
+  # no model, only a demonstration
   ringfence demo"
     )]
     NotConfigured,
-    #[error("the model has no name: set `model` below `[agents.defaults]`, or use `--model NAME`")]
+    #[error("no model name: set `model` under `[agents.defaults]`, or use `--model NAME`")]
     MissingName,
-    #[error("the key is not there: set the variable `{0}` of the environment, or another name as `api_key_env`")]
+    #[error("API key missing: set the environment variable `{0}`, or name another one with `api_key_env`")]
     MissingKey(String),
     #[error(transparent)]
     Provider(#[from] ModelError),
-    #[error("a scripted model needs its file: set `script`, or use `--script FILE`")]
+    #[error("a scripted model needs a file: set `script`, or use `--script FILE`")]
     MissingScript,
-    #[error("the script cannot be read: {0}")]
+    #[error("cannot read the script: {0}")]
     Script(std::io::Error),
 }
 
@@ -101,7 +101,7 @@ fn read_script(file: &PathBuf) -> std::io::Result<String> {
     let mut text = String::new();
     std::fs::File::open(file)?.take(MAX_SCRIPT_BYTES + 1).read_to_string(&mut text)?;
     match text.len() as u64 > MAX_SCRIPT_BYTES {
-        true => Err(std::io::Error::other(format!("it has more than {MAX_SCRIPT_BYTES} bytes"))),
+        true => Err(std::io::Error::other(format!("the file is larger than {MAX_SCRIPT_BYTES} bytes"))),
         false => Ok(text),
     }
 }

@@ -1,4 +1,4 @@
-//! What a model is told about its tools before it begins.
+//! System prompt text about the tools, paths and limits.
 //!
 //! It is made from the session itself, so what is said, what is offered and what is enforced cannot differ.
 
@@ -23,7 +23,7 @@ pub fn tool_prompt(session: &Session, settings: &AppSettings) -> String {
         limits.write_bytes,
         large_file_hint(&tools)
     ));
-    lines.push(format!("A call ends after {} seconds at the latest.", limits.call_time.as_secs()));
+    lines.push(format!("A call is stopped after {} seconds.", limits.call_time.as_secs()));
     lines.join("\n")
 }
 
@@ -31,7 +31,7 @@ pub fn tool_prompt(session: &Session, settings: &AppSettings) -> String {
 fn large_file_hint(tools: &[&ToolDefinition]) -> &'static str {
     let has = |argument: &str| tools.iter().any(|tool| tool.parameters["properties"].get(argument).is_some());
     match (has("pattern"), has("startLine")) {
-        (true, true) => "; a larger file is searched, or read by lines",
+        (true, true) => "; search a larger file, or read it by lines",
         (true, false) => "; a larger file is searched",
         (false, true) => "; a larger file is read by lines",
         (false, false) => "; a larger file cannot be read",
@@ -45,7 +45,7 @@ fn path_rules(session: &Session, settings: &AppSettings) -> String {
     let mounts: Vec<String> = declared
         .chain(state)
         .map(|(alias, rights)| match rights {
-            MountAccess::ReadOnly => format!("`{alias}` (only to be read)"),
+            MountAccess::ReadOnly => format!("`{alias}` (read-only)"),
             MountAccess::ReadWrite => format!("`{alias}`"),
         })
         .collect();

@@ -1,4 +1,4 @@
-//! Requests that wait for a person, and what was allowed for good: seen and answered at the desk, by those who may.
+//! API routes for approval requests and persistent grants.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,9 +28,9 @@ const PREVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct ApprovalList {
-    /// The oldest first.
+    /// Oldest first.
     requests: Vec<DocumentedValue<ApprovalView>>,
-    /// Sessions that were refused so often in a row that nobody is asked for them.
+    /// Sessions that are paused after too many consecutive denials.
     paused: Vec<PausedSession>,
 }
 
@@ -41,43 +41,43 @@ struct PausedSession {
     count: u64,
 }
 
-/// What a person says to a request.
+/// A person's answer to an approval request.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct ApprovalBody {
     approved: bool,
-    /// Arguments to use instead of the ones asked about.
+    /// Arguments to use instead of the requested ones.
     #[serde(default)]
     modified_args: Option<serde_json::Map<String, Value>>,
-    /// Allow the same from now on, by the rule that the request shows.
+    /// Add the rule shown in the request as a persistent grant.
     #[serde(default)]
     remember: bool,
-    /// Why not, for the one who called.
+    /// The reason for a denial, sent to the caller.
     #[serde(default)]
     reason: Option<String>,
 }
 
-/// Arguments to be previewed.
+/// Arguments to preview.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct ArgumentPreviewBody {
     modified_args: serde_json::Map<String, Value>,
 }
 
-/// What the call would do with them.
+/// The effect that the call would have with these arguments.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct ArgumentPreview {
     summary: String,
     preview: String,
-    /// The preview shows what is or will be in a secret.
+    /// The preview shows the contents of a secret.
     secret: bool,
 }
 
-/// An answer that counts.
+/// An accepted answer.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct AnswerAccepted {
-    /// Nothing happens yet: the call goes on when its caller calls again.
+    /// The call is deferred: it runs when its caller calls again.
     waits_for_caller: bool,
 }
 
@@ -208,7 +208,7 @@ pub(super) async fn preview(
             }
             Some(Some(DraftOutcome::Refused(why))) => return Err(ApiError::bad_request(why)),
             Some(None) if Instant::now() < until => sleep(POLL_INTERVAL / 3).await,
-            _ => return Err(ApiError::conflict("the request is settled, or its caller does not answer")),
+            _ => return Err(ApiError::conflict("the request is already answered, or its caller does not respond")),
         }
     }
 }
@@ -239,7 +239,7 @@ pub(super) async fn resume(
     let (id, assurance) = (visit.path_param(0).to_owned(), visit.identity.assurance);
     match api.with_inbox(visit.identity, move |desk| desk.resume_session(&id, assurance)).await? {
         true => Ok(EmptyResponse {}),
-        false => Err(ApiError::not_found("no session of that id is paused")),
+        false => Err(ApiError::not_found("no paused session with that id")),
     }
 }
 
@@ -260,6 +260,6 @@ pub(super) async fn revoke(
     let id = visit.path_param(0).to_owned();
     match api.with_inbox(visit.identity, move |desk| desk.revoke_grant(&id)).await? {
         true => Ok(EmptyResponse {}),
-        false => Err(ApiError::not_found("there is no grant of that id")),
+        false => Err(ApiError::not_found("there is no grant with that id")),
     }
 }

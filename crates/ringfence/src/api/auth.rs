@@ -1,4 +1,4 @@
-//! Who comes in, and how much of it.
+//! Authentication, scopes and request limits of the API.
 //!
 //! A request for another host, or from a page of another origin, is turned away before anything else
 //! (`request_source.rs`). Nobody is served without a token. Bodies are bounded, read whole, and may not say the same thing
@@ -60,14 +60,16 @@ impl ApiAuthLayer {
 
     /// A slot for a request of a token, as long as it is held.
     pub(super) fn request_slot(&self, who: &TokenIdentity) -> Result<SlotPermit, ApiError> {
-        let full = || format!("{} requests of this token are being served; wait for some", REQUEST_SLOTS.per_token);
+        let full = || {
+            format!("this token already has {} requests in flight; retry when some are done", REQUEST_SLOTS.per_token)
+        };
         self.requests.acquire(who).ok_or_else(|| ApiError::too_many_requests(full()))
     }
 
     /// The body of a login, which shows no token yet: short, and one of few from its address.
     pub(super) async fn read_login(&self, client: Option<IpAddr>, body: Body) -> Result<Bytes, ApiError> {
         let _login =
-            self.logins.try_enter(client).ok_or_else(|| ApiError::too_many_requests("too many logins at once"))?;
+            self.logins.try_enter(client).ok_or_else(|| ApiError::too_many_requests("too many concurrent logins"))?;
         timeout(BODY_TIMEOUT, read_bounded(body, LOGIN_BYTES))
             .await
             .unwrap_or(Err(RequestBodyError::Timeout))
@@ -164,7 +166,7 @@ fn body_error(why: RequestBodyError) -> ApiError {
 /// Fails where a body is no JSON, or says the same thing twice.
 pub(super) fn check_json(body: &[u8]) -> Result<(), ApiError> {
     strict_json::check_json(body).map_err(|bad| match bad {
-        StrictJsonError::Syntax => ApiError::bad_request("the body is no JSON"),
+        StrictJsonError::Syntax => ApiError::bad_request("the body is not valid JSON"),
         StrictJsonError::DuplicateKey(said) => ApiError::bad_request(said),
     })
 }

@@ -1,4 +1,4 @@
-//! Calls through the API: one, or those of an assistant's message. Every one goes to `Host::call`, and the reply is the
+//! Tool calls through the API: one call, or those of an assistant message. Each goes to `Host::call`, and the reply is the
 //! dialect's own bytes.
 
 use std::sync::Arc;
@@ -23,27 +23,27 @@ const MAX_WAIT_SECONDS: u64 = 600;
 /// Calls of one message.
 const MAX_CALLS: usize = 64;
 
-/// A call that is to be made.
+/// A call to make.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct NewCallBody {
-    /// Unique among those that are under way; one is made where it is left out.
+    /// Unique among the running calls; generated if omitted.
     #[schemars(regex(pattern = r"^[^\x00-\x1f\x7f-\x9f]{1,128}$"))]
     id: Option<String>,
     /// The tool.
     name: String,
-    /// Its arguments: an object, or JSON text of one.
+    /// The arguments: an object, or its JSON text.
     #[serde(default)]
     arguments: Value,
-    /// How many seconds to wait for a person, where one is asked.
+    /// How many seconds to wait for approval before the call is deferred.
     wait: Option<u64>,
 }
 
-/// A call that was put off, and is to go on.
+/// A deferred call to resume.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct ResumeCallBody {
-    /// What came with the reply that put it off.
+    /// The token from the reply that deferred the call.
     token: String,
     #[schemars(regex(pattern = r"^[^\x00-\x1f\x7f-\x9f]{1,128}$"))]
     id: String,
@@ -52,31 +52,31 @@ pub(super) struct ResumeCallBody {
     arguments: Value,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CallResponse {
     call_id: String,
-    /// What the model is told, in the words of the session's dialect.
+    /// The result text for the model, in the session's dialect.
     reply: String,
-    /// The kind of an error, for programs.
+    /// The error code.
     error: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     suspended: Option<ApiSuspendedCall>,
 }
 
-/// A call that waits for a person.
+/// A call that waits for approval.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct ApiSuspendedCall {
-    /// The call that is meant.
+    /// The call.
     call: String,
-    /// The request that has to be answered first.
+    /// The approval request to be answered.
     request: String,
-    /// For going on with the call, once.
+    /// The single-use token to resume the call.
     token: String,
 }
 
-/// What an assistant said, as chat completions have it. Only its calls matter here.
+/// An assistant message in the chat completions format. Only its tool calls are used.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct ChatCompletionMessage {
     tool_calls: Vec<ChatCompletionCall>,
@@ -95,7 +95,7 @@ struct ChatCompletionFunction {
     arguments: String,
 }
 
-/// A result, as chat completions have it.
+/// A tool message in the chat completions format.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct ChatToolMessage {
     role: &'static str,
@@ -105,9 +105,9 @@ pub(super) struct ChatToolMessage {
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct ChatToolMessages {
-    /// One for each call, in their order.
+    /// One message per call, in the order of the calls.
     messages: Vec<ChatToolMessage>,
-    /// Those that wait for a person, and can go on.
+    /// Calls that wait for approval and can be resumed.
     suspended: Vec<ApiSuspendedCall>,
 }
 
@@ -145,7 +145,7 @@ pub(super) async fn cancel(
 ) -> Result<EmptyResponse, ApiError> {
     match api.session_for(&visit)?.cancel(visit.path_param(1)) {
         true => Ok(EmptyResponse {}),
-        false => Err(ApiError::not_found("no call of that id is under way")),
+        false => Err(ApiError::not_found("no running call with that id")),
     }
 }
 
@@ -156,11 +156,11 @@ pub(super) async fn run_message(
 ) -> Result<ChatToolMessages, ApiError> {
     let sitting = api.session_for(&visit)?;
     if said.tool_calls.len() > MAX_CALLS {
-        return Err(ApiError::bad_request(format!("a message has up to {MAX_CALLS} calls")));
+        return Err(ApiError::bad_request(format!("a message may have at most {MAX_CALLS} calls")));
     }
     let mut ids = std::collections::HashSet::new();
     if !said.tool_calls.iter().all(|call| ids.insert(call.id.as_str())) {
-        return Err(ApiError::bad_request("two calls of a message have the same id"));
+        return Err(ApiError::bad_request("two calls in the message have the same id"));
     }
     let (mut messages, mut suspended) = (Vec::new(), Vec::new());
     for ChatCompletionCall { id, function: ChatCompletionFunction { name, arguments } } in said.tool_calls {
@@ -203,7 +203,7 @@ fn call_response(reply: ToolReply) -> CallResponse {
 }
 
 fn register_call(sitting: &Arc<ApiSession>, call: &str) -> Result<ApiCallGuard, ApiError> {
-    sitting.register_call(call).ok_or_else(|| ApiError::conflict("a call of that id is under way"))
+    sitting.register_call(call).ok_or_else(|| ApiError::conflict("a call with that id is already running"))
 }
 
 fn check_id(id: String) -> Result<String, ApiError> {
@@ -211,7 +211,7 @@ fn check_id(id: String) -> Result<String, ApiError> {
     if fits {
         Ok(id)
     } else {
-        Err(ApiError::bad_request(format!("the id of a call has 1 to {MAX_ID_CHARS} characters")))
+        Err(ApiError::bad_request(format!("a call id must have 1 to {MAX_ID_CHARS} characters")))
     }
 }
 

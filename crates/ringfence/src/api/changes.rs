@@ -1,4 +1,4 @@
-//! What a person looks at and takes back: changes, files. Each is a call of a tool on the road, made for them.
+//! API routes for changes and files. Each is a tool call through `Host::call`, made for the person.
 
 use std::sync::Arc;
 
@@ -23,12 +23,12 @@ use crate::app::App;
 use crate::http::session_owners::SessionOwnership;
 use crate::store::tokens::TokenIdentity;
 
-/// Which changes.
+/// Filter for changes.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ChangesQuery {
     workspace: Option<String>,
-    /// Only those of this session.
+    /// Only changes of this session.
     session: Option<String>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct WorkspaceQuery {
     workspace: Option<String>,
 }
 
-/// What to take back: a change, all of a session, or all since a time; the last one where nothing is named.
+/// What to undo: one change, all changes of a session, or all changes since a time; by default the last change.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct UndoBody {
@@ -48,10 +48,10 @@ pub(super) struct UndoBody {
     session: Option<String>,
     #[schemars(extend("format" = "date-time"))]
     since: Option<String>,
-    /// Only say what would be done.
+    /// Only report what would be done.
     #[serde(default)]
     dry_run: bool,
-    /// Take back also what was changed since.
+    /// Undo even if the files changed since.
     #[serde(default)]
     force: bool,
 }
@@ -60,7 +60,7 @@ pub(super) struct UndoBody {
 #[serde(deny_unknown_fields)]
 pub(super) struct RedoBody {
     workspace: Option<String>,
-    /// The undo; the last one where it is left out.
+    /// The undo to redo; the last one if omitted.
     change: Option<String>,
 }
 
@@ -69,10 +69,10 @@ pub(super) struct RedoBody {
 #[serde(deny_unknown_fields)]
 pub(super) struct FileQuery {
     workspace: Option<String>,
-    /// `.` where it is left out.
+    /// `.` if omitted.
     #[schemars(length(min = 1))]
     path: Option<String>,
-    /// Give the contents of a file that may hold secrets too.
+    /// Return the contents even if the file may contain secrets.
     #[serde(default)]
     reveal: bool,
 }
@@ -121,7 +121,9 @@ impl ApiState {
     ) -> Result<Value, ApiError> {
         let workspace = at.workspace.as_deref();
         if !at.reveal && self.shows_secret(who, workspace, "read_file", &arguments).await? {
-            return Err(ApiError::secret_hidden("this file may hold secrets; `reveal=true` gives its contents"));
+            return Err(ApiError::secret_hidden(
+                "this file may contain secrets; use `reveal=true` to get its contents",
+            ));
         }
         self.call_tool(who, workspace, "read_file", arguments).await
     }
@@ -160,7 +162,7 @@ impl ApiState {
         for conflict in error["details"]["conflicts"].as_array().into_iter().flatten() {
             let text = |key: &str| conflict[key].as_str().unwrap_or_default();
             let (path, expected, found) = (text("path"), text("expected"), text("found"));
-            message.push_str(&format!("; {path}: {expected} was expected, {found} is there"));
+            message.push_str(&format!("; {path}: expected {expected}, found {found}"));
         }
         Err(match kind {
             ErrorKind::NotFound => ApiError::not_found(message),
@@ -249,7 +251,7 @@ pub(super) async fn raw_file(
     let arguments = json!({"path": path, "encoding": "base64"});
     let value = api.read_unless_secret(&visit.identity, &at, arguments).await?;
     let bytes = STANDARD.decode(value["content"].as_str().unwrap_or_default());
-    let bytes = bytes.map_err(|_| ApiError::internal("the contents cannot be decoded"))?;
+    let bytes = bytes.map_err(|_| ApiError::internal("cannot decode the contents"))?;
     let mut response = response_with(StatusCode::OK, "application/octet-stream", Body::from(bytes));
     let headers = response.headers_mut();
     headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));

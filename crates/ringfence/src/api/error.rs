@@ -1,4 +1,4 @@
-//! What is said to a request that could not be served: what happened, to which thing, what to do next.
+//! API error responses: what happened, to which thing, and what to do next.
 
 use axum::http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
@@ -22,7 +22,7 @@ pub(super) struct ApiError {
     allow: Option<String>,
 }
 
-/// What every error looks like.
+/// The body of every error response.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct ApiErrorBody {
     error: ApiErrorDetail,
@@ -30,9 +30,9 @@ pub(super) struct ApiErrorBody {
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct ApiErrorDetail {
-    /// For programs.
+    /// The error code, for programs.
     kind: &'static str,
-    /// For people.
+    /// The error message, for people.
     message: String,
 }
 
@@ -66,7 +66,7 @@ impl ApiError {
     }
 
     pub(super) fn method_not_allowed(allowed: String) -> Self {
-        let message = format!("this path has {allowed}");
+        let message = format!("this path allows {allowed}");
         Self { allow: Some(allowed), ..Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message) }
     }
 
@@ -88,7 +88,7 @@ impl ApiError {
 
     /// A body that is not said to be JSON.
     pub(super) fn unsupported_media_type() -> Self {
-        let message = "say `Content-Type: application/json`";
+        let message = "send `Content-Type: application/json`";
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
     }
 

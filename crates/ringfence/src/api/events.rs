@@ -1,4 +1,4 @@
-//! Events as a stream that can be taken up again where it broke off.
+//! Server-sent event streams that can be resumed by `Last-Event-ID`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -33,12 +33,12 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// Streams at once.
 const STREAM_SLOTS: SlotLimits = SlotLimits { per_token: 32, total: 512, reserved: 128 };
 
-/// From where to begin.
+/// Where the stream starts.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EventsQuery {
-    /// The last event that is known already; the header `Last-Event-ID` says the same. Without either, only what is yet to
-    /// come.
+    /// The id of the last event already received, like the header `Last-Event-ID`. Without either, only new events are
+    /// sent.
     after: Option<u64>,
 }
 
@@ -94,7 +94,7 @@ pub(super) fn open_stream(
     session: Option<String>,
 ) -> Result<Response, ApiError> {
     let said = visit.headers.get("last-event-id").and_then(|said| said.to_str().ok()?.trim().parse().ok());
-    let full = || format!("too many event streams are open; a token may have {}", api.streams.per_token());
+    let full = || format!("too many open event streams; a token may have {}", api.streams.per_token());
     let slot = api.streams.acquire(&visit.identity).ok_or_else(|| ApiError::too_many_requests(full()))?;
     let stream = ApiEventStream {
         feed: feed.clone(),

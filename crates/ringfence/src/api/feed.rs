@@ -1,4 +1,4 @@
-//! What happens, as it happens: for those who watch.
+//! Event feed: publish live events to subscribers.
 //!
 //! The feed hears every record of the road and tells those who may hear it. It keeps the newest events, so that whoever lost
 //! the connection catches up; one who was away for longer is told that something is missing. Nothing here holds a call up,

@@ -1,4 +1,4 @@
-//! Whether the server is there and well, in figures too, and the document that describes it.
+//! Health check, Prometheus metrics and the OpenAPI document.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,8 +25,8 @@ pub(super) async fn readiness(State(api): State<Arc<ApiState>>) -> Result<Respon
     api.hosts
         .agent_host(HostKey::for_workspace(None))
         .await
-        .map_err(|_| ApiError::unavailable("the workspace cannot be used"))?;
-    api.paused().await.map_err(|_| ApiError::unavailable("the store cannot be read"))?;
+        .map_err(|_| ApiError::unavailable("the workspace is not usable"))?;
+    api.paused().await.map_err(|_| ApiError::unavailable("cannot read the store"))?;
     Ok(say(StatusCode::OK, &json!({"status": "ready"})))
 }
 
@@ -43,17 +43,17 @@ pub(super) async fn metrics(api: Arc<ApiState>, _: ApiRequestContext, _: EmptyRe
     });
     let count = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed).to_string();
     let figures = [
-        ("ringfence_requests_total", "counter", "Requests that were served.", count(&api.counts.requests)),
+        ("ringfence_requests_total", "counter", "Requests served.", count(&api.counts.requests)),
         (
             "ringfence_failures_total",
             "counter",
-            "Requests that failed by the server's fault.",
+            "Requests that failed with a server error.",
             count(&api.counts.failures),
         ),
-        ("ringfence_sessions", "gauge", "Sessions that are open.", api.sessions.count().to_string()),
-        ("ringfence_streams", "gauge", "Event streams that are open.", api.streams.count().to_string()),
-        ("ringfence_requests_waiting", "gauge", "Requests that wait for a person.", waiting.await?.to_string()),
-        ("ringfence_calls_begun_total", "counter", "Calls that began.", count(&api.feed.counts().begun)),
+        ("ringfence_sessions", "gauge", "Open sessions.", api.sessions.count().to_string()),
+        ("ringfence_streams", "gauge", "Open event streams.", api.streams.count().to_string()),
+        ("ringfence_requests_waiting", "gauge", "Pending approval requests.", waiting.await?.to_string()),
+        ("ringfence_calls_begun_total", "counter", "Calls started.", count(&api.feed.counts().begun)),
         ("ringfence_calls_failed_total", "counter", "Calls that ended in an error.", count(&api.feed.counts().failed)),
         ("ringfence_calls_refused_total", "counter", "Calls that never ran.", count(&api.feed.counts().refused)),
     ];

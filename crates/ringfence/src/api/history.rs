@@ -1,7 +1,7 @@
-//! Sessions of other fronts, for a person to look at: those of the agent at a terminal or in an editor, with what was said
-//! in them, and those of clients of the Model Context Protocol, of which the audit log has the calls.
+//! Session history of other clients, read-only: agent sessions at a terminal or in an editor, with their transcripts, and
+//! sessions of MCP clients, whose calls are in the audit log.
 //!
-//! Nothing here goes on with a session, ends one, or changes what is kept of it.
+//! Nothing here continues, ends or changes a session.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,30 +27,30 @@ const MAX_BYTES: usize = 4 << 20;
 /// What ids of sessions begin with that the Model Context Protocol made.
 const MCP_ID_PREFIXES: [&str; 2] = ["mcp-", "http-"];
 
-/// A session of another front.
+/// A session of another client.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct HistorySession {
     id: String,
-    /// The workspace, where it is known.
+    /// The workspace, if known.
     workspace: Option<String>,
-    /// Who calls in it.
+    /// The principal that makes the calls.
     principal: String,
     agent: Option<String>,
     dialect: String,
-    /// The model that it is with.
+    /// The model.
     model: Option<String>,
-    /// The first prompt, in one line.
+    /// The first prompt, on one line.
     title: Option<String>,
     started: String,
     updated: String,
-    /// Whether what was said is kept.
+    /// Whether a transcript is stored.
     has_transcript: bool,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct HistoryList {
-    /// The one that was used last first.
+    /// Most recently used first.
     sessions: Vec<HistorySession>,
 }
 
@@ -58,9 +58,9 @@ pub(super) struct HistoryList {
 #[serde(rename_all = "camelCase")]
 pub(super) struct HistoryTranscript {
     session: HistorySession,
-    /// What was said, called and answered, and how each prompt ended; the oldest first.
+    /// Messages, calls, results and the outcome of each prompt, oldest first.
     entries: Vec<Value>,
-    /// How many older ones are not shown.
+    /// The number of older entries that are not shown.
     left_out: usize,
 }
 
@@ -147,7 +147,7 @@ impl ApiState {
         });
         match read {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(ApiError::internal("the audit log cannot be read"))
+                Err(ApiError::internal("cannot read the audit log"))
             }
             _ => Ok(all.into_values().collect()),
         }
@@ -184,7 +184,7 @@ pub(super) async fn show(
         }
         let found = api.mcp_sessions()?.into_iter().find(|session| session.id == id);
         let session = found.ok_or_else(|| {
-            ApiError::not_found("no other front has a session of that id; `GET /v1/history` lists those that there are")
+            ApiError::not_found("no session of another client with that id; `GET /v1/history` lists them")
         })?;
         Ok(HistoryTranscript { session, entries: Vec::new(), left_out: 0 })
     })

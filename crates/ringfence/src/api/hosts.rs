@@ -1,4 +1,4 @@
-//! The hosts behind the API: one for each workspace, dialect and agent that somebody asked for.
+//! Host pool of the API: one host per requested workspace, dialect and agent.
 //!
 //! A workspace is one that the user declared, or the one of the command line, and is known by its name alone: nobody who
 //! comes in says where on this machine something is. Hosts of one workspace meet where those of several processes do: in
@@ -106,7 +106,9 @@ impl HostPool {
                     all.retain(|_, app| Arc::strong_count(app) > 1);
                 }
                 if all.len() >= MAX_HOSTS {
-                    return Err(ApiError::too_many_requests("too many kinds of sessions are open; end some"));
+                    return Err(ApiError::too_many_requests(
+                        "too many sessions with different settings are open; end some",
+                    ));
                 }
             }
             let approver = approver_for(&settings, || Box::new(inner.approver.clone()));
@@ -158,12 +160,12 @@ impl HostPoolInner {
             let known = self.declared.keys().map(String::as_str).chain([MAIN_WORKSPACE]);
             let guess = ringfence_kernel::nearest_name(&which.workspace, known);
             let guess = guess.map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
-            return Err(ApiError::not_found(format!("no workspace of that name is declared{guess}")));
+            return Err(ApiError::not_found(format!("no declared workspace has that name{guess}")));
         }
         if let (Some(own), Some(wanted)) = (&flags.agent, &which.agent)
             && own != wanted
         {
-            return Err(ApiError::forbidden("this server is for one agent, and not for that one"));
+            return Err(ApiError::forbidden("this server is restricted to another agent"));
         }
         flags.dialect = which.dialect.or(flags.dialect);
         flags.agent = which.agent.clone().or(flags.agent);
@@ -179,7 +181,7 @@ impl HostPoolInner {
     fn check_managed_workspace(&self, flags: &CliFlags, holds: Option<&str>) -> Result<(), ApiError> {
         match flags.workspace.as_deref() {
             wanted if wanted.is_some() && wanted != holds => {
-                Err(ApiError::forbidden("this machine's owner has set another workspace"))
+                Err(ApiError::forbidden("the machine's managed config sets another workspace"))
             }
             _ => Ok(()),
         }
@@ -190,9 +192,7 @@ impl HostPoolInner {
 pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    spawn_blocking(work)
-        .await
-        .unwrap_or_else(|_| Err(ApiError::internal("the server failed in a way that it should not")))
+    spawn_blocking(work).await.unwrap_or_else(|_| Err(ApiError::internal("internal server error")))
 }
 
 /// How long calls wait for a person before their callers are told to come again.

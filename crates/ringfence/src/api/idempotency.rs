@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: a request that is sent again does nothing again.
+//! `Idempotency-Key` support: a repeated request returns the stored reply.
 //!
 //! The reply of a keyed request is on disk before it goes out. The same key with the same body gives that reply, with
 //! another body it is a conflict, and so it is while the first one is under way. A key belongs to its token and path, and is
@@ -57,7 +57,7 @@ impl IdempotencyKey {
         let Some(key) = shown.next() else { return Ok(None) };
         let invalid = || {
             ApiError::bad_request(format!(
-                "`Idempotency-Key` is one header of 1 to {MAX_KEY_CHARS} visible ASCII characters"
+                "`Idempotency-Key` must be a single header of 1 to {MAX_KEY_CHARS} visible ASCII characters"
             ))
         };
         let key = key.to_str().map_err(|_| invalid())?.trim();
@@ -100,11 +100,11 @@ impl ApiState {
         match run_blocking(claim).await? {
             IdempotencyState::New => {}
             IdempotencyState::Conflict => {
-                return Err(ApiError::conflict("this `Idempotency-Key` was used with another body; use a new key"));
+                return Err(ApiError::conflict("this `Idempotency-Key` was used with a different body; use a new key"));
             }
             IdempotencyState::InProgress => {
                 let message =
-                    "a request with this `Idempotency-Key` is under way, or broke off and its outcome is not known";
+                    "a request with this `Idempotency-Key` is in flight, or was interrupted and its outcome is unknown";
                 return Err(ApiError::conflict(message));
             }
             IdempotencyState::Done(kept) => return replay(&kept),
@@ -115,7 +115,7 @@ impl ApiState {
             let answered = answering.await;
             api.store_reply(key, answered).await
         });
-        answered.await.unwrap_or_else(|_| Err(ApiError::internal("the server failed in a way that it should not")))
+        answered.await.unwrap_or_else(|_| Err(ApiError::internal("internal server error")))
     }
 
     async fn store_reply(
@@ -135,16 +135,16 @@ impl ApiState {
             }
         };
         let (parts, body) = response.into_parts();
-        let bytes = to_bytes(body, usize::MAX).await.map_err(|_| ApiError::internal("the reply cannot be read"))?;
+        let bytes = to_bytes(body, usize::MAX).await.map_err(|_| ApiError::internal("cannot read the reply"))?;
         let kept = StoredReply { status: parts.status.as_u16(), body: String::from_utf8_lossy(&bytes).into_owned() };
-        let kept = serde_json::to_string(&kept).map_err(|_| ApiError::internal("the reply cannot be kept"))?;
+        let kept = serde_json::to_string(&kept).map_err(|_| ApiError::internal("cannot store the reply"))?;
         run_blocking(move || Ok(store.save_reply(&key.scope, &key.key, &kept)?)).await?;
         Ok(Response::from_parts(parts, Body::from(bytes)))
     }
 }
 
 fn replay(kept: &str) -> Result<Response, ApiError> {
-    let broken = || ApiError::internal("the reply that was kept cannot be read");
+    let broken = || ApiError::internal("cannot read the stored reply");
     let StoredReply { status, body } = serde_json::from_str(kept).map_err(|_| broken())?;
     let status = StatusCode::from_u16(status).map_err(|_| broken())?;
     let mut response = response_with(status, "application/json", Body::from(body));

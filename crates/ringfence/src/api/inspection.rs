@@ -1,4 +1,4 @@
-//! What holds and what was: who you are, the tools, the rules, the trace, and the walls.
+//! API routes for token, tools, policy, audit log and isolation status.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ const MAX_RECORDS: u64 = 1000;
 pub(super) struct TokenInfo {
     name: String,
     scopes: Vec<&'static str>,
-    /// Of this server.
+    /// The version of this server.
     version: &'static str,
-    /// The workspaces that sessions can be begun on.
+    /// The workspaces that sessions can use.
     workspaces: Vec<String>,
 }
 
-/// Which tools, in which form.
+/// Which tools, in which format.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ToolsQuery {
@@ -44,12 +44,12 @@ pub(super) struct ToolsQuery {
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum ApiToolFormat {
-    /// With schemas of what comes and goes, and what calls can do.
+    /// With input and output schemas and effects.
     #[default]
     Full,
-    /// What chat completions take as `tools`.
+    /// The `tools` list of chat completions.
     Openai,
-    /// The bare functions.
+    /// The function definitions only.
     Functions,
 }
 
@@ -58,32 +58,32 @@ pub(super) struct ToolList {
     tools: Vec<DocumentedValue<ToolView>>,
 }
 
-/// Which records.
+/// Filter for audit records.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AuditQuery {
-    /// Those after this number; without it the newest.
+    /// Only records after this number; without it, the newest records.
     after: Option<u64>,
-    /// At most so many.
+    /// The maximum number of records.
     limit: Option<u64>,
-    /// Only those of this session.
+    /// Only records of this session.
     session: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct AuditRecordList {
-    /// As they are in the log, the oldest first.
+    /// The records as stored in the log, oldest first.
     records: Vec<DocumentedValue<AuditRecordView>>,
-    /// The number of the last one that was looked at, for the next question.
+    /// The number of the last record that was read, for the next request.
     next: u64,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct AuditVerifyResult {
     ok: bool,
-    /// How many records there are.
+    /// The number of records.
     records: u64,
-    /// How many of them a signed head vouches for.
+    /// The number of records covered by a signed head.
     signed: u64,
     message: String,
 }
@@ -97,7 +97,7 @@ pub(super) struct PolicyQuery {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct PolicyView {
     text: String,
-    /// In the order in which they decide.
+    /// In order of precedence.
     layers: Vec<PolicyLayerView>,
 }
 
@@ -111,11 +111,11 @@ struct PolicyLayerView {
 #[derive(Debug, Serialize, JsonSchema)]
 struct PolicyRuleView {
     rule: String,
-    /// Where it is written.
+    /// Where the rule is defined.
     source: Option<String>,
 }
 
-/// A call to be judged without being made.
+/// A call to evaluate without running it.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ExplainBody {
@@ -123,14 +123,14 @@ pub(super) struct ExplainBody {
     tool: String,
     #[serde(default)]
     arguments: Map<String, Value>,
-    /// As in a session that has been through this: `read-secret`, `saw-untrusted`, `has-egress`.
+    /// Assume a session with these taints: `read-secret`, `saw-untrusted`, `has-egress`.
     #[serde(default)]
     when: Vec<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct ExplainResult {
-    /// `allow`, `ask` or `deny`; nothing where the call would not get so far.
+    /// `allow`, `ask` or `deny`; omitted if the call would fail before the decision.
     decision: Option<&'static str>,
     rule: Option<String>,
     layer: Option<&'static str>,
@@ -158,7 +158,7 @@ pub(super) async fn token_info(
 pub(super) async fn tools(api: Arc<ApiState>, _: ApiRequestContext, which: ToolsQuery) -> Result<ToolList, ApiError> {
     let dialect = match which.dialect.as_deref() {
         None => None,
-        Some(name) => Some(Dialect::from_name(name).ok_or_else(|| ApiError::bad_request("there is no such dialect"))?),
+        Some(name) => Some(Dialect::from_name(name).ok_or_else(|| ApiError::bad_request("unknown dialect"))?),
     };
     let house = HostKey { dialect, agent: which.agent, ..HostKey::for_workspace(which.workspace.as_deref()) };
     let app = api.hosts.agent_host(house).await?;
@@ -199,7 +199,7 @@ pub(super) async fn audit_records(
         });
         match read {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(ApiError::internal("the audit log cannot be read"))
+                Err(ApiError::internal("cannot read the audit log"))
             }
             _ => Ok(AuditRecordList { records: found.into_iter().map(DocumentedValue::from).collect(), next }),
         }
@@ -252,9 +252,7 @@ pub(super) async fn explain(
     let model = &app.session;
     let bits = SessionTaint::default();
     for name in &supposed.when {
-        bits.add(
-            ringfence_kernel::Taint::from_name(name).ok_or_else(|| ApiError::bad_request("there is no such bit"))?,
-        );
+        bits.add(ringfence_kernel::Taint::from_name(name).ok_or_else(|| ApiError::bad_request("unknown taint"))?);
     }
     let caller = Principal::agent(&model.principal.name);
     let session = Arc::new(Session { taint: bits, ..model.for_principal(&model.id, caller) });

@@ -1,4 +1,4 @@
-//! What goes out: JSON, with headers that let no browser take it for anything else.
+//! JSON responses, with headers that prevent browsers from interpreting them as anything else.
 
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS};

@@ -1,4 +1,4 @@
-//! How a person's page comes in: by a link that is printed where the server was started, once.
+//! Web UI login by a one-time link, which is printed where the server was started.
 //!
 //! The link has a code behind `#`, which browsers do not send. The page exchanges it for a token of its own and keeps that
 //! in its origin's storage; there are no cookies, which every other port of this host would get too.
@@ -49,7 +49,7 @@ pub(super) async fn exchange_code(State(api): State<Arc<ApiState>>, request: Req
         run_blocking(move || tokens.redeem(&code).map_err(|error| ApiError::internal(error.to_string()))).await?;
     let Some((token, owner)) = made else {
         return Err(ApiError::unauthorized(
-            "this link was used already, or is too old; `ringfence token link` makes another",
+            "this link was already used or has expired; `ringfence token link` creates a new one",
         ));
     };
     let scopes = owner.scopes.iter().map(|scope| scope.name()).collect();
@@ -72,7 +72,7 @@ pub(super) async fn asset(
 
 fn serve_asset(api: &ApiState, request: &Request, name: &str) -> Result<Response, ApiError> {
     api.auth.check_source(request.headers(), request.extensions())?;
-    let asset = ui::asset(name).ok_or_else(|| ApiError::not_found("the page has no such part"))?;
+    let asset = ui::asset(name).ok_or_else(|| ApiError::not_found("the web UI has no such file"))?;
     let mut response = response_with(StatusCode::OK, asset.content_type, Body::from(asset.bytes));
     let headers = response.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_CSP));

@@ -1,4 +1,4 @@
-//! The HTTP API of `ringfence serve`, and the page that uses it.
+//! The HTTP API of `ringfence serve`, and the web UI that uses it.
 //!
 //! Everything is under `/v1`, in JSON, for those who show a token: an agent's is for its own sessions and calls, a person's
 //! page answers, takes back and sees all. Nothing here touches the world by itself: every call, look and undo goes to
@@ -196,9 +196,7 @@ impl ApiBuilder {
             .route("/v1/elsewhere/{session}", any(history::renamed))
             .route("/", get(login::index_page))
             .route("/page/{*name}", get(login::asset))
-            .fallback(|| async {
-                ApiError::not_found("there is nothing here; `GET /v1/openapi.json` says what there is")
-            })
+            .fallback(|| async { ApiError::not_found("not found; `GET /v1/openapi.json` lists the available paths") })
             .with_state(api);
         Ok(ApiService { router, watcher: watching })
     }
@@ -217,62 +215,72 @@ fn routes() -> RouteTable {
     );
     let in_charge = AccessRequirement::OneOf(&[AuthScope::Approve, AuthScope::Admin]);
     RouteTable::new()
-        .json(get("/v1/me", token, "Who you are here"), inspection::token_info)
-        .json(get("/v1/tools", token, "The tools of a dialect"), inspection::tools)
-        .json(post("/v1/sessions", call, "Begin a session").created(), sessions::create)
-        .json(get("/v1/sessions", token, "The sessions that you may see"), sessions::list)
-        .json(get("/v1/sessions/{session}", token, "One session"), sessions::show)
-        .json(delete("/v1/sessions/{session}", token, "End a session, and what it is doing"), sessions::end)
-        .json(post("/v1/sessions/{session}/calls", call, "Make one call"), calls::call)
-        .json(post("/v1/sessions/{session}/calls/resume", call, "Go on with a call that was put off"), calls::resume)
+        .json(get("/v1/me", token, "Get the current token's identity and scopes"), inspection::token_info)
+        .json(get("/v1/tools", token, "List the tools of a dialect"), inspection::tools)
+        .json(post("/v1/sessions", call, "Create a session").created(), sessions::create)
+        .json(get("/v1/sessions", token, "List sessions"), sessions::list)
+        .json(get("/v1/sessions/{session}", token, "Get a session"), sessions::show)
+        .json(delete("/v1/sessions/{session}", token, "End a session and cancel its calls"), sessions::end)
+        .json(post("/v1/sessions/{session}/calls", call, "Call a tool"), calls::call)
+        .json(post("/v1/sessions/{session}/calls/resume", call, "Resume a deferred call"), calls::resume)
         .json(post("/v1/sessions/{session}/calls/{call}/cancel", call, "Cancel a call"), calls::cancel)
         .json(
-            post("/v1/sessions/{session}/messages", call, "Make the calls of a message, in order"),
+            post("/v1/sessions/{session}/messages", call, "Run the tool calls of a chat message, in order"),
             calls::run_message,
         )
-        .json(post("/v1/sessions/{session}/resume", approve, "Let a paused session ask again"), approvals::resume)
+        .json(post("/v1/sessions/{session}/resume", approve, "Resume a paused session"), approvals::resume)
         .non_json(
-            get("/v1/sessions/{session}/events", token, "What happens in a session"),
+            get("/v1/sessions/{session}/events", token, "Stream the events of a session"),
             "text/event-stream",
             events::session_events,
         )
         .non_json(
-            get("/v1/events", token, "What happens, as far as you may hear of it"),
+            get("/v1/events", token, "Stream all events visible to the token"),
             "text/event-stream",
             events::all_events,
         )
-        .json(get("/v1/approvals", approve, "The requests that wait for a person"), approvals::list)
-        .json(get("/v1/approvals/{request}", approve, "One request"), approvals::show)
+        .json(get("/v1/approvals", approve, "List pending approval requests"), approvals::list)
+        .json(get("/v1/approvals/{request}", approve, "Get an approval request"), approvals::show)
         .json(
-            post("/v1/approvals/{request}/preview", approve, "What the call would do with other arguments"),
+            post("/v1/approvals/{request}/preview", approve, "Preview a call with edited arguments"),
             approvals::preview,
         )
-        .json(post("/v1/approvals/{request}", approve, "Answer a request; the first answer counts"), approvals::answer)
-        .json(get("/v1/grants", admin, "What was allowed for good"), approvals::grants)
-        .json(delete("/v1/grants/{grant}", admin, "Take a grant back"), approvals::revoke)
-        .json(get("/v1/changes", undo, "The changes of a workspace, the newest first"), changes::changes)
-        .json(get("/v1/changes/{change}", undo, "What one change did"), changes::change)
-        .json(post("/v1/undo", undo, "Take changes back"), changes::undo)
-        .json(post("/v1/redo", undo, "Bring back what an undo took back"), changes::redo)
-        .json(get("/v1/files", AccessRequirement::Person, "The entries of a directory"), changes::files)
-        .json(get("/v1/files/text", AccessRequirement::Person, "A file as text"), changes::file_text)
+        .json(
+            post("/v1/approvals/{request}", approve, "Answer an approval request; the first answer counts"),
+            approvals::answer,
+        )
+        .json(get("/v1/grants", admin, "List persistent grants"), approvals::grants)
+        .json(delete("/v1/grants/{grant}", admin, "Revoke a grant"), approvals::revoke)
+        .json(get("/v1/changes", undo, "List the changes of a workspace, newest first"), changes::changes)
+        .json(get("/v1/changes/{change}", undo, "Get a change with its diff"), changes::change)
+        .json(post("/v1/undo", undo, "Undo changes"), changes::undo)
+        .json(post("/v1/redo", undo, "Redo an undone change"), changes::redo)
+        .json(get("/v1/files", AccessRequirement::Person, "List a directory"), changes::files)
+        .json(get("/v1/files/text", AccessRequirement::Person, "Read a file as text"), changes::file_text)
         .non_json(
-            get("/v1/files/raw", AccessRequirement::Person, "A file's bytes, to be saved"),
+            get("/v1/files/raw", AccessRequirement::Person, "Download a file"),
             "application/octet-stream",
             changes::raw_file,
         )
-        .json(get("/v1/history", AccessRequirement::Person, "The sessions of other fronts"), history::list)
-        .json(get("/v1/history/{session}", AccessRequirement::Person, "What was said in one of them"), history::show)
-        .json(post("/v1/runs", call, "Let the agent work on a prompt").created(), runs::create)
-        .json(get("/v1/runs", token, "The runs that you may see"), runs::list)
-        .json(get("/v1/runs/{run}", token, "One run"), runs::show)
-        .json(post("/v1/runs/{run}/cancel", call, "Cancel a run, and what it is doing"), runs::cancel)
-        .json(post("/v1/runs/{run}/resume", call, "Go on with a run that is over"), runs::resume)
-        .non_json(get("/v1/runs/{run}/events", token, "What happens in a run"), "text/event-stream", runs::events)
-        .json(get("/v1/audit", in_charge, "Records of the audit log"), inspection::audit_records)
-        .json(get("/v1/audit/verify", in_charge, "Check the audit log's chain"), inspection::verify_audit)
-        .json(get("/v1/policy", in_charge, "Every rule, in the order in which they decide"), inspection::policy)
-        .json(post("/v1/policy/explain", in_charge, "What would be decided about a call"), inspection::explain)
-        .json(get("/v1/doctor", in_charge, "Which walls stand on this machine"), inspection::isolation)
-        .non_json(get("/metrics", token, "Figures for Prometheus"), "text/plain; version=0.0.4", health::metrics)
+        .json(get("/v1/history", AccessRequirement::Person, "List sessions of other clients"), history::list)
+        .json(
+            get("/v1/history/{session}", AccessRequirement::Person, "Get the transcript of another client's session"),
+            history::show,
+        )
+        .json(post("/v1/runs", call, "Start an agent run").created(), runs::create)
+        .json(get("/v1/runs", token, "List agent runs"), runs::list)
+        .json(get("/v1/runs/{run}", token, "Get an agent run"), runs::show)
+        .json(post("/v1/runs/{run}/cancel", call, "Cancel an agent run"), runs::cancel)
+        .json(post("/v1/runs/{run}/resume", call, "Continue a finished agent run"), runs::resume)
+        .non_json(
+            get("/v1/runs/{run}/events", token, "Stream the events of an agent run"),
+            "text/event-stream",
+            runs::events,
+        )
+        .json(get("/v1/audit", in_charge, "List audit log records"), inspection::audit_records)
+        .json(get("/v1/audit/verify", in_charge, "Verify the audit log's hash chain"), inspection::verify_audit)
+        .json(get("/v1/policy", in_charge, "List the policy rules, in order of precedence"), inspection::policy)
+        .json(post("/v1/policy/explain", in_charge, "Explain the policy decision for a call"), inspection::explain)
+        .json(get("/v1/doctor", in_charge, "Isolation mechanisms available on this machine"), inspection::isolation)
+        .non_json(get("/metrics", token, "Prometheus metrics"), "text/plain; version=0.0.4", health::metrics)
 }

@@ -1,5 +1,5 @@
-//! The paths of the API: what each takes, gives and wants of who asks. The router and the document that describes it are
-//! made from the same lines, so that neither can say what the other does not.
+//! API routes: request, response and required scope of each path. The router and the OpenAPI document are built from the
+//! same table, so that they cannot disagree.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -51,25 +51,25 @@ impl AccessRequirement {
             Self::Person => {
                 return match who.assurance == Assurance::Person && who.has_scope(AuthScope::Admin) {
                     true => Ok(()),
-                    false => Err(ApiError::forbidden("this is for a person at ringfence's own page")),
+                    false => Err(ApiError::forbidden("this requires a person signed in to the web UI")),
                 };
             }
         };
         match may {
             true => Ok(()),
-            false => Err(ApiError::forbidden(format!("`{}` has no token for `{what}`", who.name))),
+            false => Err(ApiError::forbidden(format!("`{}` lacks the scope `{what}`", who.name))),
         }
     }
 
     fn describe_access(self) -> String {
         match self {
-            Self::Token => "Needs any token.".to_owned(),
-            Self::Scope(scope) => format!("Needs a token with the scope `{}`.", scope.name()),
+            Self::Token => "Requires any token.".to_owned(),
+            Self::Scope(scope) => format!("Requires a token with the scope `{}`.", scope.name()),
             Self::OneOf(scopes) => {
                 let names: Vec<String> = scopes.iter().map(|scope| format!("`{}`", scope.name())).collect();
-                format!("Needs a token with one of the scopes {}.", names.join(", "))
+                format!("Requires a token with one of the scopes {}.", names.join(", "))
             }
-            Self::Person => "Needs the token of a page that a person opened.".to_owned(),
+            Self::Person => "Requires the token of a web UI session.".to_owned(),
         }
     }
 }
@@ -112,12 +112,12 @@ impl ApiRequestContext {
     }
 }
 
-/// A request that says nothing more.
+/// An empty request body.
 #[derive(Debug, Default, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EmptyRequest {}
 
-/// An answer that says nothing more.
+/// An empty response body.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct EmptyResponse {}
 
@@ -227,8 +227,8 @@ impl RouteTable {
             "info": {
                 "title": "Ringfence",
                 "version": env!("CARGO_PKG_VERSION"),
-                "description": "The tool host between an AI agent and a machine. Every request shows a token: \
-                                `Authorization: Bearer …`; `ringfence token new NAME` makes one.",
+                "description": "File, shell and web tools for AI agents that stay inside a workspace, ask first and can be undone. Every request needs a token: \
+                                `Authorization: Bearer …`; create one with `ringfence token new NAME`.",
             },
             "servers": [{"url": "/", "description": "The server that serves this document."}],
             "paths": self.document,
@@ -256,7 +256,7 @@ impl RouteTable {
                 "name": "Idempotency-Key",
                 "in": "header",
                 "required": false,
-                "description": "The same key with the same body gives the reply of the first request, with another body 409.",
+                "description": "A repeated request with the same key and body returns the first reply; a different body returns 409.",
                 "schema": {"type": "string", "minLength": 1, "maxLength": 255},
             }));
             let schema = self.schemas.subschema_for::<A>();
@@ -270,7 +270,7 @@ impl RouteTable {
         operation["parameters"] = json!(parameters);
         let error = json!({"application/json": {"schema": {"$ref": "#/components/schemas/ApiErrorBody"}}});
         let mut responses = Map::new();
-        responses.insert(line.status.as_str().to_owned(), json!({"description": "It went well.", "content": content}));
+        responses.insert(line.status.as_str().to_owned(), json!({"description": "Success.", "content": content}));
         for (status, said) in ERROR_RESPONSES {
             responses.insert((*status).to_owned(), json!({"description": said, "content": error}));
         }
@@ -281,19 +281,19 @@ impl RouteTable {
 
 /// What can be said in place of an answer, on every path.
 const ERROR_RESPONSES: &[(&str, &str)] = &[
-    ("400", "The request is not one that could be meant."),
-    ("401", "There is no token, or it is not known."),
-    ("403", "The token is not good for this."),
-    ("404", "There is no such thing."),
-    ("408", "The request did not come in time."),
-    ("409", "Somebody or something was first."),
-    ("410", "It is over."),
-    ("413", "The request is too large."),
-    ("415", "The body is not called JSON."),
-    ("421", "The request is for another host."),
-    ("429", "Too much at once."),
-    ("500", "The server failed."),
-    ("503", "It cannot be done now, or not with these settings."),
+    ("400", "The request is invalid."),
+    ("401", "The token is missing or unknown."),
+    ("403", "The token lacks the required scope."),
+    ("404", "Not found."),
+    ("408", "The request timed out."),
+    ("409", "The request conflicts with the current state."),
+    ("410", "The resource is no longer active."),
+    ("413", "The request body is too large."),
+    ("415", "The content type is not JSON."),
+    ("421", "The request names another host."),
+    ("429", "Too many requests."),
+    ("500", "Internal server error."),
+    ("503", "Unavailable now, or with the current settings."),
 ];
 
 fn takes_body(method: &Method) -> bool {
@@ -397,7 +397,7 @@ pub(super) fn read_body<A: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -
     check_json(body)?;
     // A list of values in the order of fields would be read as well, and nobody means that.
     if body.trim_ascii_start().first() != Some(&b'{') {
-        return Err(ApiError::bad_request("the body is no JSON object"));
+        return Err(ApiError::bad_request("the body is not a JSON object"));
     }
     serde_json::from_slice(body).map_err(|error| ApiError::bad_request(error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! Runs of the agent, started and followed through the API: a prompt, what the model says and does, and how it ended.
+//! Agent runs through the API: start, follow, cancel and continue.
 //!
 //! A run is on disk before its id is told. One that was under way when the server stopped is interrupted: it goes on in the
 //! session that it had, where every call has one result, if somebody wants it to. Who is asked is whoever is at the desk.
@@ -41,33 +41,33 @@ const RUN_SLOTS: SlotLimits = SlotLimits { per_token: 16, total: 48, reserved: 1
 const MAX_RUNS: usize = 256;
 
 /// What the model is told where a run goes on and nobody says more.
-const CONTINUE_PROMPT: &str = "Go on where you were interrupted.";
+const CONTINUE_PROMPT: &str = "Continue where you were interrupted.";
 
 /// Characters of text that are told at once.
 const CHUNK_CHARS: usize = 48;
 
-/// What to do.
+/// A task for the agent.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NewRunBody {
     #[schemars(length(min = 1))]
     prompt: String,
-    /// A workspace that the user declared; `main` where nothing is said.
+    /// A declared workspace; `main` if omitted.
     workspace: Option<String>,
-    /// An agent of the config.
+    /// An agent defined in the config.
     agent: Option<String>,
-    /// The session of an earlier run of yours, to go on with.
+    /// The session of one of your earlier runs, to continue it.
     session: Option<String>,
 }
 
-/// What more to say.
+/// A follow-up prompt.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ResumeRunBody {
     prompt: Option<String>,
 }
 
-/// A run, as it is listed.
+/// An agent run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(super) struct RunView {
     id: String,
@@ -79,15 +79,15 @@ pub(super) struct RunView {
     created: String,
     /// `running`, `answered`, `cancelled`, `failed` or `interrupted`.
     state: String,
-    /// How it ended: the end, the last words, tokens, and what was truly done.
+    /// The outcome: stop reason, final answer, tokens and actions taken.
     outcome: Option<Value>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct RunList {
-    /// Whether a model is set.
+    /// Whether a model is configured.
     available: bool,
-    /// The newest first.
+    /// Newest first.
     runs: Vec<RunView>,
 }
 
@@ -132,7 +132,7 @@ impl StoredRun {
 }
 
 fn other_token_error() -> ApiError {
-    ApiError::forbidden("this run is another token's")
+    ApiError::forbidden("this run belongs to another token")
 }
 
 #[derive(Debug)]
@@ -252,14 +252,13 @@ impl ApiState {
         let may =
             |run: &Arc<ApiRun>| is_administrator(&visit.identity) || lock(&run.stored).owner == *visit.identity.id;
         let found = lock(&self.runs.0).get(visit.path_param(0)).cloned().filter(may);
-        found
-            .ok_or_else(|| ApiError::not_found("you have no run of that id; `GET /v1/runs` lists those that there are"))
+        found.ok_or_else(|| ApiError::not_found("you have no run with that id; `GET /v1/runs` lists yours"))
     }
 
     async fn store_run(&self, run: &ApiRun) -> Result<(), ApiError> {
         let kept = lock(&run.stored).clone();
         let (store, id) = (Arc::clone(&self.store), kept.view.id.clone());
-        let body = serde_json::to_string(&kept).map_err(|_| ApiError::internal("the run cannot be written"))?;
+        let body = serde_json::to_string(&kept).map_err(|_| ApiError::internal("cannot store the run"))?;
         run_blocking(move || Ok(store.save_record(ApiTable::Runs, &id, &body, MAX_RUNS)?)).await
     }
 
@@ -277,7 +276,7 @@ impl ApiState {
         mut kept: StoredRun,
         resume: Option<String>,
     ) -> Result<Arc<ApiRun>, ApiError> {
-        let full = || format!("too many runs are under way; a token may have {}", RUN_SLOTS.per_token);
+        let full = || format!("too many active runs; a token may have {}", RUN_SLOTS.per_token);
         let slot = self.runs.1.acquire(who).ok_or_else(|| ApiError::too_many_requests(full()))?;
         let feed = EventFeed::starting_at(1);
         let told = Arc::new(RunFeedObserver { feed: feed.clone(), owner: kept.owner.clone(), text: Mutex::default() });
@@ -302,7 +301,7 @@ impl ApiState {
             };
             making.build(resume.as_deref())
         });
-        let made = made.await.map_err(|_| ApiError::internal("the run could not be made"))?;
+        let made = made.await.map_err(|_| ApiError::internal("the run could not be created"))?;
         let mut made = made.map_err(|failure| run_error(&failure))?;
         let session = &made.app.session;
         // Whose run it is, is who calls in it. A page's run asks its person; a script never answers for its own.
@@ -385,7 +384,7 @@ pub(super) async fn create(api: Arc<ApiState>, visit: ApiRequestContext, new: Ne
             kept.view.session == *session && kept.owner == owner
         };
         if !lock(&api.runs.0).values().any(is_theirs) {
-            return Err(ApiError::not_found("you have no run with that session"));
+            return Err(ApiError::not_found("you have no run in that session"));
         }
     }
     let id = new_secret("run-").map_err(|error| ApiError::internal(error.to_string()))?[..24].to_owned();
@@ -445,7 +444,7 @@ pub(super) async fn resume(
         return Err(other_token_error());
     }
     if kept.view.state == "running" {
-        return Err(ApiError::conflict("this run is under way"));
+        return Err(ApiError::conflict("this run is still active"));
     }
     let session = kept.view.session.clone();
     kept.view.prompt =

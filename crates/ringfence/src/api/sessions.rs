@@ -1,4 +1,4 @@
-//! Sessions of the API: begun by who has a token, on a workspace that the user declared, and theirs alone.
+//! API sessions: created with a token on a declared workspace, and visible to that token only.
 //!
 //! A session is on disk before anybody is told of it. What one has been through, all of the same token on the same workspace
 //! have. One that comes back after a restart counts as having been through everything: what it saw before is not known any
@@ -38,25 +38,25 @@ const MAX_ENDED: usize = 256;
 /// Characters of a label.
 const MAX_LABEL_CHARS: usize = 200;
 
-/// What a session is to be like.
+/// Settings of a new session.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct NewSessionBody {
-    /// A workspace that the user declared; `main` where nothing is said.
+    /// A declared workspace; `main` if omitted.
     workspace: Option<String>,
     /// `standard`, `miniclaw` or `crewagent`.
     dialect: Option<String>,
-    /// An agent of the config, whose limits hold too.
+    /// An agent defined in the config, whose limits also apply.
     agent: Option<String>,
-    /// The run of a workflow whose state is `@state`; it exists already.
+    /// An existing workflow run whose state is `@state`.
     run: Option<String>,
-    /// Limits as in the config, for this session. They can only be tighter.
+    /// Limits for this session, as in the config. They can only be tighter.
     limits: Map<String, Value>,
-    /// What people call it.
+    /// A label for people.
     label: Option<String>,
 }
 
-/// A session, as it is listed.
+/// A session.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct SessionView {
@@ -64,15 +64,15 @@ pub(super) struct SessionView {
     workspace: String,
     dialect: String,
     agent: Option<String>,
-    /// The run whose state is `@state`.
+    /// The workflow run whose state is `@state`.
     #[serde(default)]
     run: Option<String>,
-    /// Who calls in it.
+    /// The principal that makes the calls.
     principal: String,
     label: Option<String>,
     created: String,
     ended: Option<String>,
-    /// Nobody is asked for it any more, after too many noes.
+    /// Paused after too many consecutive denials.
     #[serde(default)]
     paused: bool,
 }
@@ -262,7 +262,7 @@ impl ApiState {
 
     async fn store_session(&self, kept: &StoredSession) -> Result<(), ApiError> {
         let (store, id) = (Arc::clone(&self.store), kept.view.id.clone());
-        let body = serde_json::to_string(kept).map_err(|_| ApiError::internal("the session cannot be written"))?;
+        let body = serde_json::to_string(kept).map_err(|_| ApiError::internal("cannot store the session"))?;
         run_blocking(move || Ok(store.save_record(ApiTable::Sessions, &id, &body, MAX_ENDED)?)).await
     }
 
@@ -275,7 +275,7 @@ impl ApiState {
         }
         let is_over = |kept: &StoredSession| kept.view.id == id && kept.owner == *visit.identity.id;
         match lock(&self.sessions.ended).iter().any(is_over) {
-            true => Err(ApiError::gone("this session is over; begin another")),
+            true => Err(ApiError::gone("this session has ended; create a new one")),
             false => Err(session_not_found()),
         }
     }
@@ -295,7 +295,7 @@ impl ApiState {
 
 /// What a session of another token is to whoever asks: not there.
 fn session_not_found() -> ApiError {
-    ApiError::not_found("you have no session of that id; `GET /v1/sessions` lists those that there are")
+    ApiError::not_found("you have no session with that id; `GET /v1/sessions` lists yours")
 }
 
 pub(super) async fn create(
@@ -304,12 +304,12 @@ pub(super) async fn create(
     new: NewSessionBody,
 ) -> Result<SessionView, ApiError> {
     if let Some(name) = new.dialect.as_deref().filter(|name| Dialect::from_name(name).is_none()) {
-        return Err(ApiError::bad_request(format!("there is no dialect `{}`", &name[..name.floor_char_boundary(40)])));
+        return Err(ApiError::bad_request(format!("unknown dialect `{}`", &name[..name.floor_char_boundary(40)])));
     }
     if new.label.as_ref().is_some_and(|label| label.chars().count() > MAX_LABEL_CHARS) {
-        return Err(ApiError::bad_request(format!("a label has up to {MAX_LABEL_CHARS} characters")));
+        return Err(ApiError::bad_request(format!("a label may have at most {MAX_LABEL_CHARS} characters")));
     }
-    let full = || format!("too many sessions are open; a token may have {}", SESSION_SLOTS.per_token);
+    let full = || format!("too many open sessions; a token may have {}", SESSION_SLOTS.per_token);
     let slot = api.sessions.slots.acquire(&visit.identity).ok_or_else(|| ApiError::too_many_requests(full()))?;
     let (owner, name) = (visit.identity.id.to_string(), visit.identity.name.to_string());
     let mut view = SessionView {

@@ -1,4 +1,4 @@
-//! Types of replies whose values come from elsewhere: tools, the store, the audit log.
+//! Response schemas of values that other rooms produce: tools, the store, the audit log.
 //!
 //! They say in the API's document what such a value has. The value itself goes out as it came, so a field that is new
 //! there is not lost here.
@@ -48,7 +48,7 @@ impl<T: JsonSchema> JsonSchema for DocumentedValue<T> {
 #[expect(dead_code, reason = "it is the type of a document")]
 pub(super) struct ChangeList {
     changes: Vec<ChangeView>,
-    /// There are older ones that are not listed.
+    /// Older changes exist that are not listed.
     truncated: bool,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct ChangeList {
 #[derive(Debug, JsonSchema)]
 #[expect(dead_code, reason = "it is the type of a document")]
 pub(super) struct ChangeView {
-    /// Its id.
+    /// The id of the change.
     change: String,
     #[schemars(extend("format" = "date-time"))]
     time: String,
@@ -64,41 +64,41 @@ pub(super) struct ChangeView {
     call: String,
     tool: String,
     paths: Vec<String>,
-    /// `done`, `undone`, `gone` when it can no longer be undone, or `pending` while it is being made.
+    /// `done`, `undone`, `gone` if it can no longer be undone, or `pending` while it is in progress.
     state: String,
-    /// The changes that it undid.
+    /// The changes that this one undid.
     #[schemars(default)]
     undoes: Vec<String>,
 }
 
-/// What one change did.
+/// A change with its diff.
 #[derive(Debug, JsonSchema)]
 #[expect(dead_code, reason = "it is the type of a document")]
 pub(super) struct ChangeDetails {
     #[schemars(flatten)]
     change: ChangeView,
-    /// A unified diff, where it is text.
+    /// A unified diff, for text files.
     diff: String,
     /// The diff may show a secret.
     secret: Option<bool>,
 }
 
-/// What an undo or a redo did, or would do.
+/// The result of an undo or redo, or of its dry run.
 #[derive(Debug, JsonSchema)]
 #[schemars(rename_all = "camelCase")]
 #[expect(dead_code, reason = "it is the type of a document")]
 pub(super) struct UndoResult {
-    /// The changes that were undone, the newest first.
+    /// The changes that were undone, newest first.
     undone: Vec<String>,
     /// Every path that changed.
     paths: Vec<String>,
-    /// The id of this change, for `redo`. Left out if nothing was done.
+    /// The id of this change, for `redo`. Omitted if nothing was done.
     change: Option<String>,
-    /// Nothing was done: this is what would be.
+    /// A dry run: nothing was done.
     dry_run: Option<bool>,
-    /// What it displaces is too large to be kept, so no `redo` brings it back.
+    /// The overwritten contents are too large to be kept, so `redo` cannot restore them.
     lost: Option<bool>,
-    /// What would happen to contents, for a dry run.
+    /// The diff that a dry run would apply.
     diff: Option<String>,
     /// The diff may show a secret.
     secret: Option<bool>,
@@ -109,9 +109,9 @@ pub(super) struct UndoResult {
 #[expect(dead_code, reason = "it is the type of a document")]
 pub(super) struct DirectoryListing {
     entries: Vec<DirectoryEntry>,
-    /// There are more entries than were listed.
+    /// More entries exist than are listed.
     truncated: Option<bool>,
-    /// How many there are, when not all were listed.
+    /// The total number of entries, if not all are listed.
     total: Option<u64>,
     /// Directories that could not be read.
     unreadable: Option<u64>,
@@ -130,7 +130,7 @@ pub(super) struct DirectoryEntry {
     modified: String,
     /// The name is not UTF-8; bytes of it are written as `\xHH`.
     non_utf8: Option<bool>,
-    /// A mount has this name; the entry is reached with `./` in front.
+    /// A mount has this name; use a leading `./` for the entry.
     shadowed: Option<bool>,
 }
 
@@ -140,17 +140,17 @@ pub(super) struct DirectoryEntry {
 #[expect(dead_code, reason = "it is the type of a document")]
 pub(super) struct FileText {
     content: String,
-    /// Of the whole file, in bytes.
+    /// The size of the whole file, in bytes.
     size: u64,
     #[schemars(extend("format" = "date-time"))]
     modified: String,
-    /// Of the whole file; null when it is too large to hash.
+    /// The SHA-256 of the whole file; null if it is too large to hash.
     sha256: Option<String>,
     /// `content` is only the first part of the file.
     truncated: bool,
-    /// The file begins with a byte order mark, which `content` leaves out.
+    /// The file starts with a byte order mark, which `content` omits.
     bom: Option<bool>,
-    /// How many names the file has, where it has several.
+    /// The number of hard links, if more than one.
     links: Option<u64>,
 }
 
@@ -163,33 +163,33 @@ pub(super) struct ApprovalView {
     /// The call that waits.
     step_id: String,
     session: String,
-    /// Whose call it is. They never answer it.
+    /// The principal that makes the call. It can never answer the request.
     principal: String,
     agent: Option<String>,
     tool: String,
-    /// As the caller sent them. Null where the request is about a secret and the token is not a person's page.
+    /// The arguments as sent by the caller. Null if the request is about a secret and the token is not a web UI session's.
     args: Option<Map<String, Value>>,
     reason: String,
-    /// The rule that wants it approved.
+    /// The rule that requires approval.
     rule: String,
-    /// Whose rule it is: `managed`, `user`, `workspace`, `preset`, and so on.
+    /// The policy layer of the rule: `managed`, `user`, `workspace`, `preset`, and so on.
     layer: String,
-    /// The least an answer must be: `none`, `relayed` or `person`.
+    /// The minimum assurance of an answer: `none`, `relayed` or `person`.
     assurance: String,
-    /// What would happen, as text.
+    /// The effect of the call, as text.
     preview: String,
-    /// The same in one line.
+    /// The effect of the call, on one line.
     summary: String,
-    /// The preview shows what is or will be in a secret.
+    /// The preview shows the contents of a secret.
     secret: bool,
     fingerprint: String,
-    /// The rule that "always" would add, where one may be added.
+    /// The rule that "always" would add, if one can be added.
     grant: Option<String>,
-    /// The call returned to its caller, and goes on only when the caller calls again.
+    /// The call is deferred, and runs only when the caller calls again.
     suspended: bool,
     #[schemars(extend("format" = "date-time"))]
     opened: String,
-    /// Until when an answer counts.
+    /// When the request expires.
     #[schemars(extend("format" = "date-time"))]
     expires: String,
 }
@@ -199,9 +199,9 @@ pub(super) struct ApprovalView {
 #[expect(dead_code, reason = "it is the type of a document")]
 pub(super) struct GrantView {
     id: String,
-    /// The rule that it adds, with the keys of `[[rules]]`.
+    /// The rule, with the keys of `[[rules]]`.
     rule: Map<String, Value>,
-    /// The directory that it is about.
+    /// The directory that the grant applies to.
     directory: String,
     by: String,
     #[schemars(extend("format" = "date-time"))]
@@ -210,7 +210,7 @@ pub(super) struct GrantView {
     until: String,
 }
 
-/// A record of the audit log. Which other fields it has depends on `event`. Records of version 1 are given in the vocabulary
+/// An audit log record. Its other fields depend on `event`. Records of version 1 are given in the vocabulary
 /// of version 2.
 #[derive(Debug, JsonSchema)]
 #[expect(dead_code, reason = "it is the type of a document")]
@@ -220,7 +220,7 @@ pub(super) struct AuditRecordView {
     seq: Option<u64>,
     /// `begin`, `end`, `refused`, `overdue`, `access`, `discarded`, and so on.
     event: Option<String>,
-    /// When it was written, where the record is of an event.
+    /// When the record was written, for event records.
     ts: Option<String>,
     session: Option<String>,
     principal: Option<String>,
@@ -241,7 +241,7 @@ pub(super) struct AuditAccessView {
     real: Option<String>,
 }
 
-/// A tool. In the forms `openai` and `functions` it has the fields of that form alone.
+/// A tool. In the formats `openai` and `functions` it has only the fields of that format.
 #[derive(Debug, JsonSchema)]
 #[schemars(rename_all = "camelCase")]
 #[expect(dead_code, reason = "it is the type of a document")]
@@ -250,16 +250,16 @@ pub(super) struct ToolView {
     description: Option<String>,
     /// JSON Schema of the arguments.
     parameters: Option<Map<String, Value>>,
-    /// JSON Schema of the value in a success reply.
+    /// JSON Schema of the value in a successful reply.
     output: Option<Map<String, Value>>,
     effect: Option<ToolEffect>,
     only_reads: Option<bool>,
-    /// Whether calls require approval under the current policy: `never`, `always`, or `sometimes` where it depends on the
+    /// Whether calls require approval under the current policy: `never`, `always`, or `sometimes` if it depends on the
     /// arguments.
     requires_approval: Option<String>,
-    /// `function` in the form `openai`.
+    /// `function` in the format `openai`.
     r#type: Option<String>,
-    /// The function, in the form `openai`.
+    /// The function, in the format `openai`.
     function: Option<Map<String, Value>>,
 }
 
@@ -273,14 +273,14 @@ pub(super) struct ToolEffect {
     same_again: bool,
 }
 
-/// One isolation mechanism of this machine.
+/// An isolation mechanism on this machine.
 #[derive(Debug, JsonSchema)]
 #[expect(dead_code, reason = "it is the type of a document")]
 pub(super) struct IsolationView {
     wall: String,
     stands: bool,
-    /// What was found.
+    /// The result of the check.
     note: String,
-    /// What to do, where it is missing or could be better.
+    /// How to fix or improve it.
     advice: Option<String>,
 }

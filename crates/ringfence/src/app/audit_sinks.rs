@@ -1,4 +1,4 @@
-//! One line for each call: what was called, on which path, how it ended and how long it took.
+//! Audit sinks: one log line per call with tool, path, result and duration.
 //!
 //! Paths are the workspace's own, contents are never written, and every line is one JSON object, so that no name
 //! can forge a second one.

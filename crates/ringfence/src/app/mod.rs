@@ -1,4 +1,4 @@
-//! Where everything meets: settings become a workspace, a fence, tools, a policy, a host and a session.
+//! Composition root: builds workspace, mounts, tools, policy, host and session from the settings.
 
 pub mod audit_sinks;
 pub(crate) mod policy_text;
@@ -87,16 +87,16 @@ pub enum AppError {
     Run(#[from] WorkflowRunError),
     #[error(transparent)]
     Fence(#[from] FenceError),
-    #[error("`{0}` is a name of the workspace itself; call the other mount something else")]
+    #[error("`{0}` is reserved for the workspace; choose another alias for the mount")]
     MountName(String),
     #[error(
-        "`@{STATE_ALIAS}` is the state of a run, with its log and its guard: leave that mount out, and start with `--run ID` \
-         (`ringfence workflow new` makes one)"
+        "`@{STATE_ALIAS}` is reserved for the state of a workflow run: remove that mount, and start with `--run ID` \
+         (`ringfence workflow new` creates one)"
     )]
     StateMount,
-    #[error("the workspace's {WORKSPACE_FILE} cannot be used: {0}")]
+    #[error("invalid {WORKSPACE_FILE} in the workspace: {0}")]
     WorkspaceFile(ToolError),
-    #[error("the workspace's {WORKSPACE_FILE} cannot be used: {0}")]
+    #[error("invalid {WORKSPACE_FILE} in the workspace: {0}")]
     WorkspaceTools(UnknownToolError),
     #[error(transparent)]
     Tools(#[from] UnknownToolError),
@@ -108,15 +108,15 @@ pub enum AppError {
     Audit(#[from] AuditOpenError),
     #[error(transparent)]
     Graph(ToolError),
-    #[error("a graph is for a run: start with `--run ID` too")]
+    #[error("`--graph` requires `--run ID`")]
     GraphWithoutRun,
-    #[error("the log of the run cannot be opened: {0}")]
+    #[error("cannot open the run's log: {0}")]
     RunLog(std::io::Error),
-    #[error("the file for the heads of the audit log cannot be opened: {0}")]
+    #[error("cannot open the file for audit log heads: {0}")]
     Heads(std::io::Error),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("the log file cannot be opened: {0}")]
+    #[error("cannot open the log file: {0}")]
     Log(std::io::Error),
 }
 

@@ -1,4 +1,4 @@
-//! What `ringfence policy` says, as text.
+//! Text output of `ringfence policy`.
 //!
 //! Not here: deciding (the kernel), and printing (`cli.rs`).
 
@@ -24,19 +24,19 @@ pub(crate) fn format_rules(rules: &LayeredRules) -> String {
 
 pub(crate) fn layer_description(layer: PolicyLayer) -> &'static str {
     match layer {
-        PolicyLayer::Workspace => ": tightens what the others decide",
-        PolicyLayer::Managed => ": set by this machine's owner",
+        PolicyLayer::Workspace => ": can only tighten the other layers",
+        PolicyLayer::Managed => ": this machine's managed config",
         PolicyLayer::User => ": your config",
-        PolicyLayer::Grants => ": granted for good",
-        PolicyLayer::Trusted => ": what the workspace allows, because you trust its ringfence.toml",
-        PolicyLayer::Preset => ": where nobody said otherwise",
+        PolicyLayer::Grants => ": persistent grants",
+        PolicyLayer::Trusted => ": allow rules of the workspace's ringfence.toml, which you trust",
+        PolicyLayer::Preset => ": default when no other rule matches",
     }
 }
 
 /// What a workspace's own file would allow.
 pub(crate) fn format_workspace_rules(sha256: &str, rules: &[PolicyRule]) -> String {
     let mut text =
-        format!("the workspace's ringfence.toml (SHA-256 {sha256}) allows, where nobody above says otherwise:\n");
+        format!("the workspace's ringfence.toml (SHA-256 {sha256}) allows, unless a layer above decides otherwise:\n");
     for rule in rules {
         let source = rule.source().map(|source| format!("  # {source}")).unwrap_or_default();
         // Whole: what is cut off would be allowed too.
@@ -50,7 +50,7 @@ pub(crate) fn format_explanation(explanation: &PolicyExplanation) -> String {
     let PolicyExplanation { verdict, accesses: touches, follow_up_changes: afterwards } = explanation;
     let mut text = format!("{}\n", format_verdict(verdict));
     let answer = match verdict.assurance {
-        Assurance::Person => Some("from a person at ringfence's own terminal or page"),
+        Assurance::Person => Some("from a person at ringfence's terminal or web UI"),
         Assurance::Relayed => Some("from a person, or relayed by the agent's client"),
         Assurance::None => None,
     };
@@ -69,11 +69,11 @@ pub(crate) fn format_explanation(explanation: &PolicyExplanation) -> String {
         let _ = writeln!(text, "- {} `{place}`: {}", touch.action.as_str(), format_verdict(verdict));
     }
     if !afterwards.is_empty() && verdict.decision != Decision::Deny {
-        text.push_str("each change that the program leaves is then judged like a change by any other tool:\n");
+        text.push_str("each change that the program makes is then decided like a change by any other tool:\n");
         for ChangeExplanation { change, verdict } in afterwards {
             let kept = match verdict.decision {
                 Decision::Allow => "kept",
-                Decision::Ask => "asked about, and not kept without a yes",
+                Decision::Ask => "requires approval to be kept",
                 Decision::Deny => "not kept",
             };
             let _ = writeln!(text, "- {change}: {kept} ({})", format_verdict(verdict));

@@ -1,4 +1,4 @@
-//! Roots: the directories that a client has open.
+//! MCP roots: the directories that a client has open.
 //!
 //! They narrow what the config allows and never widen it. A root inside the workspace leaves that part of it; a root that
 //! holds the workspace, such as `/`, leaves all of it; where every root is elsewhere, nothing is left. A mount that was
@@ -65,7 +65,7 @@ impl SessionRoots {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let reach = all.get(&session.id).filter(|reach| !reach.is_empty())?;
         if place.mount.as_ref() == CODE_MOUNT {
-            let message = "programs see the whole workspace, and the client has only a part of it open";
+            let message = "programs see the whole workspace, but the client's roots cover only part of it";
             return Some(message.to_owned());
         }
         let left = reach.get(place.mount.as_ref())?;
@@ -75,7 +75,7 @@ impl SessionRoots {
         }
         let names: Vec<String> = left.iter().map(|root| format!("`{}`", root.display())).collect();
         let which = if names.is_empty() { "nothing here".to_owned() } else { names.join(", ") };
-        Some(format!("`{}` is outside of what the client has open, which is {which}", place.display_path))
+        Some(format!("`{}` is outside the client's roots: {which}", place.display_path))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Modes: what the user of a front tightens a session to while it goes on.
+//! Session modes: a user can tighten the policy of a running session.
 //!
 //! A mode stands in front of the policy and never allows what that does not. Going back to `configured` gives what the
 //! config gave at the start, and nothing more, so the word of a client is enough to change it.
@@ -34,11 +34,11 @@ impl SessionMode {
         }
     }
 
-    /// For people.
+    /// The error message, for people.
     pub const fn title(self) -> &'static str {
         match self {
             Self::Configured => "As configured",
-            Self::Ask => "Ask about every change",
+            Self::Ask => "Ask before every change",
             Self::ReadOnly => "Read only",
         }
     }
@@ -86,10 +86,10 @@ impl<P: Policy> ModePolicy<P> {
         };
         match (mode, verdict.decision) {
             (SessionMode::ReadOnly, Decision::Allow | Decision::Ask) => {
-                because(Decision::Deny, "the session is in the mode `read-only`, which allows no change")
+                because(Decision::Deny, "the session is in `read-only` mode, which allows no changes")
             }
             (SessionMode::Ask, Decision::Allow) => {
-                because(Decision::Ask, "the session is in the mode `ask`, in which every change is asked about")
+                because(Decision::Ask, "the session is in `ask` mode, which requires approval for every change")
             }
             _ => verdict,
         }

@@ -1,10 +1,10 @@
-//! What the tokens of a server have been through, each on each workspace.
+//! Taint per token and workspace of a server.
 //!
 //! Whoever may begin one session may begin another, and would leave behind what the first one has seen. So all sessions
 //! of a token on a workspace have the same bits, by whatever front and in whatever dialect they were begun. A token that a
 //! person makes later starts clean, also under the name of a revoked one.
 //!
-//! Not here: what the bits are (the kernel's `bits.rs`), and keeping them after the server: a session that comes back counts
+//! Not here: what the taints are (the kernel's `taint.rs`), and keeping them after the server: a session that comes back counts
 //! as having been through everything.
 
 use std::collections::HashMap;

@@ -1,9 +1,9 @@
-//! What a workspace's own file allows, and whether a person trusts it to.
+//! Workspace trust: whether the allow rules of a workspace's own file apply.
 //!
 //! Trust is in one file, by its hash, in one directory: a changed file, or the same one elsewhere, is not trusted. It is
 //! about rules and nothing else; whatever more there is in the file tightens.
 //!
-//! Not here: asking the person (`in_charge.rs`), and how far such a rule reaches (the kernel's `rules.rs`).
+//! Not here: asking the person (`approval_commands.rs`), and how far such a rule reaches (the kernel's `layered_rules.rs`).
 
 use ringfence_kernel::{PolicyRule, StoreError};
 use sha2::{Digest as _, Sha256};
@@ -42,8 +42,8 @@ impl WorkspaceRules {
         let count = self.rules.len();
         (count > 0 && !self.trusted).then(|| {
             format!(
-                "{count} of the rules in the workspace's {WORKSPACE_FILE} allow something, and do not hold: `ringfence \
-                 policy trust` shows them"
+                "the workspace's {WORKSPACE_FILE} is not trusted, so its allow rules ({count}) are ignored: `ringfence policy \
+                 trust` shows them"
             )
         })
     }

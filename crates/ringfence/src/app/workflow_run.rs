@@ -1,4 +1,4 @@
-//! Runs: where the state of one execution of a workflow is kept.
+//! Workflow runs: the state directory of one execution.
 //!
 //! A run belongs to a project, and its state is a directory of its own below ours. It is reached as `@state`.
 
@@ -18,17 +18,17 @@ const METADATA_FILE: &str = "run.json";
 /// Why a run cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkflowRunError {
-    #[error("`{0}` is no id for a run: up to {MAX_ID_CHARS} letters, digits, `-`, `_` and `.` are")]
+    #[error("invalid run id `{0}`: use up to {MAX_ID_CHARS} letters, digits, `-`, `_` and `.`")]
     Id(String),
-    #[error("there is no run `{0}` of this project; `ringfence workflow new --run {0}` makes it")]
+    #[error("this project has no run `{0}`; create it with `ringfence workflow new --run {0}`")]
     Unknown(String),
-    #[error("there is a run `{0}` of this project already")]
+    #[error("this project already has a run `{0}`")]
     AlreadyExists(String),
-    #[error("the directory of the run cannot be made")]
+    #[error("cannot create the run's directory")]
     Create(#[source] io::Error),
-    #[error("what is known about the run cannot be read")]
+    #[error("cannot read the run's metadata")]
     Read(#[source] io::Error),
-    #[error("this run goes along the graph `{0}`; `--graph {1}` cannot change that")]
+    #[error("this run uses the graph `{0}`; `--graph {1}` cannot change it")]
     GraphMismatch(String, String),
 }
 

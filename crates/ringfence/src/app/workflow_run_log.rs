@@ -1,4 +1,4 @@
-//! The log of a run: one line for each finished call, rejected ones too, in `logs/execution.jsonl` of its state.
+//! Workflow run log: one line per finished call, including rejected ones, in `logs/execution.jsonl` of its state.
 //!
 //! Whoever follows the run reads it as `@state/logs/execution.jsonl`. Contents stand in it as their size and hash; no
 //! tool can change it.

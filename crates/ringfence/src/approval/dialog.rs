@@ -1,4 +1,4 @@
-//! What a person is shown of a request, and what their keys mean.
+//! Approval dialog: rendering and key bindings.
 //!
 //! Nothing is approved but by its own key on a screen that says what it does: there is no default, and what was pasted,
 //! typed ahead or typed for something else is not an answer. Keys count once it was quiet for a moment, and a key that
@@ -113,7 +113,7 @@ impl<'a> ApprovalDialog<'a> {
         }
     }
 
-    /// As `type_in`, at a time.
+    /// As `accept_keys`, at a time.
     pub(crate) fn handle_keys(&mut self, keys: &[DialogKey], now: Instant) -> DialogStep {
         if !self.ready {
             self.require_quiet(now);
@@ -197,7 +197,7 @@ impl<'a> ApprovalDialog<'a> {
             DialogKey::Char('n') => self.set_state(DialogState::Reason(String::new())),
             DialogKey::Char('e') => DialogStep::Edit(self.request.args.clone()),
             DialogKey::Char('a') if self.request.grant.is_some() => self.set_state(DialogState::Always),
-            DialogKey::Char('a') => self.set_note("this cannot be allowed for good; `y` allows it once"),
+            DialogKey::Char('a') => self.set_note("this cannot be allowed permanently; `y` allows it once"),
             DialogKey::Char('v') => self.set_state(DialogState::View { top: 0 }),
             DialogKey::Char('?') => self.set_state(DialogState::Help),
             _ => DialogStep::Continue,
@@ -210,7 +210,7 @@ impl<'a> ApprovalDialog<'a> {
         match left {
             Ok(args) if args == self.request.args => {
                 self.state = DialogState::Choose;
-                self.note = Some("the arguments are as they were".to_owned());
+                self.note = Some("the arguments are unchanged".to_owned());
             }
             Ok(args) => self.state = DialogState::Edited(args, preview),
             Err(problem) => self.note = Some(sanitize_line(&problem)),
@@ -250,7 +250,7 @@ impl<'a> ApprovalDialog<'a> {
         let mut lines: Vec<DialogLine> = body.iter().skip(top).take(room).cloned().collect();
         self.wrapped = Some((width, body));
         if hidden > 0 && lines.pop().is_some() {
-            let how = if matches!(self.state, DialogState::View { .. }) { "space goes on" } else { "`v` shows all" };
+            let how = if matches!(self.state, DialogState::View { .. }) { "space continues" } else { "`v` shows all" };
             let text = format!("… {} more lines; {how}", hidden + 1);
             lines.extend(wrap_lines(vec![styled_line(DialogStyle::Prompt, text)], width).into_iter().take(1));
         }
@@ -266,7 +266,7 @@ impl<'a> ApprovalDialog<'a> {
                 let mut lines = self.head();
                 lines.extend(preview_lines(shown));
                 lines.push(styled_line(DialogStyle::Plain, String::new()));
-                lines.push(styled_line(DialogStyle::Title, "the arguments, as you changed them:".to_owned()));
+                lines.push(styled_line(DialogStyle::Title, "Arguments, edited by you:".to_owned()));
                 lines.extend(json_lines(args));
                 lines
             }
@@ -274,7 +274,7 @@ impl<'a> ApprovalDialog<'a> {
                 let mut lines = self.head();
                 lines.extend(preview_lines(&self.request.preview));
                 lines.push(styled_line(DialogStyle::Plain, String::new()));
-                lines.push(styled_line(DialogStyle::Faint, "the arguments, in the words of whoever calls:".to_owned()));
+                lines.push(styled_line(DialogStyle::Faint, "Arguments sent by the agent:".to_owned()));
                 lines.extend(json_lines(&self.request.args));
                 lines
             }
@@ -291,10 +291,16 @@ impl<'a> ApprovalDialog<'a> {
                 format!("`{}`{agent} wants to call `{}`", sanitize_line(principal), sanitize_line(tool)),
             ),
             styled_line(DialogStyle::Plain, sanitize_line(reason)),
-            styled_line(DialogStyle::Faint, format!("asked by the rule `{}` ({})", sanitize_line(rule), layer.name())),
+            styled_line(
+                DialogStyle::Faint,
+                format!("required by the rule `{}` ({})", sanitize_line(rule), layer.name()),
+            ),
         ];
         if *assurance == Assurance::Person {
-            lines.push(styled_line(DialogStyle::Faint, "only a person's own answer counts here".to_owned()));
+            lines.push(styled_line(
+                DialogStyle::Faint,
+                "requires an answer from a person, here or in the web UI".to_owned(),
+            ));
         }
         lines.push(styled_line(DialogStyle::Plain, String::new()));
         lines
@@ -304,11 +310,11 @@ impl<'a> ApprovalDialog<'a> {
         let days = GRANT_LIFETIME.as_secs() / (24 * 60 * 60);
         let rule = self.request.grant.as_deref().unwrap_or_default();
         vec![
-            styled_line(DialogStyle::Title, "this rule would be added:".to_owned()),
+            styled_line(DialogStyle::Title, "Rule to add:".to_owned()),
             styled_line(DialogStyle::Plain, sanitize_line(rule)),
             styled_line(DialogStyle::Plain, String::new()),
-            styled_line(DialogStyle::Plain, format!("It holds for {days} days, in this directory and no other.")),
-            styled_line(DialogStyle::Plain, "`ringfence policy grants revoke ID` takes it back.".to_owned()),
+            styled_line(DialogStyle::Plain, format!("It applies for {days} days, in this directory only.")),
+            styled_line(DialogStyle::Plain, "Revoke it with `ringfence policy grants revoke ID`.".to_owned()),
         ]
     }
 
@@ -321,13 +327,13 @@ impl<'a> ApprovalDialog<'a> {
                 format!("[y] yes  [n] no  [e] edit  [a] always  [v] view all  [?] help   {time}")
             }
             DialogState::Reason(reason) => {
-                format!("no, because (Enter sends, Esc goes back): {}", sanitize_line(reason))
+                format!("reason (optional; Enter denies, Esc goes back): {}", sanitize_line(reason))
             }
-            DialogState::Always => format!("allow this for good?  [y] yes  [n] back   {time}"),
-            DialogState::View { .. } => format!("[space] on  [b] back up  [j][k] a line  [q] done   {time}"),
-            DialogState::Help => format!("any key goes back   {time}"),
+            DialogState::Always => format!("add this rule?  [y] yes  [n] back   {time}"),
+            DialogState::View { .. } => format!("[space] next  [b] back  [j][k] line  [q] done   {time}"),
+            DialogState::Help => format!("press any key to go back   {time}"),
             DialogState::Edited(..) => {
-                format!("call it with these arguments?  [y] yes  [n] drop them  [e] edit   {time}")
+                format!("call with these arguments?  [y] yes  [n] discard  [e] edit   {time}")
             }
         };
         let note = self.note.iter().map(|note| styled_line(DialogStyle::Prompt, note.clone()));
@@ -336,14 +342,14 @@ impl<'a> ApprovalDialog<'a> {
 }
 
 const HELP: &[&str] = &[
-    "y  allow this call, once, as it is shown",
-    "n  refuse it, with a reason that the caller is told",
-    "e  change the arguments in your editor; you see what they would do before they are used",
-    "a  allow the same from now on; the exact rule is shown first",
-    "v  page through everything that is shown",
+    "y  allow this call once, as shown",
+    "n  deny it, with a reason for the agent",
+    "e  edit the arguments; their effect is shown before you approve",
+    "a  always allow this; the exact rule is shown first",
+    "v  page through the whole request",
     "",
-    "If the target changes before you answer, the call fails and nothing is touched.",
-    "Characters that cannot be seen are written as \\u{…}.",
+    "If the target changes before you answer, the call fails and changes nothing.",
+    "Invisible characters are shown as \\u{…}.",
 ];
 
 fn approved_once() -> ApprovalResponse {
@@ -546,7 +552,7 @@ mod tests {
         let mut dialog = ApprovalDialog::new(&request);
         dialog.ready = true;
         assert_eq!(dialog.accept_keys(&chars("a")), DialogStep::Continue);
-        assert!(screen(&mut dialog, 24, 80).concat().contains("cannot be allowed for good"));
+        assert!(screen(&mut dialog, 24, 80).concat().contains("cannot be allowed permanently"));
         assert_eq!(dialog.accept_keys(&chars("y")), DialogStep::Done(approved_once()));
     }
 

@@ -1,9 +1,9 @@
-//! Who is asked: a person at the terminal, nobody, or nobody because the user wants it so.
+//! Approval modes: ask at the terminal, or decide without asking.
 //!
-//! A yes that nobody gave is only ever said where the user's own config has `unattended = true`, and never counts as a
+//! Unattended approval requires `unattended = true` in the user's own config, and never counts as a
 //! person's: secrets and protected paths stay refused.
 //!
-//! Not here: the terminal itself (`terminal.rs`).
+//! Not here: the terminal itself (`tty.rs`).
 
 pub(crate) mod dialog;
 pub mod tty;
@@ -28,15 +28,15 @@ pub fn tty_approver(settings: &AppSettings, environment: &Environment) -> Box<dy
 pub fn approver_for(settings: &AppSettings, ask: impl FnOnce() -> Box<dyn Approver>) -> Box<dyn Approver> {
     match settings.approve {
         ApprovalMode::Ask => ask(),
-        ApprovalMode::Never => Box::new(RefusingApprover("approval requests are turned off here")),
-        ApprovalMode::Policy => Box::new(RefusingApprover("only what a rule allows is done here")),
+        ApprovalMode::Never => Box::new(RefusingApprover("approval requests are disabled")),
+        ApprovalMode::Policy => Box::new(RefusingApprover("only calls that the policy allows are run")),
         ApprovalMode::Always => Box::new(UnattendedApprover),
     }
 }
 
 /// Says no where nobody can be asked, and how it could be allowed.
 pub fn deny_all() -> DenyApprover {
-    DenyApprover { advice: "at a terminal the user is asked".to_owned() }
+    DenyApprover { advice: "run at a terminal to be asked for approval".to_owned() }
 }
 
 /// Says no, and why.

@@ -1,4 +1,4 @@
-//! Asking at the terminal that the program was started from.
+//! Terminal approver: shows approval dialogs on the controlling terminal.
 //!
 //! The dialog is on `/dev/tty` and nowhere else, so replies can be piped while somebody is asked. Keys that were typed
 //! before the dialog was there are dropped, and so are those that go on from there. Whatever happens, the terminal is left as it was found: an answer from
@@ -147,11 +147,11 @@ impl TtyApprover {
         };
         drop(screen);
         let said = match &answer {
-            Some(answer) if answer.approved && request.suspended => "allowed; it runs when the agent calls again",
-            Some(answer) if answer.approved => "allowed",
-            Some(_) => "refused",
-            None if SystemTime::now() >= request.expires => "nobody answered in time",
-            None => "no longer asked here: answered elsewhere, or cancelled",
+            Some(answer) if answer.approved && request.suspended => "approved; it runs when the agent calls again",
+            Some(answer) if answer.approved => "approved",
+            Some(_) => "denied",
+            None if SystemTime::now() >= request.expires => "the request timed out",
+            None => "request closed: answered by another client, or cancelled",
         };
         let mut terminal = terminal;
         writeln!(terminal, "ringfence: {}: {said}", sanitize_line(&request.tool))?;
@@ -171,23 +171,23 @@ impl TtyApprover {
             match desk.draft_of(&request.id, &draft) {
                 Ok(Some(ArgumentDraft { outcome: Some(DraftOutcome::Planned { preview, .. }), .. })) => return preview,
                 Ok(Some(ArgumentDraft { outcome: Some(DraftOutcome::Refused(why)), .. })) => {
-                    return format!("this would be refused: {why}");
+                    return format!("this would fail: {why}");
                 }
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => break,
             }
         }
-        "no preview: the caller does not answer".to_owned()
+        "no preview: the caller does not respond".to_owned()
     }
 
     /// Gives the arguments to the person's editor, and takes what it left behind.
     fn edit(&self, terminal: &File, args: &Value, woken: &WakePipe) -> Result<Value, String> {
-        let failed = |error: io::Error| format!("the arguments cannot be edited: {error}");
+        let failed = |error: io::Error| format!("cannot edit the arguments: {error}");
         let draft = ArgumentsFile::new(&self.state, args).map_err(failed)?;
         self.launcher.run_editor(&self.editor, &draft.0, terminal, woken).map_err(failed)?;
         let text = draft.read().map_err(failed)?;
-        let args: Value = serde_json::from_str(&text).map_err(|error| format!("that is no JSON: {error}"))?;
-        if args.is_object() { Ok(args) } else { Err("the arguments are a JSON object".to_owned()) }
+        let args: Value = serde_json::from_str(&text).map_err(|error| format!("invalid JSON: {error}"))?;
+        if args.is_object() { Ok(args) } else { Err("the arguments must be a JSON object".to_owned()) }
     }
 }
 
@@ -219,7 +219,7 @@ fn open_terminal() -> io::Result<File> {
     let terminal = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/tty")?;
     match tcgetpgrp(&terminal)? == getpgrp() {
         true => Ok(terminal),
-        false => Err(io::Error::other("the terminal is another program's just now")),
+        false => Err(io::Error::other("the terminal is in use by another program")),
     }
 }
 
@@ -399,7 +399,7 @@ struct ArgumentsFile(PathBuf);
 impl ArgumentsFile {
     fn new(state: &Path, args: &Value) -> io::Result<Self> {
         let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(|_| io::Error::other("the system gives no random bytes"))?;
+        getrandom::fill(&mut random).map_err(|_| io::Error::other("the system's random number generator failed"))?;
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
         let path = state.join(format!("arguments-{:016x}.json", u64::from_le_bytes(random)));
         let mut file =
@@ -415,7 +415,7 @@ impl ArgumentsFile {
         let file = OpenOptions::new().read(true).custom_flags(PLAIN_FILE_FLAGS).open(&self.0)?;
         file.take(MAX_ARGUMENT_BYTES + 1).read_to_string(&mut text)?;
         match text.len() as u64 > MAX_ARGUMENT_BYTES {
-            true => Err(io::Error::other("they are too long")),
+            true => Err(io::Error::other("too long")),
             false => Ok(text),
         }
     }

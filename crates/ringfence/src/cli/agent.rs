@@ -32,21 +32,21 @@ pub(crate) const EXIT_CANCELLED: u8 = 130;
 
 #[derive(Debug, Args)]
 pub(crate) struct AgentOptions {
-    /// What to do. Without it you talk with the agent here.
+    /// The task; without it, an interactive chat starts
     prompt: Option<String>,
-    /// The same as a flag.
+    /// The task, as a flag
     #[arg(short = 'p', long = "prompt", value_name = "PROMPT", conflicts_with = "prompt")]
     prompt_flag: Option<String>,
-    /// Print what happens as a JSON object a line.
+    /// Print events as JSON Lines
     #[arg(long)]
     json: bool,
-    /// Go on with a session of this workspace: the last one, or the one that is named. The prompt is then given with `-p`.
+    /// Resume a session of this workspace, by default the last one; pass the prompt with `-p`
     #[arg(long, value_name = "ID", num_args = 0..=1, default_missing_value = "")]
     resume: Option<String>,
-    /// Only say whether the model can be reached.
+    /// Only check whether the model can be reached
     #[arg(long, conflicts_with_all = ["prompt", "prompt_flag", "resume"])]
     health: bool,
-    /// Ask the model to call a tool, which does nothing, and say whether it can.
+    /// Only check whether the model can call tools, with a tool that does nothing
     #[arg(long, conflicts_with_all = ["prompt", "prompt_flag", "resume", "health"])]
     probe: bool,
     #[command(flatten)]

@@ -1,9 +1,8 @@
-//! What somebody in charge does at the command line: they see and answer requests, resume sessions, take grants back
-//! and trust a workspace.
+//! Approval commands: list and answer requests, resume sessions, revoke grants and trust a workspace.
 //!
-//! Whatever loosens something needs a person at the terminal, or is refused.
+//! Everything that loosens the policy requires a person at the terminal, or is refused.
 //!
-//! Not here: printing (`cli.rs`), and who may do what (the kernel's `desk.rs`).
+//! Not here: printing (`cli.rs`), and who may do what (the kernel's `inbox.rs`).
 
 use std::time::SystemTime;
 
@@ -24,41 +23,51 @@ use crate::store::SqliteStore;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ApprovalsCommand {
-    /// Print the requests that wait, the oldest first, and the sessions that are paused.
+    /// List pending approval requests, oldest first, and paused sessions
     List {
-        /// The requests as a list of JSON objects.
+        /// Print the requests as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Print everything about one request.
-    Show { id: String },
-    /// Answer a request at this terminal. The first answer counts.
-    Answer {
+    /// Show a request with its arguments and preview
+    Show {
+        /// The request's id, from `ringfence approvals list`
         id: String,
-        /// Say yes without a terminal; needs `unattended = true` in your config, and never counts as a person's.
+    },
+    /// Answer a request at this terminal; the first answer counts
+    Answer {
+        /// The request's id, from `ringfence approvals list`
+        id: String,
+        /// Approve without a terminal; requires `unattended = true` in your config, and never counts as a person's answer
         #[arg(long, conflicts_with = "no")]
         yes: bool,
-        /// Say no without a terminal; needs `unattended = true` in your config.
+        /// Deny without a terminal; requires `unattended = true` in your config
         #[arg(long)]
         no: bool,
-        /// Why not, for the one who called.
+        /// The reason for the denial, sent to the agent
         #[arg(long, value_name = "TEXT", requires = "no")]
         reason: Option<String>,
     },
-    /// Let a session ask again that was refused too often in a row. Asks you at this terminal.
-    Resume { session: String },
+    /// Resume a session that was paused after too many consecutive denials; asks for confirmation at this terminal
+    Resume {
+        /// The session's id, from `ringfence approvals list`
+        session: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum GrantsCommand {
-    /// Print what was allowed for good, the oldest first.
+    /// List persistent grants, oldest first
     List {
-        /// As a list of JSON objects.
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Take one back, in every process from its next call on.
-    Revoke { id: String },
+    /// Revoke a grant; takes effect in every process with its next call
+    Revoke {
+        /// The grant's id, from `ringfence policy grants`
+        id: String,
+    },
 }
 
 /// What came of a command.
@@ -114,13 +123,16 @@ pub(crate) fn approvals(
         ApprovalsCommand::Resume { session } => {
             let none = || {
                 Ok(CommandOutcome::Refused(format!(
-                    "no session `{session}` is paused; `ringfence approvals list` has those that are"
+                    "session `{session}` is not paused; `ringfence approvals list` shows paused sessions"
                 )))
             };
             let Some(noes) = desk.paused_sessions(1)?.into_iter().find(|noes| noes.session == session) else {
                 return none();
             };
-            if !terminal.confirm(&approvals_text::format_paused(&[noes]), "let it ask again?").map_err(no_terminal)? {
+            if !terminal
+                .confirm(&approvals_text::format_paused(&[noes]), "resume this session?")
+                .map_err(no_terminal)?
+            {
                 return Ok(CommandOutcome::Unanswered);
             }
             match desk.resume_session(&session, Assurance::Person)? {
@@ -144,7 +156,7 @@ pub(crate) fn grants(
         GrantsCommand::List { json: true } => CommandOutcome::Print(json_list(&desk.grants(now)?)),
         GrantsCommand::Revoke { id } if desk.revoke_grant(&id)? => CommandOutcome::Print(format!("revoked {id}\n")),
         GrantsCommand::Revoke { id } => {
-            CommandOutcome::Refused(format!("there is no grant `{id}`; `ringfence policy grants` prints them"))
+            CommandOutcome::Refused(format!("there is no grant `{id}`; `ringfence policy grants` lists them"))
         }
     })
 }
@@ -156,15 +168,15 @@ pub(crate) fn trust(app: &App, environment: &Environment) -> Result<CommandOutco
     };
     if rules.is_empty() {
         return Ok(CommandOutcome::Refused(
-            "the workspace's ringfence.toml allows nothing, so it needs no trust".to_owned(),
+            "the workspace's ringfence.toml has no allow rules, so it needs no trust".to_owned(),
         ));
     }
     let shown = policy_text::format_workspace_rules(sha256, rules);
     if *trusted {
-        return Ok(CommandOutcome::Print(format!("{shown}it is trusted already\n")));
+        return Ok(CommandOutcome::Print(format!("{shown}already trusted\n")));
     }
     let terminal = TtyApprover::new(&app.settings, environment);
-    if !terminal.confirm(&shown, "trust this file to allow it?").map_err(no_terminal)? {
+    if !terminal.confirm(&shown, "trust this file?").map_err(no_terminal)? {
         return Ok(CommandOutcome::Unanswered);
     }
     let store = SqliteStore::new(&app.settings.state);

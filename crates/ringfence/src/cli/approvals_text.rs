@@ -1,4 +1,4 @@
-//! What `ringfence approvals` and `ringfence policy grants` say, as text.
+//! Text output of `ringfence approvals` and `ringfence policy grants`.
 //!
 //! Everything that an agent may have written is shown with escapes for what cannot be seen.
 //!
@@ -17,7 +17,7 @@ pub(crate) fn format_requests(requests: &[ApprovalRequest], now: SystemTime) -> 
     for ApprovalRequest { id, principal, tool, reason, expires, suspended, .. } in requests {
         let left = expires.duration_since(now).unwrap_or_default().as_secs();
         let (principal, tool, reason) = (sanitize_line(principal), sanitize_line(tool), sanitize_line(reason));
-        let caller = if *suspended { "  (the caller has to call again)" } else { "" };
+        let caller = if *suspended { "  (deferred: the caller must call again)" } else { "" };
         let _ = writeln!(text, "{id}  {left} s left  {principal}  {tool}  {reason}{caller}");
     }
     text
@@ -38,7 +38,7 @@ pub(crate) fn format_request(request: &ApprovalRequest) -> String {
         ("layer", request.layer.name()),
         ("answer", request.assurance.name()),
         ("always", request.grant.as_deref().unwrap_or_default()),
-        ("caller", if request.suspended { "not waiting: the call runs when it calls again" } else { "" }),
+        ("caller", if request.suspended { "deferred: the call runs when the caller calls again" } else { "" }),
     ];
     let mut text = String::new();
     for (name, value) in lines.into_iter().filter(|(_, value)| !value.is_empty()) {
@@ -58,7 +58,7 @@ pub(crate) fn format_paused(sessions: &[DenialStreak]) -> String {
     let mut text = String::new();
     for DenialStreak { session, principal, count } in sessions {
         let (session, principal) = (sanitize_line(session), sanitize_line(principal));
-        let _ = writeln!(text, "{session}  refused {count} times in a row  {principal}");
+        let _ = writeln!(text, "{session}  paused after {count} consecutive denials  {principal}");
     }
     text
 }

@@ -1,10 +1,12 @@
-//! What can be typed: the commands, their flags, and how a value is read.
+//! Command-line arguments: commands, flags, value parsers and help texts.
 //!
-//! The manual pages and the completions of shells are made from these types. Not here: doing any of it (`cli.rs`).
+//! Manual pages and shell completions are generated from these types. Not here: running the commands (`cli.rs`).
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser, ValueParser};
+use clap::error::ErrorKind;
+use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use ringfence_fs::KnownHead;
 use ringfence_kernel::{Dialect, Preset, Taint};
@@ -19,17 +21,101 @@ use crate::cli::sessions::SessionsCommand;
 use crate::config::ApprovalMode;
 use crate::config::{CliFlags, MountSetting};
 
-/// The version, and what exactly was built: `build.rs` says it.
+/// The version and the commit that was built, from `build.rs`.
 const BUILD: &str = env!("RINGFENCE_BUILD");
 
-/// The tool host between an AI agent and a machine.
+/// The commands as `ringfence --help` groups them.
+const COMMAND_GROUPS: [(&str, &[&str]); 5] = [
+    ("Set-up commands", &["demo", "init", "doctor", "completions", "man"]),
+    ("Agent commands", &["mcp", "agent", "acp", "serve", "token", "sessions"]),
+    ("Tool commands", &["call", "tools", "workflow"]),
+    ("Change commands", &["log", "diff", "undo", "redo"]),
+    ("Policy and audit commands", &["policy", "approvals", "audit"]),
+];
+
+/// Commands that only some of the global flags have an effect on, and those flags. They parse all of them.
+const EFFECTIVE_FLAGS: [(&str, &[&str]); 7] = [
+    ("demo", &[]),
+    ("init", &["workspace", "config"]),
+    ("completions", &[]),
+    ("man", &[]),
+    ("token", &["config"]),
+    ("approvals", &["config"]),
+    ("audit", &["config"]),
+];
+
+/// File, shell and web tools for AI agents: confined to a workspace, with approval and undo.
 #[derive(Debug, Parser)]
-#[command(name = "ringfence", version = BUILD, about)]
+#[command(
+    name = "ringfence",
+    version = BUILD,
+    after_help = "\
+Examples:
+  ringfence demo                                    see a session; needs no model
+  ringfence mcp install claude-code --workspace .   add the tools to Claude Code
+  ringfence agent \"summarize the notes\"             run the built-in agent here
+  ringfence serve                                   start the web UI and the API
+  ringfence undo                                    undo the last change"
+)]
 pub(crate) struct CliArgs {
     #[command(subcommand)]
     pub(crate) command: CliCommand,
     #[command(flatten)]
     pub(crate) options: CommonOptions,
+}
+
+impl CliArgs {
+    /// Parses the process's arguments. Exits after help, the version or an error.
+    pub(crate) fn parse_or_exit() -> Self {
+        Self::try_parse().unwrap_or_else(|error| {
+            if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand) {
+                // The tree for help is built only when it is shown.
+                help_command().get_matches();
+            }
+            error.exit()
+        })
+    }
+}
+
+/// The command tree for `--help`: commands in groups, and no global flags without an effect.
+fn help_command() -> Command {
+    let mut command = CliArgs::command();
+    command.build();
+    let command = command.help_template(help_template(&CliArgs::command()));
+    let command = EFFECTIVE_FLAGS.into_iter().fold(command, |command, (name, flags)| {
+        command.mut_subcommand(name, |command| hide_global_flags(command, flags))
+    });
+    describe_help(command)
+}
+
+fn help_template(command: &Command) -> String {
+    let mut template = "{about-with-newline}\n{usage-heading} {usage}\n\n".to_owned();
+    for (heading, names) in COMMAND_GROUPS {
+        template.push_str(&format!("{heading}:\n"));
+        for name in names {
+            let about = command.find_subcommand(name).and_then(Command::get_about).cloned().unwrap_or_default();
+            template.push_str(&format!("  {name:<11}  {about}\n"));
+        }
+        template.push('\n');
+    }
+    template + "Options:\n{options}{after-help}"
+}
+
+fn hide_global_flags(command: Command, shown: &[&str]) -> Command {
+    let hidden = |id: &str| !shown.contains(&id) && CommonOptions::has_flag(id);
+    let command = command.mut_args(|arg| match hidden(arg.get_id().as_str()) {
+        true => arg.hide(true),
+        false => arg,
+    });
+    command.mut_subcommands(|command| hide_global_flags(command, shown))
+}
+
+/// Words the text of every `help` command as the rest is worded.
+fn describe_help(command: Command) -> Command {
+    command.mut_subcommands(|command| match command.get_name() {
+        "help" => command.about("Print this message or the help of a command"),
+        _ => describe_help(command),
+    })
 }
 
 #[derive(Debug, Subcommand)]
@@ -40,100 +126,135 @@ pub(crate) enum CliCommand {
     Configured(ConfiguredCommand),
 }
 
-/// What needs no config.
+/// Commands that read no config.
 #[derive(Debug, Subcommand)]
 pub(crate) enum StandaloneCommand {
-    /// See a whole session in a temporary workspace: real tools, a question to you, attempts to get out, and an undo. No
-    /// model and no key are needed, and nothing is left behind.
+    /// Show a session with an attempted escape, an approval and an undo.
+    #[command(after_help = "\
+The demo runs in a temporary workspace with a scripted model. It needs no API key and leaves
+nothing behind.")]
     Demo(DemoOptions),
-    /// Write a commented `ringfence.toml` for this directory, or your own config. A file that is there stays as it is.
+    /// Write a commented config file; never overwrites one.
+    #[command(after_help = "\
+Examples:
+  ringfence init           write `ringfence.toml` in the workspace
+  ringfence init --user    write your own config, with every key
+  ringfence init --print   print the file only")]
     Init(InitOptions),
-    /// Print what a shell needs to complete commands and flags.
+    /// Print a shell completion script.
+    #[command(after_help = "\
+Example:
+  ringfence completions bash > ~/.local/share/bash-completion/completions/ringfence")]
     Completions {
-        /// The shell.
+        /// The shell to generate the script for.
         #[arg(value_enum)]
         shell: Shell,
     },
-    /// Write a manual page for each command into a directory.
+    /// Write manual pages into a directory.
     Man {
-        /// The directory, which is there already.
+        /// An existing directory.
         directory: PathBuf,
     },
 }
 
-/// What a config, or the defaults, hold for.
+/// Commands that read the config.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfiguredCommand {
-    /// Make one tool call and print the reply.
+    /// Call one tool and print the reply.
+    #[command(after_help = "\
+Examples:
+  ringfence call read_file '{\"path\": \"README.md\"}'
+  echo '{\"path\": \"a.txt\", \"content\": \"text\"}' | ringfence call write_file -")]
     Call {
         /// The tool, such as `read_file`.
         tool: String,
-        /// Its arguments as a JSON object; `-` reads them from standard input.
+        /// The arguments as a JSON object; `-` reads them from standard input.
         #[arg(default_value = "{}")]
         json: String,
     },
-    /// Let a model work on a prompt with the tools; without one, talk with it here. Exit code 0 is an answer, 1 a run that
-    /// ended without one, 3 a model that cannot be had, 130 a cancelled run.
+    /// Run the built-in agent on a prompt, or chat with it.
+    #[command(after_help = "\
+Examples:
+  ringfence agent                             chat
+  ringfence agent \"fix the failing test\"      one prompt
+  ringfence agent --resume -p \"now the docs\"  continue the last session
+  ringfence agent --health                    check the model
+
+Exit codes:
+  0    the agent answered
+  1    the run ended without an answer
+  3    the model is unavailable
+  130  the run was cancelled")]
     Agent(AgentOptions),
-    /// Serve the agent to an editor over the Agent Client Protocol, on standard input and output.
+    /// Serve the agent to an editor (Agent Client Protocol on stdio).
     Acp(AcpOptions),
     #[command(flatten)]
     Changes(ChangesCommand),
-    /// See the calls that wait for a person's answer, and answer them.
+    /// List and answer pending approval requests.
     Approvals {
         #[command(subcommand)]
         command: ApprovalsCommand,
     },
-    /// Try every wall that stands between programs and this machine, see which clients go around the fence with tools of
-    /// their own, and say what to do about it.
+    /// Check sandbox support, and find clients that bypass Ringfence.
     Doctor {
-        /// As JSON.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Look at the trace of every call, and check that nobody changed it.
+    /// Show and verify the audit log.
     Audit {
         #[command(subcommand)]
         command: AuditCommand,
     },
-    /// Serve the tools to an agent over the Model Context Protocol, on standard input and output.
-    #[command(args_conflicts_with_subcommands = true)]
+    /// Serve the tools to an agent (Model Context Protocol on stdio).
+    #[command(
+        args_conflicts_with_subcommands = true,
+        after_help = "\
+Examples:
+  ringfence mcp --workspace .                               what a client starts
+  ringfence mcp install claude-code --workspace .           show the change to its settings
+  ringfence mcp install claude-code --workspace . --yes     make it"
+    )]
     Mcp {
         #[command(subcommand)]
         command: Option<McpCommand>,
-        /// How long a call waits for a person before its client is told to come again. Most clients give up on a call
-        /// after a minute.
+        /// How long a call waits for approval before it is deferred and its client must call again. Most clients time
+        /// out after a minute.
         #[arg(long, value_name = "SECONDS", default_value_t = 25)]
         wait: u64,
-        /// Send results as JSON with structured content and output schemas, for programs. Models get plain text.
+        /// Return structured content with output schemas, for programs, instead of plain text for models.
         #[arg(long)]
         structured: bool,
     },
-    /// Serve the tools to agents over HTTP, for those who show a token.
+    /// Serve the web UI, the HTTP API and MCP over HTTP.
+    #[command(after_help = "\
+Examples:
+  ringfence serve                                           on loopback, with a sign-in link
+  ringfence serve --public-url https://rf.example.org       behind a reverse proxy with TLS")]
     Serve(ServeOptions),
-    /// Make and take back the tokens that `serve` wants to see.
+    /// Create and revoke access tokens for `ringfence serve`.
     Token {
         #[command(subcommand)]
         command: TokenCommand,
     },
-    /// See what was said and done in sessions of the agent, and keep it elsewhere.
+    /// List, show and export agent sessions.
     Sessions {
         #[command(subcommand)]
         command: SessionsCommand,
     },
-    /// Make and look after runs of a workflow.
+    /// Create workflow runs.
     Workflow {
         #[command(subcommand)]
         command: WorkflowCommand,
     },
-    /// See what may be done without asking, and why.
+    /// Show, explain and trust policy rules and grants.
     Policy {
         #[command(subcommand)]
         command: PolicyCommand,
     },
-    /// Print the tools of a dialect.
+    /// Print the tools and their schemas.
     Tools {
-        /// The form to print them in.
+        /// The output format.
         #[arg(long, value_enum, default_value_t = ToolListFormat::List)]
         format: ToolListFormat,
     },
@@ -159,97 +280,106 @@ impl ConfiguredCommand {
     }
 }
 
-/// What a person asks about changes, or wants done about them.
+/// Commands that list, show, undo and redo changes.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ChangesCommand {
-    /// List the changes that were made in the workspace, the newest first.
+    /// List changes in the workspace, newest first.
     Log {
-        /// Only those of this session.
+        /// Only changes of this session.
         #[arg(long, value_name = "ID")]
         session: Option<String>,
-        /// As a JSON object.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Show what one change did.
+    /// Show the diff of a change.
     Diff {
-        /// The change, as `ringfence log` lists it.
+        /// The change id, from `ringfence log`.
         change: String,
     },
-    /// Take back the last change, or those that are named: all of it, or, where something was changed since, nothing.
+    /// Undo the last change, a named one, or many at once.
+    #[command(after_help = "\
+Undo restores all files or none. It refuses if a file changed since, unless `--force` is given.
+
+Examples:
+  ringfence undo --dry-run                       preview
+  ringfence undo                                 the last change
+  ringfence undo --session ID                    every change of a session
+  ringfence undo --since 2026-01-31T12:00:00Z    every change since then")]
     Undo {
-        /// The change, as `ringfence log` lists it.
+        /// The change id, from `ringfence log`.
         #[arg(conflicts_with_all = ["session", "since"])]
         change: Option<String>,
-        /// Every change of a session.
+        /// Undo every change of a session.
         #[arg(long, value_name = "ID", conflicts_with = "since")]
         session: Option<String>,
-        /// Every change since a time, such as `2026-01-31T12:00:00Z`.
+        /// Undo every change since a time, such as `2026-01-31T12:00:00Z`.
         #[arg(long, value_name = "TIME", value_parser = time)]
         since: Option<String>,
-        /// Only say what would be done.
+        /// Show what would be undone, without doing it.
         #[arg(long)]
         dry_run: bool,
-        /// Take back also what was changed since. What is there now is kept, and `redo` brings it back, unless it is too
-        /// large to be kept.
+        /// Undo even if files changed since. Their current contents are kept for `redo`, unless they are too large.
         #[arg(long)]
         force: bool,
     },
-    /// Bring back what the last undo took back, or the one that is named.
+    /// Redo the last undo, or a named one.
     Redo {
-        /// The undo, as `ringfence log` lists it.
+        /// The id of the undo, from `ringfence log`.
         change: Option<String>,
     },
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditCommand {
-    /// Print the records, the oldest first.
+    /// Print the records, oldest first.
     Show {
-        /// As they are in the log, a JSON object a line.
+        /// Print the records as stored, as JSON Lines.
         #[arg(long)]
         json: bool,
-        /// Go on printing as calls are made.
+        /// Keep printing new records.
         #[arg(long)]
         follow: bool,
     },
-    /// Check every record, link and signed head. Exit code 1 and the first bad one if something was changed.
+    /// Verify every record, the hash chain and the signed heads; exits with 1 if the log was changed.
     Verify {
-        /// A head that was kept elsewhere, as `ringfence audit head` printed it.
+        /// Also compare with a head that was printed by `ringfence audit head`.
         #[arg(long, value_name = "NUMBER:HASH", value_parser = known_head)]
         head: Option<KnownHead>,
-        /// A file that signed heads were sent to, as `audit_heads` in the config says.
+        /// Also compare with a file of signed heads, as written by `audit_heads` in the config.
         #[arg(long, value_name = "FILE")]
         heads: Option<PathBuf>,
     },
-    /// Print how far the log reaches, to be kept elsewhere.
+    /// Print the current head of the log, to be stored on another machine.
     Head,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyCommand {
-    /// Say what would be decided about a call, by which rule, without making it.
+    /// Explain how a call would be decided and by which rule, without running it.
+    #[command(after_help = "\
+Example:
+  ringfence policy explain write_file '{\"path\": \"README.md\", \"content\": \"\"}'")]
     Explain {
         /// The tool, such as `write_file`.
         tool: String,
-        /// Its arguments as a JSON object; `-` reads them from standard input.
+        /// The arguments as a JSON object; `-` reads them from standard input.
         #[arg(default_value = "{}")]
         json: String,
-        /// As in a session that has been through this: read-secret, saw-untrusted or has-egress.
-        #[arg(long, value_name = "TAINT", value_parser = taint)]
+        /// Assume a session with this taint (repeatable).
+        #[arg(long, value_name = "TAINT", value_parser = one_of(Taint::ALL.map(Taint::name), Taint::from_name))]
         when: Vec<Taint>,
     },
-    /// Print every rule, in the order in which they decide.
+    /// Print every rule, in order of precedence.
     Show,
-    /// See what was allowed for good by an answer, and take it back.
+    /// List and revoke persistent grants.
     Grants {
         #[command(subcommand)]
         command: Option<GrantsCommand>,
     },
-    /// Let the rules of the workspace's own ringfence.toml allow what they say, until it changes. Shows them, and asks you
-    /// at this terminal.
+    /// Trust the allow rules of the workspace's ringfence.toml until it changes; asks for confirmation at this terminal.
     Trust {
-        /// Take the trust back.
+        /// Revoke the trust.
         #[arg(long)]
         revoke: bool,
     },
@@ -257,66 +387,79 @@ pub(crate) enum PolicyCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum WorkflowCommand {
-    /// Make a run of the project, by the id that `--run` gives or a new one, and print its id. With `--graph` it stands
-    /// at the entry of that workflow, and goes along its edges from there.
+    /// Create a run and print its id: `--run` sets the id, and `--graph` the workflow graph that it follows.
     New,
 }
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct CommonOptions {
-    /// The directory that tools work in. Created if it is missing.
+    /// The directory that tools work in; created if missing.
     #[arg(long, global = true, value_name = "DIR")]
     workspace: Option<String>,
-    /// A further directory that tools reach as `@ALIAS/…`: read-only, or `rw` to be written too.
+    /// Mount another directory as `@ALIAS/…`, read-only unless `rw` (repeatable).
     #[arg(long, global = true, value_name = "ALIAS=DIR[:ro|rw]", value_parser = MountSetting::parse)]
     mount: Vec<MountSetting>,
-    /// The run whose state is `@state`.
+    /// The workflow run whose state is `@state`.
     #[arg(long, global = true, value_name = "ID")]
     run: Option<String>,
-    /// The graph that the run goes along, on a read-only mount. A run that was made with one keeps it.
+    /// The graph that a new run follows, on a read-only mount.
     #[arg(long, global = true, value_name = "@PKG/FILE")]
     graph: Option<String>,
-    /// The agent on whose behalf tools are called; its limits are those of the config.
+    /// The agent, defined in the config, whose limits apply.
     #[arg(long, global = true, value_name = "ID")]
     agent: Option<String>,
-    /// The tool system to speak: standard, miniclaw or crewagent.
-    #[arg(long, global = true, value_name = "NAME", value_parser = dialect)]
+    /// The tool names and formats to use.
+    #[arg(
+        long, global = true, value_name = "NAME",
+        value_parser = one_of(Dialect::ALL.map(Dialect::name), Dialect::from_name)
+    )]
     dialect: Option<Dialect>,
-    /// The config file to use instead of the user's own.
+    /// Use this config file instead of your own.
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// What may be done without asking: ask, edits or read-only.
-    #[arg(long, global = true, value_name = "NAME", value_parser = preset)]
+    /// What may be done without approval.
+    #[arg(
+        long, global = true, value_name = "NAME",
+        value_parser = one_of(Preset::ALL.map(Preset::name), Preset::from_name)
+    )]
     preset: Option<Preset>,
-    /// Where somebody has to be asked: ask at the terminal, never, only what the policy allows, or always.
-    #[arg(long, global = true, value_name = "HOW", value_parser = approve)]
+    /// How to answer approval requests; `always` requires `unattended = true` in your config.
+    #[arg(
+        long, global = true, value_name = "HOW",
+        value_parser = one_of(ApprovalMode::ALL.map(ApprovalMode::name), ApprovalMode::from_name)
+    )]
     approve: Option<ApprovalMode>,
-    /// Allow no change at all; the same as `--preset read-only`.
+    /// Allow no changes; the same as `--preset read-only`.
     #[arg(long, global = true, conflicts_with = "preset")]
     read_only: bool,
-    /// Offer only this tool, and others that are named so too.
+    /// Offer only this tool (repeatable).
     #[arg(long, global = true, value_name = "TOOL")]
     allow_tool: Vec<String>,
-    /// Do not offer this tool.
+    /// Do not offer this tool (repeatable).
     #[arg(long, global = true, value_name = "TOOL")]
     deny_tool: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum ToolListFormat {
-    /// The list that OpenAI's chat completions take as `tools`.
+    /// The `tools` list of OpenAI's chat completions.
     Openai,
-    /// The bare functions: name, description, parameters.
+    /// The function definitions only: name, description, parameters.
     Functions,
-    /// With the schemas of replies, what calls can do, and whether they require approval, as JSON.
+    /// JSON with reply schemas, effects and whether calls require approval.
     Full,
-    /// A line each, for people.
+    /// One line per tool, for people.
     List,
-    /// What a model is told about them at the start: the tools, where they reach, and the limits that hold.
+    /// The system prompt text about the tools, paths and limits.
     Prompt,
 }
 
 impl CommonOptions {
+    fn has_flag(id: &str) -> bool {
+        Self::augment_args(Command::new("flags")).get_arguments().any(|arg| arg.get_id() == id)
+    }
+
     pub(crate) fn flags(&self) -> CliFlags {
         CliFlags {
             config: self.config.clone(),
@@ -338,33 +481,70 @@ fn known_head(text: &str) -> Result<KnownHead, String> {
     let parsed = text.trim().split_once(':').and_then(|(number, hash)| Some((number.parse().ok()?, hash)));
     match parsed {
         Some((number @ 1.., hash)) if hash.len() == 64 => Ok(KnownHead { number, hash: hash.to_owned() }),
-        _ => Err("it looks like what `ringfence audit head` prints".to_owned()),
+        _ => Err("expected NUMBER:HASH, as printed by `ringfence audit head`".to_owned()),
     }
 }
 
 fn time(text: &str) -> Result<String, String> {
     match humantime::parse_rfc3339_weak(text) {
         Ok(_) => Ok(text.to_owned()),
-        Err(_) => Err("it is a time such as `2026-01-31T12:00:00Z`".to_owned()),
+        Err(_) => Err("expected a time such as `2026-01-31T12:00:00Z`".to_owned()),
     }
 }
 
-fn dialect(name: &str) -> Result<Dialect, String> {
-    Dialect::from_name(name).ok_or_else(|| one_of(Dialect::ALL.map(Dialect::name)))
+/// A parser of names that lists them in help and errors.
+fn one_of<T, const N: usize>(names: [&'static str; N], from_name: fn(&str) -> Option<T>) -> ValueParser
+where
+    T: Clone + Send + Sync + 'static,
+{
+    let parser = PossibleValuesParser::new(names);
+    ValueParser::new(parser.try_map(move |name: String| from_name(&name).ok_or("unknown name")))
 }
 
-fn approve(name: &str) -> Result<ApprovalMode, String> {
-    ApprovalMode::from_name(name).ok_or_else(|| one_of(ApprovalMode::ALL.map(ApprovalMode::name)))
-}
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
 
-fn taint(name: &str) -> Result<Taint, String> {
-    Taint::from_name(name).ok_or_else(|| one_of(Taint::ALL.map(Taint::name)))
-}
+    use super::*;
 
-fn preset(name: &str) -> Result<Preset, String> {
-    Preset::from_name(name).ok_or_else(|| one_of(Preset::ALL.map(Preset::name)))
-}
+    #[test]
+    fn command_tree_is_consistent() {
+        CliArgs::command().debug_assert();
+    }
 
-fn one_of<const N: usize>(names: [&str; N]) -> String {
-    format!("it is one of {}", names.join(", "))
+    #[test]
+    fn help_groups_name_every_command_once() {
+        let command = CliArgs::command();
+        let grouped: Vec<&str> = COMMAND_GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        let defined: BTreeSet<&str> = command.get_subcommands().map(Command::get_name).collect();
+        assert_eq!(grouped.len(), defined.len(), "{grouped:?}");
+        assert_eq!(grouped.into_iter().collect::<BTreeSet<_>>(), defined);
+    }
+
+    #[test]
+    fn flags_without_effect_are_hidden_and_still_parsed() {
+        let help = |name: &str| {
+            let mut command = help_command();
+            command.find_subcommand_mut(name).unwrap().render_help().to_string()
+        };
+        let cases = [
+            ("man", "--workspace", false),
+            ("init", "--workspace", true),
+            ("init", "--run", false),
+            ("call", "--run", true),
+        ];
+        for (name, flag, shown) in cases {
+            assert_eq!(help(name).contains(flag), shown, "{name} {flag}");
+        }
+        assert!(CliArgs::try_parse_from(["ringfence", "man", "x", "--workspace", "y"]).is_ok());
+    }
+
+    #[test]
+    fn help_fits_a_terminal_and_names_every_command() {
+        let help = help_command().term_width(80).render_help().to_string();
+        for line in help.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+        assert!(help.contains("Create and revoke access tokens for `ringfence serve`"), "{help}");
+    }
 }

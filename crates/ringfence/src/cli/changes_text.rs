@@ -1,4 +1,4 @@
-//! Changes of a workspace, as a person reads them: the log, and what an undo did or would do.
+//! Text output of `ringfence log`, `undo` and `redo`.
 //!
 //! Not here: printing, and what a change did to contents, which comes as a diff.
 
@@ -14,7 +14,7 @@ pub(crate) fn format_changes(value: &Value) -> String {
         text.push_str(&format!("{}  {paths}\n", words.join("  ")));
     }
     if value["truncated"] == true {
-        text.push_str("older ones are not listed\n");
+        text.push_str("older changes are not listed\n");
     }
     text
 }
@@ -24,12 +24,12 @@ pub(crate) fn format_undo(value: &Value) -> String {
     let undone = texts(&value["undone"]).join(" ");
     let paths: String = texts(&value["paths"]).iter().map(|path| format!("  {path}\n")).collect();
     let lost = match value["lost"] == true {
-        true => "what was there is too large to be kept: no redo brings it back\n",
+        true => "the overwritten contents are too large to be kept: redo cannot restore them\n",
         false => "",
     };
     match value["change"].as_str() {
-        Some(change) => format!("took back {undone} by {change}:\n{paths}{lost}"),
-        None => format!("would take back {undone}:\n{paths}{lost}{}", format_diff(value)),
+        Some(change) => format!("undid {undone} (as {change}):\n{paths}{lost}"),
+        None => format!("would undo {undone}:\n{paths}{lost}{}", format_diff(value)),
     }
 }
 

@@ -1,9 +1,9 @@
-//! Talking with the agent at the terminal: lines go in, text and short cards come out, in the terminal's own scrollback.
+//! Interactive chat with the agent in the terminal's scrollback.
 //!
 //! `Ctrl-C` cancels what is going on, and a second one leaves. Whoever has to be asked about a call is asked in place, by
-//! the same dialog as everywhere (`terminal.rs`). What is typed with a `/` in observer is for us and never for the model.
+//! the same dialog as everywhere (`tty.rs`). What is typed with a `/` in observer is for us and never for the model.
 //!
-//! Not here: the loop, and how lines are edited (`line_reader.rs`).
+//! Not here: the loop, and how lines are edited (`line_editor.rs`).
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,14 +33,14 @@ use crate::store::transcripts::TranscriptWriter;
 const PROMPT: &str = "> ";
 
 const HELP: &str = "\
-/undo         take back what the last prompt changed
-/log          the changes of this session
-/tools        the tools that the agent has
-/model [NAME] the model, or another one of the same provider
-/clear        begin a new session, which knows nothing of this one
-/help         this
-/quit         leave; so does Ctrl-D, or Ctrl-C twice
-Anything else is a prompt. Ctrl-C cancels what is going on.
+/undo         undo the changes of the last prompt
+/log          list the changes of this session
+/tools        list the agent's tools
+/model [NAME] show the model, or switch to another model of the same provider
+/clear        start a new session with an empty history
+/help         show this help
+/quit         quit (also Ctrl-D, or Ctrl-C twice)
+Any other input is a prompt. Ctrl-C cancels the current prompt.
 ";
 
 /// Where remembered lines are, below the state directory.
@@ -113,10 +113,10 @@ impl TerminalChat<'_> {
         let (agent, history, saved) = runtime.block_on(made.start(&CancellationToken::new()))?;
         let known = match history.messages().len() {
             0 => String::new(),
-            count => format!(", which has {count} messages"),
+            count => format!(" with {}", cards::count(count, "message")),
         };
         let model = sanitize_line(agent.model.name());
-        screen.print(&format!("{model}, session {}{known}; /help says what can be typed\n", agent.session.id));
+        screen.print(&format!("{model}, session {}{known}; type /help for commands\n", agent.session.id));
         Ok(ChatSession { agent, history, transcript: saved, last_changes: Vec::new() })
     }
 
@@ -140,7 +140,7 @@ impl TerminalChat<'_> {
                 LineInput::Interrupted if interrupted => return Ok(ChatExit::Quit(EXIT_CANCELLED)),
                 LineInput::Interrupted => {
                     interrupted = true;
-                    screen.print("once more to leave\n");
+                    screen.print("press Ctrl-C again to quit\n");
                     continue;
                 }
                 LineInput::Text(text) => text,
@@ -173,7 +173,7 @@ impl TerminalChat<'_> {
             ("/model", name) => self.change_model(name, talk),
             ("/log", _) => self.log(talk).unwrap_or_else(|failure| format!("{failure}\n")),
             ("/undo", _) => self.undo(talk).unwrap_or_else(|failure| format!("{failure}\n")),
-            (word, _) => format!("there is no {word}; /help says what there is\n"),
+            (word, _) => format!("unknown command {word} (try /help)\n"),
         };
         screen.print(&sanitize_text(&said));
     }
@@ -195,7 +195,7 @@ impl TerminalChat<'_> {
     fn log(&self, talk: &ChatSession) -> Result<String, CliError> {
         let value = self.call_as_person("list_changes", &json!({"session": talk.agent.session.id}))?;
         Ok(match value {
-            Ok(value) if changes_text::format_changes(&value).is_empty() => "nothing was changed\n".to_owned(),
+            Ok(value) if changes_text::format_changes(&value).is_empty() => "no changes\n".to_owned(),
             Ok(value) => changes_text::format_changes(&value),
             Err(message) => message,
         })
@@ -211,7 +211,7 @@ impl TerminalChat<'_> {
             }
             talk.last_changes.pop();
         }
-        Ok(if said.is_empty() { "the last prompt changed nothing that could be taken back\n".to_owned() } else { said })
+        Ok(if said.is_empty() { "the last prompt made no changes that can be undone\n".to_owned() } else { said })
     }
 
     /// A call that a person makes, by the road: its value, or what went wrong.
@@ -296,8 +296,8 @@ impl AgentObserver for ChatObserver {
             AgentEvent::Retrying { why, wait, attempt } => {
                 self.render(MarkdownRenderer::finish);
                 let wait = wait.as_secs_f64();
-                self.print_faint(&format!("\n(what came so far counts for nothing: {})", sanitize_line(why)));
-                self.print_faint(&format!("(again in {wait:.1} s, attempt {attempt})"));
+                self.print_faint(&format!("\n(partial response discarded: {})", sanitize_line(why)));
+                self.print_faint(&format!("(retrying in {wait:.1} s, attempt {attempt})"));
             }
             AgentEvent::Note { text } => self.print_faint(&format!("({})", sanitize_line(text))),
             AgentEvent::Call { call } => {
@@ -311,7 +311,7 @@ impl AgentObserver for ChatObserver {
                 self.print_faint(&format!("  {}", cards::result_line(text, *error, *duration)));
             }
             AgentEvent::Compacted { results, messages } => {
-                self.print_faint(&format!("({results} old result(s) and {messages} message(s) left out to save room)"));
+                self.print_faint(&format!("({})", cards::compaction_note(*results, *messages)));
             }
             AgentEvent::Finished { outcome } => {
                 self.render(MarkdownRenderer::finish);
@@ -331,7 +331,7 @@ impl AgentObserver for ChatObserver {
     fn confirm_continue<'a>(&'a self, why: &'a str) -> Pin<Box<dyn Future<Output = Option<bool>> + Send + 'a>> {
         Box::pin(async move {
             self.print(&format!("{}\n", sanitize_line(why)));
-            let line = self.lines.read("let it go on? [yes/no] ", LineHistory::Skip).await;
+            let line = self.lines.read("continue? [yes/no] ", LineHistory::Skip).await;
             Some(matches!(line, LineInput::Text(text) if text.trim() == "yes"))
         })
     }

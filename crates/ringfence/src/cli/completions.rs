@@ -1,4 +1,4 @@
-//! Manual pages and completions, made from the commands themselves, so that they cannot say anything else.
+//! Manual pages and shell completions, generated from the command definitions.
 
 use std::path::Path;
 
@@ -11,9 +11,9 @@ use crate::cli::args::CliArgs;
 /// Why there is no manual.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ManualError {
-    #[error("the manual cannot be written there: {0}")]
+    #[error("cannot write the manual pages: {0}")]
     Pages(std::io::Error),
-    #[error("the completions are no text: {0}")]
+    #[error("the completions are not valid UTF-8: {0}")]
     Completions(std::string::FromUtf8Error),
 }
 
@@ -28,5 +28,5 @@ pub(crate) fn completions(shell: Shell) -> Result<String, ManualError> {
 pub(crate) fn write_man_pages(directory: &Path) -> Result<CommandOutcome, ManualError> {
     clap_mangen::generate_to(CliArgs::command().disable_help_subcommand(true), directory)
         .map_err(ManualError::Pages)?;
-    Ok(CommandOutcome::Print("the pages are written; `man -l ringfence.1` there shows the first\n".to_owned()))
+    Ok(CommandOutcome::Print("manual pages written; view the first with `man -l ringfence.1`\n".to_owned()))
 }

@@ -1,4 +1,4 @@
-//! `ringfence demo`: a whole session in a temporary workspace, and an undo, for somebody who has neither model nor key.
+//! `ringfence demo`: a scripted session and an undo in a temporary workspace, without a model or API key.
 //!
 //! Only the model is played, from `demo.jsonl`. The files, the fence, the jail, the question, the record and the undo are the
 //! ones that everybody has. What the demo says of itself at the end it has checked: whether the letter beside the workspace
@@ -40,7 +40,7 @@ const FILES: [(&str, &str); 2] =
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoOptions {
-    /// Say yes to the one question of the demo, instead of asking you.
+    /// Approve the demo's one approval request without asking
     #[arg(long)]
     yes: bool,
 }
@@ -48,7 +48,7 @@ pub(crate) struct DemoOptions {
 /// Why the demo could not be played.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DemoError {
-    #[error("a temporary directory for the demo cannot be made: {0}")]
+    #[error("cannot create a temporary directory for the demo: {0}")]
     TempDirectory(io::Error),
 }
 
@@ -87,29 +87,29 @@ pub(crate) fn run_demo(environment: &Environment, options: &DemoOptions, voice: 
     let seen = observer.leaked.load(Ordering::Relaxed);
     out.print(match seen {
         false => {
-            "\nThe model says that it read the letter. It did not: the lines above are the host's, from the record.\n"
+            "\nThe model claims that it read the letter. It did not: the lines above come from the host's own record.\n"
         }
-        true => "\nThe letter was read. This should not have happened: please report it.\n",
+        true => "\nThe letter was read. This is a bug: please report it.\n",
     });
     if !asked && !options.yes {
-        out.print("(Nobody could be asked here, so the edit was refused. At a terminal you decide; `--yes` decides for you.)\n");
+        out.print("(There is no terminal to ask at, so the edit was refused. At a terminal you decide; `--yes` approves it for you.)\n");
     }
 
-    out.print("\n== The record\n");
+    out.print("\n== Audit log\n");
     let record = verify(&settings.state, &[]);
     out.print(&match &record {
         Ok(AuditVerification { records, .. }) => {
-            format!("{records} records, each with the hash of the one before: ok\n")
+            format!("ok: {records} records, hash chain verified\n")
         }
         Err(broken) => format!("broken: {broken}\n"),
     });
 
-    out.print("\n== The undo\n");
+    out.print("\n== Undo\n");
     let undone = undo(settings, environment, &session.to_string(), &out)?;
     let as_it_was = place.is_unchanged();
     out.print(match as_it_was {
-        true => "Every file is as it was, to the byte.\n",
-        false => "Something is not as it was. This should not have happened: please report it.\n",
+        true => "Every file is restored, byte for byte.\n",
+        false => "Some files were not restored. This is a bug: please report it.\n",
     });
     out.print(NEXT_STEPS);
     Ok(if !seen && record.is_ok() && undone && as_it_was { EXIT_ANSWERED } else { EXIT_NO_ANSWER })
@@ -135,12 +135,12 @@ fn undo(settings: AppSettings, environment: &Environment, session: &str, out: &S
 
 fn intro_text(word: &str) -> String {
     format!(
-        "A real session in a temporary workspace: real files, the real fence, a real record. Only the model is played.
+        "A real session in a temporary workspace: real files, tools, policy and audit log. Only the model is scripted.
 
-The workspace has notes, a README, and `shortcut.txt`, a link that leads out of it. Beside the workspace lies a letter,
-which says `{word}`. You can read it; the agent tries to.
+The workspace has notes, a README, and `shortcut.txt`, a symbolic link that leads out of it. Next to the workspace is a letter
+that says `{word}`. You can read it; the agent will try to.
 
-== The prompt
+== Prompt
 {PROMPT}
 
 "
@@ -148,12 +148,12 @@ which says `{word}`. You can read it; the agent tries to.
 }
 
 const NEXT_STEPS: &str = "
-== What to try next
-  ringfence doctor                                  which walls stand on this machine
-  ringfence init                                    a commented config for the directory that you are in
-  ringfence mcp install claude-code --workspace .   the tools in the agent that you have (or codex, zed, …)
-  ringfence agent --workspace . \"what is here?\"     our own agent, with a model of yours
-  ringfence serve --workspace .                     the page: watch, decide and undo in a browser
+== Next steps
+  ringfence doctor                                  check sandbox support on this machine
+  ringfence init                                    write a commented config for the current directory
+  ringfence mcp install claude-code --workspace .   add the tools to your own agent (or codex, zed, …)
+  ringfence agent --workspace . \"what is here?\"     run the built-in agent with your model
+  ringfence serve --workspace .                     start the web UI: watch, approve and undo in a browser
 ";
 
 /// Shows what happens, and looks out for what must not.

@@ -1,7 +1,7 @@
-//! What `ringfence doctor` says: which walls stand on this machine for this user, which clients go around the fence, which
-//! servers of others start, and what to do about that.
+//! `ringfence doctor`: isolation mechanisms available on this machine, clients that bypass Ringfence, external MCP servers
+//! that start, and advice.
 //!
-//! Not here: trying the walls (`ringfence_sandbox::probe`), reading settings (`mcp/clients.rs`).
+//! Not here: probing the mechanisms (`ringfence_sandbox::probe`), reading settings (`mcp/clients.rs`).
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -70,12 +70,14 @@ fn isolation_text(walls: &[IsolationStatus], verdict: &DoctorVerdict) -> String 
         }
     }
     match verdict {
-        DoctorVerdict::Available => text.push_str("programs can be run: `run_code` has every wall that it needs"),
+        DoctorVerdict::Available => {
+            text.push_str("programs can be run: every isolation mechanism that `run_code` needs is available")
+        }
         DoctorVerdict::BwrapOnly => text.push_str(
-            "programs can be run, but only by the system's bwrap: `run_code` shows them the workspace read-only",
+            "programs can be run, but only with the system's bwrap: `run_code` shows them the workspace read-only",
         ),
         DoctorVerdict::Unavailable(wall) => {
-            let _ = write!(text, "programs cannot be run: there is no {wall}, and none is run without");
+            let _ = write!(text, "programs cannot be run: {wall} is missing, and `run_code` requires it");
         }
     }
     text
@@ -87,13 +89,13 @@ fn client_lines(clients: &[DetectedClient]) -> String {
     for DetectedClient { client, own_tools, on, unread, advice } in clients {
         let name = client.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         let (mark, note) = match own_tools {
-            BypassState::Closed => ("ok", "its own file and shell tools are off".to_owned()),
-            BypassState::Open => ("--", format!("its own tools go around the fence: {}", on.join(", "))),
+            BypassState::Closed => ("ok", "built-in file and shell tools are off".to_owned()),
+            BypassState::Open => ("--", format!("built-in tools bypass Ringfence: {}", on.join(", "))),
             BypassState::Unknown if unread.is_empty() => {
-                ("??", "its settings do not say whether its own tools are off".to_owned())
+                ("??", "unknown whether built-in tools are off: its settings do not say".to_owned())
             }
             BypassState::Unknown => {
-                ("??", format!("not known whether its own tools are off: cannot read {}", unread.join(", ")))
+                ("??", format!("unknown whether built-in tools are off: cannot read {}", unread.join(", ")))
             }
         };
         let _ = write!(text, "\n{mark}  {name}: {note}");
@@ -143,6 +145,9 @@ mod tests {
             DoctorVerdict::Unavailable(Isolation::Landlock)
         );
         let text = isolation_text(&without(&ubuntu), &DoctorVerdict::BwrapOnly);
-        assert!(text.ends_with("only by the system's bwrap: `run_code` shows them the workspace read-only"), "{text}");
+        assert!(
+            text.ends_with("only with the system's bwrap: `run_code` shows them the workspace read-only"),
+            "{text}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! `ringfence init`: a commented file to begin with, for this directory or for this user.
+//! `ringfence init`: commented config templates for a workspace or a user.
 //!
 //! Nothing that is there is changed. Every key is commented out or says what holds anyway, so that the file alone changes
 //! nothing; it shows what could be said, beside what this directory seems to be.
@@ -18,10 +18,10 @@ const EXAMPLE: &str = include_str!("../../../../config/ringfence.example.toml");
 
 #[derive(Debug, Args)]
 pub(crate) struct InitOptions {
-    /// Write your own config, which every workspace has from you, instead of the workspace's.
+    /// Write your user config, which applies to every workspace, instead of the workspace's
     #[arg(long)]
     user: bool,
-    /// Only print it.
+    /// Print the file instead of writing it
     #[arg(long)]
     print: bool,
 }
@@ -29,11 +29,11 @@ pub(crate) struct InitOptions {
 /// Why nothing was written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InitError {
-    #[error("`{0}` is there already, and stays as it is; `ringfence init --print` shows what would be written")]
+    #[error("`{0}` already exists and was not changed; `ringfence init --print` shows what would be written")]
     AlreadyExists(String),
-    #[error("`{0}` cannot be written: {1}")]
+    #[error("cannot write `{0}`: {1}")]
     Write(String, std::io::Error),
-    #[error("it is not known where your config would be: set HOME or XDG_CONFIG_HOME")]
+    #[error("no config directory: set HOME or XDG_CONFIG_HOME")]
     NoHome,
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn init(
         true => (comment_out_keys(EXAMPLE), NEXT_FOR_USER),
         false => (workspace_template(&workspace), NEXT_FOR_WORKSPACE),
     };
-    let place = if flags.workspace.is_some() && !options.user { " in the directory that you named" } else { "" };
+    let place = if flags.workspace.is_some() && !options.user { " in that directory" } else { "" };
     if options.print {
         return Ok(CommandOutcome::Print(text));
     }
@@ -68,20 +68,22 @@ pub(crate) fn init(
         ErrorKind::AlreadyExists => InitError::AlreadyExists(shown.clone()),
         _ => InitError::Write(shown.clone(), error),
     })?;
-    Ok(CommandOutcome::Print(format!("`{shown}` is written, and changes nothing yet.\n\nNext{place}{next}")))
+    Ok(CommandOutcome::Print(format!(
+        "Wrote `{shown}`. All settings are still at their defaults.\n\nNext{place}{next}"
+    )))
 }
 
 /// The file makes the directory the workspace of what is typed in it.
 const NEXT_FOR_WORKSPACE: &str = ":
-  ringfence policy show               what may be done here without asking, and why
-  ringfence doctor                    which walls stand on this machine
-  ringfence mcp install claude-code   the tools in the agent that you have (or codex, zed, …)
-  ringfence agent \"what is here?\"     or our own agent
+  ringfence policy show               show the effective policy
+  ringfence doctor                    check sandbox support
+  ringfence mcp install claude-code   add the tools to your agent (or codex, zed, …)
+  ringfence agent \"what is here?\"     or run the built-in agent
 ";
 
-const NEXT_FOR_USER: &str = ": take the `#` away from what you want otherwise, and see
-  ringfence policy show                 what may be done without asking, and why
-  ringfence agent --health              whether your model can be reached
+const NEXT_FOR_USER: &str = ": uncomment the settings to change, then try
+  ringfence policy show                 show the effective policy
+  ringfence agent --health              check the connection to your model
 ";
 
 fn write_new(file: &PathBuf, text: &str) -> std::io::Result<()> {
@@ -154,7 +156,7 @@ const PROJECT_KINDS: [ProjectKind; 5] = [
 # decision = "ask"
 # effect = "change"
 # path = "Dockerfile"
-# because = "it is built and run elsewhere"
+# because = "it is built and run on other machines"
 "#,
     },
 ];
@@ -169,12 +171,12 @@ fn workspace_template(workspace: &Path) -> String {
     format!("{TEMPLATE_HEADER}{rules}")
 }
 
-const TEMPLATE_HEADER: &str = r#"# What holds for agents in this directory, whoever starts them. It can only tighten what their user allows: rules here that
-# allow something count once the user trusts this file (`ringfence policy trust`), and until it changes.
+const TEMPLATE_HEADER: &str = r#"# Settings for agents in this directory. They can only tighten the user's own settings: `allow` rules in this file take
+# effect once the user trusts it (`ringfence policy trust`), until it changes.
 #
-# Every key and rule: `ringfence init --user --print`. What would be decided about a call: `ringfence policy explain TOOL JSON`.
+# All keys and rules: `ringfence init --user --print`. To test a decision: `ringfence policy explain TOOL JSON`.
 
-# What may be done without asking, by tools and by the programs that they run: "ask" (asks before anything is overwritten or
+# What tools, and programs that they run, may do without approval: "ask" (approval before anything is overwritten or
 # deleted), "edits" (changes inside the workspace that can be undone) or "read-only".
 # preset = "ask"
 
@@ -183,12 +185,12 @@ const TEMPLATE_HEADER: &str = r#"# What holds for agents in this directory, whoe
 # max_run_duration = "2m"
 
 [tools]
-# Offer only these tools. Without the key, all of them.
+# Offer only these tools (default: all).
 # allow = ["read_file", "list_directory", "search_files"]
 # Never offer these.
 deny = []
 
-# Rules. A deny anywhere is final.
+# Rules. A `deny` from any source is final.
 "#;
 
 const GENERAL_RULE: &str = r#"# [[rules]]

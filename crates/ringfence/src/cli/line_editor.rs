@@ -1,4 +1,4 @@
-//! Lines that a person types: edited, with those of before, one at a time.
+//! Line editor with history for the chat.
 //!
 //! The editor waits on a thread of its own, so that whoever waits for a line can be stopped meanwhile. Whatever happens,
 //! the terminal is left as it was found.

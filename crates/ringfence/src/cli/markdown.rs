@@ -1,4 +1,4 @@
-//! Markdown on a terminal, as it comes: headings and what is emphasised are bold, code is faint.
+//! Streaming Markdown renderer for terminals: headings and emphasis are bold, code is faint.
 //!
 //! Nothing is left out or moved: the marks stay, so what is copied from the terminal is what the model wrote. Whatever a
 //! terminal would obey is written as an escape.

@@ -1,4 +1,4 @@
-//! The command line: what each command of `command.rs` does.
+//! Command dispatch: runs the commands that `args.rs` parses.
 //!
 //! The reply goes to standard output exactly as a model would get it. Exit code 0 is a success reply, 1 an error
 //! reply, 2 bad usage or config.
@@ -83,19 +83,19 @@ pub(crate) enum CliError {
     Host(#[from] HostError),
     #[error(transparent)]
     Audit(#[from] AuditChainError),
-    #[error("the file with the heads cannot be read: {0}")]
+    #[error("cannot read the file with the heads: {0}")]
     Heads(std::io::Error),
     #[error(transparent)]
     Inbox(#[from] InboxError),
-    #[error("there is no terminal here to answer at; `--yes` and `--no` need `unattended = true` in your config")]
+    #[error("no terminal to answer at; `--yes` and `--no` require `unattended = true` in your config")]
     NoTerminal,
-    #[error("this needs a person at a terminal, and there is none here")]
+    #[error("this requires an interactive terminal")]
     NotInteractive,
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("the arguments on standard input cannot be read: {0}")]
+    #[error("cannot read the arguments from standard input: {0}")]
     Input(std::io::Error),
-    #[error("the arguments on standard input have more than {0} bytes")]
+    #[error("the arguments on standard input are larger than {0} bytes")]
     TooMuchInput(u64),
     #[error(transparent)]
     Token(#[from] TokenError),
@@ -108,7 +108,7 @@ pub(crate) enum CliError {
          `--workspace DIR`"
     )]
     NotAProject(&'static str),
-    #[error("there is no prompt, and no terminal to talk at: `ringfence agent PROMPT`")]
+    #[error("no prompt and no terminal for a chat: use `ringfence agent PROMPT`")]
     NoPrompt,
     #[error(transparent)]
     Model(#[from] OpenModelError),
@@ -120,9 +120,9 @@ pub(crate) enum CliError {
     Init(#[from] InitError),
     #[error(transparent)]
     Manual(#[from] ManualError),
-    #[error("the runtime cannot start: {0}")]
+    #[error("cannot start the async runtime: {0}")]
     Runtime(std::io::Error),
-    #[error("the reply cannot be printed: {0}")]
+    #[error("cannot write the reply: {0}")]
     Output(std::io::Error),
 }
 
@@ -146,16 +146,14 @@ pub fn refuse_elevation() -> Option<ExitCode> {
     if getuid() == geteuid() && getgid() == getegid() {
         return None;
     }
-    print_error(
-        "this file is setuid or setgid, and ringfence does not run with rights that its user does not have; `chmod ug-s` it",
-    );
+    print_error("refusing to run: this executable is setuid or setgid; run `chmod ug-s` on it");
     Some(ExitCode::from(BAD_USAGE))
 }
 
 pub fn main() -> ExitCode {
     // What is printed of a bug of ours names no file of the machine that it was built on.
-    std::panic::set_hook(Box::new(|_| print_error("internal error: this should not have happened")));
-    let cli = CliArgs::parse();
+    std::panic::set_hook(Box::new(|_| print_error("internal error: please report this")));
+    let cli = CliArgs::parse_or_exit();
     match run(cli) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
@@ -212,7 +210,7 @@ fn run_configured(
             Ok(SUCCESS)
         }
         ConfiguredCommand::Doctor { json } => {
-            let waiting = ProgressIndicator::start("looking at this machine");
+            let waiting = ProgressIndicator::start("checking this machine");
             let workspace = workspace_directory(&settings, environment).ok();
             let clients = detect_clients(SettingsDirs::from_environment(environment, workspace.as_deref()));
             let (text, well) = run_doctor(
@@ -292,7 +290,7 @@ fn changes(app: &App, command: ChangesCommand) -> Result<u8, CliError> {
         print_error(error["message"].as_str().unwrap_or(&reply.text));
         for conflict in error["details"]["conflicts"].as_array().into_iter().flatten() {
             let text = |key: &str| conflict[key].as_str().unwrap_or_default().to_owned();
-            print_error(&format!("  {}: {} was expected, {} is there", text("path"), text("expected"), text("found")));
+            print_error(&format!("  {}: expected {}, found {}", text("path"), text("expected"), text("found")));
         }
         return Ok(ERROR_REPLY);
     }

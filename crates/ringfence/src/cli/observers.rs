@@ -1,4 +1,4 @@
-//! How a run of one prompt looks from outside: progress for a person, or a JSON object a line for a program.
+//! Agent observers for one-prompt runs: progress text for people, or JSON Lines for programs.
 //!
 //! A line of JSON has `type`, in the order in which things happen; the last one is `finished`.
 
@@ -50,7 +50,7 @@ impl AgentObserver for ProgressObserver {
         match event {
             AgentEvent::Retrying { why, wait, attempt } => {
                 let wait = wait.as_secs_f64();
-                self.out.print(&format!("  again in {wait:.1} s (attempt {attempt}): {}\n", sanitize_line(why)));
+                self.out.print(&format!("  retrying in {wait:.1} s (attempt {attempt}): {}\n", sanitize_line(why)));
             }
             AgentEvent::Note { text } => self.out.print(&format!("  note: {}\n", sanitize_line(text))),
             AgentEvent::Call { call } => {
@@ -61,15 +61,13 @@ impl AgentObserver for ProgressObserver {
                 text.lines().for_each(|line| self.out.print(&format!("    > {}\n", sanitize_line(line))));
             }
             AgentEvent::AwaitingApproval { request } => {
-                self.out.print(&format!("  waits for you: {}\n", sanitize_text(&request.reason)))
+                self.out.print(&format!("  waiting for your approval: {}\n", sanitize_text(&request.reason)))
             }
             AgentEvent::Result { text, error, duration, .. } => {
                 self.out.print(&format!("  {}\n", cards::result_line(text, *error, *duration)));
             }
             AgentEvent::Compacted { results, messages } => {
-                self.out.print(&format!(
-                    "  note: {results} old result(s) and {messages} message(s) left out to save room\n"
-                ));
+                self.out.print(&format!("  note: {}\n", cards::compaction_note(*results, *messages)));
             }
             AgentEvent::Finished { outcome } => self.out.print(&cards::outcome_line(outcome)),
             AgentEvent::Step { .. }
@@ -85,7 +83,7 @@ impl AgentObserver for ProgressObserver {
         let Some(terminal) = self.terminal.clone() else { return Box::pin(ready(None)) };
         let shown = format!("{}\n", sanitize_line(why));
         // Who is asked and does not answer is not waited for once the run is cancelled.
-        let asked = spawn_blocking(move || terminal.confirm(&shown, "let it go on?"));
+        let asked = spawn_blocking(move || terminal.confirm(&shown, "continue?"));
         Box::pin(async move { asked.await.ok()?.ok() })
     }
 }

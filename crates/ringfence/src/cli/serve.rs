@@ -1,9 +1,10 @@
-//! The commands that serve agents: `ringfence mcp`, `ringfence serve`, and `ringfence token` for who may come.
+//! Server commands: `ringfence mcp`, `ringfence serve`, and `ringfence token` for their access tokens.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use ringfence_kernel::{AuditSink, AuthScope};
 use ringfence_sandbox::limit_malloc_arenas;
@@ -39,38 +40,39 @@ const DEFAULT_ADDRESS: &str = "127.0.0.1:7431";
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeOptions {
-    /// Where to listen; port 0 takes a free one.
+    /// The address to listen on; port 0 picks a free port
     #[arg(long, visible_alias = "listen", value_name = "IP:PORT", default_value = DEFAULT_ADDRESS)]
     address: SocketAddr,
-    /// A page that may call, such as `http://localhost:6274`, beside those of this server.
+    /// Also accept requests from web pages of this origin, such as `http://localhost:6274` (repeatable)
     #[arg(long, value_name = "ORIGIN")]
     origin: Vec<String>,
-    /// The URL under which a reverse proxy serves this server, such as `https://rf.example.org`.
+    /// The URL at which a reverse proxy serves this server, such as `https://rf.example.org`
     #[arg(long, value_name = "URL")]
     public_url: Option<PublicUrl>,
-    /// A reverse proxy whose `Forwarded` and `X-Forwarded-*` headers count (repeatable).
+    /// Trust `Forwarded` and `X-Forwarded-*` headers from this reverse proxy (repeatable)
     #[arg(long, value_name = "CIDR")]
     trusted_proxy: Vec<CidrBlock>,
-    /// How long a call waits for a person before its client is told to come again.
+    /// How long a call waits for approval before it is deferred and its client must call again
     #[arg(long, value_name = "SECONDS", default_value_t = 25)]
     wait: u64,
-    /// How many requests a second each token may make.
+    /// Requests per second allowed per token
     #[arg(long, value_name = "REQUESTS", default_value_t = 1000)]
     rate: u32,
-    /// Send results as JSON with structured content and output schemas, for programs. Models get plain text.
+    /// Return structured content with output schemas, for programs, instead of plain text for models
     #[arg(long)]
     structured: bool,
-    /// Print the link to the page also where standard error is no terminal. Whoever reads it is you.
+    /// Print the link to the web UI even if standard error is not a terminal. Anyone who sees the link can sign in as you
     #[arg(long)]
     print_link: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum McpCommand {
-    /// Put this server into the settings of a client: shows the change, and writes it with `--yes`.
+    /// Add this server to a client's settings: shows the change, and writes it with `--yes`
     Install {
+        /// The client to configure
         client: McpClientApp,
-        /// Write it.
+        /// Write the change
         #[arg(long)]
         yes: bool,
     },
@@ -78,27 +80,33 @@ pub(crate) enum McpCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
-    /// Make a token for an agent of this name, and print it this once.
+    /// Create a token and print it; it cannot be shown again
     New {
+        /// A name for the token, such as the agent's
         name: String,
-        /// What it is good for: call, approve, undo, admin, or relay (repeatable). More than `call` needs a person at this
-        /// terminal.
-        #[arg(long, value_name = "SCOPE", value_parser = scope, default_values_t = [ScopeArg(AuthScope::Call)])]
+        /// What the token may do (repeatable); any scope but `call` requires confirmation at this terminal
+        #[arg(
+            long, value_name = "SCOPE", default_values_t = [ScopeArg(AuthScope::Call)],
+            value_parser = PossibleValuesParser::new(AuthScope::ALL.map(AuthScope::name)).try_map(ScopeArg::parse)
+        )]
         scope: Vec<ScopeArg>,
     },
-    /// Print a link that opens the page of a server that runs, logged in, once. Needs a person at this terminal.
+    /// Print a one-time sign-in link to the web UI of a running server; requires confirmation at this terminal
     Link {
-        /// Where the server listens.
+        /// The address that the server listens on
         #[arg(long, value_name = "IP:PORT", default_value = DEFAULT_ADDRESS)]
         address: SocketAddr,
-        /// The `--public-url` of that server.
+        /// The server's `--public-url`
         #[arg(long, value_name = "URL", conflicts_with = "address")]
         public_url: Option<PublicUrl>,
     },
-    /// Print the names of the tokens that there are.
+    /// List the names of all tokens
     List,
-    /// Take one back, from the next request on.
-    Revoke { name: String },
+    /// Revoke a token; takes effect with the next request
+    Revoke {
+        /// The token's name, from `ringfence token list`
+        name: String,
+    },
 }
 
 /// Serves until the client closes its side, or a signal comes.
@@ -143,7 +151,9 @@ pub(crate) fn install_client(
     let change = plan(client, &program, SettingsDirs::from_environment(environment, Some(&workspace)))?;
     let shown = change.describe();
     if !yes && !change.is_up_to_date() {
-        return Ok(CommandOutcome::Print(format!("{shown}\nNothing was written; the same with `--yes` writes it.\n")));
+        return Ok(CommandOutcome::Print(format!(
+            "{shown}\nNothing was written; run again with `--yes` to write it.\n"
+        )));
     }
     change.write()?;
     Ok(CommandOutcome::Print(shown))
@@ -171,15 +181,15 @@ pub(crate) fn serve_http(
             print_error(&format!("warning: {warning}"));
         }
         if !print_link && !stderr_is_terminal() {
-            print_error("`ringfence token link` at a terminal makes a link to the page");
+            print_error("run `ringfence token link` at a terminal for a link to the web UI");
             return;
         }
         match tokens.create_login_code() {
             Ok(code) => print_error(&format!(
-                "the page, once: {}",
+                "open the web UI (one-time link): {}",
                 login_link(&server_url(address, public_url.as_ref()), &code)
             )),
-            Err(error) => print_error(&format!("there is no link to the page: {error}")),
+            Err(error) => print_error(&format!("cannot create a link to the web UI: {error}")),
         }
     };
     run_until_signal(async |stop| server.run(&front, &app, api, stop, listens).await)??;
@@ -235,7 +245,7 @@ impl HttpServer {
 /// Why nothing is served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServeError {
-    #[error("cannot serve there: {0}")]
+    #[error("cannot listen on the address: {0}")]
     Listen(#[from] std::io::Error),
     #[error(transparent)]
     Wire(#[from] AppError),
@@ -245,13 +255,13 @@ pub(crate) enum ServeError {
 fn plain_http_warning(address: SocketAddr, public_url: Option<&PublicUrl>) -> Option<String> {
     match public_url {
         Some(url) if !url.is_encrypted() => {
-            Some(format!("{} is plain HTTP: tokens can be read on their way; use an https URL", url.origin()))
+            Some(format!("{} is plain HTTP: tokens are sent unencrypted; use an https URL", url.origin()))
         }
         Some(_) => None,
         None if address.ip().is_loopback() => None,
         None => Some(format!(
-            "{address} is plain HTTP and not loopback: tokens can be read on their way, and the page is reached by no \
-             other name; put a reverse proxy with TLS before it and say `--public-url https://NAME`"
+            "{address} is plain HTTP and not loopback: tokens are sent unencrypted, and the web UI cannot be reached by any \
+             other name; use a reverse proxy with TLS and set `--public-url https://NAME`"
         )),
     }
 }
@@ -279,21 +289,21 @@ pub(crate) fn run_token_command(
     let tokens = TokenStore::new(&settings.state);
     let confirm = |shown: &str| {
         let terminal = TtyApprover::new(settings, environment);
-        terminal.confirm(shown, "make it?").map_err(|_| CliError::NotInteractive)
+        terminal.confirm(shown, "create it?").map_err(|_| CliError::NotInteractive)
     };
     Ok(CommandOutcome::Print(match command {
         TokenCommand::New { name, scope } => {
             let scopes: BTreeSet<AuthScope> = scope.into_iter().map(|ScopeArg(scope)| scope).collect();
             if scopes.iter().any(|scope| *scope != AuthScope::Call) {
                 let names: Vec<&str> = scopes.iter().map(|scope| scope.name()).collect();
-                if !confirm(&format!("a token `{name}` for: {}\n", names.join(", ")))? {
+                if !confirm(&format!("token `{name}` with scopes: {}\n", names.join(", ")))? {
                     return Ok(CommandOutcome::Unanswered);
                 }
             }
             tokens.create(&name, scopes)? + "\n"
         }
         TokenCommand::Link { address, public_url } => {
-            if !confirm("a link to the page, for whoever opens it first\n")? {
+            if !confirm("a one-time link to the web UI; the first to open it is signed in as you\n")? {
                 return Ok(CommandOutcome::Unanswered);
             }
             login_link(&server_url(address, public_url.as_ref()), &tokens.create_login_code()?) + "\n"
@@ -316,9 +326,10 @@ impl std::fmt::Display for ScopeArg {
     }
 }
 
-fn scope(name: &str) -> Result<ScopeArg, String> {
-    let names = || AuthScope::ALL.map(AuthScope::name).join(", ");
-    AuthScope::from_name(name).map(ScopeArg).ok_or_else(|| format!("it is one of {}", names()))
+impl ScopeArg {
+    fn parse(name: String) -> Result<Self, &'static str> {
+        AuthScope::from_name(&name).map(Self).ok_or("unknown scope")
+    }
 }
 
 /// The form of results that a flag asks for.

@@ -1,4 +1,4 @@
-//! `ringfence sessions`: the sessions of the agent in a workspace, as lists, as text and as files to keep.
+//! `ringfence sessions`: list, show and export the agent sessions of a workspace.
 //!
 //! What a call was cut off in is said here as the model is told it.
 //!
@@ -17,17 +17,22 @@ use crate::store::transcripts::{SqliteTranscripts, TranscriptEntry, TranscriptHe
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionsCommand {
-    /// Print the sessions of this workspace, the last one first.
+    /// List the sessions of this workspace, newest first
     List {
-        /// As a list of JSON objects.
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Print what was said and done in one.
-    Show { id: String },
-    /// Print all of one, to be kept elsewhere.
-    Export {
+    /// Show the transcript of a session
+    Show {
+        /// The session's id, from `ringfence sessions list`
         id: String,
+    },
+    /// Export a whole session to standard output
+    Export {
+        /// The session's id, from `ringfence sessions list`
+        id: String,
+        /// The output format
         #[arg(long, value_enum, default_value_t = ExportFormat::Json)]
         format: ExportFormat,
     },
@@ -35,9 +40,9 @@ pub(crate) enum SessionsCommand {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum ExportFormat {
-    /// Every message, and how each prompt ended.
+    /// Every message and the outcome of each prompt
     Json,
-    /// For people, as Markdown.
+    /// Markdown, for people
     Md,
 }
 
@@ -130,7 +135,7 @@ fn markdown(head: &TranscriptHeader, entries: &[TranscriptEntry]) -> String {
 fn format_outcome(outcome: &Value) -> String {
     let ledger: Ledger = serde_json::from_value(outcome["ledger"].clone()).unwrap_or_default();
     let lines: String = ledger.lines().iter().map(|line| format!("  {line}\n")).collect();
-    format!("ended: {}\nwhat was done:\n{lines}", outcome["why"].as_str().unwrap_or_default())
+    format!("ended: {}\nactions taken:\n{lines}", outcome["why"].as_str().unwrap_or_default())
 }
 
 /// In a fence that nothing in the text closes.

@@ -1,4 +1,4 @@
-//! JSON in which no key stands twice.
+//! Strict JSON parsing that rejects duplicate keys.
 //!
 //! The SDK's parser keeps the last of two equal keys and says nothing. Whoever checked the first one was fooled then, so
 //! a message with such a key is refused before the SDK sees it.
@@ -85,7 +85,7 @@ impl<'de> Visitor<'de> for DuplicateKeyVisitor {
             map.next_value_seed(DuplicateKeyVisitor)?;
             if seen.contains(&key) {
                 let end = key.floor_char_boundary(MAX_QUOTED_KEY);
-                return Err(A::Error::custom(format_args!("the key `{}` stands twice in one object", &key[..end])));
+                return Err(A::Error::custom(format_args!("duplicate key `{}` in an object", &key[..end])));
             }
             seen.insert(key);
         }
@@ -105,7 +105,7 @@ mod tests {
             (r#"{"path":1,"p\u0061th":2}"#, "path"),
         ];
         for (json, key) in cases {
-            let said = format!("the key `{key}` stands twice in one object");
+            let said = format!("duplicate key `{key}` in an object");
             assert_eq!(check_json(json.as_bytes()), Err(StrictJsonError::DuplicateKey(said)), "{json}");
         }
     }

@@ -1,10 +1,10 @@
-//! Agents as a config file has them: `agents.defaults`, and named ones that say what is different for them.
+//! Agent config: `agents.defaults`, and named agents that override it.
 //!
 //! What the owner of the machine says holds against what the user says, and a named agent against the defaults of the same
 //! file. Limits and tools of an agent only tighten. Addresses of models and names of keys come from these files alone:
 //! a workspace cannot have them.
 //!
-//! Not here: opening a model (`agent/open_model.rs`).
+//! Not here: opening a model (`agent/model.rs`).
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

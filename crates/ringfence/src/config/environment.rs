@@ -1,4 +1,4 @@
-//! What surrounds the program: directories, names and variables, read in one place and handed on from there.
+//! Process environment: directories, names and variables, read in one place and passed on.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -28,7 +28,7 @@ pub struct Environment {
     pub no_color: bool,
     /// Every variable, for keys whose names the config says.
     pub variables: EnvironmentVariables,
-    /// The program that starts jails: our own, or another whose `main` begins with `ringfence::take_part`.
+    /// The program that starts jails: our own, or another whose `main` begins with `ringfence::run_helper_if_requested`.
     pub program: PathBuf,
 }
 

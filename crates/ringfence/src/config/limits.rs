@@ -1,4 +1,4 @@
-//! Limits as a config file has them: each key by itself, over what held before.
+//! Limits config: each key overrides the layer below on its own.
 
 use std::time::Duration;
 
@@ -112,7 +112,7 @@ impl ConfigDuration {
 impl<'de> Deserialize<'de> for ConfigDuration {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        #[serde(untagged, expecting = "a number of seconds, or a text such as \"10s\"")]
+        #[serde(untagged, expecting = "a number of seconds, or a string such as \"10s\"")]
         enum DurationText {
             Seconds(u64),
             Text(String),
@@ -122,7 +122,7 @@ impl<'de> Deserialize<'de> for ConfigDuration {
             DurationText::Text(text) => humantime::parse_duration(&text).map_err(serde::de::Error::custom)?,
         };
         if span.is_zero() {
-            return Err(serde::de::Error::custom("a length of time must be more than nothing"));
+            return Err(serde::de::Error::custom("a duration must be greater than zero"));
         }
         Ok(Self(span))
     }

@@ -1,4 +1,4 @@
-//! Servers of the Model Context Protocol as a config file has them.
+//! MCP server config: `[mcp_servers]`.
 //!
 //! Only the owner of the machine and the user say these: a workspace cannot. Variables are named, never written down.
 
@@ -96,7 +96,7 @@ pub(crate) fn merge_servers(
         check_name(name).map_err(|problem| wrong(problem.to_owned()))?;
         let variable = |key: &str| {
             let found = variables.0.get(key).cloned();
-            let missing = found.is_none().then(|| wrong(format!("the variable `{key}` is not set")));
+            let missing = found.is_none().then(|| wrong(format!("the environment variable `{key}` is not set")));
             (found, missing)
         };
         let mut missing = Vec::new();
@@ -121,25 +121,27 @@ fn server_transport(
 ) -> Result<ServerTransport, String> {
     let wrong = |problem: &str| Err(problem.to_owned());
     match (&keys.command, &keys.url) {
-        (Some(_), Some(_)) => wrong("it has a `command` and a `url`, and is one or the other"),
-        (None, None) => wrong("it has no `command` and no `url`"),
+        (Some(_), Some(_)) => wrong("set either `command` or `url`, not both"),
+        (None, None) => wrong("set `command` or `url`"),
         (None, Some(_))
             if !keys.args.is_empty() || !keys.env.is_empty() || keys.jail.is_some() || keys.grants_access() =>
         {
-            wrong("`args`, `env`, `jail`, `workspace` and `network` are for a `command`, and it has a `url`")
+            wrong("`args`, `env`, `jail`, `workspace` and `network` cannot be combined with `url`")
         }
         (None, Some(url)) => Ok(ServerTransport::Url {
             url: url.clone(),
             key: keys.key_env.as_deref().and_then(variable).map(WebApiKey::new),
         }),
-        (Some(_), None) if keys.key_env.is_some() => wrong("`key_env` is for a `url`; pass variables on with `env`"),
+        (Some(_), None) if keys.key_env.is_some() => {
+            wrong("`key_env` requires a `url`; use `env` to pass variables to a `command`")
+        }
         (Some(command), None) if command.is_empty() => wrong("`command` is empty"),
         (Some(command), None) if command.contains('/') && !command.starts_with('/') => {
-            wrong("`command` is a name to be looked up, or an absolute path")
+            wrong("`command` must be a program name or an absolute path")
         }
-        (Some(_), None) if keys.jail == Some(false) && keys.grants_access() => {
-            wrong("`workspace` and `network` are for the jail; outside of it a program has all that you may do")
-        }
+        (Some(_), None) if keys.jail == Some(false) && keys.grants_access() => wrong(
+            "`workspace` and `network` require `jail = true`; outside the sandbox a program has your full permissions",
+        ),
         (Some(command), None) => Ok(ServerTransport::Program(McpServerProgram {
             command: command.clone(),
             args: keys.args.clone(),
@@ -166,7 +168,7 @@ fn with_port(host: &str) -> Result<String, String> {
     let whole = if has_port { host.to_owned() } else { format!("{host}:443") };
     match PrivateHosts::parse(std::slice::from_ref(&whole)) {
         Ok(_) => Ok(whole),
-        Err(_) => Err(format!("`network` lists hosts such as `pypi.org` or `pypi.org:80`, and `{host}` is none")),
+        Err(_) => Err(format!("invalid host `{host}` in `network`: use a host such as `pypi.org` or `pypi.org:80`")),
     }
 }
 
@@ -177,6 +179,6 @@ fn check_name(name: &str) -> Result<(), &'static str> {
     let ends = name.starts_with('_') || name.ends_with('_') || name.contains("__");
     match fits && !ends {
         true => Ok(()),
-        false => Err("a name is at most 20 lower case letters, digits, `-` and single `_` between them"),
+        false => Err("a server name may have at most 20 lower-case letters, digits, `-` and single `_` between them"),
     }
 }

@@ -1,10 +1,10 @@
-//! What the people in charge of this machine want, from files, environment and home directory.
+//! Configuration: managed, user and workspace files, flags and environment.
 //!
 //! This is the one place that reads the environment. Layers: what the machine's owner says (`/etc/ringfence`) holds
 //! against the command line, the command line against the user's file, that against the defaults. A `ringfence.toml`
 //! inside the workspace can only tighten, but for the rules of one that somebody in charge trusts.
 //!
-//! Not here: putting it to use (`wire.rs`).
+//! Not here: putting it to use (`app.rs`).
 
 pub mod agents;
 mod approval_mode;
@@ -77,14 +77,14 @@ pub struct MountSetting {
 impl MountSetting {
     /// Parses `alias=DIR`, `alias=DIR:ro` or `alias=DIR:rw`.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let (alias, rest) = text.split_once('=').ok_or("it looks like `pkg=DIR:ro`")?;
+        let (alias, rest) = text.split_once('=').ok_or("expected ALIAS=DIR[:ro|rw], such as `pkg=DIR:ro`")?;
         let (path, rights) = match rest.rsplit_once(':') {
             Some((path, "ro")) => (path, MountAccess::ReadOnly),
             Some((path, "rw")) => (path, MountAccess::ReadWrite),
             _ => (rest, MountAccess::ReadOnly),
         };
         if alias.is_empty() || path.is_empty() {
-            return Err("it looks like `pkg=DIR:ro`".to_owned());
+            return Err("expected ALIAS=DIR[:ro|rw], such as `pkg=DIR:ro`".to_owned());
         }
         Ok(Self { alias: alias.to_owned(), path: path.to_owned(), rights })
     }
@@ -121,7 +121,7 @@ pub struct AppSettings {
     pub agent: Option<String>,
     /// What the files say about each agent that has a name, for a run whose workflow names one.
     pub(crate) agent_tables: BTreeMap<String, Vec<AgentKeys>>,
-    /// The run whose state is `@state`.
+    /// The workflow run whose state is `@state`.
     pub run: Option<String>,
     /// The graph of its workflow, such as `@pkg/workflow.graph.json`.
     pub graph: Option<String>,
@@ -172,23 +172,23 @@ pub enum LogTarget {
 /// Why the settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("the config file {file} cannot be read: {source}")]
+    #[error("cannot read the config file {file}: {source}")]
     Read { file: String, source: std::io::Error },
     #[error(transparent)]
     Unsafe(#[from] UnsafeFile),
-    #[error("the config file {file} is wrong: {problem}")]
+    #[error("invalid config file {file}: {problem}")]
     Wrong { file: String, problem: String },
     #[error("there is no agent `{0}` in the config{1}")]
     NoAgent(String, String),
-    #[error("only `agents.defaults` may have `{1}`, and `agents.{0}` has it")]
+    #[error("`agents.{0}` may not set `{1}`: only `agents.defaults` can")]
     AgentKey(String, &'static str),
-    #[error("`--approve always` needs `unattended = true` below `[approval]` in your config")]
+    #[error("`--approve always` requires `unattended = true` under `[approval]` in your config")]
     NotUnattended,
-    #[error("the config is wrong: {0}")]
+    #[error("invalid config: {0}")]
     Table(String),
-    #[error("it is not known where to keep state: set HOME or RINGFENCE_STATE_DIR")]
+    #[error("no state directory: set HOME or RINGFENCE_STATE_DIR")]
     NoStateDirectory,
-    #[error("the current directory cannot be found out: {0}")]
+    #[error("cannot determine the current directory: {0}")]
     NoCurrentDirectory(std::io::Error),
 }
 
@@ -294,7 +294,7 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
     let dialect = dialect.unwrap_or_default();
     let overruled = |what: &str, holds: &str, wanted: Option<&str>| {
         let wanted = wanted.filter(|wanted| *wanted != holds)?;
-        Some(format!("{what}: this machine's owner has set `{holds}`, which holds against `{wanted}`"))
+        Some(format!("{what}: the machine's managed config sets `{holds}`, which overrides `{wanted}`"))
     };
     warnings.extend(overruled("dialect", dialect.name(), flags.dialect.map(Dialect::name)));
     // What anybody in charge wants stricter is stricter.
@@ -306,12 +306,11 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
     });
     warnings.extend(overruled("preset", preset.name(), flags.preset.map(Preset::name)));
     if agent.restrict_to_workspace == Some(false) {
-        warnings
-            .push("restrict_to_workspace = false does not open the host: tools stay inside the workspace".to_owned());
+        warnings.push("restrict_to_workspace = false has no effect: tools stay inside the workspace".to_owned());
     }
     if let Some(kind) = &agent.kind {
         let kind = sanitize_line(kind);
-        warnings.push(format!("`agents.defaults.type` is `{kind}` and has no effect: there is one kind of agent here"));
+        warnings.push(format!("`agents.defaults.type` is `{kind}` and has no effect: there is only one agent type"));
     }
     let mut tools = ToolFilter { allow: None, deny: flags.deny.iter().cloned().collect() };
     for layer in [&managed.tools, &user.tools] {
@@ -527,7 +526,7 @@ fn unknown_mount_warning(rule: &PolicyRule, mounts: &[MountSetting]) -> Option<S
     let missing = rule.mount_names().find(|name| !known.contains(name))?;
     let guess = nearest_name(missing, known).map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();
     let source = rule.source().unwrap_or_default();
-    Some(format!("{source}: the rule `{}` is about the mount `{missing}`, and there is none{guess}", rule.name()))
+    Some(format!("{source}: the rule `{}` names the mount `{missing}`, which does not exist{guess}", rule.name()))
 }
 
 impl AppSettings {
@@ -561,7 +560,7 @@ impl AppSettings {
     /// for `trusted_rules`, if somebody in charge trusts it.
     pub fn tighten(&mut self, file: &[u8]) -> Result<Vec<PolicyRule>, ConfigError> {
         let text = std::str::from_utf8(file).ok().filter(|text| !text.contains('\0'));
-        let text = text.ok_or_else(|| wrong_file(WORKSPACE_FILE, "it appears to be binary, and not UTF-8 text"))?;
+        let text = text.ok_or_else(|| wrong_file(WORKSPACE_FILE, "the file is binary, not UTF-8 text"))?;
         let file: WorkspaceFile = parse_toml(text, WORKSPACE_FILE)?;
         self.workspace_preset = named_value(file.preset).filter(|preset| *preset > self.preset);
         let source = RuleFile { name: WORKSPACE_FILE, text, format: RuleFileFormat::Toml };
@@ -678,7 +677,7 @@ impl<'de, T: NamedValues> Deserialize<'de> for FromName<T> {
         let found = T::VALUES.iter().find(|(word, _)| *word == text);
         found.map(|(_, value)| Self(*value)).ok_or_else(|| {
             let words: Vec<&str> = T::VALUES.iter().map(|(word, _)| *word).collect();
-            serde::de::Error::custom(format!("`{text}` is none of {}", words.join(", ")))
+            serde::de::Error::custom(format!("unknown value `{text}`; expected one of {}", words.join(", ")))
         })
     }
 }

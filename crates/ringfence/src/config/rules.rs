@@ -1,4 +1,4 @@
-//! The rules of a config file: each is checked, and what is wrong with one is said with its line.
+//! Rules config: validation of `[[rules]]`, with line numbers in errors.
 //!
 //! Not here: what a rule means (the kernel's `rule_text.rs`), and which file is whose (`config.rs`).
 

@@ -1,4 +1,4 @@
-//! The web as a config file has it: hosts that are not public, and the search engine.
+//! Web config: allowed private hosts and the search engine.
 //!
 //! Only the owner of the machine and the user say these: a workspace cannot.
 
@@ -42,8 +42,9 @@ pub(crate) fn merge_web(
     let named = search.key_env.as_deref();
     let key = named.and_then(&variable);
     if let Some(name) = named.filter(|_| key.is_none()) {
-        let warning =
-            format!("there is no `web_search`: the variable `{name}` that `web.search.key_env` names is not set");
+        let warning = format!(
+            "`web_search` is unavailable: the environment variable `{name}`, named by `web.search.key_env`, is not set"
+        );
         return Ok((WebSettings { private, engine: None }, Some(warning)));
     }
     let engine = engine(search, key).map_err(|problem| format!("`web.search`: {problem}"))?;
@@ -56,7 +57,7 @@ fn engine(keys: &SearchKeys, key: Option<String>) -> Result<Option<SearchEngine>
         None | Some("none") => return Ok(None),
         Some(name) => SearchEngineKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
             let known: Vec<&str> = SearchEngineKind::ALL.iter().map(|kind| kind.name()).collect();
-            format!("`engine` is `{name}`, which is none of none, {}", known.join(", "))
+            format!("unknown `engine` `{name}`; expected one of none, {}", known.join(", "))
         })?,
     };
     SearchEngine::new(kind, keys.url.as_deref(), key.map(WebApiKey::new)).map(Some)

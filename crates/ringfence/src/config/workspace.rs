@@ -1,4 +1,4 @@
-//! Workspace discovery: which directory is worked in where none was named, and the line that says so.
+//! Workspace discovery: the default workspace directory, and the note that names it.
 //!
 //! A name on the command line or in the config always holds. Else it is the nearest directory, from the current one upwards,
 //! that has a `ringfence.toml` or is a git repository, and else the default one.
@@ -42,7 +42,7 @@ pub(crate) fn choose_workspace(named: Option<String>, environment: &Environment)
         HostPaths { home: environment.home.clone(), current_dir: environment.current.clone(), reserved: Vec::new() };
     let default = |why: &str| {
         let note = format!(
-            "the workspace is `~/.ringfence/workspace`{why}; name another with `--workspace DIR`, or run `ringfence init` in it"
+            "the workspace is `~/.ringfence/workspace`{why}; choose another with `--workspace DIR`, or run `ringfence init` in it"
         );
         (None, WorkspaceSource::Default(note))
     };
@@ -50,7 +50,7 @@ pub(crate) fn choose_workspace(named: Option<String>, environment: &Environment)
         WorkspaceDiscovery::None => default(""),
         WorkspaceDiscovery::Foreign { path, marker } => {
             let place = relative_name(&path, environment);
-            default(&format!(": {place} has `{marker}`, and belongs to another user"))
+            default(&format!(": {place} has `{marker}`, but belongs to another user"))
         }
         WorkspaceDiscovery::Found { path, marker } => match path.to_str() {
             None => default(": the name of the directory here is not UTF-8"),

@@ -1,10 +1,10 @@
-//! Connections of `ringfence serve`: admission, and how long each may take to say what it wants.
+//! HTTP listener of `ringfence serve`: connection admission and read timeouts.
 //!
 //! A connection that has shown no token yet is one of few, in all and of each address, and makes room for a newer one as
 //! long as it has sent no whole request. One that has shown a token counts for that token. So neither a crowd that says
 //! nothing nor one busy agent keeps others out.
 //!
-//! Not here: tokens and bodies (`incoming.rs`), and how many requests a token may have under way (`token_slots.rs`).
+//! Not here: tokens and bodies (`request_auth.rs`), and how many requests a token may have under way (`token_slots.rs`).
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! What every request over HTTP brings: a token that it shows, and a body.
+//! HTTP request authentication by bearer token, and body limits.
 //!
 //! A body is bounded and read whole. Long ones of a token wait for each other; a short one never waits, so that a slow
 //! sender keeps nobody else from calling, or from saying yes or no.
@@ -36,11 +36,11 @@ pub(crate) const TOKEN_RECHECK: Duration = Duration::from_secs(5);
 /// Why it is not known who comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AuthError {
-    #[error("show a token: `Authorization: Bearer …`")]
+    #[error("token required: `Authorization: Bearer …`")]
     MissingToken,
-    #[error("this token is not known here")]
+    #[error("unknown token")]
     UnknownToken,
-    #[error("the tokens cannot be read")]
+    #[error("cannot read the token file")]
     Unreadable,
 }
 
@@ -60,13 +60,13 @@ pub(crate) async fn authenticate(tokens: &TokenStore, headers: &HeaderMap) -> Re
 /// Why a body was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RequestBodyError {
-    #[error("a request may have {0} bytes")]
+    #[error("the request body is larger than {0} bytes")]
     TooLong(usize),
-    #[error("the request did not come in time")]
+    #[error("the request timed out")]
     Timeout,
-    #[error("the request broke off")]
+    #[error("the request was interrupted")]
     Aborted,
-    #[error("too many long requests are being read; try again in a moment")]
+    #[error("too many large requests in flight; try again in a moment")]
     TooMany,
 }
 

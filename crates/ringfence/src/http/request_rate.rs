@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::process::lock::lock;
 
 /// The reply to a request beyond the limit.
-pub(crate) const RATE_LIMITED: &str = "requests come too fast with this token; try again in a moment";
+pub(crate) const RATE_LIMITED: &str = "rate limit exceeded for this token; try again in a moment";
 
 /// How many requests each token may still make now. It fills up as time goes by.
 #[derive(Clone, Debug)]

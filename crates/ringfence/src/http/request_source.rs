@@ -5,7 +5,7 @@
 //! may come from a page that the user never trusted: by DNS rebinding, or from another port of this host. Headers of a
 //! proxy count only where the connection comes from a `--trusted-proxy`.
 //!
-//! Not here: tokens (`incoming.rs`), and how a refusal is worded (`api/door.rs`, `mcp/http.rs`).
+//! Not here: tokens (`request_auth.rs`), and how a refusal is worded (`api/auth.rs`, `mcp/http.rs`).
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
@@ -44,7 +44,7 @@ impl FromStr for PublicUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let invalid = || "use a scheme and a host alone, such as `https://rf.example.org`".to_owned();
+        let invalid = || "use a scheme and a host only, such as `https://rf.example.org`".to_owned();
         let uri: Uri = text.parse().map_err(|_| invalid())?;
         let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else { return Err(invalid()) };
         let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none() && !text.contains(['#', '@', '*']);
@@ -126,9 +126,9 @@ pub(crate) struct SourceOptions {
 /// Why a request is turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SourceError {
-    #[error("this server does not go by that name; `serve --public-url` gives it one")]
+    #[error("unknown host name; set it with `serve --public-url`")]
     Host,
-    #[error("pages of this origin may not call; `serve --origin` allows one")]
+    #[error("requests from this origin are not allowed; allow it with `serve --origin`")]
     Origin,
 }
 

@@ -1,4 +1,4 @@
-//! The calls that are under way, so that whoever has to ask about one finds the client that made it.
+//! Callers of running calls, so that an approval request reaches the client that made the call.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! A handler that fails badly still answers.
+//! Panic handling: a request whose handler panics still gets an error response.
 //!
 //! The SDK drops a handler that panics, and the client waits for ever. Here it gets an error, and the connection goes on.
 
@@ -48,7 +48,7 @@ pub(super) async fn catch_panic<T>(work: impl Future<Output = Result<T, ErrorDat
     poll_fn(|cx| {
         // After a panic it is not polled again.
         catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))).unwrap_or_else(|_| {
-            let message = "the request failed in a way that it should not";
+            let message = "internal error";
             Poll::Ready(Err(ErrorData::internal_error(message, None)))
         })
     })

@@ -1,4 +1,4 @@
-//! Who is at the other end of a request, and what they understand.
+//! Client information and capabilities of an MCP request.
 //!
 //! Older clients say so once, in their handshake; newer ones in every request. Nothing else is remembered about them.
 
@@ -43,7 +43,7 @@ pub(super) enum ApprovalChannel {
 impl McpClientInfo {
     pub(super) fn from_context(context: &RequestContext<RoleServer>) -> Result<Self, ErrorData> {
         let Some(version) = context.protocol_version() else {
-            let message = "say who you are first: by `initialize`, or by `_meta` with your protocol version";
+            let message = "send `initialize` first, or `_meta` with your protocol version";
             return Err(ErrorData::invalid_request(message, None));
         };
         let era = if version.has_initialize() { ProtocolEra::Handshake } else { ProtocolEra::Stateless };

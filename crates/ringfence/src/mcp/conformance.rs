@@ -1,4 +1,4 @@
-//! What the official conformance suite calls: tools, resources and prompts with the names and texts that it expects.
+//! Fixtures for the official MCP conformance suite: the tools, resources and prompts that it expects.
 //!
 //! They lie over the real server and are only in a build with the feature `conformance`, which nobody ships. Everything
 //! that they do not answer goes to the server beneath.

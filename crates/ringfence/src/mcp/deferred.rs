@@ -1,4 +1,4 @@
-//! Calls that wait for a person longer than their client does.
+//! Deferred calls: approval takes longer than the client waits.
 //!
 //! Such a call ended with words that say how a person answers, and to call again then. The same call of the same session
 //! finds its token here and goes on where it was. A token is good once, and only until its request expires.

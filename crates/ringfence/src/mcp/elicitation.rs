@@ -1,4 +1,4 @@
-//! Asking through a client.
+//! Approval through MCP elicitation.
 //!
 //! A client can answer by itself, so its word is a relayed one: it is asked about what such a word is enough for, and
 //! nothing it says is remembered or changes a call. Everything else waits for a person at ringfence's own terminal or
@@ -60,7 +60,7 @@ impl Approver for ElicitationApprover {
             };
             tokio::select! {
                 word = word => word,
-                () = caller.closed.cancelled() => ApproverReply::Decided(ApprovalDecision::automatic_denial("the client is gone".to_owned())),
+                () = caller.closed.cancelled() => ApproverReply::Decided(ApprovalDecision::automatic_denial("the client disconnected".to_owned())),
             }
         })
     }
@@ -74,19 +74,21 @@ async fn defer(patience: Duration) -> ApproverReply {
 
 /// What a person does about a request that waits.
 pub(super) fn answer_instructions(request: &str) -> String {
-    format!("this waits for a person: `ringfence approvals answer {request}` at a terminal of this machine")
+    format!(
+        "this requires a person's approval: run `ringfence approvals answer {request}` in a terminal on this machine"
+    )
 }
 
 /// The question, for the client's user to read.
 pub(super) fn elicitation_params(request: &ApprovalRequest) -> ElicitRequestParams {
     let request = request.redacted_for_relay();
     let end = request.preview.floor_char_boundary(MAX_PREVIEW_BYTES);
-    let mut message = format!("Ringfence asks, because {}:\n\n{}", request.reason, &request.preview[..end]);
+    let mut message = format!("Ringfence requires approval: {}\n\n{}", request.reason, &request.preview[..end]);
     if end < request.preview.len() {
         let more = request.preview.len() - end;
         message.push_str(&format!("\n… {more} bytes more: `ringfence approvals show {}`", request.id));
     }
-    let yes = || BooleanSchema::new().title("Allow it").description("Whether this may be done now, this once.");
+    let yes = || BooleanSchema::new().title("Allow it").description("Allow this call once.");
     let requested_schema = ElicitationSchema::builder().required_bool_property(FIELD, |_| yes()).build_unchecked();
     ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema }
 }
@@ -104,8 +106,8 @@ pub(super) fn decision_from_result(result: &ElicitResult) -> ApprovalDecision {
             return ApprovalDecision { response, approval: relayed_approval() };
         }
         (ElicitationAction::Accept, None) => "the client accepted the request without an answer",
-        (ElicitationAction::Cancel, _) => "the client dismissed the request; no person is known to have answered",
-        _ => "the client declined the request; no person is known to have answered",
+        (ElicitationAction::Cancel, _) => "the client dismissed the request without a recorded answer",
+        _ => "the client declined the request without a recorded answer",
     };
     ApprovalDecision::automatic_denial(reason.to_owned())
 }
@@ -119,7 +121,9 @@ async fn elicit(caller: &McpCaller, request: &ApprovalRequest) -> ApprovalDecisi
     let asked = ServerRequest::ElicitRequest(ElicitRequest::new(elicitation_params(request)));
     match send_request(&caller.peer, asked).await {
         Ok(ClientResult::ElicitResult(result)) => decision_from_result(&result),
-        Ok(_) | Err(_) => ApprovalDecision::automatic_denial("the client could not ask its user".to_owned()),
+        Ok(_) | Err(_) => {
+            ApprovalDecision::automatic_denial("the client could not show the approval request".to_owned())
+        }
     }
 }
 

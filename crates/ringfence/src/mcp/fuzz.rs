@@ -1,5 +1,5 @@
-//! Lines of any bytes from a client, and settings of any bytes of one: every line is a message or is answered, however it
-//! comes, and blanked settings stay what they say.
+//! Fuzz targets for MCP input and client settings: every line is a message or is answered, however it is chunked, and
+//! blanking comments keeps the settings' meaning.
 
 use ringfence_fuzz::FuzzTarget;
 use rmcp::transport::Transport as _;
@@ -40,7 +40,7 @@ fn check_keys(line: &[u8]) {
     match strict_json::check_json(line) {
         Err(StrictJsonError::Syntax) => assert!(read.is_err()),
         // The rest of the text may be no JSON.
-        Err(StrictJsonError::DuplicateKey(said)) => assert!(said.contains("stands twice"), "{said}"),
+        Err(StrictJsonError::DuplicateKey(said)) => assert!(said.contains("duplicate key"), "{said}"),
         Ok(()) => {
             let members = |text: &str| text.bytes().filter(|byte| *byte == b':').count();
             let text = std::str::from_utf8(line).unwrap();

@@ -1,9 +1,9 @@
-//! The server that a client talks to: lists of tools, and calls.
+//! MCP request handler: tool lists, tool calls and resources.
 //!
 //! Every call goes to `Host::call`. Calls that may change something go one after another, in the order in which they came;
 //! those that only read never wait for them.
 //!
-//! Not here: who is asked (`approve.rs`), what is read as a resource (`resources.rs`), how messages travel (`lines.rs`).
+//! Not here: who is asked (`elicitation.rs`), what is read as a resource (`resources.rs`), how messages travel (`transport.rs`).
 
 #![expect(deprecated, reason = "older clients have no other log")]
 
@@ -139,7 +139,7 @@ impl McpServerHandler {
         let mut client = McpClientInfo::from_context(&context)?;
         client.supports_forms &= self.source.may_relay(&context);
         let arguments = serde_json::to_string(&params.arguments.unwrap_or_default())
-            .map_err(|_| ErrorData::internal_error("the arguments cannot be written", None))?;
+            .map_err(|_| ErrorData::internal_error("cannot serialize the arguments", None))?;
         let talk = self.source.session(client.era, &context)?;
         self.refresh_roots(&talk, &client, &context).await;
         let mut trip = self.new_call(&talk, (&params.name, arguments), &client, &context);
@@ -266,10 +266,7 @@ impl McpServerHandler {
         match reply.error {
             None => trip.notifier.log(LoggingLevel::Info, &format!("{name}: ok")).await,
             Some(ErrorKind::UnknownTool) => {
-                return Err(ErrorData::invalid_params(
-                    format!("there is no tool `{}` here", truncate_name(name)),
-                    None,
-                ));
+                return Err(ErrorData::invalid_params(format!("unknown tool `{}`", truncate_name(name)), None));
             }
             Some(kind) => {
                 let level = match kind {
@@ -330,7 +327,7 @@ impl ServerHandler for McpServerHandler {
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
         if self.is_initialized.swap(true, Ordering::Relaxed) {
-            return Err(ErrorData::invalid_request("this connection was initialized already", None));
+            return Err(ErrorData::invalid_request("this connection is already initialized", None));
         }
         let mut client = request.clone();
         let said = self.negotiate_initialize(&request)?;
@@ -377,7 +374,7 @@ impl ServerHandler for McpServerHandler {
         client.may_be_asked = false;
         let path = resources::path(&params.uri)?;
         if !resources::are_available(self.source.template()) {
-            return Err(ErrorData::invalid_params("there are no resources in this dialect", None));
+            return Err(ErrorData::invalid_params("this dialect has no resources", None));
         }
         let talk = self.source.session(client.era, &context)?;
         self.refresh_roots(&talk, &client, &context).await;
@@ -399,7 +396,7 @@ impl ServerHandler for McpServerHandler {
         let is_stateless =
             McpClientInfo::from_context(&context).is_ok_and(|client| client.era == ProtocolEra::Stateless);
         if METHODS.contains(&method) || (!is_stateless && HANDSHAKE_METHODS.contains(&method)) {
-            return Err(ErrorData::invalid_params(format!("`{method}` does not take these params"), None));
+            return Err(ErrorData::invalid_params(format!("invalid params for `{method}`"), None));
         }
         Err(method_not_found(method))
     }
@@ -439,7 +436,7 @@ impl ServerHandler for McpServerHandler {
 
 /// There is no such method, or the client's revision has it no more.
 fn method_not_found(method: &str) -> ErrorData {
-    let message = format!("there is no method `{}` here", truncate_name(method));
+    let message = format!("unknown method `{}`", truncate_name(method));
     ErrorData::new(ErrorCode::METHOD_NOT_FOUND, message, None)
 }
 

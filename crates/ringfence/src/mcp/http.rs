@@ -1,10 +1,10 @@
-//! The Model Context Protocol over HTTP, for `ringfence serve`.
+//! MCP over streamable HTTP, for `ringfence serve`.
 //!
 //! Every request shows a token, and names this server as it may be named (`request_source.rs`). A session belongs to the
 //! token that opened it: to every other one it does not exist, whatever the method. A body is bounded, read whole, and
 //! checked for keys that stand twice before the SDK sees it.
 //!
-//! Not here: connections (`connections.rs`); the sessions of older clients, which the SDK keeps and ends when they are idle.
+//! Not here: connections (`listener.rs`); the sessions of older clients, which the SDK keeps and ends when they are idle.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -118,7 +118,7 @@ impl McpSessionTable {
             }
             None => {
                 let _ = self.manager.close_session(&id.into()).await;
-                Err(text_response(StatusCode::TOO_MANY_REQUESTS, "too many sessions are open; end some with DELETE"))
+                Err(text_response(StatusCode::TOO_MANY_REQUESTS, "too many open sessions; end some with DELETE"))
             }
         }
     }
@@ -211,7 +211,10 @@ impl McpAuthLayer {
             return Err(text_response(StatusCode::NOT_FOUND, "Not Found: Session not found"));
         }
         let slot = self.requests.acquire(&who).ok_or_else(|| {
-            let message = format!("{} requests of this token are being served; wait for some", REQUEST_SLOTS.per_token);
+            let message = format!(
+                "this token already has {} requests in flight; retry when some are done",
+                REQUEST_SLOTS.per_token
+            );
             text_response(StatusCode::TOO_MANY_REQUESTS, &message)
         })?;
         let headers = parts.headers.clone();
@@ -248,7 +251,7 @@ impl McpAuthLayer {
     async fn authenticate(&self, headers: &HeaderMap) -> Result<TokenIdentity, Response> {
         match authenticate(&self.tokens, headers).await {
             Ok(owner) if owner.has_scope(AuthScope::Call) => Ok(owner),
-            Ok(_) => Err(text_response(StatusCode::FORBIDDEN, "this token is not for calls")),
+            Ok(_) => Err(text_response(StatusCode::FORBIDDEN, "this token lacks the scope `call`")),
             Err(unknown @ AuthError::Unreadable) => {
                 Err(text_response(StatusCode::INTERNAL_SERVER_ERROR, &unknown.to_string()))
             }
@@ -303,7 +306,7 @@ impl McpEventStream {
 fn json_error(body: &[u8]) -> Option<Response> {
     let (code, message) = match strict_json::check_json(body) {
         Ok(()) => return None,
-        Err(StrictJsonError::Syntax) => (-32700, "the body is no JSON".to_owned()),
+        Err(StrictJsonError::Syntax) => (-32700, "the body is not valid JSON".to_owned()),
         Err(StrictJsonError::DuplicateKey(said)) => (-32600, said),
     };
     let error = json!({"jsonrpc": "2.0", "error": {"code": code, "message": message}});

@@ -1,4 +1,4 @@
-//! The requests that are not answered yet.
+//! Requests in flight.
 //!
 //! At most so many, of at most so many bytes together, and no id twice: the SDK has no bound, and of two requests with
 //! one id it answers one. A request that was cancelled gets no answer, so it counts until its work is over.

@@ -1,4 +1,4 @@
-//! The `instructions` of the server: what a model is told before its first call.
+//! MCP server `instructions`, which models get before their first call.
 //!
 //! Clients put them into the prompt, so they are short: how paths are written, what approval means, how to undo. They are
 //! made from the session, so they name only what is there.
@@ -16,14 +16,14 @@ const MAX_MOUNTS: usize = 6;
 
 pub(super) fn instructions(session: &Session, mounts: &[MountSpec]) -> String {
     let has = |tool: &str| session.catalog.get(tool).is_some();
-    let mut text = "Tools for the files of one workspace, which they cannot leave. ".to_owned();
+    let mut text = "Tools for files in one workspace; they cannot access anything outside it. ".to_owned();
     text.push_str(&path_rule(session.dialect, mounts));
     if session.dialect == Dialect::Standard {
         if has("run_code") {
             text.push_str(" Programs run by run_code have no network except the hosts in `network`.");
         }
         text.push_str(
-            " Some calls need the user's approval: when a result says that a call waits for an answer, tell the user, then \
+            " Some calls need the user's approval: when a result says that a call requires approval, tell the user, then \
              make the same call again. A refused call changed nothing.",
         );
         if has("undo") {

@@ -1,4 +1,4 @@
-//! The Model Context Protocol: the tools of a session, for the agents that people already have.
+//! Model Context Protocol server: the tools of a session, for existing agents.
 //!
 //! `ringfence mcp` speaks on standard input and output, and on nothing else: it opens no terminal. Clients of both eras
 //! are served, those with a handshake (up to 2025-11-25) and those without (2026-07-28). It ends when its input closes.
@@ -71,7 +71,7 @@ impl McpServerContext {
 #[derive(Clone, Debug)]
 pub struct McpFrontend {
     callers: McpCallers,
-    /// How long a call waits for a person before its client is told to come again.
+    /// How long a call waits for approval before it is deferred and its client must call again
     wait: Duration,
     roots: SessionRoots,
     form: ResultForm,

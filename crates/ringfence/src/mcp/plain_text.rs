@@ -3,7 +3,7 @@
 //! The text that a model reads over MCP: a file as it is, a list as names, a change in one line, an error as its sentence.
 //! A field that no format knows is printed as `name: value`, so nothing that a tool says is lost.
 //!
-//! Not here: the bound of a message (`fit.rs`), and the other dialects, which have their own texts.
+//! Not here: the bound of a message (`truncate.rs`), and the other dialects, which have their own texts.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -124,7 +124,7 @@ fn value_page(tool: &str, mut fields: Map<String, Value>, modified: bool) -> Tex
         None => {}
     }
     if modified {
-        page.note("a person changed the arguments before this ran");
+        page.note("the user edited the arguments before this call ran");
     }
     page
 }
@@ -132,10 +132,10 @@ fn value_page(tool: &str, mut fields: Map<String, Value>, modified: bool) -> Tex
 /// How to go on where a tool returned a part.
 fn cut_note(tool: &str) -> &'static str {
     match tool {
-        "read_file" => "only the first part of the file; read on by `startLine` and `endLine`",
-        "run_code" => "the middle of the output is left out",
-        "web_fetch" => "only the first part of the page",
-        _ => "there is more than is shown; ask for a smaller part, such as one directory",
+        "read_file" => "truncated; continue with `startLine` and `endLine`",
+        "run_code" => "the middle of the output is omitted",
+        "web_fetch" => "truncated: only the first part of the page",
+        _ => "truncated; narrow the request, for example to one directory",
     }
 }
 
@@ -143,7 +143,7 @@ fn file_page(mut fields: Map<String, Value>) -> TextPage {
     let content = take_text(&mut fields, "content").unwrap_or_default();
     let mut page = TextPage::new(content);
     if page.text.is_empty() {
-        page.text.push_str("[no text: the file, or this part of it, is empty]");
+        page.text.push_str("[empty: the file, or this part of it, has no text]");
     }
     drop_fields(&mut fields, &["size", "modified", "sha256", "encoding", "path"]);
     let rest = lines_of(&fields);
@@ -441,9 +441,9 @@ mod tests {
     fn a_file_is_its_contents() {
         let file = |content: &str| json!({"content": content, "size": 9, "sha256": "ab", "truncated": false});
         check("read_file", &file("a \"b\"\n\tc\n"), &["a \"b\"\n\tc\n"]);
-        check("read_file", &file(""), &["[no text: the file, or this part of it, is empty]"]);
+        check("read_file", &file(""), &["[empty: the file, or this part of it, has no text]"]);
         let part = json!({"content": "a", "truncated": true});
-        check("read_file", &part, &["a", "[only the first part of the file; read on by `startLine` and `endLine`]"]);
+        check("read_file", &part, &["a", "[truncated; continue with `startLine` and `endLine`]"]);
         let part = json!({"content": "a", "truncated": true, "hint": "read lines", "unread": 7});
         check("read_file", &part, &["a", "[unread: 7]", "[read lines]"]);
     }
@@ -543,7 +543,7 @@ mod tests {
             let blocks = render(tool, &reply, MOST);
             let size = serde_json::to_string(&blocks).unwrap().len();
             assert!((MOST / 2..=MOST).contains(&size), "{tool}: {size}");
-            assert!(blocks.last().unwrap().contains("was cut"), "{tool}: {:?}", blocks.last());
+            assert!(blocks.last().unwrap().contains("was truncated"), "{tool}: {:?}", blocks.last());
         }
         let deep = format!("{{\"ok\":true,\"value\":{}1{}}}", "[".repeat(500), "]".repeat(500));
         assert_eq!(render("anything", &deep, MOST), [deep.as_str()]);

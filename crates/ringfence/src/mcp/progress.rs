@@ -1,4 +1,4 @@
-//! What a client hears of a call before it ends: progress, and messages for its log.
+//! MCP progress and log notifications of running calls.
 //!
 //! Nothing here holds the call up. A piece that cannot be sent in time is left out, since the reply has the whole, and no
 //! piece comes after the reply.
@@ -88,7 +88,7 @@ impl ProgressNotifier {
                 biased;
                 done = &mut work => return done,
                 Some(piece) = self.items.recv() => piece,
-                _ = beat.tick() => ProgressItem::Output(format!("at work for {} s", started.elapsed().as_secs())),
+                _ = beat.tick() => ProgressItem::Output(format!("running for {} s", started.elapsed().as_secs())),
             };
             beat.reset();
             let told = self.send_item(piece);

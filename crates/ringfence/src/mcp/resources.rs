@@ -1,4 +1,4 @@
-//! Files of the workspace as resources.
+//! MCP resources: files of the workspace.
 //!
 //! A resource is read by a call of `read_file`, so the same rules, limits and records hold for it. Nobody is asked about
 //! one: what needs an answer is refused, with the advice to call the tool.
@@ -23,7 +23,7 @@ pub(super) fn are_available(session: &Session) -> bool {
 
 pub(super) fn template() -> ResourceTemplate {
     ResourceTemplate::new(format!("{URI_PREFIX}{{+path}}"), "workspace file").with_description(
-        "A file of the workspace, or of a mount as `@ALIAS/…`. A file that is too large is cut; read it by lines with the \
+        "A file in the workspace, or in a mount as `@ALIAS/…`. A large file is truncated; read it by lines with the \
          tool `read_file`.",
     )
 }
@@ -32,7 +32,7 @@ pub(super) fn template() -> ResourceTemplate {
 pub(super) fn path(uri: &str) -> Result<String, ErrorData> {
     let path = uri.strip_prefix(URI_PREFIX).and_then(percent_decode).filter(|path| !path.is_empty());
     path.ok_or_else(|| {
-        let message = format!("resources here are called `{URI_PREFIX}` and a path in the workspace");
+        let message = format!("resource URIs are `{URI_PREFIX}` followed by a path in the workspace");
         ErrorData::invalid_params(message, Some(json!({"uri": truncate_uri(uri)})))
     })
 }
@@ -69,7 +69,7 @@ pub(super) fn read_result(
     if let Some(kind) = reply.error {
         return Err(read_error(kind, &reply.text, uri));
     }
-    let lost = |_| ErrorData::internal_error("the file cannot be sent", None);
+    let lost = |_| ErrorData::internal_error("cannot send the file", None);
     let ResourceEnvelope { value } = serde_json::from_str(&reply.text).map_err(lost)?;
     let whole = value["content"].as_str().unwrap_or_default();
     // The client is told the whole name again.

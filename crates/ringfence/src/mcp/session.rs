@@ -1,4 +1,4 @@
-//! One session of a client with the host, and what this front knows about it beside.
+//! MCP session: a client's session with the host, and its protocol state.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -169,12 +169,13 @@ impl McpSessionSource {
             Self::Http(guest) => guest,
         };
         let visitor = McpTokenId::from_context(context);
-        let visitor = visitor.ok_or_else(|| ErrorData::internal_error("nobody was let in", None))?;
+        let visitor = visitor.ok_or_else(|| ErrorData::internal_error("the request was not authenticated", None))?;
         if era == ProtocolEra::Stateless {
             return Ok(guest.sessions.stateless_session(visitor));
         }
         let mut bytes = [0; 8];
-        getrandom::fill(&mut bytes).map_err(|_| ErrorData::internal_error("the system gives no random bytes", None))?;
+        getrandom::fill(&mut bytes)
+            .map_err(|_| ErrorData::internal_error("the system's random number generator failed", None))?;
         let id = format!("http-{:016x}", u64::from_ne_bytes(bytes));
         let new = || (Arc::clone(&visitor.token), guest.sessions.open_session(visitor, id));
         match guest.session.get_or_init(new) {

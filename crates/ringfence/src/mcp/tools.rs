@@ -1,9 +1,9 @@
-//! Tools and replies, in the words of the protocol.
+//! MCP tool definitions and results.
 //!
 //! What a client is told about a tool's effect follows from the verbs that its plans may have, and from nothing else: a
 //! plan with another verb is refused by the kernel.
 //!
-//! Not here: the plain text of a reply (`plain.rs`).
+//! Not here: the plain text of a reply (`plain_text.rs`).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn it_is_said_that_a_person_changed_the_arguments() {
         let reply = r#"{"ok":true,"value":{"content":"a"},"modified":true}"#;
-        let note = "[a person changed the arguments before this ran]";
+        let note = "[the user edited the arguments before this call ran]";
         let expected = json!({"content": texts(&["a", note]), "isError": false});
         check(reply, Dialect::Standard, ResultForm::Plain, &expected);
     }

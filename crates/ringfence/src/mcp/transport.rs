@@ -1,4 +1,4 @@
-//! The wire on standard input and output: one JSON-RPC message a line.
+//! MCP stdio transport: one JSON-RPC message per line.
 //!
 //! Whatever comes in gets an answer or is one: a line that is no message is told so, where the SDK's own reader would
 //! drop it. Messages leave in the order in which they were given. Structured content that is a string is JSON already, and
@@ -59,25 +59,25 @@ impl<R: AsyncRead + Unpin + Send> StdioServerTransport<R> {
         let refuse = |code, message: &str| RejectedLine { id: id_of(line), error: error_data(code, message) };
         strict_json::check_json(line).map_err(|bad| match bad {
             StrictJsonError::Syntax => {
-                RejectedLine { id: None, error: error_data(ErrorCode::PARSE_ERROR, "this line is no JSON") }
+                RejectedLine { id: None, error: error_data(ErrorCode::PARSE_ERROR, "invalid JSON") }
             }
             StrictJsonError::DuplicateKey(said) => refuse(ErrorCode::INVALID_REQUEST, &said),
         })?;
         if line.trim_ascii_start().starts_with(b"[") {
-            return Err(refuse(ErrorCode::INVALID_REQUEST, "batches are not taken; send each message in its own line"));
+            return Err(refuse(
+                ErrorCode::INVALID_REQUEST,
+                "batches are not supported; send each message on its own line",
+            ));
         }
-        let mut message: ClientJsonRpcMessage = serde_json::from_slice(line).map_err(|_| {
-            refuse(ErrorCode::INVALID_REQUEST, "this is no JSON-RPC 2.0 request, notification or response")
-        })?;
+        let mut message: ClientJsonRpcMessage = serde_json::from_slice(line)
+            .map_err(|_| refuse(ErrorCode::INVALID_REQUEST, "not a JSON-RPC 2.0 request, notification or response"))?;
         match &mut message {
             JsonRpcMessage::Request(request) => {
                 let taken = self.in_flight.admit(&request.id, line.len()).map_err(|why| match why {
                     InFlightError::DuplicateId => {
-                        refuse(ErrorCode::INVALID_REQUEST, "a request with this id still waits for its answer")
+                        refuse(ErrorCode::INVALID_REQUEST, "a request with this id is still in flight")
                     }
-                    InFlightError::TooMany => {
-                        refuse(SERVER_BUSY, "too many requests wait for their answers; send this one again later")
-                    }
+                    InFlightError::TooMany => refuse(SERVER_BUSY, "too many requests in flight; retry later"),
                 })?;
                 request.request.extensions_mut().insert(taken);
             }

@@ -1,4 +1,4 @@
-//! Replies that fit into a message.
+//! Truncation of replies to the maximum message size.
 //!
 //! What goes out for one call is bounded as a whole and as it goes: as JSON, and in each of the forms in which a client gets
 //! it, so that neither quotes nor a second copy make a flood of what a tool held to be little. What is longer is cut where it
@@ -21,7 +21,7 @@ const MIN_BYTES: usize = 4 << 10;
 const STREAMS: [&str; 2] = ["stdout", "stderr"];
 
 /// What stands where the middle was.
-const ELISION: &str = "\n[… left out: the reply would be too long …]\n";
+const ELISION: &str = "\n[… omitted: the reply would be too long …]\n";
 
 /// How often a message has a value.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +105,7 @@ pub(super) fn truncate_text(text: &str, most: usize) -> Cow<'_, str> {
 /// What is said where something was cut.
 pub(super) fn truncation_hint(most: usize) -> String {
     format!(
-        "this reply was cut to the {} bytes that one may have; ask for less at once, such as for some lines of a file",
+        "this reply was truncated to the limit of {} bytes; request less at once, for example fewer lines of a file",
         most.max(MIN_BYTES)
     )
 }

@@ -1,5 +1,5 @@
-//! Bytes of any kind from a server: they are the same lines however they come, who asks is answered, and of the tools that are
-//! listed only those are taken whose names are plain and whose words hide nothing.
+//! Fuzz target for MCP server output: parsing does not depend on chunking, requests are answered, and only tools with plain
+//! names and no invisible characters are accepted.
 
 use std::collections::BTreeSet;
 

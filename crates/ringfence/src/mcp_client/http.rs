@@ -1,4 +1,4 @@
-//! A server that is posted to: streamable HTTP. One message a request; the answer is JSON, or an event among others.
+//! Streamable HTTP transport to an MCP server: one message per request, the response is JSON or an event stream.
 //!
 //! Not here: which hosts may be reached. The user wrote this one down, so it may, wherever it is, and no other.
 
@@ -17,7 +17,7 @@ use crate::mcp_client::transport::{McpClientError, McpDeadline, McpTransport};
 const SESSION_HEADER: &str = "mcp-session-id";
 const VERSION_HEADER: &str = "mcp-protocol-version";
 
-/// How long it may take to say that nobody waits any more.
+/// How long it may take to say that the caller is gone.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A server behind a URL.
@@ -58,9 +58,9 @@ impl HttpTransport {
             200..300 => {}
             404 if session.is_some() => {
                 self.closed.store(true, Ordering::Relaxed);
-                return Err(McpClientError::Exited("it has forgotten this session".to_owned()));
+                return Err(McpClientError::Exited("the session has expired".to_owned()));
             }
-            status => return Err(McpClientError::Network(format!("it answered with the status {status}"))),
+            status => return Err(McpClientError::Network(format!("HTTP status {status}"))),
         }
         if head.requested_header.is_some() {
             *self.session.lock().unwrap_or_else(PoisonError::into_inner) = head.requested_header.clone();
@@ -74,12 +74,12 @@ impl McpTransport for HttpTransport {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let answer = self.post(Some(id), jsonrpc::encode_request(Some(id), method, params), patience);
         if matches!(answer, Err(McpClientError::Timeout | McpClientError::Cancelled(_))) {
-            let stop = json!({"requestId": id, "reason": "nobody waits any more"});
+            let stop = json!({"requestId": id, "reason": "the caller is gone"});
             let until = std::time::Instant::now() + CANCEL_TIMEOUT;
             // Where that cannot be said, it is too late anyway.
             let _ = self.notify("notifications/cancelled", &stop, &McpDeadline { until, check: &|| Ok(()) });
         }
-        answer?.ok_or(McpClientError::ProtocolViolation("no answer to what was asked"))
+        answer?.ok_or(McpClientError::ProtocolViolation("no response to the request"))
     }
 
     fn notify(&self, method: &str, params: &Value, patience: &McpDeadline<'_>) -> Result<(), McpClientError> {

@@ -1,4 +1,4 @@
-//! What is said between a server and us: messages of JSON-RPC, read and written. No socket, no clock.
+//! JSON-RPC messages of the MCP client, parsed and written. No socket, no clock.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -71,7 +71,9 @@ pub(crate) fn encode_request(id: Option<u64>, method: &str, params: &Value) -> V
 pub(crate) fn encode_reply(id: &Value, method: &str) -> Vec<u8> {
     let message = match method {
         "ping" => json!({"jsonrpc": "2.0", "id": id, "result": {}}),
-        _ => json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "this client does not do that"}}),
+        _ => {
+            json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "method not supported by this client"}})
+        }
     };
     message.to_string().into_bytes()
 }

@@ -1,4 +1,4 @@
-//! How a server is started: in the jail, outside of it where the user said so, or not at all because it runs elsewhere.
+//! MCP server launch: in the jail, outside it if the user says so, or not at all for a remote server.
 //!
 //! Wherever it starts, no file of the workspace is found by a name that its command or an interpreter looks up.
 //!
@@ -107,7 +107,7 @@ impl ServerLauncher {
             ServerTransport::Url { url, key } => {
                 let endpoint = HttpEndpoint::new(&self.net, url, key.clone());
                 let endpoint =
-                    endpoint.map_err(|problem| McpClientError::Start(format!("its `url` is wrong: {problem}")))?;
+                    endpoint.map_err(|problem| McpClientError::Start(format!("invalid `url`: {problem}")))?;
                 Ok(Arc::new(HttpTransport::new(endpoint)))
             }
         }
@@ -129,7 +129,7 @@ impl ServerLauncher {
         cx: &CallContext<'_>,
     ) -> Result<PerCallServer, McpClientError> {
         let missing = |what: &str| {
-            let message = format!("there is no {what} that a program could be given here");
+            let message = format!("cannot grant {what} to a program here");
             McpClientError::NotStarted(ToolError::new(ErrorKind::Unavailable, message))
         };
         let view = match (program.workspace, &self.grants.workspace) {
@@ -153,7 +153,7 @@ impl ServerLauncher {
     fn empty_view(&self) -> Result<WorkspaceView, McpClientError> {
         let workspace = ExposedDir {
             alias: "workspace".to_owned(),
-            directory: self.empty_directory().map_err(start_error("make its empty workspace"))?,
+            directory: self.empty_directory().map_err(start_error("create its empty workspace"))?,
             path: self.empty.clone(),
             masked: Vec::new(),
             hidden: Vec::new(),
@@ -168,7 +168,7 @@ impl ServerLauncher {
         egress: Option<OwnedFd>,
     ) -> Result<Arc<dyn McpTransport>, McpClientError> {
         let sandbox = self.sandbox()?;
-        let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).map_err(start_error("make a pipe"))?;
+        let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).map_err(start_error("create a pipe"))?;
         let (inbox, to_write) = ResponseRouter::new();
         let work = JailedServerRun {
             sandbox,
@@ -211,7 +211,7 @@ impl ServerLauncher {
                     break;
                 }
             }
-            ear.close(McpClientError::Exited("its output is closed".to_owned()));
+            ear.close(McpClientError::Exited("it closed its output".to_owned()));
             reader.stop(Duration::ZERO);
         })?;
         Ok(Arc::new(StdioTransport::new(
@@ -237,12 +237,12 @@ impl ServerLauncher {
 }
 
 fn start_error<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> McpClientError {
-    move |cause| McpClientError::Start(format!("we could not {what} ({})", cause.into().kind()))
+    move |cause| McpClientError::Start(format!("cannot {what} ({})", cause.into().kind()))
 }
 
 /// Whoever spawns one of these ends it by closing what it reads.
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, McpClientError> {
-    thread::Builder::new().name(name.to_owned()).spawn(work).map_err(start_error("make a thread"))
+    thread::Builder::new().name(name.to_owned()).spawn(work).map_err(start_error("create a thread"))
 }
 
 /// A server in the jail, as the thread that follows it has it.
@@ -290,7 +290,8 @@ impl JailedServerRun {
 }
 
 fn program_not_found() -> McpClientError {
-    let hint = "there is no such program in the jail, which has the system's and those of `run_code.toolchains`";
+    let hint =
+        "program not found in the sandbox, which contains the system's programs and those in `run_code.toolchains`";
     McpClientError::Start(hint.to_owned())
 }
 
@@ -337,7 +338,7 @@ impl ProcessGuard for HostServerGuard {}
 impl Drop for HostServerGuard {
     fn drop(&mut self) {
         const STOP_TIMEOUT: Duration = Duration::from_millis(500);
-        self.router.close(McpClientError::Exited("the session is over".to_owned()));
+        self.router.close(McpClientError::Exited("the session has ended".to_owned()));
         self.program.stop(STOP_TIMEOUT);
     }
 }

@@ -1,4 +1,4 @@
-//! Tools of other programs: servers of the Model Context Protocol, as a client of theirs.
+//! MCP client: tools of external MCP servers.
 //!
 //! Nothing that a server says about itself is believed. Each of its tools is one more tool on the one road, with the one
 //! effect `external`: asked about by default, by a person, with the note that it cannot be undone. What it answers is a
@@ -66,7 +66,7 @@ pub(crate) fn register_tools(
         let listed = match listed {
             Ok(listed) => listed,
             Err(problem) => {
-                joined.warnings.push(format!("the MCP server `{name}` has no tools here: {problem}"));
+                joined.warnings.push(format!("the MCP server `{name}` is unavailable: {problem}"));
                 continue;
             }
         };

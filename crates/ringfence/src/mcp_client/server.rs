@@ -1,5 +1,5 @@
-//! One server: greeted, its tools listed, its tools called. One that ended is started again by the next call, and has to
-//! say about that tool what it said when the session began.
+//! MCP server connection: initialize, list tools and call tools. A server that ended is restarted by the next call, and
+//! must then give the same definition of that tool as when the session began.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,19 +48,19 @@ impl McpServerHandle {
             ServerTransport::Program(program) if program.is_per_call() => {
                 let files = match program.workspace {
                     ServerWorkspaceAccess::None => "without files",
-                    ServerWorkspaceAccess::Read => "with the workspace to be read",
+                    ServerWorkspaceAccess::Read => "with read access to the workspace",
                 };
                 let network = match program.network.as_slice() {
                     [] => "without network".to_owned(),
-                    hosts => format!("with a way to {}", hosts.join(", ")),
+                    hosts => format!("with network access to {}", hosts.join(", ")),
                 };
-                format!("in the jail, {files} and {network}").into()
+                format!("in the sandbox, {files} and {network}").into()
             }
             ServerTransport::Program(McpServerProgram { jail: true, .. }) => {
-                "in the jail, without network and files".into()
+                "in the sandbox, without network or files".into()
             }
-            ServerTransport::Program(_) => "outside of the jail, with all that you may do".into(),
-            ServerTransport::Url { .. } => "on another machine, or behind a port of this one".into(),
+            ServerTransport::Program(_) => "outside the sandbox, with your full permissions".into(),
+            ServerTransport::Url { .. } => "on another machine, or behind a local port".into(),
         }
     }
 
@@ -151,7 +151,7 @@ impl McpServerHandle {
         let answer = line.request("initialize", &hello, patience)?;
         let version = answer["protocolVersion"].as_str().unwrap_or_default();
         if !PROTOCOL_VERSIONS.contains(&version) {
-            return Err(McpClientError::ProtocolViolation("a version that we do not know"));
+            return Err(McpClientError::ProtocolViolation("an unsupported protocol version"));
         }
         line.set_protocol_version(version);
         line.notify("notifications/initialized", &Value::Null, patience)?;
@@ -191,5 +191,5 @@ fn list_tools(line: &dyn McpTransport, patience: &McpDeadline<'_>) -> Result<Vec
             return Ok(tools);
         }
     }
-    Err(McpClientError::ProtocolViolation("a list of tools without end"))
+    Err(McpClientError::ProtocolViolation("an endless list of tools"))
 }

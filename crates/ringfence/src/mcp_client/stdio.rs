@@ -1,4 +1,4 @@
-//! A server on the other end of two pipes: one message a line.
+//! Stdio transport to an MCP server: one message per line.
 //!
 //! Nobody here waits for ever: a thread writes, so that a server that does not read holds up that thread alone, and who
 //! asks looks at the clock. A server that says too much at once is ended. When the last owner lets go, so is it.
@@ -87,7 +87,7 @@ impl ResponseRouter {
         message.push(b'\n');
         match &*self.out.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(out) => out.try_send(message).map_err(|_| McpClientError::Busy),
-            None => Err(McpClientError::Exited("it is gone".to_owned())),
+            None => Err(McpClientError::Exited("the process is gone".to_owned())),
         }
     }
 
@@ -153,7 +153,7 @@ impl McpTransport for StdioTransport {
         self.router.state().waiting.remove(&id);
         if matches!(answer, Err(McpClientError::Timeout | McpClientError::Cancelled(_))) {
             // Where that cannot be said, it is not read either.
-            let stop = json!({"requestId": id, "reason": "nobody waits any more"});
+            let stop = json!({"requestId": id, "reason": "the caller is gone"});
             let _ = self.router.send(jsonrpc::encode_request(None, "notifications/cancelled", &stop));
         }
         answer

@@ -1,4 +1,4 @@
-//! A line to a server: something is asked and answered, or is not in time. Pipes and HTTP are two kinds of it.
+//! Transport to an MCP server: requests, responses and timeouts. Stdio and HTTP implement it.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -48,23 +48,23 @@ impl fmt::Debug for McpDeadline<'_> {
 /// Why there is no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum McpClientError {
-    #[error("it cannot be started: {0}")]
+    #[error("cannot start it: {0}")]
     Start(String),
     #[error("it ended: {0}")]
     Exited(String),
     #[error("it did not answer in time")]
     Timeout,
-    #[error("it said more than {} MiB at once", MAX_MESSAGE_BYTES >> 20)]
+    #[error("it sent more than {} MiB at once", MAX_MESSAGE_BYTES >> 20)]
     TooLong,
-    #[error("it takes in nothing any more")]
+    #[error("it no longer reads its input")]
     Busy,
     #[error("it refused: {}", truncate_line(&.0.message))]
     Refused(McpServerError),
-    #[error("it answered what the protocol does not have: {0}")]
+    #[error("it violated the protocol: {0}")]
     ProtocolViolation(&'static str),
     #[error("{0}")]
     Network(String),
-    #[error("it says something else about this tool than when the session began")]
+    #[error("the definition of this tool changed during the session")]
     DefinitionChanged,
     #[error("{0}")]
     Cancelled(ToolError),
@@ -77,15 +77,18 @@ impl McpClientError {
     /// For who made a call that a server may have got.
     pub(crate) fn into_tool_error(self, server: &str) -> ToolError {
         let message = format!("the MCP server `{server}`: {self}");
-        let unknown =
-            |error: ToolError| error.hint("whether it did something is not known").detail("committed", "unknown");
+        let unknown = |error: ToolError| {
+            error.hint("it is unknown whether the call had an effect").detail("committed", "unknown")
+        };
         match self {
             Self::Start(_) => ToolError::new(ErrorKind::Unavailable, message),
             Self::DefinitionChanged => {
-                ToolError::new(ErrorKind::Conflict, message).hint("nothing was done; begin a new session")
+                ToolError::new(ErrorKind::Conflict, message).hint("the call was not made; start a new session")
             }
             Self::Refused(_) => ToolError::new(ErrorKind::Execution, message),
-            Self::Busy => ToolError::new(ErrorKind::Unavailable, message).hint("nothing was done; try again later"),
+            Self::Busy => {
+                ToolError::new(ErrorKind::Unavailable, message).hint("the call was not made; try again later")
+            }
             Self::Timeout => unknown(ToolError::new(ErrorKind::Timeout, message)),
             Self::Exited(_) => unknown(ToolError::new(ErrorKind::Unavailable, message)),
             Self::Network(_) => unknown(ToolError::new(ErrorKind::Network, message)),

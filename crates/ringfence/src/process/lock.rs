@@ -1,4 +1,4 @@
-//! A lock that is taken whatever happened to who had it before: what it guards is whole after each step.
+//! Mutex access that ignores poisoning: the guarded data is consistent after each step.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

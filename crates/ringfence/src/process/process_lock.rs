@@ -1,4 +1,4 @@
-//! Who waits for an answer, or uses a directory: a lock that a process holds as long as it lives.
+//! Process lock: held as long as the process lives, to tell whether a waiting caller or a user of a directory still exists.
 //!
 //! A process that is killed lets go of its lock, and so others know that nobody waits for its requests any more. The
 //! number of a process would not do: it comes back, and means something else in another container.
@@ -24,7 +24,7 @@ pub(crate) struct ProcessLock {
 impl ProcessLock {
     pub(crate) fn new(state: &Path) -> io::Result<Self> {
         let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(|_| io::Error::other("the system gives no random bytes"))?;
+        getrandom::fill(&mut random).map_err(|_| io::Error::other("the system's random number generator failed"))?;
         let id = format!("{:016x}", u64::from_le_bytes(random));
         let file = lock_file(state, &id);
         let lock =

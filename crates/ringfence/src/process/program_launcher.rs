@@ -1,4 +1,4 @@
-//! Programs of the operator: the one place that starts any.
+//! Program launcher: the one place that starts programs of the operator.
 //!
 //! What is started was named by the user's own environment or config: an editor, which gets the user's own terminal, and
 //! servers of the Model Context Protocol. No agent has a say in it: a program starts in an empty directory of its own, and
@@ -101,7 +101,7 @@ impl ProgramLauncher {
     ) -> io::Result<()> {
         const PAUSE: Duration = Duration::from_millis(50);
         let mut words = editor.split_whitespace();
-        let program = words.next().ok_or_else(|| io::Error::other("no editor is named"))?;
+        let program = words.next().ok_or_else(|| io::Error::other("no editor is set"))?;
         let path =
             self.variables.0.get("PATH").and_then(|path| strip_directories("PATH", path, &self.agent_directories));
         let program = self.find_program(program, path.as_deref())?;
@@ -126,7 +126,7 @@ impl ProgramLauncher {
             if patience.is_cancelled(PAUSE) {
                 child.kill()?;
                 child.wait()?;
-                return Err(io::Error::other("nobody waits any more"));
+                return Err(io::Error::other("the caller is gone"));
             }
         }
     }
@@ -143,15 +143,14 @@ impl ProgramLauncher {
             }
         };
         let found = found.ok_or_else(|| {
-            let message =
-                "there is no such program: name one that PATH has outside of every workspace, or an absolute path";
+            let message = "program not found: use a program on PATH outside every workspace, or an absolute path";
             io::Error::new(io::ErrorKind::NotFound, message)
         })?;
         let real = real_path(&found);
         match self.agent_directories.iter().any(|directory| real.starts_with(directory)) {
             true => Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
-                "the program is inside a workspace or a mount, where an agent could change it; install it elsewhere",
+                "the program is inside a workspace or mount, where an agent could change it; install it outside",
             )),
             // By the name that it was asked for: programs such as busybox go by it.
             false => Ok(found),
@@ -290,7 +289,7 @@ mod tests {
         assert_eq!(rest, "0 none -w\n");
         assert_eq!(std::fs::read_dir(root.join("state/programs")).unwrap().count(), 0);
         for (path, editor, why) in [
-            ("ROOT/ws/bin", "own-ed", "no such program"),
+            ("ROOT/ws/bin", "own-ed", "program not found"),
             ("/usr/bin:/bin", "ws/bin/own-ed", "an absolute path"),
             ("/usr/bin:/bin", &*root.join("ws/bin/own-ed").display().to_string(), "inside a workspace"),
         ] {

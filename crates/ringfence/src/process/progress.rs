@@ -1,4 +1,4 @@
-//! A word about what takes longer than a second, for somebody who sits at the terminal.
+//! Progress indicator on the terminal for operations that take longer than a second.
 //!
 //! It is one line on standard error: what is at work, and for how long. It goes when the work ends, and it is not there while
 //! somebody is asked something. Where standard error is no terminal, nothing is said.
@@ -92,7 +92,7 @@ impl<W: Write> ProgressLine<W> {
         if self.paused > 0 {
             return Ok(());
         }
-        let text = format!("{what}: {} s, Ctrl-C ends it", time.as_secs());
+        let text = format!("{what}: {} s, Ctrl-C to cancel", time.as_secs());
         write!(self.out, "\r{text:<width$}", width = self.shown)?;
         self.shown = text.chars().count();
         self.out.flush()
@@ -137,9 +137,9 @@ mod tests {
     fn a_line_says_what_is_at_work_and_goes() {
         let mut line = ProgressLine::new(Vec::new());
         line.show("search_files", Duration::from_millis(9_900)).unwrap();
-        assert_eq!(screen(&line.out), "search_files: 9 s, Ctrl-C ends it");
+        assert_eq!(screen(&line.out), "search_files: 9 s, Ctrl-C to cancel");
         line.show("undo", Duration::from_secs(10)).unwrap();
-        assert_eq!(screen(&line.out), "undo: 10 s, Ctrl-C ends it");
+        assert_eq!(screen(&line.out), "undo: 10 s, Ctrl-C to cancel");
         line.clear().unwrap();
         assert_eq!(screen(&line.out), "");
         let printed = line.out.len();
@@ -156,6 +156,6 @@ mod tests {
         assert_eq!(screen(&line.out), "");
         line.paused -= 1;
         line.show("write_file", Duration::from_secs(3)).unwrap();
-        assert_eq!(screen(&line.out), "write_file: 3 s, Ctrl-C ends it");
+        assert_eq!(screen(&line.out), "write_file: 3 s, Ctrl-C to cancel");
     }
 }

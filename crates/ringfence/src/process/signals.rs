@@ -1,4 +1,4 @@
-//! The signals that would end the program: they cancel what it does instead, so that it ends in order.
+//! Shutdown signals: cancel running work, so that the program ends in order.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;

@@ -1,12 +1,12 @@
-//! The store on disk: one SQLite file in the state directory, shared by every process of this user. Sessions of the agent
-//! are in it too (`sessions.rs`).
+//! SQLite store: one file in the state directory, shared by every process of this user. Agent session transcripts
+//! are in it too (`transcripts.rs`).
 //!
 //! Requests, answers and grants are on disk before anybody is told of them, and survive a restart. The file is made at
 //! the first write, so that whoever never asks never has one. A file that is damaged, or was made by a later version,
 //! is an error that says so: nothing is asked on a guess. A request whose process was killed goes as soon as somebody
-//! looks (`owner.rs`), unless it was left to wait by itself.
+//! looks (`process_lock.rs`), unless it was left to wait by itself.
 //!
-//! Not here: who may answer (the kernel's `desk.rs`).
+//! Not here: who may answer (the kernel's `inbox.rs`).
 
 mod schema;
 pub mod tokens;
@@ -445,10 +445,10 @@ impl ApprovalStore for SqliteStore {
                 return Ok(key);
             }
             let mut key = [0; 32];
-            getrandom::fill(&mut key).map_err(|_| io::Error::other("the system gives no random bytes"))?;
+            getrandom::fill(&mut key).map_err(|_| io::Error::other("the system's random number generator failed"))?;
             // Another process may be first: then its key is everybody's.
             connection.execute("INSERT OR IGNORE INTO keys (name, key) VALUES ('seal', ?1)", [key])?;
-            read(connection)?.ok_or_else(|| io::Error::other("the key for tokens is missing").into())
+            read(connection)?.ok_or_else(|| io::Error::other("the key for resume tokens is missing").into())
         })
     }
 }

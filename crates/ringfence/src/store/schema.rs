@@ -265,12 +265,12 @@ fn migrate(connection: &mut Connection) -> Result<(), SqliteError> {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SqliteError {
     #[error(
-        "`{STORE_FILE}` in the state directory was made by a later ringfence: version {found}, and this one knows {newest}"
+        "`{STORE_FILE}` in the state directory was written by a newer ringfence: schema version {found}, and this one supports up to {newest}"
     )]
     Newer { found: u32, newest: u32 },
     #[error(
         "the store in the state directory, `{STORE_FILE}` or `{FORMER_STORE_FILE}` of an earlier version, is damaged; move it \
-         away to go on: persistent grants are lost and asked about again"
+         away to continue: persistent grants are lost and must be approved again"
     )]
     Damaged(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error(

@@ -1,4 +1,4 @@
-//! Tokens: what a client shows at the door of `ringfence serve`.
+//! Access tokens for `ringfence serve`.
 //!
 //! A token is made once, printed once, and kept only as its hash. Whoever has one is who it is named after, and may do what
 //! its scopes say: an agent's is for calls alone. What belongs to a token belongs to its id, so a new token with the name of a
@@ -44,17 +44,17 @@ const TOKEN_PREFIX: &str = "rft_";
 /// Why nothing could be done about tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    #[error("`{0}` is no name for a token: up to {MAX_NAME_CHARS} letters, digits, `-` and `_` are")]
+    #[error("invalid token name `{0}`: use up to {MAX_NAME_CHARS} letters, digits, `-` and `_`")]
     Name(String),
-    #[error("there is a token `{0}` already; `ringfence token revoke {0}` takes it back")]
+    #[error("a token `{0}` already exists; revoke it with `ringfence token revoke {0}`")]
     Taken(String),
-    #[error("there is no token `{0}`; `ringfence token list` has those that there are")]
+    #[error("there is no token `{0}`; `ringfence token list` shows all tokens")]
     Unknown(String),
-    #[error("there are {MAX_TOKENS} tokens; `ringfence token revoke NAME` takes one back")]
+    #[error("the limit of {MAX_TOKENS} tokens is reached; revoke one with `ringfence token revoke NAME`")]
     TooMany,
-    #[error("the system gives no random bytes")]
+    #[error("the system's random number generator failed")]
     Entropy,
-    #[error("the file of tokens cannot be used")]
+    #[error("cannot use the token file")]
     File(#[source] io::Error),
 }
 

@@ -1,10 +1,10 @@
-//! Sessions of the agent, kept as they happen: who was told what, what was called, and what came of it.
+//! Agent session transcripts: messages, calls and results, stored as they happen.
 //!
 //! A message is in the store before anything is done about it, so a process that is killed leaves a session that can go
 //! on: what it was doing then is said to be unknown. A session belongs to one workspace and to one process at a time, and
 //! brings back what it has been through. One that nobody went on with for 90 days goes.
 //!
-//! Not here: what of it the model is shown (`ringfence-agent`'s `History`), and the text for people (`sessions_text.rs`).
+//! Not here: what of it the model is shown (`ringfence-agent`'s `MessageHistory`), and the text for people (`sessions_text.rs`).
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,14 +29,14 @@ const MAX_TITLE_CHARS: usize = 80;
 #[derive(Debug, thiserror::Error)]
 pub enum SqliteTranscriptError {
     #[error(
-        "there is no session `{0}` of this workspace; `ringfence sessions list` has those that there are, and a prompt is given with `-p`"
+        "this workspace has no session `{0}`; `ringfence sessions list` shows all, and a prompt is passed with `-p`"
     )]
     Unknown(String),
     #[error("this workspace has no session yet")]
     None,
-    #[error("the session `{0}` is at work in another process")]
+    #[error("the session `{0}` is in use by another process")]
     InUse(String),
-    #[error("the session `{0}` is in another dialect: add `--dialect {1}`")]
+    #[error("the session `{0}` uses another dialect: add `--dialect {1}`")]
     Dialect(String, String),
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -55,7 +55,7 @@ pub struct TranscriptHeader {
     pub model: String,
     pub agent: Option<String>,
     pub dialect: String,
-    /// The first prompt, in one line.
+    /// The first prompt, on one line.
     pub title: String,
     #[serde(with = "rfc3339")]
     pub started: SystemTime,

@@ -153,7 +153,7 @@ fn a_prompt_streams_text_and_thoughts_and_cards() {
     assert_eq!(editor.answer_to(id)["result"]["stopReason"], "end_turn");
     assert_eq!(editor.chunks("agent_thought_chunk"), "Let me see.");
     let said = editor.chunks("agent_message_chunk");
-    assert!(said.starts_with("It is done.") && said.contains("What was done:\n- created  a.txt"), "{said}");
+    assert!(said.starts_with("It is done.") && said.contains("Actions taken:\n- created  a.txt"), "{said}");
     let cards = editor.updates("tool_call");
     assert_eq!((&cards[0]["kind"], &cards[1]["kind"]), (&json!("edit"), &json!("read")));
     assert_eq!(cards[0]["locations"][0]["path"], json!(site.workspace.join("a.txt")));
@@ -248,7 +248,7 @@ fn a_cancelled_prompt_ends_at_once_and_the_session_goes_on() {
     let id = editor.prompt(&session, "hello");
     editor.wait(|message| message["params"]["update"]["content"]["text"] == "think");
     let second = editor.prompt(&session, "and?");
-    assert!(editor.answer_to(second)["error"]["message"].as_str().unwrap().contains("still worked on"));
+    assert!(editor.answer_to(second)["error"]["message"].as_str().unwrap().contains("still running"));
     let before = Instant::now();
     editor.cancel(&session);
     assert_eq!(editor.answer_to(id)["result"]["stopReason"], "cancelled");
@@ -402,11 +402,11 @@ fn a_mode_tightens_and_goes_back_to_what_the_config_says() {
     let id = editor.prompt(&session, "write");
     editor.answer_to(id);
     assert!(!site.workspace.join("a.txt").exists());
-    assert!(editor.received.iter().any(|message| message.to_string().contains("the mode `read-only`")));
+    assert!(editor.received.iter().any(|message| message.to_string().contains("`read-only` mode")));
     set(&mut editor, "ask");
     let id = editor.prompt(&session, "write");
     let asked = editor.answer_permission("allow");
-    assert!(asked.to_string().contains("the mode `ask`"), "{asked}");
+    assert!(asked.to_string().contains("`ask` mode"), "{asked}");
     editor.answer_to(id);
     assert_eq!(site.read("b.txt"), "2");
     set(&mut editor, "configured");

@@ -45,7 +45,7 @@ fn the_answer_is_on_standard_output_and_the_rest_on_standard_error() {
     let said = run_scripted_agent(&site, &[write("a.txt", "hello\n"), text("I wrote it.")], &["write a.txt"]);
     assert_eq!((said.code, said.out.as_str()), (Some(0), "I wrote it.\n"));
     assert_eq!(site.read("a.txt"), "hello\n");
-    for line in ["* write_file a.txt\n", "    + hello\n", "what was done:\n  created  a.txt\n", "2 step(s)"] {
+    for line in ["* write_file a.txt\n", "    + hello\n", "actions taken:\n  created  a.txt\n", "2 steps"] {
         assert!(said.err.contains(line), "no {line:?} in {}", said.err);
     }
 }
@@ -280,7 +280,7 @@ fn a_session_goes_on_in_its_own_dialect_and_in_one_process_at_a_time() {
     while !lines.next().unwrap().unwrap().contains("\"text\"") {}
     let said = run_scripted_agent(&site, &[text("hi")], &["--resume", "-p", "hello"]);
     assert_eq!(said.code, Some(2));
-    assert!(said.err.contains("at work in another process"), "{said:?}");
+    assert!(said.err.contains("in use by another process"), "{said:?}");
     child.kill().unwrap();
     child.wait().unwrap();
     let said = run_scripted_agent(&site, &[text("Here I am.")], &["--resume", "-p", "hello"]);

@@ -15,7 +15,7 @@ fn chat_terminal(site: &TestSite, answers: &[Value], options: &[&str]) -> TestTe
     let mut command = TestTerminal::command(site, &arguments);
     command.env("TERM", "xterm").env("NO_COLOR", "1");
     let mut seat = TestTerminal::all_on_screen(terminal(), command);
-    seat.until("/help says what can be typed");
+    seat.until("type /help for commands");
     seat.until("> ");
     seat
 }
@@ -34,18 +34,18 @@ fn a_prompt_makes_changes_that_can_be_undone() {
     seat.until("ok (");
     seat.until("I wrote **a.txt**.");
     seat.until("created  a.txt");
-    seat.until("2 step(s)");
+    seat.until("2 steps");
     seat.until("> ");
     assert_eq!(site.read("a.txt"), "hello\n");
     seat.press("/log\r");
     seat.until("write_file");
     seat.until("> ");
     seat.press("/undo\r");
-    seat.until("took back");
+    seat.until("undid");
     seat.until("> ");
     assert!(!site.workspace.join("a.txt").exists());
     seat.press("/undo\r");
-    seat.until("nothing that could be taken back");
+    seat.until("no changes that can be undone");
     seat.until("> ");
     seat.press("\x04");
     assert_eq!(seat.end().code, Some(0));
@@ -58,18 +58,18 @@ fn a_slash_command_is_never_a_prompt() {
     let site = TestSite::new();
     let mut seat = chat_terminal(&site, &[], &[]);
     for (typed, shown) in [
-        ("/help", "begin a new session"),
+        ("/help", "start a new session"),
         ("/tools", "read_file"),
         ("/model", "script"),
-        ("/nonsense", "there is no /nonsense"),
-        ("/log", "nothing was changed"),
+        ("/nonsense", "unknown command /nonsense"),
+        ("/log", "no changes"),
     ] {
         seat.press(&format!("{typed}\r"));
         seat.until(shown);
         seat.until("> ");
     }
     seat.press("/clear\r");
-    seat.until("/help says what can be typed");
+    seat.until("type /help for commands");
     seat.until("> ");
     seat.press("/quit\r");
     assert_eq!(seat.end().code, Some(0));
@@ -85,7 +85,7 @@ fn an_approval_prompt_appears_in_the_chat() {
     seat.until("this would overwrite `notes.md`");
     seat.until(ASKED);
     seat.press("y");
-    seat.until("write_file: allowed");
+    seat.until("write_file: approved");
     seat.until("Changed.");
     seat.until("> ");
     assert_eq!(site.read("notes.md"), "new\n");
@@ -113,13 +113,13 @@ fn at_the_prompt_the_first_interrupt_is_only_said() {
     let site = TestSite::new();
     let mut seat = chat_terminal(&site, &[text("Hi.")], &[]);
     seat.press("half a li\x03");
-    seat.until("once more to leave");
+    seat.until("press Ctrl-C again to quit");
     seat.until("> ");
     seat.press("hello\r");
     seat.until("Hi.");
     seat.until("> ");
     seat.press("\x03");
-    seat.until("once more to leave");
+    seat.until("press Ctrl-C again to quit");
     seat.until("> ");
     seat.press("\x03");
     assert_eq!(seat.end().code, Some(130));
@@ -150,7 +150,7 @@ fn one_that_goes_in_circles_asks_whether_to_go_on() {
     let mut seat = chat_terminal(&site, &[read(), read(), read(), text("I give up.")], &[]);
     seat.press("look\r");
     seat.until("3 times in a row");
-    seat.until("let it go on? [yes/no]");
+    seat.until("continue? [yes/no]");
     seat.press("yes\r");
     seat.until("I give up.");
     seat.until("> ");
@@ -166,7 +166,7 @@ fn a_single_prompt_asks_at_an_interactive_terminal() {
         drop(scripted_agent(&site, &[read(), read(), read(), text("I give up.")], &[]));
         let mut seat = TestTerminal::new(&site, &["agent", "--script", "script.jsonl", "look"]);
         seat.until("3 times in a row");
-        seat.until("let it go on? [yes/no]");
+        seat.until("continue? [yes/no]");
         seat.press(answer);
         let said = seat.end();
         assert_eq!(said.code, Some(code), "{said:?}");
@@ -187,7 +187,7 @@ fn a_session_goes_on_where_it_was() {
     let mut command = TestTerminal::command(&site, &["agent", "--script", "script.jsonl", "--resume"]);
     command.env("TERM", "xterm").env("NO_COLOR", "1");
     let mut seat = TestTerminal::all_on_screen(terminal(), command);
-    seat.until("which has 2 messages");
+    seat.until("with 2 messages");
     seat.until("> ");
     seat.press("me again\r");
     seat.until("Hello again.");

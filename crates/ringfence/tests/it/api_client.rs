@@ -192,7 +192,7 @@ impl ApiTestClient<'_> {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        panic!("nobody is asked");
+        panic!("no approval request");
     }
 
     pub(crate) fn answer(&self, request: &Value, word: &Value) -> ApiTestResponse {

@@ -150,7 +150,7 @@ impl TestBrowser {
                 Some(error) => panic!("{selector} cannot be clicked: {error} {}", answer["value"]["message"]),
             }
         }
-        panic!("{selector} is drawn anew all the time");
+        panic!("{selector} is redrawn all the time");
     }
 
     /// Clicks the button that says this.

@@ -114,7 +114,7 @@ fn more_input_than_a_call_may_have_is_refused_without_reading_it_all() {
     let command = site.command(&["--config", config.to_str().unwrap(), "call", "read_file", "-"]);
     let said = run_with_input(command, "x".repeat(200_000).as_bytes());
     assert_eq!((said.code, said.out.as_str()), (Some(2), ""));
-    assert!(said.err.contains("more than 100 bytes"), "{said:?}");
+    assert!(said.err.contains("larger than 100 bytes"), "{said:?}");
 }
 
 #[test]

@@ -403,7 +403,7 @@ fn settings_are_not_written_by_way_of_a_link_of_the_workspace() {
         for arguments in [&["mcp", "install", client] as &[&str], &["mcp", "install", client, "--yes"]] {
             let said = site.run(arguments);
             assert_eq!(said.code, Some(2), "{said:?}");
-            let advice = format!("is left as it is: `{link}` is a link; put this in yourself:\n\n{{");
+            let advice = format!("was not changed: `{link}` is a symbolic link; add this entry yourself:\n\n{{");
             assert!(said.err.contains(&advice) && said.err.contains("\"--workspace\""), "{}", said.err);
             assert!(!said.err.contains("SECRET") && !said.out.contains("SECRET"), "{said:?}");
             assert!(std::fs::symlink_metadata(site.workspace.join(link)).unwrap().is_symlink());
@@ -421,7 +421,7 @@ fn settings_that_are_too_long_to_be_read_are_left_whole() {
     std::fs::write(&file, &text).unwrap();
     let said = site.run(&["mcp", "install", "codex", "--yes"]);
     assert_eq!(said.code, Some(2), "{said:?}");
-    assert!(said.err.contains("it has more than 4194304 bytes; put this in yourself"), "{}", said.err);
+    assert!(said.err.contains("larger than 4194304 bytes; add this entry yourself"), "{}", said.err);
     assert_eq!(std::fs::read_to_string(&file).unwrap().len(), text.len());
     assert_eq!(std::fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
 }
@@ -449,10 +449,10 @@ fn doctor_names_the_clients_that_go_around_the_fence() {
     std::fs::write(&file, format!("// mine\n{settings}")).unwrap();
     let said = site.run(&["doctor"]).out;
     let lines = [
-        "--  claude-code: its own tools go around the fence: Bash, DesignSync, Edit, EnterWorktree, ",
+        "--  claude-code: built-in tools bypass Ringfence: Bash, DesignSync, Edit, EnterWorktree, ",
         "    in .claude/settings.json: {\"permissions\"",
-        "??  vscode: its settings do not say",
-        "ok  zed: its own file and shell tools are off",
+        "??  vscode: unknown whether built-in tools are off: its settings do not say",
+        "ok  zed: built-in file and shell tools are off",
     ];
     lines.iter().for_each(|line| assert!(said.contains(line), "{line}: {said}"));
     assert!(!said.contains(site.root().to_str().unwrap()), "{said}");

@@ -117,7 +117,7 @@ fn a_long_call_reports_progress_that_goes_up() {
     let params = json!({"name": "read_file", "arguments": {"path": ".env"}, "_meta": {"progressToken": "t"}});
     client.send_request("tools/call", params);
     let mut last = 0.0;
-    for words in ["waits for a person", "at work for"] {
+    for words in ["requires a person's approval", "running for"] {
         let told = client.next_of_method("notifications/progress")["params"].clone();
         assert_eq!(told["progressToken"], "t");
         assert!(told["progress"].as_f64().unwrap() > last && told.to_string().contains(words), "{told}");

@@ -76,7 +76,7 @@ fn a_server_that_may_read_sees_the_workspace_as_it_is_now_but_for_what_is_closed
     assert!(!site.workspace.join("new").exists(), "what it wrote was kept");
     let doctor = site.run(&["doctor"]).out;
     assert!(
-        doctor.contains("near: in the jail, with the workspace to be read and without network, 2 tools"),
+        doctor.contains("near: in the sandbox, with read access to the workspace and without network, 2 tools"),
         "{doctor}"
     );
 }

@@ -156,7 +156,7 @@ fn plain_text_fits_and_says_beside_it_that_it_was_cut() {
     for (kind, mut client) in clients(&site, &["--dialect", "miniclaw"]) {
         let result = check_call(&mut client, "read_file", json!({"path": "small"}));
         assert!(text(&result).starts_with("ok: read 200000 bytes from small\n"), "{kind}");
-        assert!(result["content"][1]["text"].as_str().unwrap().contains("was cut"), "{kind}");
+        assert!(result["content"][1]["text"].as_str().unwrap().contains("was truncated"), "{kind}");
         check_call(&mut client, "list_dir", json!({"path": format!("deep/{0}/{0}/{0}", "\u{1}".repeat(200))}));
     }
 }

@@ -155,12 +155,12 @@ fn a_yes_writes_the_file_and_an_undo_brings_the_old_one_back() {
     assert_eq!(browser.run("return document.activeElement.innerText"), "Cancel");
     assert_eq!(site.read("notes.md"), "oats\n");
     browser.click("dialog.small button.primary");
-    browser.until_text("#notices", "Taken back");
+    browser.until_text("#notices", "Undone");
     assert_eq!(site.read("notes.md"), "milk\nbread\n");
     browser.run("location.hash = '#/changes'");
     browser.click_button("Redo");
     browser.click("dialog.small button.primary");
-    browser.until_text("#notices", "Made again");
+    browser.until_text("#notices", "Redone");
     assert_eq!(site.read("notes.md"), "oats\n");
 }
 
@@ -177,7 +177,7 @@ fn edited_arguments_are_used_instead_of_those_that_came() {
     browser.write("dialog textarea[name=content]", "tea\n");
     // They are seen before they can be approved.
     assert_eq!(browser.run("return document.querySelector('dialog').innerText.includes('Approve with')"), false);
-    browser.click_button("Show what it would do");
+    browser.click_button("Preview");
     browser.until_text("dialog .previewed .line.add", "+tea");
     assert_eq!(site.read("notes.md"), "milk\nbread\n");
     browser.until(ASKED);
@@ -208,9 +208,9 @@ fn the_remembered_rule_is_the_one_shown_and_can_be_revoked() {
     assert_eq!(site.read("notes.md"), "two\n");
     browser.run("location.hash = '#/policy'");
     browser.until_text(".rows code", "notes.md");
-    browser.click_button("Take back");
+    browser.click_button("Revoke");
     browser.click("dialog.small button.danger");
-    browser.until_text(".empty", "Nothing was granted for good");
+    browser.until_text(".empty", "No persistent grants");
     let asked = served.call(&session, "write_file", &overwrite("three\n"), 0);
     assert!(asked["suspended"].is_object(), "{asked}");
 }
@@ -265,16 +265,16 @@ fn a_request_is_still_there_after_the_server_died_and_the_page_catches_up() {
     browser.until(ASKED);
     // A call that was put off is no refused one.
     browser.run(&format!("location.hash = '#/sessions/{session}'"));
-    browser.until_text(".call.waiting", "waits for an answer");
+    browser.until_text(".call.waiting", "waiting for approval");
     let served = served.restart(&site, || {
         browser.until("document.querySelector('#connection .banner')?.innerText.includes('Connection lost')");
     });
     browser.until("document.body.dataset.connection === 'open'");
     assert_eq!(browser.run("return document.querySelector('#connection').innerText"), "");
     browser.until(ASKED);
-    browser.until_text("dialog .why", "until it calls again");
+    browser.until_text("dialog .why", "when the agent calls again");
     browser.press("a");
-    browser.until_text("#notices", "Approved; waits for the agent to call again");
+    browser.until_text("#notices", "Approved; runs when the agent calls again");
     assert_eq!(site.read("notes.md"), "milk\nbread\n");
     let back = json!({
         "token": put_off["suspended"]["token"], "id": put_off["callId"],
@@ -303,13 +303,13 @@ fn an_automatic_call_is_not_shown_as_waiting() {
     browser.press(ESCAPE);
     browser.until(NOT_ASKED);
     browser.run(&format!("location.hash = '#/sessions/{session}'"));
-    browser.until_text(".call.waiting", "waits for an answer");
+    browser.until_text(".call.waiting", "waiting for approval");
     let second = served.call(&session, "write_file", &json!({"path": "other.md", "content": "new\n"}), 0);
     assert_eq!(second["error"], "APPROVAL_PENDING", "{second}");
     for _ in 0..2 {
-        browser.until_text(".call.postponed", "not asked about");
+        browser.until_text(".call.postponed", "not asked");
         assert_eq!(browser.run("return document.querySelectorAll('.call.waiting').length"), 1);
-        assert!(browser.text(".call.waiting").contains("Decide"));
+        assert!(browser.text(".call.waiting").contains("Review"));
         // What was said by events is the same from the record.
         browser.run("location.reload()");
         browser.until("document.body.dataset.connection === 'open'");
@@ -325,9 +325,9 @@ fn contents_of_secrets_are_shown_after_a_click() {
     person(&browser, &served);
     let seen = "return document.body.innerText.includes('topsecret')";
     browser.run("location.hash = '#/files/text/.env'");
-    browser.until_text(".empty", "may hold secrets");
+    browser.until_text(".empty", "may contain secrets");
     assert_eq!(browser.run(seen), false);
-    browser.click_button("Show it");
+    browser.click_button("Show");
     browser.until_text(".file-text", "KEY=topsecret");
     // A file without any is shown at once.
     browser.run("location.hash = '#/files/text/notes.md'");
@@ -362,7 +362,7 @@ fn keys_of_the_first_moment_and_escape_approve_nothing() {
     assert_eq!(site.read("notes.md"), "milk\nbread\n");
     // It still waits, and is found again.
     assert_eq!(browser.run("return document.title.startsWith('(1) ')"), true);
-    browser.click_button("Decide");
+    browser.click_button("Review");
     browser.until(ASKED);
     // Escape goes back from a reason, keeps the dialog, and the second one leaves; neither is an answer.
     browser.press("d");
@@ -432,11 +432,11 @@ fn a_link_lets_in_once_and_leaves_nothing_in_the_address() {
     browser.run("localStorage.clear()");
     browser.open("about:blank");
     browser.open(&served.link());
-    browser.until_text("main", "used already");
+    browser.until_text("main", "already used");
     // A token that is not known is no way in either.
     browser.write("input[name=secret]", "rf-nonsense");
     browser.press(ENTER);
-    browser.until_text("main .problem", "not known");
+    browser.until_text("main .problem", "unknown token");
     assert_eq!(browser.run("return localStorage.getItem('ringfence.token')"), Value::Null);
 }
 
@@ -449,14 +449,14 @@ fn a_tool_is_called_by_hand_with_a_form_of_its_schema() {
     browser.run("location.hash = '#/call/write_file'");
     browser.write("textarea[name=path]", "notes.md");
     browser.write("textarea[name=content]", "by hand\n");
-    browser.click_button("Call it");
+    browser.click_button("Run");
     browser.until(ASKED);
     browser.press("a");
     browser.until_text(".result", "done");
     assert_eq!(site.read("notes.md"), "by hand\n");
     browser.run("location.hash = '#/call/read_file'");
     browser.write("textarea[name=path]", "../secret");
-    browser.click_button("Call it");
+    browser.click_button("Run");
     browser.until_text(".result", "leads outside the workspace");
 }
 
@@ -472,17 +472,17 @@ fn every_view_is_there_and_fits_a_phone() {
     served.call(&session, "read_file", &json!({"path": "../out"}), 0);
     let session = format!("sessions/{session}");
     let views = [
-        ("waiting", "Nothing waits"),
+        ("waiting", "No pending requests"),
         ("sessions", "A label"),
         (session.as_str(), "INVALID_PATH"),
         ("changes", "new.md"),
         ("files", "notes.md"),
         ("files/at/src/deep", "a_name"),
         ("files/text/notes.md", "bread"),
-        ("call", "Call it"),
+        ("call", "Run"),
         ("policy", "preset ask"),
-        ("audit", "The chain is whole"),
-        ("walls", "walls stand"),
+        ("audit", "The hash chain is intact"),
+        ("walls", "isolation mechanisms available"),
     ];
     for look in [BrowserWindow { width: 360, height: 740, dark: true }, DESKTOP] {
         browser.set_window(look);
@@ -564,7 +564,7 @@ fn a_stream_that_broke_goes_on_behind_the_last_whole_event() {
     let site = site();
     let served = TestPageServer::start(&site);
     browser.open(&served.page());
-    browser.until_text("main", "not logged in");
+    browser.until_text("main", "not signed in");
     // The first connection ends within an event, the second is none, the third goes on.
     browser.run(
         r#"window.asked = [];
@@ -606,7 +606,7 @@ fn a_run_is_started_followed_and_gone_on_with() {
     // A second prompt in the same session is followed from its start.
     browser.click(".go-on:not([open]) summary");
     browser.write("textarea[name=more]", "once more");
-    browser.click_button("Go on");
+    browser.click_button("Continue");
     browser.until_text(".prompt", "once more");
     browser.until(
         "document.querySelector('main .title .badge')?.innerText === 'running' \
@@ -653,7 +653,7 @@ fn sessions_of_other_fronts_are_there_to_be_looked_at() {
     browser.until_text(".call.failed", "read_file");
     // Nothing can be done to it here but to look again.
     let buttons = browser.run("return [...document.querySelectorAll('main .actions button')].map(b => b.innerText)");
-    assert_eq!(buttons, json!(["Look again"]));
+    assert_eq!(buttons, json!(["Refresh"]));
     browser.click(".nav-sessions");
     follow_link(&browser, "a[href*=\"history/mcp-\"]");
     browser.until_text(".call.done", "notes.md");

@@ -75,12 +75,12 @@ fn pictures_of_the_main_views_are_made_where_they_are_wanted() {
 
     browser.set_window(DARK);
     browser.run(&format!("location.hash = '#/sessions/{session}'"));
-    browser.until_text(".call.waiting", "Decide");
+    browser.until_text(".call.waiting", "Review");
     browser.run("scrollTo(0, 0)");
     keep("session");
     browser.set_window(DESKTOP);
     browser.run("location.hash = '#/audit'");
-    browser.until_text("main", "The chain is whole");
+    browser.until_text("main", "The hash chain is intact");
     keep("audit");
 
     // The answer, and the change that it makes.

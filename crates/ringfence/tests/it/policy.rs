@@ -208,14 +208,11 @@ fn untrusted_workspace_allows_are_ignored_with_a_warning() {
     let said = call(&site, "", "write_file", &json!({"path": "docs/a.md", "content": ""}));
     assert_eq!(said.error(), "APPROVAL_DENIED");
     expect![[r#"
-        ringfence: warning: 1 of the rules in the workspace's ringfence.toml allow something, and do not hold: `ringfence policy trust` shows them
+        ringfence: warning: the workspace's ringfence.toml is not trusted, so its allow rules (1) are ignored: `ringfence policy trust` shows them
     "#]].assert_eq(&said.err);
     // Without a terminal there is nobody who could trust it.
     let said = site.run(&["policy", "trust"]);
-    assert_eq!(
-        (said.code, said.err.as_str()),
-        (Some(2), "ringfence: this needs a person at a terminal, and there is none here\n")
-    );
+    assert_eq!((said.code, said.err.as_str()), (Some(2), "ringfence: this requires an interactive terminal\n"));
     assert!(!site.run(&["policy", "show"]).out.contains("docs/**"));
     let said = site.run(&["policy", "trust", "--revoke"]);
     assert_eq!((said.code, said.err.as_str()), (Some(1), "ringfence: the workspace is not trusted\n"));
@@ -303,19 +300,19 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\ndecision = \"allow\"\n\n[[rules]]\nname = \"no docs\"\ndecision = \"deny\"\neffect = \"overwirte\"\n",
         expect![[r#"
-            the config file config.toml is wrong: line 7, in the rule `no docs`: `effect`: `overwirte` is none of list, read, create, overwrite, move, delete, fetch, lose, run, external, look, change; did you mean `overwrite`?
+            invalid config file config.toml: line 7, in the rule `no docs`: `effect`: `overwirte` is none of list, read, create, overwrite, move, delete, fetch, lose, run, external, look, change; did you mean `overwrite`?
             7 | effect = "overwirte""#]],
     );
     told(
         "rules = [\n  { decision = \"allow\" },\n  { decision = \"alow\" },\n]\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 2`: `decision`: `alow` is none of allow, ask, deny; did you mean `allow`?
+        invalid config file config.toml: line 3, in the rule `rule 2`: `decision`: `alow` is none of allow, ask, deny; did you mean `allow`?
         3 |   { decision = "alow" },"#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\npaht = \"a\"\n",
         expect![[r#"
-        the config file config.toml is wrong: TOML parse error at line 3, column 1
+        invalid config file config.toml: TOML parse error at line 3, column 1
           |
         3 | paht = "a"
           | ^^^^
@@ -324,7 +321,7 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\n\npath = \"a\"\n",
         expect![[r#"
-        the config file config.toml is wrong: TOML parse error at line 1, column 1
+        invalid config file config.toml: TOML parse error at line 1, column 1
           |
         1 | [[rules]]
           | ^^^^^^^^^
@@ -363,19 +360,19 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\ndecision = \"deny\"\nwhen = \"saw_untrusted\"\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `when`: `saw_untrusted` is none of read-secret, saw-untrusted, has-egress; did you mean `saw-untrusted`?
+        invalid config file config.toml: line 3, in the rule `rule 1`: `when`: `saw_untrusted` is none of read-secret, saw-untrusted, has-egress; did you mean `saw-untrusted`?
         3 | when = "saw_untrusted""#]],
     );
     told(
         "[[rules]]\ndecision = \"ask\"\nassurance = \"human\"\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `assurance`: `human` is none of relayed, person
+        invalid config file config.toml: line 3, in the rule `rule 1`: `assurance`: `human` is none of relayed, person
         3 | assurance = "human""#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\neffect = 5\n",
         expect![[r#"
-        the config file config.toml is wrong: TOML parse error at line 3, column 10
+        invalid config file config.toml: TOML parse error at line 3, column 10
           |
         3 | effect = 5
           |          ^
@@ -396,7 +393,7 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "rules = \"deny\"\n",
         expect![[r#"
-        the config file config.toml is wrong: TOML parse error at line 1, column 9
+        invalid config file config.toml: TOML parse error at line 1, column 9
           |
         1 | rules = "deny"
           |         ^^^^^^
@@ -530,7 +527,7 @@ fn a_decision_is_explained_and_nothing_happens() {
         exit 0
         allow by the rule `preset` in the layer preset
         - run `bash`: allow by the rule `preset` in the layer preset
-        each change that the program leaves is then judged like a change by any other tool:
+        each change that the program makes is then decided like a change by any other tool:
         - create a file: kept (allow by the rule `preset` in the layer preset)
         - overwrite a file: asked about, and not kept without a yes (ask by the rule `preset ask` in the layer preset)
         - delete a file or directory: asked about, and not kept without a yes (ask by the rule `preset ask` in the layer preset)
@@ -547,7 +544,7 @@ fn a_decision_is_explained_and_nothing_happens() {
         exit 0
         allow by the rule `preset` in the layer preset
         - run `bash`: allow by the rule `preset` in the layer preset
-        each change that the program leaves is then judged like a change by any other tool:
+        each change that the program makes is then decided like a change by any other tool:
         - create a file: not kept (deny by the rule `preset read-only` in the layer preset)
         - overwrite a file: not kept (deny by the rule `preset read-only` in the layer preset)
         - delete a file or directory: not kept (deny by the rule `preset read-only` in the layer preset)
@@ -577,7 +574,7 @@ fn a_decision_is_explained_and_nothing_happens() {
         exit 0
         ask by the rule `secret` in the layer preset
         reason: this would read `.env`, which may hold secrets
-        answer: from a person at ringfence's own terminal or page
+        answer: from a person at ringfence's terminal or web UI
         - read `.env`: ask by the rule `secret` in the layer preset
     "#]],
     );

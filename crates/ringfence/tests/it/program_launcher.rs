@@ -124,14 +124,14 @@ fn a_program_that_lies_in_a_workspace_or_a_mount_is_not_started() {
     for (program, keys) in [(&program, "jail = false"), (&link, "jail = false"), (&mounted, mount.as_str())] {
         let said = start(&site, &format!("command = {program:?}\n{keys}"), &[]);
         assert!(
-            said.err.contains("the program is inside a workspace or a mount, where an agent could change it"),
+            said.err.contains("the program is inside a workspace or mount, where an agent could change it"),
             "{said:?}"
         );
         assert!(!said.err.contains(site.root().to_str().unwrap()), "{said:?}");
         assert!(!was_run(&site), "{}", program.display());
     }
     let missing = start(&site, "command = \"not-there-at-all\"\njail = false", &[]);
-    assert!(missing.err.contains("there is no such program"), "{missing:?}");
+    assert!(missing.err.contains("program not found"), "{missing:?}");
 }
 
 /// A server that says in which directory it is, what is in it, and what it has of two variables.
@@ -190,5 +190,5 @@ fn a_jail_without_the_program_says_so() {
         println!("skipped: there is no jail on this machine");
         return;
     }
-    assert!(said.err.contains("there is no such program in the jail"), "{said:?}");
+    assert!(said.err.contains("program not found in the sandbox"), "{said:?}");
 }

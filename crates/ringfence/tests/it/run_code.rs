@@ -329,7 +329,7 @@ fn hosts_are_shown_before_anything_that_a_caller_makes_long() {
             assert!(preview.contains(words), "no {words:?} in {preview}");
         }
         seat.press("n");
-        seat.until("no, because");
+        seat.until("reason (optional");
         seat.press("\r");
         assert_eq!(seat.end().code, Some(1));
     }

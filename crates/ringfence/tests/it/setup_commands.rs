@@ -26,15 +26,15 @@ fn the_demo_plays_to_its_end_and_leaves_nothing_behind() {
         for line in [
             "`../letter.txt` leads outside the workspace",
             "* read_file shortcut.txt\n  failed",
-            "The model says that it read the letter. It did not",
-            "each with the hash of the one before: ok",
-            "Every file is as it was, to the byte.",
+            "The model claims that it read the letter. It did not",
+            "hash chain verified",
+            "Every file is restored, byte for byte.",
             "ringfence mcp install",
         ] {
             assert!(said.out.contains(line), "no {line:?} in {}", said.out);
         }
         assert_eq!(said.out.contains("changed  notes/today.md"), edit == "made", "{}", said.out);
-        assert_eq!(said.out.contains("Nobody could be asked here"), edit == "refused", "{}", said.out);
+        assert_eq!(said.out.contains("There is no terminal to ask at"), edit == "refused", "{}", said.out);
         assert!(!said.out.contains(site.root().to_str().unwrap()), "{}", said.out);
     }
     assert!(!site.state.exists() && !site.root().join("xdg-state").exists(), "the user's own state was touched");
@@ -49,12 +49,12 @@ fn at_a_terminal_the_demo_asks_and_does_what_it_is_told() {
         seat.until(ASKED);
         seat.press(answer);
         if answer == "n" {
-            seat.until("no, because");
+            seat.until("reason (optional");
             seat.press("\r");
         }
         let said = seat.end();
         assert_eq!(said.code, Some(0), "{said:?}");
-        assert!(said.out.contains(shown) && said.out.contains("Every file is as it was"), "{}", said.out);
+        assert!(said.out.contains(shown) && said.out.contains("Every file is restored"), "{}", said.out);
     }
 }
 
@@ -78,7 +78,7 @@ fn a_config_to_begin_with_is_read_and_changes_nothing() {
         assert_eq!(shown(&site), before, "{file:?}");
         let again = cli_output(site.command(arguments).output().unwrap());
         assert_eq!(again.code, Some(2));
-        assert!(again.err.contains("is there already, and stays as it is"), "{again:?}");
+        assert!(again.err.contains("already exists and was not changed"), "{again:?}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
     }
     assert!(std::fs::read_to_string(site.workspace.join("ringfence.toml")).unwrap().contains("Cargo.lock"));
@@ -95,7 +95,7 @@ fn advice_after_init_names_the_initialized_directory() {
             init.arg("--workspace").arg(directory);
         }
         let written = cli_output(init.output().unwrap()).out;
-        assert_eq!(written.contains("Next in the directory that you named:"), named, "{written}");
+        assert_eq!(written.contains("Next in that directory:"), named, "{written}");
         let rule = "[[rules]]\nname = \"of this directory\"\ndecision = \"deny\"\npath = \"x\"\n";
         std::fs::write(directory.join("ringfence.toml"), rule).unwrap();
         let advised: Vec<&str> = written.lines().filter_map(|line| line.strip_prefix("  ringfence ")).collect();
@@ -142,8 +142,8 @@ fn every_command_has_a_page_in_the_manual() {
     let write = |directory: &Path| cli_output(site.command(&["man", directory.to_str().unwrap()]).output().unwrap());
     assert_eq!(write(&directory).code, Some(0));
     for (page, words) in [
-        ("ringfence.1", "between an AI agent and a machine"),
-        ("ringfence-call.1", "tool call"),
+        ("ringfence.1", "tools for AI agents"),
+        ("ringfence-call.1", "Call one tool"),
         ("ringfence-mcp-install.1", "install"),
         ("ringfence-policy-grants-revoke.1", "revoke"),
         ("ringfence-undo.1", "dry\\-run"),
@@ -153,7 +153,7 @@ fn every_command_has_a_page_in_the_manual() {
     }
     let missing = write(&directory.join("none"));
     assert_eq!(missing.code, Some(2));
-    assert!(missing.err.contains("the manual cannot be written there"), "{missing:?}");
+    assert!(missing.err.contains("cannot write the manual pages"), "{missing:?}");
 }
 
 #[test]

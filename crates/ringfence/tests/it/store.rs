@@ -235,8 +235,8 @@ fn a_damaged_file_is_an_error_that_says_what_to_do() {
     let state = state();
     let file = state.path().join(STORE_FILE);
     let said = "the store in the state directory, `state.db` or `approvals.db` of an earlier version, is damaged; move it \
-                away to go on: persistent grants are lost and asked about again";
-    std::fs::write(&file, "this is no database, and long enough to be looked at ".repeat(100)).unwrap();
+                away to continue: persistent grants are lost and must be approved again";
+    std::fs::write(&file, "this is not a database, and long enough to be looked at ".repeat(100)).unwrap();
     assert_eq!(store_error(state.path()), said);
     std::fs::remove_file(&file).unwrap();
     drop(SqliteStore::new(state.path()).open_request(&request("a", 0)));
@@ -252,7 +252,7 @@ fn a_file_of_a_later_version_is_left_alone() {
     let state = state();
     let connection = rusqlite::Connection::open(state.path().join(STORE_FILE)).unwrap();
     connection.pragma_update(None, "user_version", 77).unwrap();
-    let said = "`state.db` in the state directory was made by a later ringfence: version 77, and this one knows 7";
+    let said = "`state.db` in the state directory was written by a newer ringfence: schema version 77, and this one supports up to 7";
     assert_eq!(store_error(state.path()), said);
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)).unwrap();
     assert_eq!(tables, 0);

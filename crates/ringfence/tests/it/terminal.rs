@@ -157,7 +157,7 @@ fn a_yes_runs_the_call_and_the_record_says_whose_it_was() {
     seat.until(ASKED);
     assert_eq!(site.read("notes.md"), "old\n");
     seat.press("y");
-    seat.until("write_file: allowed");
+    seat.until("write_file: approved");
     let said = seat.end();
     assert_eq!(said.value()["path"], "notes.md");
     assert_eq!((site.read("notes.md").as_str(), said.err.as_str()), ("new\n", ""));
@@ -172,11 +172,11 @@ fn a_no_is_told_with_its_reason() {
     let mut seat = TestTerminal::call(&site, "delete_file", &json!({"path": "notes.md"}));
     seat.until(ASKED);
     seat.press("n");
-    seat.until("no, because");
+    seat.until("reason (optional");
     seat.press("keep it, plaese\x7f\x7f\x7f\x7fease");
     seat.until("keep it, please");
     seat.press("\r");
-    seat.until("delete_file: refused");
+    seat.until("delete_file: denied");
     let said = seat.end();
     assert_eq!(said.error(), "APPROVAL_DENIED");
     let message = said.reply()["error"]["message"].as_str().unwrap().to_owned();
@@ -193,7 +193,7 @@ fn an_unbound_key_does_not_answer() {
     // The time goes on, so the dialog is still there.
     seat.until(ASKED);
     seat.press("?");
-    seat.until("any key goes back");
+    seat.until("press any key to go back");
     seat.press("y");
     seat.until(ASKED);
     assert_eq!(site.read("notes.md"), "old\n");
@@ -211,7 +211,7 @@ fn typed_ahead_keys_do_not_answer() {
     let mut seat = TestTerminal::in_terminal((master, slave), &site, &["call", "write_file", &arguments]);
     seat.until(ASKED);
     seat.press("n");
-    seat.until("no, because");
+    seat.until("reason (optional");
     seat.press("\r");
     assert_eq!(seat.end().error(), "APPROVAL_DENIED");
     assert_eq!(site.read("notes.md"), "old\n");
@@ -227,9 +227,9 @@ fn arguments_are_edited_shown_and_asked_about_before_they_are_used() {
     // What they would do comes before what they are.
     seat.until("-old");
     seat.until("+mine");
-    seat.until("as you changed them");
+    seat.until("edited by you");
     seat.until(r#""content": "mine\n""#);
-    seat.until("call it with these arguments?");
+    seat.until("call with these arguments?");
     assert_eq!(site.read("notes.md"), "old\n");
     seat.press("y");
     let said = seat.end();
@@ -248,7 +248,7 @@ fn a_program_that_was_edited_runs_as_it_was_edited() {
     let mut seat = TestTerminal::new(&site, &["--config", config.to_str().unwrap(), "call", "run_code", &arguments]);
     seat.until(ASKED);
     seat.press("e");
-    seat.until("call it with these arguments?");
+    seat.until("call with these arguments?");
     seat.press("y");
     let said = seat.end();
     assert_eq!((&said.reply()["modified"], &said.value()["stdout"]), (&json!(true), &json!("two\n")), "{said:?}");
@@ -260,10 +260,10 @@ fn edited_text_must_be_valid_arguments() {
     let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
     seat.until(ASKED);
     for (script, note) in [
-        ("echo '{' > \"$1\"", "that is no JSON"),
-        ("echo '[1]' > \"$1\"", "the arguments are a JSON object"),
+        ("echo '{' > \"$1\"", "invalid JSON"),
+        ("echo '[1]' > \"$1\"", "the arguments must be a JSON object"),
         ("exit 1", "the editor failed"),
-        ("true", "the arguments are as they were"),
+        ("true", "the arguments are unchanged"),
     ] {
         editor(&site, script);
         seat.press("e");
@@ -284,7 +284,7 @@ fn edited_arguments_that_leave_the_workspace_are_refused() {
         let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
         seat.until(ASKED);
         seat.press("e");
-        seat.until("call it with these arguments?");
+        seat.until("call with these arguments?");
         seat.press("y");
         assert_eq!(seat.end().error(), "INVALID_PATH");
     }
@@ -299,7 +299,7 @@ fn always_shows_its_rule_and_holds_until_it_is_revoked() {
     seat.until(ASKED);
     seat.press("a");
     seat.until(r#"decision = "allow", tool = "write_file", effect = "overwrite""#);
-    seat.until("allow this for good?");
+    seat.until("add this rule?");
     seat.press("y");
     seat.until("allowed");
     assert_eq!(seat.end().code, Some(0));
@@ -325,7 +325,7 @@ fn a_grant_is_none_in_another_workspace() {
     let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
     seat.until(ASKED);
     seat.press("a");
-    seat.until("allow this for good?");
+    seat.until("add this rule?");
     seat.press("y");
     assert_eq!(seat.end().code, Some(0));
     std::fs::write(site.outside.join("notes.md"), "old\n").unwrap();
@@ -339,10 +339,10 @@ fn a_secret_is_never_granted() {
     let site = site();
     site.write(".env", "KEY=1\n");
     let mut seat = TestTerminal::call(&site, "read_file", &json!({"path": ".env"}));
-    seat.until("only a person's own answer counts here");
+    seat.until("requires an answer from a person");
     seat.until(ASKED);
     seat.press("a");
-    seat.until("this cannot be allowed for good");
+    seat.until("this cannot be allowed permanently");
     seat.press("y");
     assert_eq!(seat.end().value()["content"], "KEY=1\n");
     assert_eq!(site.run(&["policy", "grants"]).out, "");
@@ -360,7 +360,7 @@ fn an_unanswered_request_is_denied() {
     set_answer_timeout(&site, "1s");
     let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
     seat.until(ASKED);
-    seat.until("nobody answered in time");
+    seat.until("the request timed out");
     let said = seat.end();
     assert_eq!(said.error(), "APPROVAL_DENIED");
     assert_eq!(site.read("notes.md"), "old\n");
@@ -376,16 +376,16 @@ fn a_window_that_gets_smaller_still_shows_what_can_be_pressed() {
     seat.until("more lines; `v` shows");
     seat.until("[v] view");
     seat.press("v");
-    seat.until("space goes");
+    seat.until("space continues");
     // The arguments come after the preview, some pages on.
     let (before, mut pages) = (seat.read_to, 0);
     while !seat.seen[before..].contains(r#""path": "notes.md""#) {
         seat.press(" ");
-        seat.until("[space] on");
+        seat.until("[space] next");
         pages += 1;
         assert!(pages < 100, "no arguments on any page");
     }
-    assert!(seat.seen[before..].contains("the arguments, in the") && pages > 2, "{pages}");
+    assert!(seat.seen[before..].contains("Arguments sent by") && pages > 2, "{pages}");
     resize(&seat.slave, 40, 200);
     seat.press("q");
     seat.until(ASKED);
@@ -449,8 +449,8 @@ fn a_person_trusts_a_workspace_until_its_file_changes() {
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
     // A name that is among others by chance is still a secret.
     assert_eq!(write(".env").error(), "APPROVAL_DENIED");
-    assert!(site.run(&["policy", "show"]).out.contains("trusted: what the workspace allows"));
-    assert!(site.run(&["policy", "trust"]).out.contains("trusted already"));
+    assert!(site.run(&["policy", "show"]).out.contains("trusted: allow rules of the workspace"));
+    assert!(site.run(&["policy", "trust"]).out.contains("already trusted"));
     let begin = last_record(&site, "begin");
     assert_eq!((&begin["rule"], &begin["layer"]), (&json!("rule 1"), &json!("trusted")));
     // A byte more is another file.
@@ -469,12 +469,12 @@ fn a_person_resumes_a_session_that_was_refused_too_often() {
     for _ in 0..3 {
         store.record_denial("s-1", "the agent", std::time::SystemTime::now()).unwrap();
     }
-    assert_eq!(site.run(&["approvals", "list"]).out, "s-1  refused 3 times in a row  the agent\n");
+    assert_eq!(site.run(&["approvals", "list"]).out, "s-1  paused after 3 consecutive denials   the agent\n");
     let said = site.run(&["approvals", "resume", "s-1"]);
-    assert!(said.code == Some(2) && said.err.contains("needs a person at a terminal"), "{said:?}");
+    assert!(said.code == Some(2) && said.err.contains("requires an interactive terminal"), "{said:?}");
     let resume = |session: &str, word: &str| {
         let mut seat = TestTerminal::new(&site, &["approvals", "resume", session]);
-        seat.until("let it ask again? [yes/no]");
+        seat.until("resume this session? [yes/no]");
         seat.press(&format!("{word}\r"));
         seat.end()
     };
@@ -482,7 +482,7 @@ fn a_person_resumes_a_session_that_was_refused_too_often() {
     assert_eq!(store.denial_streaks().unwrap().len(), 1);
     assert_eq!(resume("s-1", "yes").out, "resumed s-1\n");
     assert_eq!(site.run(&["approvals", "list"]).out, "");
-    assert!(site.run(&["approvals", "resume", "s-1"]).err.contains("no session `s-1` is paused"));
+    assert!(site.run(&["approvals", "resume", "s-1"]).err.contains("session `s-1` is not paused"));
 }
 
 #[test]
@@ -496,7 +496,7 @@ fn names_cannot_draw_on_the_screen() {
     seat.until(ASKED);
     assert!(!seat.seen.contains('\u{202e}') && !seat.seen.contains("a\u{1b}[2J"));
     seat.press("n");
-    seat.until("no, because");
+    seat.until("reason (optional");
     seat.press("\r");
     assert_eq!(seat.end().error(), "APPROVAL_DENIED");
 }
@@ -529,14 +529,14 @@ fn another_front_can_be_first() {
     for arguments in [&["approvals", "answer", &id] as &[&str], &["approvals", "answer", &id, "--yes"]] {
         let refused = site.run(arguments);
         assert_eq!(refused.code, Some(2));
-        assert!(refused.err.contains("there is no terminal here"), "{}", refused.err);
+        assert!(refused.err.contains("no terminal to answer at"), "{}", refused.err);
     }
     let mut second = TestTerminal::new(&site, &["approvals", "answer", &id]);
     second.until("`command line` wants to call `write_file`");
     second.until(ASKED);
     second.press("y");
     assert_eq!(second.end().code, Some(0));
-    first.until("answered elsewhere");
+    first.until("answered by another client");
     assert_eq!(first.end().code, Some(0));
     assert_eq!(site.read("notes.md"), "new\n");
     let late = site.run(&["approvals", "show", &id]);
@@ -552,7 +552,7 @@ fn an_editor_does_not_outlive_the_time_to_answer() {
     seat.until(ASKED);
     seat.press("e");
     seat.until("editing");
-    seat.until("nobody answered in time");
+    seat.until("the request timed out");
     assert_eq!(seat.end().error(), "APPROVAL_DENIED");
     let pid = std::fs::read_to_string(site.current.join("pid")).unwrap();
     assert!(!Path::new("/proc").join(pid.trim()).exists());
@@ -566,7 +566,7 @@ fn a_signal_leaves_the_terminal_as_it_was() {
         let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
         seat.until(ASKED);
         kill_process(Pid::from_child(&seat.child), signal).unwrap();
-        seat.until("no longer asked here");
+        seat.until("request closed");
         assert_eq!(seat.end().error(), "CANCELLED");
         assert_eq!(site.read("notes.md"), "old\n");
     }
@@ -578,7 +578,7 @@ fn a_cancel_leaves_the_terminal_as_it_was() {
     let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
     seat.until(ASKED);
     seat.press("\x03");
-    seat.until("no longer asked here");
+    seat.until("request closed");
     assert_eq!(seat.end().error(), "CANCELLED");
     assert_eq!(site.read("notes.md"), "old\n");
 }
@@ -590,9 +590,9 @@ fn a_long_call_shows_a_temporary_progress_line() {
     let command = TestTerminal::command(&site, &["call", "run_code", &arguments]);
     let mut seat = TestTerminal::all_on_screen(terminal(), command);
     seat.until("\rrun_code: ");
-    seat.until(" s, Ctrl-C ends it\rrun_code: ");
+    seat.until(" s, Ctrl-C to cancel\rrun_code: ");
     seat.press("\x03");
-    seat.until(&format!("\r{}", " ".repeat("run_code: 2 s, Ctrl-C ends it".len())));
+    seat.until(&format!("\r{}", " ".repeat("run_code: 2 s, Ctrl-C to cancel".len())));
     seat.until("CANCELLED");
     assert_eq!(seat.end().code, Some(1));
 }
@@ -601,7 +601,7 @@ fn a_long_call_shows_a_temporary_progress_line() {
 fn a_dialog_is_kept_from_who_does_not_want_it() {
     let site = site();
     let arguments = overwrite("notes.md").to_string();
-    for (how, why) in [("never", "approval requests are turned off"), ("policy", "only what a rule allows")] {
+    for (how, why) in [("never", "approval requests are disabled"), ("policy", "only calls that the policy allows")] {
         let seat = TestTerminal::new(&site, &["--approve", how, "call", "write_file", &arguments]);
         let said = seat.end();
         assert_eq!(said.error(), "APPROVAL_DENIED");
@@ -652,7 +652,7 @@ fn a_program_answers_for_the_user_where_they_want_it_and_no_person_is_needed() {
     seat.until(ASKED);
     let answer = ["approvals", "answer", &id(&site), "--no", "--reason", "not now"];
     assert_eq!(with_config(&site, unattended, &answer).code, Some(0));
-    seat.until("answered elsewhere");
+    seat.until("answered by another client");
     let said = seat.end();
     assert!(said.error() == "APPROVAL_DENIED" && said.out.contains("not now"), "{}", said.out);
     let mut seat = TestTerminal::call(&site, "read_file", &json!({"path": ".env"}));
@@ -676,7 +676,7 @@ fn a_second_answer_is_rejected() {
     first.press("y");
     assert_eq!(first.end().code, Some(0));
     second.press("n");
-    second.until("no, because");
+    second.until("reason (optional");
     second.press("\r");
     let said = second.end();
     assert_eq!(said.code, Some(2));

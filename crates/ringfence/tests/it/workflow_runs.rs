@@ -147,7 +147,7 @@ fn a_run_has_a_state_of_its_own_and_its_id_is_taken_once() {
     let missing = TestRun { id: "third".to_owned(), ..second };
     let said = missing.call("fs.read", &json!({"path": "@state/notes.md"}));
     assert_eq!(said.code, Some(2));
-    assert!(said.err.contains("there is no run `third`"), "{said:?}");
+    assert!(said.err.contains("this project has no run `third`"), "{said:?}");
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn a_run_that_was_made_with_a_graph_keeps_it_whatever_is_said_later() {
     let options = ["--dialect", "crewagent", "--graph", "@pkg/other.json"];
     let said = run.call_with(&options, "fs.apply_patch", &transition_to("third"));
     assert_eq!(said.code, Some(2), "{said:?}");
-    assert!(said.err.contains("goes along the graph `@pkg/workflow.graph.json`"), "{said:?}");
+    assert!(said.err.contains("uses the graph `@pkg/workflow.graph.json`"), "{said:?}");
     let same = ["--dialect", "crewagent", "--graph", "@pkg/workflow.graph.json"];
     assert_eq!(run.call_with(&same, "fs.apply_patch", &transition_to("second")).code, Some(0));
 }
@@ -286,9 +286,9 @@ fn the_prompt_states_the_limits_of_the_agent() {
         - fs.list: List the entries of a directory.
         - fs.apply_patch: Update the front matter of a file in `@state`: the rest of the file stays as it is.
         - fs.search: Search a file, or all files below a directory, for lines that match.
-        Every path begins with one of `@project`, `@pkg` (only to be read), `@state`.
-        One read returns at most 1000 bytes and one write takes at most 5000; a larger file is searched, or read by lines.
-        A call ends after 30 seconds at the latest.
+        Every path begins with one of `@project`, `@pkg` (read-only), `@state`.
+        One read returns at most 1000 bytes and one write takes at most 5000; search a larger file, or read it by lines.
+        A call is stopped after 30 seconds.
     "#]]
     .assert_eq(&told("small"));
     assert_eq!(told("none"), "You have no tools for files.\n");
@@ -305,8 +305,8 @@ fn a_prompt_says_of_larger_files_what_the_tools_can_do() {
         out.lines().find(|line| line.starts_with("One read")).unwrap().to_owned()
     };
     assert!(told("miniclaw").ends_with("takes at most 1048576; a larger file cannot be read."), "{}", told("miniclaw"));
-    assert!(told("crewagent").ends_with("; a larger file is searched, or read by lines."), "{}", told("crewagent"));
-    assert!(told("standard").ends_with("; a larger file is searched, or read by lines."), "{}", told("standard"));
+    assert!(told("crewagent").ends_with("; search a larger file, or read it by lines."), "{}", told("crewagent"));
+    assert!(told("standard").ends_with("; search a larger file, or read it by lines."), "{}", told("standard"));
 }
 
 #[test]

@@ -36,18 +36,18 @@ export function openRequest(id) {
 function look() {
     if (shown) {
         const request = state.requests.find(one => one.id === shown.request.id);
-        if (!request) shown.over('It waits no more: somebody else answered it, or its call ended.');
+        if (!request) shown.over('This request is closed: it was answered by another client, or its call ended.');
         else shown.refresh(request);
         shown?.count();
         return;
     }
     const next = state.requests.find(request => !putAside.has(request.id) && remains(request) > 0);
     if (!next || !may('approve')) return;
-    announce(`${next.principal} asks for approval: ${next.summary}`);
+    announce(`${next.principal} requests approval: ${next.summary}`);
     // Whoever is about to write would answer with what they write. The number above says that something waits.
     if (isWriting()) {
         putAside.add(next.id);
-        notice(`Waiting for an answer: ${next.summary}`, 'wait');
+        notice(`Approval needed: ${next.summary}`, 'wait');
         return;
     }
     open(next);
@@ -88,7 +88,7 @@ class Approval {
             el(
                 'header',
                 {},
-                el('p', { class: 'eyebrow' }, 'Waiting for your answer ', this.place, this.time),
+                el('p', { class: 'eyebrow' }, 'Waiting for your approval ', this.place, this.time),
                 el('h2', { id: 'approval-title' }, ticked(request.summary || request.tool)),
                 showWho(request),
             ),
@@ -125,7 +125,7 @@ class Approval {
                 element: el(
                     'p',
                     { class: 'remember none' },
-                    'This cannot be allowed for good: an approval is for this once.',
+                    'This cannot be remembered: an approval applies to this call only.',
                 ),
             };
         const box = el('input', { type: 'checkbox', id: 'remember', on: { change: () => this.choose() } });
@@ -135,7 +135,7 @@ class Approval {
             el(
                 'p',
                 {},
-                'This rule is added. It holds for 30 days, in this workspace and no other; the policy view takes it back.',
+                'This rule will be added. It applies for 30 days, in this workspace only; revoke it in the Policy view.',
             ),
             el('pre', { class: 'code' }, grant),
         );
@@ -145,7 +145,7 @@ class Approval {
             element: el(
                 'div',
                 { class: 'remember' },
-                el('label', {}, box, ' Remember: allow the same from now on ', key('r')),
+                el('label', {}, box, ' Remember: always allow this ', key('r')),
                 rule,
             ),
         };
@@ -180,7 +180,7 @@ class Approval {
             type: 'text',
             name: 'reason',
             autocomplete: 'off',
-            placeholder: 'the caller is told',
+            placeholder: 'sent to the agent',
         });
         reason.maxLength = 500;
         const send = () => this.send({ approved: false, reason: reason.value.trim() || null }, 'Denied');
@@ -195,7 +195,7 @@ class Approval {
                     },
                 },
             },
-            el('label', {}, el('span', {}, 'No, because'), reason),
+            el('label', {}, el('span', {}, 'Reason (optional)'), reason),
             button(['Back ', key('Esc')], () => this.back()),
             el('button', { type: 'submit', class: 'danger' }, 'Deny ', key('Enter')),
         );
@@ -218,12 +218,12 @@ class Approval {
                 el(
                     'p',
                     { class: 'hint' },
-                    'What is shown above is the call as it came. You see what your arguments would do before you approve them.',
+                    'The call above is shown as it was sent. The effect of your arguments is shown before you approve them.',
                 ),
                 form.element,
             ),
         );
-        const preview = button('Show what it would do', () => this.preview(form), { class: 'primary' });
+        const preview = button('Preview', () => this.preview(form), { class: 'primary' });
         fill(
             this.actions,
             button(['Back ', key('Esc')], () => this.back()),
@@ -256,11 +256,11 @@ class Approval {
             () => this.send({ approved: true, modifiedArgs: args }, 'Approved with your arguments'),
             { class: 'primary' },
         );
-        const change = button('Change them', () => {
+        const change = button('Edit again', () => {
             fill(previewed);
             fill(this.actions, ...editing);
         });
-        const previewed = el('div', { class: 'previewed' }, shown ?? el('p', {}, 'There is nothing to compare.'));
+        const previewed = el('div', { class: 'previewed' }, shown ?? el('p', {}, 'No differences to show.'));
         const editing = [...this.actions.childNodes];
         this.panel.querySelector('.previewed')?.remove();
         this.panel.append(previewed);
@@ -283,7 +283,7 @@ class Approval {
         try {
             const { waitsForCaller } = await answer(this.request.id, response);
             const later = response.approved && waitsForCaller;
-            const what = later ? `${done}; waits for the agent to call again` : done;
+            const what = later ? `${done}; runs when the agent calls again` : done;
             notice(`${what}: ${this.request.summary}`, later ? 'wait' : response.approved ? 'good' : 'quiet');
             this.dialog.close();
         } catch (error) {
@@ -385,12 +385,12 @@ class Approval {
 
     tick() {
         const time = remains(this.request);
-        if (time <= 0) return this.over('It was not answered in time.');
+        if (time <= 0) return this.over('The request timed out.');
         fill(this.time, Number.isFinite(time) ? `${left(time)} left` : '');
     }
 
     count() {
-        fill(this.place, state.requests.length > 1 ? `· ${state.requests.length} wait in all` : '');
+        fill(this.place, state.requests.length > 1 ? `· ${state.requests.length} pending in total` : '');
     }
 }
 

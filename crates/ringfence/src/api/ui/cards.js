@@ -139,15 +139,15 @@ export function transcript(extra = () => []) {
 }
 
 const STATES = {
-    waiting: ['waits for an answer', 'wait'],
+    waiting: ['waiting for approval', 'wait'],
     answered: ['answered', 'quiet'],
-    returned: ['settled; the agent has to call again', 'quiet'],
-    postponed: ['not asked about; the agent has to call again', 'quiet'],
+    returned: ['settled; the agent must call again', 'quiet'],
+    postponed: ['not asked; the agent must call again', 'quiet'],
     running: ['running', 'live'],
     done: ['done', 'good'],
     failed: ['failed', 'bad'],
     refused: ['refused', 'bad'],
-    overdue: ['no end known', 'wait'],
+    overdue: ['outcome unknown', 'wait'],
 };
 
 function draw(call, extra) {
@@ -205,7 +205,7 @@ export function accesses(list) {
                     el('span', { class: `access-action access-${action}` }, action),
                     ' ',
                     el('code', {}, path),
-                    real ? ', that is ' : null,
+                    real ? ', resolves to ' : null,
                     real ? el('code', {}, real) : null,
                 ),
             ),
@@ -219,7 +219,7 @@ function hosts(found) {
         el(
             'li',
             {},
-            el('span', { class: 'access-action' }, error ? 'kept from' : 'reached'),
+            el('span', { class: 'access-action' }, error ? 'blocked' : 'reached'),
             ' ',
             el('code', {}, path),
         );
@@ -231,8 +231,8 @@ function waiting(request) {
         'div',
         { class: 'asks' },
         el('p', {}, ticked(request.reason)),
-        request.suspended ? el('p', { class: 'facts' }, 'The agent does not wait: it has to call again.') : null,
-        button('Decide', () => openRequest(request.id), { class: 'primary' }),
+        request.suspended ? el('p', { class: 'facts' }, 'The call is deferred: the agent must call again.') : null,
+        button('Review', () => openRequest(request.id), { class: 'primary' }),
         el('details', {}, el('summary', {}, 'Arguments'), showObject(request.args)),
     );
 }
@@ -241,9 +241,9 @@ function how({ rule, layer, approved, change }) {
     if (!rule) return null;
     const by = typeof approved === 'string' ? approved : (approved?.by?.name ?? approved?.by);
     const allowed = by
-        ? ['approved by ', el('strong', {}, String(by)), ', asked by ']
+        ? ['approved by ', el('strong', {}, String(by)), ', required by ']
         : approved
-          ? 'approved, asked by '
+          ? 'approved, required by '
           : 'allowed by ';
     return el(
         'p',

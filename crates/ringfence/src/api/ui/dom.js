@@ -77,7 +77,7 @@ export function text(string) {
         }
         const mark = document.createElement('span');
         mark.className = 'escape';
-        mark.title = 'a character that is not seen';
+        mark.title = 'an invisible character';
         mark.textContent = piece.text;
         fragment.append(mark);
     }

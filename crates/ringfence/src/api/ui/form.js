@@ -35,7 +35,7 @@ export function schemaForm(schema, initial = {}) {
             el(
                 'details',
                 { class: 'more-fields' },
-                el('summary', {}, `${folded.length} more that may be left out`),
+                el('summary', {}, `${folded.length} optional`),
                 ...folded.map(made => made.element),
             ),
         );
@@ -58,7 +58,7 @@ function makeField(name, schema, isRequired, initial) {
     const given = name in initial ? initial[name] : undefined;
     const kind = kindOf(schema, given);
     const { control, read } = CONTROLS[kind]({ name, schema, given, isRequired });
-    const label = [name, isRequired ? el('span', { class: 'required' }, ' needed') : null];
+    const label = [name, isRequired ? el('span', { class: 'required' }, ' required') : null];
     const element = kind === 'flag' ? flagField(name, control, about(schema)) : field(label, control, about(schema));
     if (control.tagName === 'TEXTAREA') element.append(unseen(control));
     return { name, element, read, first: isRequired || given !== undefined };
@@ -121,7 +121,7 @@ const CONTROLS = {
         };
     },
     choice({ name, schema, given, isRequired }) {
-        const blank = isRequired ? [] : [el('option', { value: '' }, '(as it is by default)')];
+        const blank = isRequired ? [] : [el('option', { value: '' }, '(default)')];
         const control = el('select', { name }, ...blank, ...schema.enum.map(one => el('option', { value: one }, one)));
         control.value = given ?? (isRequired ? schema.enum[0] : '');
         return { control, read: () => (control.value === '' ? undefined : control.value) };
@@ -155,7 +155,7 @@ function unseen(control) {
     const shown = el('pre', { class: 'unseen', hidden: true });
     const look = () => {
         shown.hidden = !misleads(control.value);
-        if (!shown.hidden) shown.textContent = `There are characters that are not seen:\n${visible(control.value)}`;
+        if (!shown.hidden) shown.textContent = `Contains invisible characters:\n${visible(control.value)}`;
     };
     control.addEventListener('input', look);
     look();

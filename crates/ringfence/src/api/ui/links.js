@@ -32,7 +32,7 @@ async function open(url) {
     const yes = await confirm({
         title: 'Leave this page?',
         body: [
-            el('p', {}, 'The address comes from a model or a file. It leads to'),
+            el('p', {}, 'This link comes from a model or a file. It leads to'),
             el('p', { class: 'big-code' }, url.host),
             el('pre', { class: 'code' }, url.href),
         ],

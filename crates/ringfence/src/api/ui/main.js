@@ -21,7 +21,7 @@ import * as waiting from './views/waiting.js';
 import * as walls from './views/walls.js';
 
 const VIEWS = [
-    { name: 'waiting', label: 'Waiting', view: waiting },
+    { name: 'waiting', label: 'Approvals', view: waiting },
     { name: 'sessions', label: 'Sessions', view: sessions },
     { name: 'runs', label: 'Agent', view: runs, when: () => state.runs },
     { name: 'changes', label: 'Changes', view: changes },
@@ -29,7 +29,7 @@ const VIEWS = [
     { name: 'call', label: 'Call a tool', view: call, when: () => may('call') },
     { name: 'policy', label: 'Policy', view: policy },
     { name: 'audit', label: 'Audit log', view: audit },
-    { name: 'walls', label: 'Walls', view: walls },
+    { name: 'walls', label: 'Sandbox', view: walls },
 ];
 
 const main = document.getElementById('main');
@@ -76,7 +76,7 @@ function showNav(current = document.body.dataset.view) {
                 { to: name, 'aria-current': name === current ? 'page' : null, class: `nav-${name}` },
                 icon(name),
                 el('span', {}, label),
-                waits > 0 ? el('span', { class: 'count', 'aria-label': `${waits} wait` }, waits) : null,
+                waits > 0 ? el('span', { class: 'count', 'aria-label': `${waits} pending` }, waits) : null,
             ),
         );
     });
@@ -101,7 +101,7 @@ function showTop() {
     fill(
         document.getElementById('top-right'),
         waits > 0
-            ? button(`${waits} waiting`, () => openRequest(state.requests[0].id), { class: 'waiting-button' })
+            ? button(`${waits} pending`, () => openRequest(state.requests[0].id), { class: 'waiting-button' })
             : null,
         workspaces.length > 1 ? chooser : badge(workspace ?? 'no workspace'),
         el('span', {
@@ -113,13 +113,13 @@ function showTop() {
         el(
             'details',
             { class: 'me' },
-            el('summary', { 'aria-label': 'Who you are' }, me.name),
+            el('summary', { 'aria-label': `Account: ${me.name}` }, me.name),
             el(
                 'div',
                 {},
-                el('p', {}, `You may ${me.scopes.join(', ')}.`),
+                el('p', {}, `Scopes: ${me.scopes.join(', ')}`),
                 el('p', {}, `Ringfence ${me.version}`),
-                button('Log out', logOut),
+                button('Sign out', logOut),
             ),
         ),
     );
@@ -129,7 +129,7 @@ const CONNECTION = {
     opening: 'Connecting',
     open: 'Connected',
     lost: 'Connection lost',
-    refused: 'Not allowed to hear events',
+    refused: 'Not allowed to receive events',
 };
 
 let ticking = 0;
@@ -140,21 +140,21 @@ function showConnection() {
     const place = document.getElementById('connection');
     document.body.dataset.connection = state.connection.state;
     if (state.connection.state === 'refused')
-        return fill(place, el('p', { class: 'banner' }, `No events are heard: ${state.connection.error.message}`));
+        return fill(place, el('p', { class: 'banner' }, `No live updates: ${state.connection.error.message}`));
     if (state.connection.state !== 'lost') return fill(place);
     const when = el('span', { 'aria-hidden': 'true' });
     const tick = () =>
-        fill(when, ` Trying again in ${Math.max(0, Math.ceil((state.connection.again - Date.now()) / 1000))} s.`);
+        fill(when, ` Reconnecting in ${Math.max(0, Math.ceil((state.connection.again - Date.now()) / 1000))} s.`);
     fill(
         place,
         el(
             'p',
             { class: 'banner' },
             el('strong', {}, 'Connection lost.'),
-            ' What you see may be old.',
+            ' The data shown may be out of date.',
             when,
             ' ',
-            button('Try now', tryNow),
+            button('Reconnect now', tryNow),
         ),
     );
     tick();
@@ -170,7 +170,7 @@ function showTitle() {
 
 function logOut() {
     forgetToken();
-    loggedOut('You are logged out.');
+    loggedOut('You are signed out.');
 }
 
 function loggedOut(why) {
@@ -193,7 +193,7 @@ async function enter() {
         history.replaceState(null, '', location.pathname);
         await login(decode(code));
     }
-    if (!token()) throw new Error('You are not logged in.');
+    if (!token()) throw new Error('You are not signed in.');
     await begin();
 }
 
@@ -214,7 +214,7 @@ function retry() {
     setTimeout(start, 3000);
 }
 
-onLogout(() => loggedOut('Your login has ended.'));
+onLogout(() => loggedOut('Your session has expired.'));
 watch(['requests'], () => {
     showNav();
     showTop();

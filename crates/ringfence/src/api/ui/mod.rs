@@ -1,4 +1,4 @@
-//! The page that a person watches, decides and undoes in: hand-written files, in the binary as they are in this directory.
+//! Web UI assets: hand-written files, embedded in the binary as they are in this directory.
 //!
 //! Nothing is built, fetched or taken from elsewhere, and tests keep the promise of `dom.js`: no file makes markup of text.
 //!

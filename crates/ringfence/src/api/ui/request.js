@@ -30,14 +30,14 @@ export function showWhy(request) {
         el(
             'p',
             { class: 'facts' },
-            'asked by the rule ',
+            'required by the rule ',
             el('code', {}, rule),
             ` of the layer ${layer}`,
-            assurance === 'person' ? badge('only a person’s own answer counts', 'quiet') : null,
-            secret ? badge('shows what is in a secret', 'wait') : null,
+            assurance === 'person' ? badge('requires a person’s answer', 'quiet') : null,
+            secret ? badge('shows a secret', 'wait') : null,
         ),
         request.suspended
-            ? el('p', { class: 'facts' }, 'The agent does not wait any more. After a yes, nothing happens until it calls again.')
+            ? el('p', { class: 'facts' }, 'The call is deferred. If you approve it, it runs when the agent calls again.')
             : null,
     );
 }
@@ -58,8 +58,8 @@ export function showPreview(request) {
           )
         : null;
     if (!request.secret)
-        return el('section', { 'aria-label': 'What would happen' }, el('h3', {}, 'What would happen ', sum), content);
-    return behindClick(['Show what would happen to the secret ', sum], content);
+        return el('section', { 'aria-label': 'Preview' }, el('h3', {}, 'Preview ', sum), content);
+    return behindClick(['Show the preview, which contains a secret ', sum], content);
 }
 
 /** What may show a secret is shown after a click. */
@@ -72,7 +72,7 @@ export function showArguments(request) {
     return el(
         'details',
         { class: 'arguments', open: !hasPreview },
-        el('summary', {}, 'Arguments, in the words of whoever calls'),
+        el('summary', {}, 'Arguments sent by the agent'),
         showObject(request.args),
     );
 }

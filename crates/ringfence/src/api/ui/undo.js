@@ -17,18 +17,18 @@ export async function undo(which, force = false) {
     }
     const paths = plan.paths ?? [];
     const yes = await confirm({
-        title: force ? 'Undo anyway?' : 'Undo this?',
+        title: force ? 'Undo anyway?' : 'Undo this change?',
         body: [
             el(
                 'p',
                 {},
-                `${count((plan.undone ?? []).length, 'change')} would be taken back, at ${count(paths.length, 'path')}. Redo brings it back.`,
+                `${count((plan.undone ?? []).length, 'change')} will be undone, affecting ${count(paths.length, 'path')}. Redo reverses this.`,
             ),
             plan.lost
-                ? el('p', { class: 'problem' }, 'What is there now is too large to be kept: no redo brings it back.')
+                ? el('p', { class: 'problem' }, 'The current contents are too large to be kept: redo cannot restore them.')
                 : null,
             el('ul', { class: 'paths' }, ...paths.map(path => el('li', {}, el('code', {}, path)))),
-            plan.diff && plan.secret ? behindClick('Show what may be a secret', showDiff(plan.diff)) : null,
+            plan.diff && plan.secret ? behindClick('Show the diff, which may contain a secret', showDiff(plan.diff)) : null,
             plan.diff && !plan.secret ? showDiff(plan.diff) : null,
         ],
         yes: 'Undo',
@@ -37,18 +37,18 @@ export async function undo(which, force = false) {
     if (!yes) return false;
     return trying(async () => {
         const done = await post('/v1/undo', { ...which, ...(force && { force }) });
-        notice(`Taken back: ${(done.paths ?? paths).join(', ')}`, 'good');
+        notice(`Undone: ${(done.paths ?? paths).join(', ')}`, 'good');
     });
 }
 
 async function insist(which, error) {
     const yes = await confirm({
-        title: 'It was changed since',
+        title: 'Changed since',
         body: [
             el('p', {}, error.message),
-            el('p', {}, 'You can insist. What is there now is kept, and can be brought back.'),
+            el('p', {}, 'You can undo anyway. The current contents are kept, and redo can restore them.'),
         ],
-        yes: 'Show what it would do',
+        yes: 'Preview',
     });
     return yes ? undo(which, true) : false;
 }
@@ -56,13 +56,13 @@ async function insist(which, error) {
 /** Brings back what an undo took back. */
 export async function redo(which) {
     const yes = await confirm({
-        title: 'Redo this?',
-        body: [el('p', {}, 'What this undo took back is made again.')],
+        title: 'Redo this change?',
+        body: [el('p', {}, 'The undone changes are applied again.')],
         yes: 'Redo',
     });
     if (!yes) return false;
     return trying(async () => {
         const done = await post('/v1/redo', which);
-        notice(`Made again: ${(done.paths ?? []).join(', ')}`, 'good');
+        notice(`Redone: ${(done.paths ?? []).join(', ')}`, 'good');
     });
 }

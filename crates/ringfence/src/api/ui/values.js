@@ -27,14 +27,14 @@ export function showValue(value) {
 }
 
 function showText(text) {
-    if (text === '') return el('span', { class: 'quiet-note' }, 'empty text');
+    if (text === '') return el('span', { class: 'quiet-note' }, 'empty string');
     if (!text.includes('\n') && text.length < 400) return el('code', { class: 'literal' }, withLinks(text));
     return el('pre', { class: 'code', tabindex: '0' }, withLinks(clipped(text)));
 }
 
 function clipped(text) {
     const lines = text.split('\n').map(cut).join('\n');
-    return lines.length <= LONGEST ? lines : `${lines.slice(0, LONGEST)}\n… (cut: ${text.length} characters in all)`;
+    return lines.length <= LONGEST ? lines : `${lines.slice(0, LONGEST)}\n… (truncated: ${text.length} characters in total)`;
 }
 
 /** What a tool replied: what is in its envelope, or its text. */

@@ -56,5 +56,5 @@ export function misleads(text) {
 /** A line that can be read: the end of a longer one is left out, and that is said. */
 export function cut(line) {
     if (line.length <= LONGEST_LINE) return line;
-    return `${line.slice(0, LONGEST_LINE)}… (cut: the line has ${line.length} characters)`;
+    return `${line.slice(0, LONGEST_LINE)}… (truncated: the line has ${line.length} characters)`;
 }

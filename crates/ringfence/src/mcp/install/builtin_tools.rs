@@ -1,4 +1,4 @@
-//! Whether the file and shell tools of a client are off.
+//! Detection of MCP clients' built-in file and shell tools, which bypass Ringfence.
 //!
 //! Every settings file that the client merges counts, in whatever order it merges them: a tool is off where one file turns
 //! it off and none turns it on again, also not for an agent that the model can start. A way by which the model itself turns
@@ -115,8 +115,8 @@ pub(crate) fn advice(client: McpClientApp) -> &'static str {
         }
         McpClientApp::Gemini => {
             "in .gemini/settings.json: \"tools\": {\"exclude\": [\"glob\", \"google_web_search\", \"grep_search\", \
-             \"invoke_agent\", \"read_many_files\", \"replace\", \"run_shell_command\"]}; a name that is excluded takes the \
-             tool of that name from every server too, so its own list_directory, read_file, web_fetch and write_file stay on"
+             \"invoke_agent\", \"read_many_files\", \"replace\", \"run_shell_command\"]}; an excluded name also removes \
+             the tool of that name from every server, so its own list_directory, read_file, web_fetch and write_file stay on"
         }
         McpClientApp::Goose => {
             "in goose/config.yaml: `enabled: false` for the extensions `analyze`, `computercontroller`, `developer`, \
@@ -124,7 +124,7 @@ pub(crate) fn advice(client: McpClientApp) -> &'static str {
         }
         McpClientApp::Opencode => "in opencode.json: \"permission\": {\"*\": \"deny\", \"ringfence_*\": \"allow\"}",
         McpClientApp::Vscode => {
-            "VS Code keeps this choice to itself: remove the built-in tools under Configure Tools in the chat, or use a \
+            "VS Code does not store this choice in a file: remove the built-in tools under Configure Tools in the chat, or use a \
              custom agent in .github/agents/ringfence.agent.md with `tools: ['ringfence/*']`"
         }
         McpClientApp::Zed => {

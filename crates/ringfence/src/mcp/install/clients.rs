@@ -1,8 +1,8 @@
-//! The clients that people have: where their settings are, and which of them have our entry.
+//! Known MCP clients: their settings files, and whether they contain our entry.
 //!
 //! A fence beside an open gate fences nothing: of a client that has our entry it is said whether its own tools are off.
 //!
-//! Not here: changing settings (`install.rs`), what settings say about tools (`own_tools.rs`).
+//! Not here: changing settings (`install.rs`), what settings say about tools (`builtin_tools.rs`).
 
 use std::io;
 use std::path::{Path, PathBuf};

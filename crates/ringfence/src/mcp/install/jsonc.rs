@@ -1,4 +1,4 @@
-//! JSON as editors write it: with comments, and with commas before a closing bracket.
+//! JSONC: JSON with comments and trailing commas.
 //!
 //! What is not JSON is blanked, byte for byte, so that a place in the blanked text is the same place in the real one.
 

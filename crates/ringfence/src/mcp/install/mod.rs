@@ -1,4 +1,4 @@
-//! Telling a client about this server: the entry in its settings, and how its own open gates are closed.
+//! `ringfence mcp install`: the entry in a client's settings, and how to turn off its built-in tools.
 //!
 //! An entry is put into the text of the file as it is, and nothing else of it changes: where that cannot be done safely, the
 //! entry is printed for the user to put in. Nothing is written that was not shown before.
@@ -22,11 +22,11 @@ use crate::mcp::install::settings_file::{SettingsContents, SettingsFile, Setting
 /// Why nothing was planned or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InstallError {
-    #[error("the home directory is not known, so neither is the client's file")]
+    #[error("cannot find the client's settings: the home directory is unknown")]
     NoHome,
-    #[error("{file} is left as it is: {why}; put this in yourself:\n\n{entry}")]
+    #[error("{file} was not changed: {why}; add this entry yourself:\n\n{entry}")]
     NotWritten { file: String, why: SettingsFileError, entry: String },
-    #[error("{file} is not written in a way that can be changed safely; put this in yourself:\n\n{entry}")]
+    #[error("{file} cannot be edited safely; add this entry yourself:\n\n{entry}")]
     ManualEdit { file: String, entry: String },
 }
 
@@ -54,14 +54,14 @@ impl SettingsChange {
         let state = if self.is_up_to_date() { " (up to date)" } else { "" };
         let scope = match client.scope() {
             EntryScope::Project => {
-                "Others get this file with the project, so it has no path of this machine: `ringfence` has to be on the \
-                 search path (PATH) of the client."
+                "This file is shared with the project, so it contains no local path: `ringfence` must be on the \
+                 client's PATH."
             }
             EntryScope::User => {
-                "The entry is for every project: the workspace is the directory that the client is started in."
+                "The entry applies to every project: the workspace is the directory that the client is started in."
             }
         };
-        let gate = "A fence beside an open gate fences nothing. Turn off the client's own file and shell tools";
+        let gate = "Turn off the client's built-in file and shell tools, or it can bypass Ringfence";
         format!("in {}{state}:\n\n{entry}\n\n{scope}\n\n{gate}:\n{}\n", file.display(), advice(*client))
     }
 

@@ -1,4 +1,4 @@
-//! A file of a client's settings: read whole or not at all, and replaced in one step.
+//! Client settings file: read completely or not at all, and replaced atomically.
 //!
 //! Whoever wrote the workspace may have put a link where the file is looked for. Nothing below the workspace is written by
 //! way of one, and nothing is read through one into a file that tools can read. What is not below it is the user's own,
@@ -23,11 +23,11 @@ const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 /// Why a file is left as it is.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SettingsFileError {
-    #[error("`{0}` is a link")]
+    #[error("`{0}` is a symbolic link")]
     Link(String),
-    #[error("it is no regular file")]
+    #[error("not a regular file")]
     NotRegular,
-    #[error("it has more than {MAX_FILE_BYTES} bytes")]
+    #[error("larger than {MAX_FILE_BYTES} bytes")]
     TooLong,
     #[error(transparent)]
     Io(#[from] io::Error),

@@ -278,29 +278,35 @@ fn every_key_is_heard_in_toml_and_in_json_by_user_and_owner() {
 #[test]
 fn a_server_of_others_is_named_plainly_and_reached_in_one_way() {
     let cases = [
-        ("[mcp_servers.a]\n", "it has no `command` and no `url`"),
-        ("[mcp_servers.a]\ncommand = \"x\"\nurl = \"http://x/\"\n", "is one or the other"),
-        ("[mcp_servers.a]\nurl = \"http://x/\"\njail = false\n", "are for a `command`"),
-        ("[mcp_servers.a]\nurl = \"http://x/\"\nworkspace = \"read\"\n", "are for a `command`"),
-        ("[mcp_servers.a]\ncommand = \"x\"\njail = false\nworkspace = \"read\"\n", "are for the jail"),
-        ("[mcp_servers.a]\ncommand = \"x\"\njail = false\nnetwork = [\"a.example\"]\n", "are for the jail"),
-        ("[mcp_servers.a]\ncommand = \"x\"\nworkspace = \"write\"\n", "`write` is none of none, read"),
-        ("[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"https://a.example/\"]\n", "`network` lists hosts such as"),
+        ("[mcp_servers.a]\n", "set `command` or `url`"),
+        ("[mcp_servers.a]\ncommand = \"x\"\nurl = \"http://x/\"\n", "set either `command` or `url`, not both"),
+        ("[mcp_servers.a]\nurl = \"http://x/\"\njail = false\n", "cannot be combined with `url`"),
+        ("[mcp_servers.a]\nurl = \"http://x/\"\nworkspace = \"read\"\n", "cannot be combined with `url`"),
+        ("[mcp_servers.a]\ncommand = \"x\"\njail = false\nworkspace = \"read\"\n", "require `jail = true`"),
+        ("[mcp_servers.a]\ncommand = \"x\"\njail = false\nnetwork = [\"a.example\"]\n", "require `jail = true`"),
+        (
+            "[mcp_servers.a]\ncommand = \"x\"\nworkspace = \"write\"\n",
+            "unknown value `write`; expected one of none, read",
+        ),
+        (
+            "[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"https://a.example/\"]\n",
+            "invalid host `https://a.example/` in `network`",
+        ),
         (
             "[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"b.example\", \"a.example:99999\"]\n",
-            "`mcp_servers.a`: `network` lists hosts such as `pypi.org` or `pypi.org:80`, and `a.example:99999` is none",
+            "`mcp_servers.a`: invalid host `a.example:99999` in `network`: use a host such as `pypi.org` or `pypi.org:80`",
         ),
-        ("[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"a.example:0\"]\n", "`a.example:0` is none"),
-        ("[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"a.example:\"]\n", "`a.example:` is none"),
-        ("[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"a.example:80:80\"]\n", "`a.example:80:80` is none"),
-        ("[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"::1\"]\n", "`::1` is none"),
-        ("[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"\"]\n", "`` is none"),
-        ("[mcp_servers.a]\ncommand = \"x\"\nkey_env = \"K\"\n", "`key_env` is for a `url`"),
+        ("[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"a.example:0\"]\n", "invalid host `a.example:0`"),
+        ("[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"a.example:\"]\n", "invalid host `a.example:`"),
+        ("[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"a.example:80:80\"]\n", "invalid host `a.example:80:80`"),
+        ("[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"::1\"]\n", "invalid host `::1`"),
+        ("[mcp_servers.a]\ncommand = \"x\"\nnetwork = [\"\"]\n", "invalid host ``"),
+        ("[mcp_servers.a]\ncommand = \"x\"\nkey_env = \"K\"\n", "`key_env` requires a `url`"),
         ("[mcp_servers.a]\ncommand = \"./x\"\n", "an absolute path"),
         ("[mcp_servers.a]\ncommand = \"\"\n", "`command` is empty"),
-        ("[mcp_servers.a__b]\ncommand = \"x\"\n", "`mcp_servers.a__b`: a name is at most 20"),
-        ("[mcp_servers.\"a/b\"]\ncommand = \"x\"\n", "a name is at most 20"),
-        ("[mcp_servers.A]\ncommand = \"x\"\n", "a name is at most 20"),
+        ("[mcp_servers.a__b]\ncommand = \"x\"\n", "`mcp_servers.a__b`: a server name may have at most 20"),
+        ("[mcp_servers.\"a/b\"]\ncommand = \"x\"\n", "a server name may have at most 20"),
+        ("[mcp_servers.A]\ncommand = \"x\"\n", "a server name may have at most 20"),
         ("[mcp_servers.a]\ncommand = \"x\"\nenv = \"K\"\n", "expected a sequence"),
     ];
     for (text, problem) in cases {
@@ -391,7 +397,7 @@ fn a_config_that_was_made_for_miniclaw_is_taken_as_it_is() {
 fn invalid_web_settings_are_reported() {
     for (text, problem) in [
         ("[web]\nallow_private = [\"wiki\"]\n", "`web.allow_private`: `wiki` is no host and port"),
-        ("[web.search]\nengine = \"bing\"\n", "`engine` is `bing`"),
+        ("[web.search]\nengine = \"bing\"\n", "unknown `engine` `bing`"),
         ("[web.search]\nengine = \"searxng\"\n", "needs `url`"),
         ("[web.search]\nengine = \"brave\"\n", "key_env"),
         ("[web.search]\nurl = \"http://a.org\"\n", "`engine` is missing"),

@@ -356,6 +356,6 @@ fn no_other_mount_has_a_name_of_the_workspace() {
         let mount = format!("{name}={}:ro", site.outside.display());
         let said = site.run(&["--dialect", dialect, "--mount", &mount, "tools"]);
         assert_eq!(said.code, Some(2), "{said:?}");
-        assert!(said.err.contains(&format!("`{name}` is a name of the workspace")), "{said:?}");
+        assert!(said.err.contains(&format!("`{name}` is reserved for the workspace")), "{said:?}");
     }
 }

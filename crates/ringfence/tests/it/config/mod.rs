@@ -273,7 +273,7 @@ fn not_restricting_to_the_workspace_warns_and_opens_nothing() {
     for path_out in ["../outside/secret", "out", secret.to_str().unwrap()] {
         let said = site.call_with(&["--config", path.to_str().unwrap()], "read_file", &json!({"path": path_out}));
         assert_eq!(said.error(), "INVALID_PATH", "{path_out}");
-        assert!(said.err.contains("warning: restrict_to_workspace = false does not open the host"), "{said:?}");
+        assert!(said.err.contains("warning: restrict_to_workspace = false has no effect"), "{said:?}");
         assert!(!said.out.contains("SECRET"));
     }
 }

@@ -56,9 +56,9 @@ fn the_reference_of_the_api_is_its_document() {
     let reader = server.agent(&site, "reader");
     let document = reader.get("/v1/openapi.json");
     let what = "\
-What `ringfence serve` answers to. Every request shows a token as `Authorization: Bearer …`; what else a path wants of it is said
-beside it. Bodies are JSON objects. [The server](../server.md) says how to get a token, and `GET /v1/openapi.json` has all of
-this for programs.
+The HTTP API of `ringfence serve`. Every request needs a token, sent as `Authorization: Bearer …`; the scope that a path requires is
+given with it. Bodies are JSON objects. [The server](../server.md) explains how to create a token, and `GET /v1/openapi.json`
+returns the OpenAPI document.
 ";
     let mut text = opening("The API", "the server's OpenAPI document", what);
     let mut problems = BTreeMap::new();
@@ -80,7 +80,7 @@ this for programs.
             }
             let body = &route["requestBody"]["content"]["application/json"]["schema"];
             if body.is_object() {
-                text.push_str(&format!("\nTakes {}.\n", named(body)));
+                text.push_str(&format!("\nRequest body: {}.\n", named(body)));
             }
             for (status, answer) in route["responses"].as_object().unwrap() {
                 if !status.starts_with('2') {
@@ -92,17 +92,17 @@ this for programs.
                     Some(schema) => named(schema),
                     None => format!("`{kind}`"),
                 };
-                text.push_str(&format!("\nGives {status}: {what}.\n"));
+                text.push_str(&format!("\nResponse {status}: {what}.\n"));
             }
         }
     }
-    text.push_str("\n## What can go wrong\n\nOn every path, with an [`ErrorBody`](#errorbody).\n");
+    text.push_str("\n## Errors\n\nOn every path, with an [`ApiErrorBody`](#apierrorbody).\n");
     text.push_str(&head(["status", "when"]));
     for (status, when) in &problems {
         text.push_str(&row([status, when]));
     }
     text.push_str("\n## What `GET /metrics` counts\n");
-    text.push_str(&head(["name", "kind", "what it is"]));
+    text.push_str(&head(["name", "kind", "meaning"]));
     let figures = String::from_utf8(reader.send("GET", "/metrics", None).body).unwrap();
     for (help, kind) in figures.lines().zip(figures.lines().skip(1)) {
         if let Some((name, what)) = help.strip_prefix("# HELP ").and_then(|help| help.split_once(' ')) {
@@ -110,7 +110,7 @@ this for programs.
             text.push_str(&row([&format!("`{name}`"), kind, what]));
         }
     }
-    text.push_str("\n## What they take and give\n");
+    text.push_str("\n## Schemas\n");
     for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
         text.push_str(&format!("\n### `{name}`\n"));
         if let Some(meaning) = schema["description"].as_str() {

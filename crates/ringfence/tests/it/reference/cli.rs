@@ -1,4 +1,4 @@
-//! `docs/reference/cli.md`: what every command says about itself with `--help`.
+//! `docs/reference/cli.md`: the `--help` text of every command.
 
 use super::{check_page, opening};
 use crate::site::{PROGRAM, TestSite, cli_output};
@@ -12,10 +12,13 @@ fn help(site: &TestSite, words: &[String]) -> String {
 
 /// The commands that a help text lists.
 fn commands(help: &str) -> Vec<String> {
-    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let listed = listed.take_while(|line| line.starts_with("  "));
-    let names = listed.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
-    names.filter(|name| *name != "help").map(str::to_owned).collect()
+    let mut names = Vec::new();
+    for group in help.split("\n\n").filter_map(|group| group.split_once("ommands:\n")) {
+        let listed = group.1.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+        names.extend(listed.filter_map(|line| line.split_whitespace().next()).map(str::to_owned));
+    }
+    names.retain(|name| name != "help");
+    names
 }
 
 /// The name of the option that a line of help begins, such as `--workspace`.
@@ -25,7 +28,7 @@ fn option(line: &str) -> Option<&str> {
     words.filter(|_| indent < 8)?.find(|word| word.starts_with("--"))
 }
 
-/// Options that every command takes are said once, for the program itself.
+/// Leaves out global options, which are shown once for the program itself.
 fn without_common(help: &str, common: &[&str]) -> String {
     let mut kept = String::new();
     let mut left_out = false;
@@ -38,7 +41,10 @@ fn without_common(help: &str, common: &[&str]) -> String {
             kept.push_str(&format!("{line}\n"));
         }
     }
-    kept.trim_end().trim_end_matches("Options:").trim_end().to_owned()
+    // A heading whose options were all left out.
+    let bare = |part: &&str| ["Options:", "Global options:"].contains(&part.trim());
+    let parts: Vec<&str> = kept.split("\n\n").filter(|part| !part.trim().is_empty() && !bare(part)).collect();
+    parts.join("\n\n").trim_end().to_owned()
 }
 
 fn add(text: &mut String, site: &TestSite, words: &[String], common: &[&str]) {
@@ -55,7 +61,7 @@ fn add(text: &mut String, site: &TestSite, words: &[String], common: &[&str]) {
 fn the_reference_of_the_command_line_is_what_help_says() {
     let site = TestSite::new();
     let what =
-        "Every command, in its own words. The options of `ringfence` itself are taken by every command, and said once.";
+        "The `--help` text of every command. The options of `ringfence` itself are global, and are shown only once.";
     let mut text = opening("The command line", "the help texts", what);
     let whole = help(&site, &[]);
     let common: Vec<&str> = whole.lines().filter_map(option).collect();

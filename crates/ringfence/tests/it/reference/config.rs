@@ -67,9 +67,9 @@ fn example_parts(text: &str) -> Vec<ExamplePart> {
 
 fn page(pieces: &[ExamplePart]) -> String {
     let what = "\
-Every key, with its default. A key that does not exist is an error that names the nearest one.
-[config/ringfence.example.toml](../../config/ringfence.example.toml) is the same as a file to start from, and `ringfence policy
-show` prints what holds.
+Every key, with its default. An unknown key is an error that suggests the nearest one.
+[config/ringfence.example.toml](../../config/ringfence.example.toml) has the same content as a file, and `ringfence policy
+show` prints the effective policy.
 ";
     let mut text = opening("Config", "`config/ringfence.example.toml`", what);
     let mut before: Option<&ExamplePart> = None;

@@ -26,12 +26,12 @@ fn meanings() -> Vec<(String, String)> {
 #[test]
 fn the_reference_of_errors_is_the_taxonomy() {
     let what = "\
-Whatever goes wrong with a call is one of these, in every dialect. A model gets it as a reply and goes on: the message says what
-happened, to what, and what to do next, and never has a path of the host, a secret or contents of files. A reply of `standard`
-and `crewagent` is `{\"ok\":false,\"error\":{\"code\",\"message\",\"details\"?}}`; one of `miniclaw` is a line, `category: message`.
+Every failed call returns one of these errors, in every dialect. The model receives it as a reply: the message says what
+happened, to what, and what to do next, and never contains a host path, a secret or file contents. The reply of `standard`
+and `crewagent` is `{\"ok\":false,\"error\":{\"code\",\"message\",\"details\"?}}`; the reply of `miniclaw` is one line, `category: message`.
 
-Several kinds may share a name in a dialect. Programs outside of any dialect, such as the audit log, use the names of `standard`.
-[Operations](../operations.md#by-symptom) says what to do about them.
+Several kinds may share a name in a dialect. Output outside any dialect, such as the audit log, uses the names of `standard`.
+[Operations](../operations.md#by-symptom) explains how to resolve them.
 ";
     let meanings = meanings();
     let names: Vec<String> = ErrorKind::ALL.iter().map(|kind| format!("{kind:?}")).collect();
@@ -48,9 +48,6 @@ Several kinds may share a name in a dialect. Programs outside of any dialect, su
         assert_eq!(Dialect::Miniclaw.error_code(&error), "invalid_path");
         format!("`{field}`")
     });
-    text.push_str(&format!(
-        "\nIn `miniclaw` an empty {} is an `invalid_path`, as that system has it.\n",
-        empty.join(" or ")
-    ));
+    text.push_str(&format!("\nIn `miniclaw` an empty {} is an `invalid_path`, as in MiniClaw.\n", empty.join(" or ")));
     check_page("errors.md", text);
 }

@@ -1,6 +1,6 @@
-//! The pages in `docs/reference`: each is made from what the program itself says, and has to be what is there.
+//! The generated pages in `docs/reference`: each is made from the program itself and compared with the file.
 //!
-//! `cargo xtask docs` writes them anew; nobody writes them by hand.
+//! `cargo xtask docs` regenerates them; they are not edited by hand.
 
 mod api;
 mod cli;
@@ -32,8 +32,8 @@ fn check(pages: &ReferencePages) {
         let differs = text.lines().zip(there.lines()).find(|(made, there)| made != there);
         assert!(
             there == *text,
-            "docs/reference/{name} is not what the program says: `cargo xtask docs` writes it anew\n\
-             the first line that differs, as it should be and as it is: {differs:?}"
+            "docs/reference/{name} is out of date: run `cargo xtask docs`\n\
+             first line that differs, expected and found: {differs:?}"
         );
     }
 }

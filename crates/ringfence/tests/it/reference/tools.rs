@@ -307,7 +307,7 @@ fn effects(definition: &ToolDefinition) -> String {
     }
     hints.push(format!("`openWorldHint: {}`", effect.is_open_world()));
     format!(
-        "\nA call may {}, and nothing else: a plan with another effect is refused. Clients of the Model Context Protocol are told\n{}.\n",
+        "\nA call may {}, and nothing else: a plan with another effect is refused. MCP clients are told\n{}.\n",
         verbs.join(", "),
         hints.join(", ")
     )
@@ -316,8 +316,7 @@ fn effects(definition: &ToolDefinition) -> String {
 /// The page of a tool, by its faces.
 fn page(name: &str, faces: &[ToolDefinition]) -> String {
     let first = &faces[0];
-    let what =
-        "What to do about an error is in [errors](../errors.md); limits are in [the config](../config.md#limits).";
+    let what = "For errors see [errors](../errors.md), for limits [the config](../config.md#limits).";
     let mut text = opening(&format!("`{name}`"), "the types of the tool", what);
     text.push_str(&effects(first));
     for face in faces {

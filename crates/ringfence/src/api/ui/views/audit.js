@@ -16,7 +16,7 @@ export function show(place) {
         el(
             'p',
             { class: 'lead' },
-            'Every call leaves a trace, refused ones too. It holds no contents: arguments and replies are sizes and keyed hashes.',
+            'Every call is recorded, including denied ones. Records contain no contents: arguments and replies are stored as sizes and keyed hashes.',
         ),
         body,
     );
@@ -38,7 +38,7 @@ function chainState({ ok, records, message }) {
         el(
             'p',
             {},
-            el('strong', {}, ok ? 'The chain is whole.' : 'The chain is broken.'),
+            el('strong', {}, ok ? 'The hash chain is intact.' : 'The hash chain is broken.'),
             ' ',
             message || count(records, 'record'),
         ),
@@ -51,7 +51,7 @@ function put(list, older, records) {
     const before = (records[0]?.seq ?? 1) - 1;
     fill(
         older,
-        before > 0 ? button(`Earlier ones (${before})`, () => trying(() => earlier(list, older, before))) : null,
+        before > 0 ? button(`Earlier records (${before})`, () => trying(() => earlier(list, older, before))) : null,
     );
 }
 
@@ -97,7 +97,7 @@ function row(record) {
             el(
                 'details',
                 {},
-                el('summary', {}, 'All fields'),
+                el('summary', {}, 'Raw record'),
                 el('pre', { class: 'code', tabindex: '0' }, JSON.stringify(record, null, 2)),
             ),
         ),

@@ -12,7 +12,7 @@ export function show(place, [wanted]) {
     fill(
         place,
         el('h1', {}, 'Call a tool'),
-        el('p', { class: 'lead' }, 'The call is planned, policed, recorded and undone like any other.'),
+        el('p', { class: 'lead' }, 'The call is checked against the policy and recorded like any other, and can be undone.'),
         body,
     );
     loading(body, () => form(wanted));
@@ -46,7 +46,7 @@ async function form(wanted) {
         made = schemaForm(tool?.parameters);
         fill(
             about,
-            tool?.onlyReads ? badge('only reads', 'good') : badge('may change things', 'wait'),
+            tool?.onlyReads ? badge('read-only', 'good') : badge('makes changes', 'wait'),
             ' ',
             ticked((tool?.description ?? '').replaceAll('\n', ' ')),
         );
@@ -55,13 +55,13 @@ async function form(wanted) {
     };
     chooser.addEventListener('change', choose);
     choose();
-    const send = el('button', { type: 'submit', class: 'primary' }, 'Call it');
+    const send = el('button', { type: 'submit', class: 'primary' }, 'Run');
     const submit = async event => {
         event.preventDefault();
         send.disabled = true;
         fill(
             result,
-            el('p', { class: 'quiet-note', role: 'status' }, 'Calling… If the policy asks, the answer is waited for.'),
+            el('p', { class: 'quiet-note', role: 'status' }, 'Running… If the policy requires approval, the call waits for it.'),
         );
         try {
             await call(workspace, { name: chooser.value, arguments: made.value() }, result);
@@ -92,8 +92,8 @@ async function call(workspace, wanted, result) {
             el(
                 'p',
                 { class: 'quiet-note', role: 'status' },
-                badge('waits', 'wait'),
-                ' It waits for an answer, and goes on by itself.',
+                badge('waiting', 'wait'),
+                ' The call waits for approval and continues automatically.',
             ),
         );
         await answered(answer.suspended.request);
@@ -107,7 +107,7 @@ async function call(workspace, wanted, result) {
         result,
         el('h2', { class: 'section' }, 'Reply ', badge(answer.error ?? 'done', answer.error ? 'bad' : 'good')),
         showReply(answer.reply),
-        el('p', { class: 'facts' }, el('a', { to: `sessions/${encodeURIComponent(session)}` }, 'See the session')),
+        el('p', { class: 'facts' }, el('a', { to: `sessions/${encodeURIComponent(session)}` }, 'Open session')),
     );
 }
 

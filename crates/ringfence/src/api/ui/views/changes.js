@@ -30,11 +30,11 @@ function refresh(body, draw) {
 
 async function all(draw) {
     const { changes, truncated } = await get(query('/v1/changes', { workspace: state.workspace }));
-    if (changes.length === 0) return [el('h1', {}, 'Changes'), empty('Nothing was changed in this workspace yet.')];
+    if (changes.length === 0) return [el('h1', {}, 'Changes'), empty('No changes in this workspace yet.')];
     return [
         el('h1', {}, 'Changes'),
         el('ul', { class: 'rows' }, ...changes.map(change => row(change, draw))),
-        truncated ? el('p', { class: 'quiet-note' }, 'Older ones are not listed.') : null,
+        truncated ? el('p', { class: 'quiet-note' }, 'Older changes are not listed.') : null,
     ];
 }
 
@@ -114,8 +114,8 @@ async function one(id, draw) {
         ),
         shown.diff
             ? shown.secret
-                ? behindClick('Show what may be a secret', showDiff(shown.diff))
+                ? behindClick('Show the diff, which may contain a secret', showDiff(shown.diff))
                 : showDiff(shown.diff)
-            : empty('There is nothing to compare: it holds no text, or what it kept is gone.'),
+            : empty('No diff available: the change has no text, or its stored contents are gone.'),
     ];
 }

@@ -23,7 +23,7 @@ function crumbs(names) {
     const steps = names.map((name, index) => ['/', el('a', { to: to('at', names.slice(0, index + 1)) }, name)]);
     return el(
         'p',
-        { class: 'crumbs', 'aria-label': 'Where you are' },
+        { class: 'crumbs', 'aria-label': 'Current directory' },
         el('a', { to: 'files' }, state.workspace ?? 'workspace'),
         ...steps.flat(),
     );
@@ -31,7 +31,7 @@ function crumbs(names) {
 
 async function directory(where, names) {
     const { entries = [], truncated } = await get(query('/v1/files', { workspace: state.workspace, path: where }));
-    if (entries.length === 0) return empty('There is nothing here.');
+    if (entries.length === 0) return empty('This directory is empty.');
     const kinds = ['directory', 'file'];
     const order = entry => (kinds.indexOf(entry.type) + 3) % 3;
     const sorted = [...entries].sort((a, b) => order(a) - order(b) || (a.name < b.name ? -1 : 1));
@@ -39,10 +39,10 @@ async function directory(where, names) {
         el(
             'table',
             { class: 'files' },
-            el('thead', {}, el('tr', {}, ...['Name', 'Size', 'Changed'].map(name => el('th', { scope: 'col' }, name)))),
+            el('thead', {}, el('tr', {}, ...['Name', 'Size', 'Modified'].map(name => el('th', { scope: 'col' }, name)))),
             el('tbody', {}, ...sorted.map(entry => entryRow(entry, names))),
         ),
-        truncated ? el('p', { class: 'quiet-note' }, 'Further entries are not listed.') : null,
+        truncated ? el('p', { class: 'quiet-note' }, 'More entries are not listed.') : null,
     ];
 }
 
@@ -64,7 +64,7 @@ function entryRow({ name, type, size: bytesOf, modified }, names) {
 }
 
 async function file(where, reveal = '') {
-    const save = button('Save a copy', () => trying(() => saved(where, reveal)));
+    const save = button('Download', () => trying(() => saved(where, reveal)));
     let said;
     try {
         said = await get(query('/v1/files/text', { workspace: state.workspace, path: where, reveal }));
@@ -87,16 +87,16 @@ async function file(where, reveal = '') {
             ),
             save,
         ),
-        said.truncated ? el('p', { class: 'problem' }, 'The file is longer than what is shown.') : null,
-        said.encoding === 'base64' ? empty('This file is no text.') : numbered(lines),
+        said.truncated ? el('p', { class: 'problem' }, 'Only the first part of the file is shown.') : null,
+        said.encoding === 'base64' ? empty('This is a binary file.') : numbered(lines),
     ];
 }
 
 /** A file that may hold secrets is shown after a click. */
 function hidden(where) {
     const place = el('div', {});
-    const open = button('Show it', () => loading(place, () => file(where, 'true')));
-    fill(place, empty('This file may hold secrets.', open));
+    const open = button('Show', () => loading(place, () => file(where, 'true')));
+    fill(place, empty('This file may contain secrets.', open));
     return place;
 }
 

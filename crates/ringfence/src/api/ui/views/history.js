@@ -57,10 +57,10 @@ export function show(place, [, id]) {
 async function whole(id, again) {
     const { session, entries, leftOut } = await get(path('history', id));
     return [
-        el('div', { class: 'title' }, el('h1', {}, nameOf(session)), badge('to look at')),
+        el('div', { class: 'title' }, el('h1', {}, nameOf(session)), badge('read-only')),
         facts(session, 'p'),
         el('p', { class: 'facts' }, el('code', {}, session.id), ' · since ', clock(session.started)),
-        el('div', { class: 'actions' }, button('Look again', again)),
+        el('div', { class: 'actions' }, button('Refresh', again)),
         leftOut > 0 ? el('p', { class: 'facts' }, `${count(leftOut, 'older entry', 'older entries')} not shown`) : null,
         session.hasTranscript ? said(entries) : await called(id),
     ];
@@ -68,7 +68,7 @@ async function whole(id, again) {
 
 /** What was said, called and answered. */
 function said(entries) {
-    if (entries.length === 0) return empty('Nothing was said yet.');
+    if (entries.length === 0) return empty('No messages yet.');
     const parts = [];
     let hear = () => {};
     // What follows a prompt stands below it.

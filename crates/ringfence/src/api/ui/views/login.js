@@ -27,20 +27,20 @@ export function showLogin(why, entered) {
     return el(
         'form',
         { class: 'login card', on: { submit } },
-        el('h1', {}, 'Who is there?'),
+        el('h1', {}, 'Sign in'),
         problem,
         el(
             'p',
             {},
             'Open the link that ',
             el('code', {}, 'ringfence serve'),
-            ' printed. It works once; the next start prints a new one.',
+            ' printed. It works once; restart the server or run ringfence token link for a new one.',
         ),
         field(
-            'Or a code, the whole link, or a token',
+            'Or enter a code, the whole link, or a token',
             secret,
-            'A token is kept in this browser, for this address only.',
+            'A token is stored in this browser, for this address only.',
         ),
-        el('button', { type: 'submit', class: 'primary' }, 'Come in'),
+        el('button', { type: 'submit', class: 'primary' }, 'Sign in'),
     );
 }

@@ -12,9 +12,9 @@ export function show(place) {
     fill(
         place,
         el('h1', {}, 'Policy'),
-        el('section', {}, el('h2', { class: 'section' }, 'The layers, in the order in which they decide'), layers),
-        el('section', {}, el('h2', { class: 'section' }, 'What would it say to a call?'), explain),
-        may('admin') ? el('section', {}, el('h2', { class: 'section' }, 'Granted for good'), grants) : null,
+        el('section', {}, el('h2', { class: 'section' }, 'Layers, in order of precedence'), layers),
+        el('section', {}, el('h2', { class: 'section' }, 'Test a call'), explain),
+        may('admin') ? el('section', {}, el('h2', { class: 'section' }, 'Persistent grants'), grants) : null,
     );
     loading(layers, showLayers);
     loading(explain, showExplain);
@@ -29,7 +29,7 @@ async function showLayers() {
             { class: 'card layer' },
             el('h3', {}, layer, ' ', el('span', { class: 'facts' }, (remark ?? '').replace(/^:\s*/, ''))),
             rules.length === 0
-                ? el('p', { class: 'quiet-note' }, 'no rule')
+                ? el('p', { class: 'quiet-note' }, 'no rules')
                 : el('ol', { class: 'rules' }, ...rules.map(ruleRow)),
         ),
     );
@@ -55,12 +55,12 @@ function ruleText(rule) {
 
 async function showGrants(place) {
     const { grants = [] } = await get('/v1/grants');
-    if (grants.length === 0) return empty('Nothing was granted for good. “Remember” in an approval adds a rule here.');
+    if (grants.length === 0) return empty('No persistent grants. “Remember” in an approval adds a rule here.');
     const revoke = grant => async () => {
         const yes = await confirm({
-            title: 'Take this back?',
+            title: 'Revoke this grant?',
             body: [el('pre', { class: 'code' }, ruleText(grant.rule))],
-            yes: 'Take it back',
+            yes: 'Revoke',
             danger: true,
         });
         if (yes && (await trying(() => remove(path('grants', grant.id))))) loading(place, () => showGrants(place));
@@ -86,7 +86,7 @@ async function showGrants(place) {
                             grant.until ? `until ${clock(grant.until)}` : '',
                         ),
                     ),
-                    el('span', { class: 'row-side' }, button('Take back', revoke(grant))),
+                    el('span', { class: 'row-side' }, button('Revoke', revoke(grant))),
                 ),
             ),
         ),
@@ -118,7 +118,7 @@ async function showExplain() {
                 el(
                     'div',
                     { class: 'verdict' },
-                    badge(decision ?? 'would not get so far', { allow: 'good', ask: 'wait', deny: 'bad' }[decision]),
+                    badge(decision ?? 'fails before the decision', { allow: 'good', ask: 'wait', deny: 'bad' }[decision]),
                     el('pre', { class: 'code' }, text),
                 ),
             );
@@ -129,7 +129,7 @@ async function showExplain() {
         { class: 'card', on: { submit } },
         field('Tool', chooser),
         place,
-        el('div', { class: 'actions' }, el('button', { type: 'submit' }, 'Ask the policy')),
+        el('div', { class: 'actions' }, el('button', { type: 'submit' }, 'Explain')),
         said,
     );
 }

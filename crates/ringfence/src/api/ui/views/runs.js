@@ -10,11 +10,11 @@ import { transcript } from '../cards.js';
 import { showObject } from '../values.js';
 import { withLinks } from '../links.js';
 import { state, watch } from '../state.js';
-import { clock, took } from '../time.js';
+import { clock, count, took } from '../time.js';
 
 export function show(place, [id]) {
     if (!state.runs) {
-        fill(place, el('h1', {}, 'Agent'), empty('This server runs no agent: no model is set.'));
+        fill(place, el('h1', {}, 'Agent'), empty('The agent is unavailable: no model is configured.'));
         return undefined;
     }
     return id ? showRun(place, id) : showRuns(place);
@@ -36,7 +36,7 @@ function showRuns(place) {
         el(
             'form',
             { class: 'card', on: { submit } },
-            field('What shall be done?', prompt, `It works in ${state.workspace}, and asks you where the policy asks.`),
+            field('What should the agent do?', prompt, `It works in ${state.workspace}, and asks you when the policy requires approval.`),
             el('div', { class: 'actions' }, el('button', { type: 'submit', class: 'primary' }, 'Start')),
         ),
         list,
@@ -50,7 +50,7 @@ function showRuns(place) {
 
 async function runsList() {
     const { runs = [] } = await get('/v1/runs');
-    if (runs.length === 0) return empty('No run yet.');
+    if (runs.length === 0) return empty('No runs yet.');
     return [el('h2', { class: 'section' }, 'Runs'), el('ul', { class: 'rows' }, ...runs.map(runRow))];
 }
 
@@ -143,7 +143,7 @@ function headOf(run, resumed) {
             'div',
             { class: 'actions' },
             isRunning ? button('Cancel', () => trying(() => post(path('runs', run.id, 'cancel')))) : null,
-            el('a', { to: `sessions/${encodeURIComponent(run.session)}` }, 'See the session'),
+            el('a', { to: `sessions/${encodeURIComponent(run.session)}` }, 'Open session'),
         ),
         isRunning ? null : goOn(run, resumed),
     ];
@@ -161,12 +161,12 @@ function goOn(run, resumed) {
     return el(
         'details',
         { class: 'go-on', open: run.state === 'interrupted' },
-        el('summary', {}, 'Go on'),
+        el('summary', {}, 'Continue'),
         el(
             'form',
             { class: 'card', on: { submit } },
-            field('What more is to be said?', more, 'With nothing it goes on where it was.'),
-            el('div', { class: 'actions' }, el('button', { type: 'submit', class: 'primary' }, 'Go on')),
+            field('Follow-up', more, 'Leave empty to continue where it stopped.'),
+            el('div', { class: 'actions' }, el('button', { type: 'submit', class: 'primary' }, 'Continue')),
         ),
     );
 }
@@ -214,9 +214,9 @@ export function listener(log, over) {
         beganAgain: ({ why }) => {
             if (said?.kind === 'text') said.element.remove();
             said = null;
-            HEARD.note({ text: `It begins again: ${why}` });
+            HEARD.note({ text: `Retrying: ${why}` });
         },
-        compacted: () => HEARD.note({ text: 'Older results were left out of what the model is shown.' }),
+        compacted: () => HEARD.note({ text: 'Older results were removed from the model’s context.' }),
         call: ({ id, name, arguments: args, at }) =>
             cardsOf(id).heard('begin', { callId: id, tool: name, args: asValue(args), at, accesses: [] }),
         output: ({ id, text }) => cardsOf(id).heard('progress', { callId: id, text }),
@@ -254,18 +254,18 @@ function asValue(text) {
 export function outcomeBox({ end, why, text, byHost, steps, durationMs, ledger }) {
     return el(
         'article',
-        { class: 'card outcome', 'aria-label': 'How it ended' },
+        { class: 'card outcome', 'aria-label': 'Outcome' },
         el(
             'div',
             { class: 'card-head' },
-            el('h2', {}, 'How it ended'),
+            el('h2', {}, 'Outcome'),
             badge(end ?? 'over', end === 'answered' ? 'good' : 'wait'),
         ),
         end === 'answered' ? null : el('p', {}, why ?? ''),
         byHost && text ? el('p', { class: 'said' }, withLinks(text)) : null,
-        el('p', { class: 'facts' }, `${steps ?? 0} steps · ${took(durationMs)}`),
+        el('p', { class: 'facts' }, `${count(steps ?? 0, 'step')} · ${took(durationMs)}`),
         ledger
-            ? el('details', { open: true }, el('summary', {}, 'What was truly done'), showObject(filled(ledger)))
+            ? el('details', { open: true }, el('summary', {}, 'Actions taken'), showObject(filled(ledger)))
             : null,
     );
 }

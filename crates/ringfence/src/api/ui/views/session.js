@@ -11,7 +11,7 @@ import { clock } from '../time.js';
 
 export function show(place, [id]) {
     const head = el('div', {});
-    const nothing = empty('No call yet. What this session does shows up here at once.');
+    const nothing = empty('No calls yet. Calls in this session appear here as they happen.');
     const cards = transcript(call =>
         call.state === 'running' && isMine(session) ? [button('Cancel', () => cancel(id, call))] : [],
     );
@@ -101,7 +101,7 @@ function headOf(id, session) {
             'div',
             { class: 'actions' },
             session && paused(session) && may('approve')
-                ? button('Let it ask again', () =>
+                ? button('Resume', () =>
                       trying(async () => {
                           await post(path('sessions', id, 'resume'));
                           await loadRequests();
@@ -110,9 +110,9 @@ function headOf(id, session) {
                   )
                 : null,
             may('undo')
-                ? button('Undo everything of this session…', () => undo({ session: id, workspace: session?.workspace }))
+                ? button('Undo all changes of this session…', () => undo({ session: id, workspace: session?.workspace }))
                 : null,
-            isOpen && (may('admin') || isMine(session)) ? button('End the session', () => finish(id)) : null,
+            isOpen && (may('admin') || isMine(session)) ? button('End session', () => finish(id)) : null,
         ),
     ];
 }
@@ -120,8 +120,8 @@ function headOf(id, session) {
 async function finish(id) {
     const yes = await confirm({
         title: 'End this session?',
-        body: [el('p', {}, 'Its calls are cancelled, and it can make no more.')],
-        yes: 'End it',
+        body: [el('p', {}, 'Its calls are cancelled, and it cannot make new ones.')],
+        yes: 'End',
         danger: true,
     });
     if (yes)

@@ -14,7 +14,7 @@ export function show(place) {
         fill(
             list,
             state.sessions.length === 0
-                ? empty('There is no session yet. One begins when an agent connects, or when you call a tool by hand.')
+                ? empty('No sessions yet. A session starts when an agent connects, or when you call a tool yourself.')
                 : [
                       group(
                           'Open',
@@ -57,7 +57,7 @@ function row(session) {
             el(
                 'span',
                 { class: 'row-side' },
-                waits > 0 ? badge(`${waits} waiting`, 'wait') : null,
+                waits > 0 ? badge(`${waits} pending`, 'wait') : null,
                 paused(session) ? badge('paused', 'wait') : null,
                 session.ended ? badge('ended') : badge('open', 'good'),
                 el('span', { class: 'facts' }, clock(session.created)),

@@ -9,11 +9,11 @@ import { clock, left, moment } from '../time.js';
 
 export function show(place) {
     const list = el('div', { class: 'stack' });
-    fill(place, el('h1', {}, 'Waiting for an answer'), list);
+    fill(place, el('h1', {}, 'Approval requests'), list);
     const draw = () =>
         fill(
             list,
-            may('approve') ? requests() : empty('You may not answer requests: your token has no scope “approve”.'),
+            may('approve') ? requests() : empty('You cannot answer requests: your token lacks the scope “approve”.'),
         );
     draw();
     return watch(['requests'], draw);
@@ -23,7 +23,7 @@ function requests() {
     const none =
         state.requests.length === 0
             ? empty(
-                  'Nothing waits. When an agent wants something that the policy asks about, it shows up here and the dialog opens by itself.',
+                  'No pending requests. When a call requires approval, it appears here and the dialog opens automatically.',
               )
             : null;
     return [none, ...state.requests.map(requestCard), ...state.paused.map(pausedCard)];
@@ -38,10 +38,10 @@ function requestCard(request) {
             'div',
             { class: 'card-head' },
             el('h2', {}, ticked(request.summary || request.tool)),
-            button('Decide', () => openRequest(request.id), { class: 'primary' }),
+            button('Review', () => openRequest(request.id), { class: 'primary' }),
         ),
         el('p', {}, ticked(request.reason)),
-        request.suspended ? el('p', { class: 'facts' }, 'The agent does not wait: it has to call again.') : null,
+        request.suspended ? el('p', { class: 'facts' }, 'The call is deferred: the agent must call again.') : null,
         el(
             'p',
             { class: 'facts' },
@@ -70,12 +70,12 @@ function pausedCard({ session, principal, count }) {
             'div',
             { class: 'card-head' },
             el('h2', {}, principal, ' ', badge('paused', 'wait')),
-            button('Let it ask again', resume),
+            button('Resume', resume),
         ),
         el(
             'p',
             {},
-            `It was refused ${count} times in a row. Until you let it, its session asks nobody, and what would be asked is refused.`,
+            `Paused after ${count} consecutive denials. Until you resume the session, calls that require approval are denied.`,
         ),
         el('p', { class: 'facts' }, el('code', {}, session)),
     );

@@ -8,11 +8,11 @@ export function show(place) {
     const body = el('div', {});
     fill(
         place,
-        el('h1', {}, 'Walls'),
+        el('h1', {}, 'Sandbox'),
         el(
             'p',
             { class: 'lead' },
-            'Programs that agents run are kept in a jail. These are its walls, each tried on this machine just now.',
+            'Programs that agents run are sandboxed. These isolation mechanisms were just checked on this machine.',
         ),
         body,
     );
@@ -25,7 +25,7 @@ export function show(place) {
                 { class: 'wall-sum', 'aria-hidden': 'true' },
                 ...walls.map(wall => el('i', { class: wall.stands ? 'stands' : 'missing' })),
             ),
-            el('p', {}, el('strong', {}, `${standing} of ${walls.length} walls stand.`)),
+            el('p', {}, el('strong', {}, `${standing} of ${walls.length} isolation mechanisms available.`)),
             el('ul', { class: 'walls' }, ...[...walls].sort((a, b) => Number(a.stands) - Number(b.stands)).map(row)),
         ];
     });
@@ -39,7 +39,7 @@ function row({ wall, stands, note, advice }) {
             'div',
             { class: 'card-head' },
             el('h2', {}, words(wall)),
-            badge(stands ? 'stands' : 'missing', stands ? 'good' : 'bad'),
+            badge(stands ? 'available' : 'missing', stands ? 'good' : 'bad'),
         ),
         el('p', { class: 'facts' }, note),
         advice ? el('p', {}, advice) : null,
