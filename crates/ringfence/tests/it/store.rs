@@ -107,7 +107,7 @@ fn a_store_of_the_former_name_is_moved_and_earlier_versions_refuse_what_is_left(
     let state = state();
     let former = former_store(state.path());
     let grants = |store: &SqliteStore| store.grants(at(0)).unwrap().len();
-    assert_eq!(schema_version(&former), 6);
+    assert!(schema_version(&former) < 7);
     let kept: i64 = rusqlite::Connection::open(&former)
         .unwrap()
         .query_row("SELECT count(*) FROM grants", [], |row| row.get(0))
