@@ -167,7 +167,11 @@ fn open_private(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
 /// Held while a database is opened and brought to this version.
 fn open_lock(database: &Path) -> io::Result<File> {
     let lock = open_private(OpenOptions::new().create(true), &database.with_extension("lock"))?;
-    lock.lock()?;
+    while let Err(error) = lock.lock() {
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
     Ok(lock)
 }
 

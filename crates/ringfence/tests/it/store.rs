@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
+use std::time::SystemTime;
 
 use ringfence::store::{STORE_FILE, SqliteStore};
 use ringfence_kernel::{AnswerStatus, ApprovalRequest, ApprovalStore as _, SuspendLifetime};
@@ -89,9 +90,10 @@ fn a_file_of_the_version_before_is_brought_up() {
     assert_eq!(store.denial_streaks().unwrap()[0].count, 1);
 }
 
-/// The store of version 0.1.0, as `tests/state/v0.1.0` has it.
-fn former_store(state: &Path) -> PathBuf {
-    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/state/v0.1.0/state/approvals.db");
+/// The store of an earlier version, as `tests/state` has it.
+fn former_store(state: &Path, version: &str) -> PathBuf {
+    let fixture =
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/state")).join(version).join("state/approvals.db");
     let former = state.join("approvals.db");
     std::fs::write(&former, std::fs::read(fixture).unwrap()).unwrap();
     former
@@ -104,20 +106,22 @@ fn schema_version(database: &Path) -> u32 {
 
 #[test]
 fn a_store_of_the_former_name_is_moved_and_earlier_versions_refuse_what_is_left() {
-    let state = state();
-    let former = former_store(state.path());
-    let grants = |store: &SqliteStore| store.grants(at(0)).unwrap().len();
-    assert!(schema_version(&former) < 7);
-    let kept: i64 = rusqlite::Connection::open(&former)
-        .unwrap()
-        .query_row("SELECT count(*) FROM grants", [], |row| row.get(0))
-        .unwrap();
-    assert!(kept > 0, "the fixture has no grant");
-    for _ in 0..2 {
-        assert_eq!(grants(&SqliteStore::new(state.path())), usize::try_from(kept).unwrap());
-        assert_eq!(schema_version(&state.path().join(STORE_FILE)), 7);
-        // Version 0.1.0 knows 6, and refuses every later one before it writes.
-        assert_eq!(schema_version(&former), 1_000_000);
+    for (version, schema) in [("v0.1.0", 5), ("v0.1.1-dev", 6)] {
+        let state = state();
+        let former = former_store(state.path(), version);
+        let grants = |store: &SqliteStore| store.grants(SystemTime::UNIX_EPOCH).unwrap().len();
+        assert_eq!(schema_version(&former), schema);
+        let kept: i64 = rusqlite::Connection::open(&former)
+            .unwrap()
+            .query_row("SELECT count(*) FROM grants", [], |row| row.get(0))
+            .unwrap();
+        assert!(kept > 0, "the fixture has no grant");
+        for _ in 0..2 {
+            assert_eq!(grants(&SqliteStore::new(state.path())), usize::try_from(kept).unwrap());
+            assert_eq!(schema_version(&state.path().join(STORE_FILE)), 7);
+            // Earlier versions know 6 at most, and refuse every later one before they write.
+            assert_eq!(schema_version(&former), 1_000_000);
+        }
     }
 }
 
@@ -160,7 +164,7 @@ fn earlier_versions_refuse_a_state_without_a_store_and_change_nothing() {
 #[test]
 fn a_store_of_the_former_name_stays_while_an_earlier_version_has_it_open() {
     let state = state();
-    let former = former_store(state.path());
+    let former = former_store(state.path(), "v0.1.0");
     let earlier = rusqlite::Connection::open(&former).unwrap();
     earlier.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())).unwrap();
     earlier.execute("INSERT INTO keys (name, key) VALUES ('later', x'00')", []).unwrap();
