@@ -469,7 +469,7 @@ fn a_person_resumes_a_session_that_was_refused_too_often() {
     for _ in 0..3 {
         store.record_denial("s-1", "the agent", std::time::SystemTime::now()).unwrap();
     }
-    assert_eq!(site.run(&["approvals", "list"]).out, "s-1  paused after 3 consecutive denials   the agent\n");
+    assert_eq!(site.run(&["approvals", "list"]).out, "s-1  paused after 3 consecutive denials  the agent\n");
     let said = site.run(&["approvals", "resume", "s-1"]);
     assert!(said.code == Some(2) && said.err.contains("requires an interactive terminal"), "{said:?}");
     let resume = |session: &str, word: &str| {
