@@ -412,7 +412,7 @@ fn a_bad_rule_in_json_is_shown_with_its_line() {
     told(
         "{\"rules\": [\n  {\"decision\": \"allow\"},\n  {\n    \"decision\": \"deny\",\n    \"effect\": \"raed\"\n  }\n]}",
         expect![[r#"
-            the config file config.json is wrong: line 5, in the rule `rule 2`: `effect`: `raed` is none of list, read, create, overwrite, move, delete, fetch, lose, run, external, look, change; did you mean `read`?
+            invalid config file config.json: line 5, in the rule `rule 2`: `effect`: `raed` is none of list, read, create, overwrite, move, delete, fetch, lose, run, external, look, change; did you mean `read`?
             5 |     "effect": "raed""#]],
     );
     told(
@@ -424,7 +424,7 @@ fn a_bad_rule_in_json_is_shown_with_its_line() {
     told(
         r#"{"rules":[{"decision":"deny","efect":"read"}]}"#,
         expect![
-            "the config file config.json is wrong: unknown field `efect`, expected one of `decision`, `name`, `tool`, `effect`, `path`, `mount`, `host`, `agent`, `principal`, `when`, `secret`, `protected`, `assurance`, `because`, `match`, `not_match` at line 1 column 36; did you mean `effect`?"
+            "invalid config file config.json: unknown field `efect`, expected one of `decision`, `name`, `tool`, `effect`, `path`, `mount`, `host`, `agent`, `principal`, `when`, `secret`, `protected`, `assurance`, `because`, `match`, `not_match` at line 1 column 36; did you mean `effect`?"
         ],
     );
 }
@@ -450,7 +450,11 @@ fn a_rule_about_a_tool_or_a_mount_that_is_not_there_is_pointed_out() {
     let text = "rules = [{ decision = \"deny\", mount = \"@workspaec\" }, { decision = \"deny\", mount = \"state\" }]";
     let said = call(&site, text, "read_file", &json!({"path": "README.md"}));
     assert_eq!(outcome(&said), "ok");
-    assert!(said.err.contains("the mount `workspaec`, and there is none; did you mean `workspace`?"), "{}", said.err);
+    assert!(
+        said.err.contains("the mount `workspaec`, which does not exist; did you mean `workspace`?"),
+        "{}",
+        said.err
+    );
     assert_eq!(said.err.lines().count(), 1);
 }
 

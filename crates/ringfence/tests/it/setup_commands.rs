@@ -71,7 +71,7 @@ fn a_config_to_begin_with_is_read_and_changes_nothing() {
     ] {
         let written = cli_output(site.command(arguments).output().unwrap());
         assert_eq!(written.code, Some(0), "{written:?}");
-        assert!(written.out.contains("is written") && !written.out.contains(workspace), "{written:?}");
+        assert!(written.out.contains("Wrote `") && !written.out.contains(workspace), "{written:?}");
         let text = std::fs::read_to_string(&file).unwrap();
         let (printed, code) = (site.command(arguments).arg("--print").output().unwrap(), 0);
         assert_eq!((printed.status.code(), printed.stdout), (Some(code), text.clone().into_bytes()));

@@ -198,7 +198,7 @@ fn an_unbound_key_does_not_answer() {
     seat.until(ASKED);
     assert_eq!(site.read("notes.md"), "old\n");
     seat.press("y");
-    seat.until("allowed");
+    seat.until("approved");
     assert_eq!(seat.end().code, Some(0));
 }
 
@@ -271,7 +271,7 @@ fn edited_text_must_be_valid_arguments() {
         seat.until(ASKED);
     }
     seat.press("y");
-    seat.until("allowed");
+    seat.until("approved");
     assert_eq!(seat.end().reply().get("modified"), None);
     assert_eq!(site.read("notes.md"), "new\n");
 }
@@ -301,7 +301,7 @@ fn always_shows_its_rule_and_holds_until_it_is_revoked() {
     seat.until(r#"decision = "allow", tool = "write_file", effect = "overwrite""#);
     seat.until("add this rule?");
     seat.press("y");
-    seat.until("allowed");
+    seat.until("approved");
     assert_eq!(seat.end().code, Some(0));
     // The same is not asked about again, nor anything else allowed.
     assert_eq!(site.run(&["call", "write_file", &overwrite("notes.md").to_string()]).code, Some(0));
@@ -376,7 +376,7 @@ fn a_window_that_gets_smaller_still_shows_what_can_be_pressed() {
     seat.until("more lines; `v` shows");
     seat.until("[v] view");
     seat.press("v");
-    seat.until("space continues");
+    seat.until("space cont");
     // The arguments come after the preview, some pages on.
     let (before, mut pages) = (seat.read_to, 0);
     while !seat.seen[before..].contains(r#""path": "notes.md""#) {
@@ -469,7 +469,7 @@ fn a_person_resumes_a_session_that_was_refused_too_often() {
     for _ in 0..3 {
         store.record_denial("s-1", "the agent", std::time::SystemTime::now()).unwrap();
     }
-    assert_eq!(site.run(&["approvals", "list"]).out, "s-1  paused after 3 consecutive denials   the agent\n");
+    assert_eq!(site.run(&["approvals", "list"]).out, "s-1  paused after 3 consecutive denials  the agent\n");
     let said = site.run(&["approvals", "resume", "s-1"]);
     assert!(said.code == Some(2) && said.err.contains("requires an interactive terminal"), "{said:?}");
     let resume = |session: &str, word: &str| {
