@@ -230,7 +230,7 @@ mod tests {
             ),
             (
                 "diff --git a/f b/f\nold mode 100644\nnew mode 100755\n",
-                expect!["line 2 of the patch: a patch does not change modes"],
+                expect!["line 2 of the patch: a patch cannot change modes"],
             ),
             (
                 "diff --git a/f b/f\nnew file mode 100755\n",
@@ -246,31 +246,31 @@ mod tests {
             ),
             (
                 "diff --git a/f b/f\nindex 1..2 100644\nGIT binary patch\nliteral 3\n",
-                expect!["line 3 of the patch: a change of a binary file cannot be applied"],
+                expect!["line 3 of the patch: a binary patch cannot be applied"],
             ),
             (
                 "diff --git a/f b/f\nindex 1..2 100644\nBinary files a/f and b/f differ\n",
-                expect!["line 3 of the patch: a change of a binary file cannot be applied"],
+                expect!["line 3 of the patch: a binary patch cannot be applied"],
             ),
             (
                 "--- f\n+++ f\n@@ -1 +1 @@\n-x\n+y\nBinary files a/g and b/g differ\n",
-                expect!["line 6 of the patch: a change of a binary file cannot be applied"],
+                expect!["line 6 of the patch: a binary patch cannot be applied"],
             ),
             (
                 "diff --cc f\nindex 1,2..3\n--- a/f\n+++ b/f\n@@@ -1,1 -1,1 +1,1 @@@\n",
-                expect!["line 1 of the patch: a combined diff, of a merge, cannot be applied"],
+                expect!["line 1 of the patch: a combined diff of a merge cannot be applied"],
             ),
             (
                 "--- a/f\n+++ b/f\n@@@ -1,1 -1,1 +1,1 @@@\n",
-                expect!["line 3 of the patch: a combined diff, of a merge, cannot be applied"],
+                expect!["line 3 of the patch: a combined diff of a merge cannot be applied"],
             ),
             (
                 "*** a/f\t2026\n--- b/f\t2026\n***************\n*** 1 ****\n! x\n--- 1 ----\n! y\n",
-                expect!["line 1 of the patch: this is another format"],
+                expect!["line 1 of the patch: unsupported format"],
             ),
             (
                 "*** Begin Patch\n*** Update File: f\n@@\n-x\n+y\n*** End Patch\n",
-                expect!["line 1 of the patch: this is another format"],
+                expect!["line 1 of the patch: unsupported format"],
             ),
         ] {
             check(patch, expected);
@@ -308,11 +308,11 @@ mod tests {
     #[test]
     fn advice_says_what_to_do_next() {
         for (patch, advice) in [
-            ("", "a unified diff is wanted"),
+            ("", "expected a unified diff"),
             ("--- a/x\n+++ b/y\n@@ -1 +1 @@\n-x\n+y\n", "use move_file first"),
-            ("*** Begin Patch\n", "a unified diff is wanted"),
+            ("*** Begin Patch\n", "expected a unified diff"),
             ("```\n@@ -1 +1 @@\n-x\n+y\n```\n+z\n", "send only the diff, without the ``` lines"),
-            ("--- f\n+++ f\n@@\n-x\n--- g\n+++ g\n@@\n-y\n", "begin the names with `a/` and `b/`"),
+            ("--- f\n+++ f\n@@\n-x\n--- g\n+++ g\n@@\n-y\n", "start the names with `a/` and `b/`"),
         ] {
             let message = parse(patch).unwrap_err().message;
             assert!(message.contains(advice), "{message}");

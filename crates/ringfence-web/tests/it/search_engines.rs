@@ -113,9 +113,9 @@ fn an_engine_that_refuses_says_what_to_do() {
         (SearchEngineKind::Tavily, status("432 x"), "quota"),
         (SearchEngineKind::Brave, status("422 x"), "shorter or simpler"),
         (SearchEngineKind::SearXng, status("502 x"), "status 502: try again"),
-        (SearchEngineKind::SearXng, status("302 x\r\nLocation: http://127.0.0.1/"), "sends on to another place"),
-        (SearchEngineKind::SearXng, response_with_type("text/html", "<html>"), "did not answer in JSON"),
-        (SearchEngineKind::Generic, response_with_type("application/json", "{}"), "answered without results"),
+        (SearchEngineKind::SearXng, status("302 x\r\nLocation: http://127.0.0.1/"), "redirects to another URL"),
+        (SearchEngineKind::SearXng, response_with_type("text/html", "<html>"), "did not respond with JSON"),
+        (SearchEngineKind::Generic, response_with_type("application/json", "{}"), "returned no result list"),
     ] {
         let path = if kind == SearchEngineKind::Generic { "/{query}" } else { "" };
         let (world, server) = world(kind, path, answer);
@@ -167,8 +167,8 @@ fn an_engine_that_cannot_be_used_says_what_is_missing() {
         (SearchEngineKind::Generic, Some("https://a.org/"), None, "{query}"),
         (SearchEngineKind::Brave, None, None, "key_env"),
         (SearchEngineKind::Tavily, None, None, "key_env"),
-        (SearchEngineKind::SearXng, Some("ftp://a.org/"), None, "of the web"),
-        (SearchEngineKind::SearXng, Some("https://a:b@c.org/"), None, "user or password"),
+        (SearchEngineKind::SearXng, Some("ftp://a.org/"), None, "must be an `https://` or `http://` URL"),
+        (SearchEngineKind::SearXng, Some("https://a:b@c.org/"), None, "user name or password"),
         (SearchEngineKind::SearXng, Some("nonsense"), None, "cannot be read"),
     ] {
         assert!(SearchEngine::new(kind, url, key).unwrap_err().contains(missing), "{kind:?} {url:?}");
