@@ -427,16 +427,16 @@ mod tests {
             ("http://1.2.3.4.5/", "is not valid"),
             ("http://256.1.1.1/", "is not valid"),
             ("http://0x100000000/", "is not valid"),
-            ("http://a..b.org/", "parts"),
-            ("http://.docs.rs/", "parts"),
-            ("http://-a.org/", "parts"),
-            ("http://a!b.org/", "parts"),
+            ("http://a..b.org/", "labels"),
+            ("http://.docs.rs/", "labels"),
+            ("http://-a.org/", "labels"),
+            ("http://a!b.org/", "labels"),
         ] {
             assert_refused(url, why);
         }
         assert_refused(&format!("http://docs.rs/{}", "a".repeat(9000)), "8192");
-        assert_refused(&format!("http://{}.org/", "a".repeat(64)), "parts");
-        assert_refused(&format!("http://{}org/", "abc.".repeat(80)), "parts");
+        assert_refused(&format!("http://{}.org/", "a".repeat(64)), "labels");
+        assert_refused(&format!("http://{}org/", "abc.".repeat(80)), "labels");
     }
 
     #[test]
