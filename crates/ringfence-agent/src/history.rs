@@ -195,7 +195,9 @@ impl MessageHistory {
         let before = text.len();
         text.truncate(text.floor_char_boundary(keep));
         let left_out = before - text.len();
-        text.push_str(&format!("[{left_out} bytes of this result were removed to save context; call again to see them]"));
+        text.push_str(&format!(
+            "[{left_out} bytes of this result were removed to save context; call again to see them]"
+        ));
         self.bytes -= before;
         self.bytes += text.len();
         1

@@ -144,11 +144,7 @@ impl LedgerCommand {
         match (self.exit_code, &self.error) {
             (Some(code), _) => format!("ran      {} code: exit code {code}{kept}", self.language),
             (None, error) => {
-                format!(
-                    "ran      {} code: {}{kept}",
-                    self.language,
-                    error.as_deref().unwrap_or("exit status unknown")
-                )
+                format!("ran      {} code: {}{kept}", self.language, error.as_deref().unwrap_or("exit status unknown"))
             }
         }
     }

@@ -81,9 +81,7 @@ impl AgentStopReason {
             Self::Length => "the answer was cut off at the token limit twice; raise `max_tokens`".to_owned(),
             Self::Repeated => "the model repeated the same calls".to_owned(),
             Self::Denied => "too many calls were denied".to_owned(),
-            Self::BadCalls => {
-                "too many consecutive answers had only invalid tool calls; try another model".to_owned()
-            }
+            Self::BadCalls => "too many consecutive answers had only invalid tool calls; try another model".to_owned(),
             Self::TokenLimit => "the token budget of this prompt is used up; raise `max_prompt_tokens`".to_owned(),
             Self::TimeLimit => "the time limit of this prompt was reached; raise `max_prompt_duration`".to_owned(),
             Self::Model(error) => error.to_string(),

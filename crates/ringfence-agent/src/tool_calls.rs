@@ -164,8 +164,7 @@ fn skipped_call_error(end: &AgentStopReason) -> ToolError {
 }
 
 fn too_many_calls_error() -> ToolError {
-    let message =
-        format!("too_many_calls: at most {MOST_CALLS} calls per answer are made; repeat it in the next one");
+    let message = format!("too_many_calls: at most {MOST_CALLS} calls per answer are made; repeat it in the next one");
     ToolError::new(ErrorKind::InvalidArgs, message)
 }
 

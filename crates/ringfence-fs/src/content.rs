@@ -287,10 +287,8 @@ impl LineCounter {
             if (self.window.first..=self.window.last).contains(&self.line) {
                 self.captured.extend_from_slice(&chunk[start..end]);
                 if self.captured.len() as u64 > self.limit {
-                    let message = format!(
-                        "the requested lines of `{shown}` exceed the {} bytes that may be read",
-                        self.limit
-                    );
+                    let message =
+                        format!("the requested lines of `{shown}` exceed the {} bytes that may be read", self.limit);
                     return Err(ToolError::new(ErrorKind::ReadLimit, message).hint("ask for fewer lines"));
                 }
             } else if self.is_past_range() {

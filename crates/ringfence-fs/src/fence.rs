@@ -240,8 +240,7 @@ impl Fence {
         if let Some(named) = text.strip_prefix('@')
             && self.mounts.len() > 1
         {
-            let (mount, path) =
-                self.beneath_alias(named, "; for a directory of that name, put `./` in front")?;
+            let (mount, path) = self.beneath_alias(named, "; for a directory of that name, put `./` in front")?;
             return Ok(located_path(
                 mount,
                 path,
@@ -357,8 +356,7 @@ fn open_mount(spec: MountSpec, named: bool, own: &StateDirs, options: FenceOptio
         _ => None,
     };
     let journal = journal.transpose();
-    let journal =
-        journal.map_err(|errno| FenceError::Open { what: "journal".to_owned(), source: errno.into() })?;
+    let journal = journal.map_err(|errno| FenceError::Open { what: "journal".to_owned(), source: errno.into() })?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | SAFE_OPEN;
     let note = openat(&locks, c"secrets", flags, Mode::RUSR | Mode::WUSR)
         .map_err(|errno| FenceError::Open { what: "list of secret files".to_owned(), source: errno.into() })?;

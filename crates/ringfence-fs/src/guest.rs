@@ -73,10 +73,7 @@ impl GuestPath {
                 return Err(ToolError::new(ErrorKind::InvalidPath, "the path contains a NUL byte"));
             }
             if name.len() > LONGEST_NAME {
-                let message = format!(
-                    "a name in the path has {} bytes; the limit is {LONGEST_NAME}",
-                    name.len()
-                );
+                let message = format!("a name in the path has {} bytes; the limit is {LONGEST_NAME}", name.len());
                 return Err(ToolError::new(ErrorKind::InvalidPath, message));
             }
             if is_reserved(name) {

@@ -253,8 +253,7 @@ impl DiffPreview {
             return self.add_note("the contents do not change");
         }
         if old.len().max(new.len()) as u64 > LONGEST_TEXT {
-            return self
-                .add_note(&format!("too long to compare line by line: {}", describe_extent(old, new, above)));
+            return self.add_note(&format!("too long to compare line by line: {}", describe_extent(old, new, above)));
         }
         let lines = |text| str::split_inclusive(text, '\n').collect::<Vec<&str>>();
         let (old_lines, new_lines) = (lines(old), lines(new));

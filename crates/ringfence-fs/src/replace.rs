@@ -381,14 +381,18 @@ impl<'a> StagedFile<'a> {
         if mine.owner != old.stat.owner {
             let (user, group) = old.stat.owner;
             fchown(&self.fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).map_err(|errno| match errno {
-                Errno::PERM => {
-                    ToolError::new(ErrorKind::PermissionDenied, format!("the owner of `{shown}` could not be preserved"))
-                }
+                Errno::PERM => ToolError::new(
+                    ErrorKind::PermissionDenied,
+                    format!("the owner of `{shown}` could not be preserved"),
+                ),
                 other => fail(other),
             })?;
         }
         copy_attributes(&old.fd, &self.fd).map_err(|_| {
-            ToolError::new(ErrorKind::PermissionDenied, format!("the access control list of `{shown}` could not be preserved"))
+            ToolError::new(
+                ErrorKind::PermissionDenied,
+                format!("the access control list of `{shown}` could not be preserved"),
+            )
         })?;
         // Contents that somebody else chose must not run with the owner's rights.
         fchmod(&self.fd, Mode::from_raw_mode(old.stat.mode & 0o777)).map_err(fail)

@@ -268,8 +268,7 @@ pub(crate) fn read_directory(
             continue;
         }
         if entries.len() as u64 == most {
-            let message =
-                format!("`{shown}` exceeds the {} entries that one call may visit", cx.limits.walk_entries);
+            let message = format!("`{shown}` exceeds the {} entries that one call may visit", cx.limits.walk_entries);
             return Err(ToolError::new(ErrorKind::ReadLimit, message).hint("name a smaller directory"));
         }
         let kind = FileKind::from_file_type(entry.file_type()).map(|kind| match kind {

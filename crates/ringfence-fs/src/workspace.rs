@@ -28,7 +28,9 @@ pub enum WorkspaceError {
     Root,
     #[error("the home directory, or one that contains it, cannot be a workspace; choose a directory in it")]
     Home,
-    #[error("the workspace or a mount contains, or is inside, Ringfence's own files, such as its config; choose another directory")]
+    #[error(
+        "the workspace or a mount contains, or is inside, Ringfence's own files, such as its config; choose another directory"
+    )]
     Reserved,
     #[error("mount directory `{0}` not found")]
     Find(String, #[source] std::io::Error),

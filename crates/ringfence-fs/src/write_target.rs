@@ -207,8 +207,10 @@ impl WriteTarget {
             Err(errno) => return Err(errno_error(errno, &self.shown)),
         };
         if moved {
-            let message =
-                format!("the parent directory of `{}` was moved since the call was planned; nothing was changed", self.shown);
+            let message = format!(
+                "the parent directory of `{}` was moved since the call was planned; nothing was changed",
+                self.shown
+            );
             return Err(ToolError::new(ErrorKind::Conflict, message));
         }
         Ok(())

@@ -225,7 +225,9 @@ impl ApprovalOutcome {
             (Some(_), _) if !by_person => {
                 no("only a person at Ringfence's own terminal or page may change the arguments")
             }
-            (_, true) if !by_person => no("only a person at Ringfence's own terminal or page may grant it persistently"),
+            (_, true) if !by_person => {
+                no("only a person at Ringfence's own terminal or page may grant it persistently")
+            }
             (Some(_), true) => no("only the call as shown can be granted persistently, not one with changed arguments"),
             (None, true) if !asker.may_grant => no("it cannot be granted persistently"),
             (None, true) => Self::ApprovedAlways(approval),
@@ -367,7 +369,12 @@ mod tests {
         );
         check(person, Some("ann"), Some("  "), "denied by the user (delete `README.md`)");
         check(relayed, Some("ci"), Some("no"), "denied by ci: \"no\" (delete `README.md`)");
-        check(none, None, Some("the approval request timed out"), "not approved: the approval request timed out (delete `README.md`)");
+        check(
+            none,
+            None,
+            Some("the approval request timed out"),
+            "not approved: the approval request timed out (delete `README.md`)",
+        );
         check(none, None, None, "not approved (delete `README.md`)");
     }
 

@@ -15,8 +15,7 @@ const MAX_MESSAGE_BYTES: usize = 300;
 
 pub(crate) fn decode<A: DeserializeOwned>(arguments: &str, limit: u64) -> Result<A, ToolError> {
     if arguments.len() as u64 > limit {
-        let message =
-            format!("the arguments have {} bytes; the limit is {limit}", arguments.len());
+        let message = format!("the arguments have {} bytes; the limit is {limit}", arguments.len());
         return Err(ToolError::new(ErrorKind::InvalidArgs, message));
     }
     // Models write nothing where they mean no arguments.

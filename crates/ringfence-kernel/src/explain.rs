@@ -79,9 +79,9 @@ impl Host {
                 let (touches, _) = offer.plan(&call.arguments, &cx)?;
                 Ok(looking.explain(touches, definition.capabilities.actions))
             };
-            spawn_blocking(look).await.unwrap_or_else(|_| {
-                Err(ToolError::new(ErrorKind::Internal, "internal error in the tool"))
-            })
+            spawn_blocking(look)
+                .await
+                .unwrap_or_else(|_| Err(ToolError::new(ErrorKind::Internal, "internal error in the tool")))
         };
         timeout(limit, job).await.unwrap_or_else(|_| {
             signal.abandon(AbandonReason::Deadline);

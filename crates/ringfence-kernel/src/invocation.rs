@@ -426,8 +426,7 @@ impl Invocation {
     }
 
     pub(crate) fn record_overdue(&self, why: AbandonReason, subject: Option<&str>) -> Result<ToolReply, HostError> {
-        let error =
-            why.error().hint("it had already started and may still be running").detail("committed", "unknown");
+        let error = why.error().hint("it had already started and may still be running").detail("committed", "unknown");
         let reply = self.error_reply(&error);
         let moment = AuditEvent::Overdue { error: &error, reply: &reply.text, duration: self.started.elapsed() };
         self.record_with_subject(subject, &[], moment)?;
@@ -502,8 +501,7 @@ pub(crate) fn denial_error(verdict: &Verdict) -> ToolError {
 
 /// What a call has begun cannot be asked about any other way than while it waits.
 pub(crate) fn arguments_fixed_error() -> ToolError {
-    let message =
-        "the call has started, so its arguments cannot be changed; approve or deny what it does next";
+    let message = "the call has started, so its arguments cannot be changed; approve or deny what it does next";
     ToolError::new(ErrorKind::ApprovalDenied, message)
 }
 

@@ -252,8 +252,9 @@ enum HostNamePattern {
 
 impl HostPattern {
     fn parse(pattern: &str) -> Result<Self, String> {
-        let refuse =
-            |problem: &str| Err(format!("`{pattern}` {problem}; write a host such as `docs.rs` or `*.docs.rs:443/std/`"));
+        let refuse = |problem: &str| {
+            Err(format!("`{pattern}` {problem}; write a host such as `docs.rs` or `*.docs.rs:443/std/`"))
+        };
         if pattern.contains("://") || pattern.contains(['@', '?', '#']) {
             return refuse("has more than a host and a path");
         }
@@ -438,10 +439,7 @@ mod tests {
             expect!["`/etc/passwd` never matches: paths are relative to their mount, such as `src/**`"],
         );
         refused(&["~/x"], expect!["`~/x` never matches: paths are relative to their mount, such as `src/**`"]);
-        refused(
-            &["@pkg/a/**"],
-            expect![[r#"`@pkg/a/**` never matches: write `mount = "pkg"` and `path = "a/**"`"#]],
-        );
+        refused(&["@pkg/a/**"], expect![[r#"`@pkg/a/**` never matches: write `mount = "pkg"` and `path = "a/**"`"#]]);
         refused(&["src/"], expect!["`src/` never matches: to match a directory and its contents, write `src/**`"]);
         refused(&["../a"], expect!["`../a` never matches: remove empty names, `.` and `..` from the path"]);
         refused(&["a//b"], expect!["`a//b` never matches: remove empty names, `.` and `..` from the path"]);

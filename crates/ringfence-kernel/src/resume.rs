@@ -82,7 +82,9 @@ impl Host {
             |sealed: &ResumeToken| sealed.principal == session.principal.name && sealed.session == session.id;
         if let Some(sealed) = ResumeToken::open(&token, &key).filter(is_theirs) {
             if !sealed.is_for_call(&call, session) {
-                return self.new_invocation(session, call).refuse(&[], &resume_error("the resume token belongs to another call"));
+                return self
+                    .new_invocation(session, call)
+                    .refuse(&[], &resume_error("the resume token belongs to another call"));
             }
             match answered {
                 Some(ApprovalDecision { response, approval: Approval { assurance, by: Some(by) } }) => {

@@ -137,7 +137,10 @@ impl PolicyRule {
             return Err(rule_error(key, "a rule with `host` never matches files; write two rules"));
         }
         if self.hosts.is_some() && !fetches {
-            return Err(rule_error("host", "`host` applies only to the effect `fetch`, which this rule does not include"));
+            return Err(rule_error(
+                "host",
+                "`host` applies only to the effect `fetch`, which this rule does not include",
+            ));
         }
         let files_only = |key: &&str| matches!(*key, "secret" | "protected");
         if let Some(key) = about_paths.filter(|key| !has_path || (files_only(key) && !touches_files)) {

@@ -261,7 +261,8 @@ impl ApprovalStore for MemoryStore {
             return Ok(key);
         }
         let mut key = [0; 32];
-        getrandom::fill(&mut key).map_err(|_| StoreError(std::io::Error::other("the system's random number generator failed")))?;
+        getrandom::fill(&mut key)
+            .map_err(|_| StoreError(std::io::Error::other("the system's random number generator failed")))?;
         kept.key = Some(key);
         Ok(key)
     }

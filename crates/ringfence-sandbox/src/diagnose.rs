@@ -173,10 +173,7 @@ mod tests {
         check("Error: EROFS: read-only file system, open '/usr/x'", usr);
         check(
             "error: Read-only file system (os error 30)",
-            Some((
-                SandboxDenialKind::Files,
-                "that path is read-only in a run; write under `/workspace` or `/tmp`",
-            )),
+            Some((SandboxDenialKind::Files, "that path is read-only in a run; write under `/workspace` or `/tmp`")),
         );
     }
 

@@ -449,7 +449,9 @@ fn advice(wall: Isolation, error: Errno, settings: &KernelRestrictions) -> Strin
         Isolation::MountNamespace => "use Linux 5.12 or newer",
         Isolation::Overlay => "use Linux 5.11 or newer with the overlay file system",
         Isolation::TmpfsAttributes => "use Linux 6.6 or newer, with CONFIG_TMPFS_XATTR",
-        Isolation::IdmappedMounts => "use Linux 5.12 or newer and a file system that supports them, or do not run as root",
+        Isolation::IdmappedMounts => {
+            "use Linux 5.12 or newer and a file system that supports them, or do not run as root"
+        }
         Isolation::Seccomp => "use a kernel with CONFIG_SECCOMP_FILTER",
         Isolation::Pidfd => "use Linux 5.4 or newer",
         _ => "use a kernel with user namespaces (CONFIG_USER_NS) that this user may create",

@@ -164,9 +164,7 @@ impl From<SetupError> for JailError {
             | SetupStep::Root
             | SetupStep::Hold
             | SetupStep::Landlock
-            | SetupStep::Seccomp => {
-                Self::unavailable(said(), "run `ringfence doctor` for details and advice")
-            }
+            | SetupStep::Seccomp => Self::unavailable(said(), "run `ringfence doctor` for details and advice"),
             SetupStep::Bwrap => Self::unavailable(
                 "namespaces are not permitted, and the system's bwrap failed too",
                 "run `ringfence doctor` for details and advice",

@@ -473,10 +473,7 @@ fn limit_error(ended: &RunResult, limits: &JailLimits) -> Option<ToolError> {
         ExitReason::Exit | ExitReason::Signal => None,
         ExitReason::Timeout => error(
             ErrorKind::Timeout,
-            format!(
-                "the program was terminated after {} s; its changes were discarded",
-                limits.wall.as_secs_f64()
-            ),
+            format!("the program was terminated after {} s; its changes were discarded", limits.wall.as_secs_f64()),
         ),
         ExitReason::Cancelled => {
             error(ErrorKind::Cancelled, "the program was terminated; its changes were discarded".to_owned())

@@ -77,8 +77,9 @@ impl EgressProxy {
 impl Egress for EgressProxy {
     fn open(&self, hosts: &[String], cx: &CallContext<'_>) -> Result<Box<dyn EgressChannel>, ToolError> {
         let granted = hosts.iter().map(|host| ProxyHostGrant::parse(host, &self.net)).collect::<Result<Vec<_>, _>>()?;
-        let failed =
-            |cause: io::Error| ToolError::new(ErrorKind::Network, format!("the egress proxy could not be started: {cause}"));
+        let failed = |cause: io::Error| {
+            ToolError::new(ErrorKind::Network, format!("the egress proxy could not be started: {cause}"))
+        };
         let (ours, theirs) = StdUnixStream::pair().map_err(failed)?;
         // The jail reads this before it listens.
         let loopback: String =
@@ -352,7 +353,8 @@ impl ProxyState {
     }
 
     async fn record_attempt(&self, touch: ResourceAccess, refused: Option<ToolError>) -> Result<(), ProxyConnectError> {
-        let closed = || ProxyConnectError::Refused("the run has ended, or its connections cannot be recorded".to_owned());
+        let closed =
+            || ProxyConnectError::Refused("the run has ended, or its connections cannot be recorded".to_owned());
         let (go, goes) = oneshot::channel();
         let attempt = ConnectionAttempt::new(touch, refused, move || {
             // Nobody may wait for it any more.

@@ -115,8 +115,7 @@ impl FetchTarget {
         match refused.overridable {
             true if is_allowed => Ok(()),
             can_be_allowed => {
-                let entry =
-                    format!("; to allow it, set `allow_private = [\"{}\"]` under `[web]`", self.authority());
+                let entry = format!("; to allow it, set `allow_private = [\"{}\"]` under `[web]`", self.authority());
                 let hint = if can_be_allowed { entry } else { String::new() };
                 Err(WebError::NotPublic { host: self.host.to_string(), why: refused.reason, hint })
             }

@@ -91,8 +91,8 @@ pub(crate) async fn exchange(
     tasks.spawn(connection);
     let request = build_request(target, ask)?;
     let answer = timeout(bounds.first_byte_timeout, sender.send_request(request)).await;
-    let answer = answer
-        .map_err(|_| WebError::Timeout("waiting for the response", bounds.first_byte_timeout.as_secs_f64()))?;
+    let answer =
+        answer.map_err(|_| WebError::Timeout("waiting for the response", bounds.first_byte_timeout.as_secs_f64()))?;
     let answer = answer.map_err(broken)?;
     if redirect_location(answer.status(), answer.headers()).is_some() {
         let (head, _) = answer.into_parts();
@@ -163,8 +163,8 @@ pub(crate) fn hyper_error_text(error: &hyper::Error) -> String {
 /// A header that a caller wants to send, if it may be.
 pub(crate) fn parse_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
     let known = HeaderName::try_from(name);
-    let known =
-        known.map_err(|_| format!("`{}` is not a valid header name", name.escape_debug().take(64).collect::<String>()))?;
+    let known = known
+        .map_err(|_| format!("`{}` is not a valid header name", name.escape_debug().take(64).collect::<String>()))?;
     let matches = |entry: &&(&str, &str)| match entry.0.strip_suffix('*') {
         Some(beginning) => known.as_str().starts_with(beginning),
         None => known.as_str() == entry.0,

@@ -104,9 +104,11 @@ impl AddressRange {
         let found = Self { network, prefix_length: length.ok_or_else(wrong)?, port };
         match found.network_address() == network {
             true => Ok(found),
-            false => {
-                Err(format!("`{entry}` has host bits set; write the range as `{}/{}`", found.network_address(), found.prefix_length))
-            }
+            false => Err(format!(
+                "`{entry}` has host bits set; write the range as `{}/{}`",
+                found.network_address(),
+                found.prefix_length
+            )),
         }
     }
 

@@ -144,9 +144,8 @@ impl SearchEngine {
     fn add_key_header(&self, headers: &mut HeaderMap, name: &HeaderName) -> Result<(), WebError> {
         let Some(WebApiKey(key)) = &self.key else { return Ok(()) };
         let text = if *name == AUTHORIZATION { format!("Bearer {key}") } else { key.clone() };
-        let mut value = HeaderValue::try_from(text).map_err(|_| {
-            WebError::Backend("the search engine's API key has an invalid character".to_owned())
-        })?;
+        let mut value = HeaderValue::try_from(text)
+            .map_err(|_| WebError::Backend("the search engine's API key has an invalid character".to_owned()))?;
         value.set_sensitive(true);
         headers.insert(name, value);
         Ok(())

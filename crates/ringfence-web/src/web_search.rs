@@ -126,8 +126,7 @@ impl Tool for WebSearchTool {
     fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedWebSearch>, ToolError> {
         let Args { query, count } = args;
         let Some(SearchBackend { engine, net }) = &self.backend else {
-            let advice =
-                "no search engine is configured; set `engine` and `url` or `key_env` under `[web.search]` in the config";
+            let advice = "no search engine is configured; set `engine` and `url` or `key_env` under `[web.search]` in the config";
             return Err(ToolError::new(ErrorKind::Unavailable, advice));
         };
         let (url, ask) = engine.build_request(&query, count)?;

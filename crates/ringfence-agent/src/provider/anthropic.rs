@@ -273,9 +273,7 @@ impl ResponseParser for AnthropicParser {
     fn on_body(&mut self, body: &str, parts: &mut PartSink<'_>) -> Result<(), ProviderError> {
         let marked = self.mark_surrogates(body);
         let told: AnthropicEvent = serde_json::from_str(&marked).map_err(|error| match error.classify() {
-            serde_json::error::Category::Eof => {
-                ProviderError::new(ModelErrorKind::Cut, "the answer is truncated JSON")
-            }
+            serde_json::error::Category::Eof => ProviderError::new(ModelErrorKind::Cut, "the answer is truncated JSON"),
             _ => ProviderError::invalid_body("JSON that is not a message", body.as_bytes()),
         })?;
         if told.kind == "error" || !told.error.is_null() {

@@ -139,7 +139,9 @@ impl ProviderClient {
                     return Ok(answer);
                 }
                 Err(fault) => match refused.drop_refused(&fault, known, &body) {
-                    Some(name) => left_out.push(format!("the server does not accept `{name}`; it is omitted from now on")),
+                    Some(name) => {
+                        left_out.push(format!("the server does not accept `{name}`; it is omitted from now on"))
+                    }
                     None => return Err(self.error(&question, fault)),
                 },
             }
@@ -169,10 +171,7 @@ impl ProviderClient {
         }
         let (status, headers) = (reply.response.status(), reply.response.headers().clone());
         if status.is_redirection() {
-            return Err(ProviderError::new(
-                ModelErrorKind::NoSuchModel,
-                "too many redirects; check the base URL",
-            ));
+            return Err(ProviderError::new(ModelErrorKind::NoSuchModel, "too many redirects; check the base URL"));
         }
         if status != StatusCode::OK {
             let body = self.read_prefix(&mut reply, MAX_ERROR_BYTES).await;
@@ -252,10 +251,7 @@ impl ProviderClient {
         let mut request = Request::new(Full::new(question.body.clone()));
         *request.method_mut() = question.method.clone();
         *request.uri_mut() = self.base_url.target(path).parse().map_err(|_| {
-            ProviderError::new(
-                ModelErrorKind::BadRequest,
-                "the model name or the base URL does not form a valid URL",
-            )
+            ProviderError::new(ModelErrorKind::BadRequest, "the model name or the base URL does not form a valid URL")
         })?;
         *request.headers_mut() = self.headers.clone();
         let plain = |value: &'static str| HeaderValue::from_static(value);
@@ -366,8 +362,8 @@ impl ProviderClient {
                 http1::handshake(TokioIo::new(stream)).await.map_err(|error| connection_error(&error))?;
             return Ok(ProviderConnection { sender, task: tokio::spawn(async { drop(connection.await) }) });
         };
-        let name = ServerName::try_from(name.to_owned())
-            .map_err(|_| unreachable("TLS: not a valid host name".to_owned()))?;
+        let name =
+            ServerName::try_from(name.to_owned()).map_err(|_| unreachable("TLS: not a valid host name".to_owned()))?;
         let stream =
             tls.connect(name, stream).await.map_err(|error| unreachable(format!("no TLS connection: {error}")))?;
         let (sender, connection) =

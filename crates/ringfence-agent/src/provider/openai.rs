@@ -300,9 +300,7 @@ impl ResponseParser for OpenAiParser {
     fn on_body(&mut self, body: &str, parts: &mut PartSink<'_>) -> Result<(), ProviderError> {
         let marked = self.mark_surrogates(body);
         let chunk: OpenAiChunk = serde_json::from_str(&marked).map_err(|error| match error.classify() {
-            serde_json::error::Category::Eof => {
-                ProviderError::new(ModelErrorKind::Cut, "the answer is truncated JSON")
-            }
+            serde_json::error::Category::Eof => ProviderError::new(ModelErrorKind::Cut, "the answer is truncated JSON"),
             _ => ProviderError::invalid_body("JSON that is not a completion", body.as_bytes()),
         })?;
         if chunk.choices.is_none() && chunk.error.is_null() && chunk.object != "error" {
@@ -386,7 +384,10 @@ impl OpenAiParser {
         }
         if let Some(reason) = choice.finish_reason.as_str().filter(|reason| !reason.is_empty()) {
             if reason == "error" && !self.is_finished() {
-                return Err(ProviderError::new(ModelErrorKind::Server, "the server failed while the model was answering"));
+                return Err(ProviderError::new(
+                    ModelErrorKind::Server,
+                    "the server failed while the model was answering",
+                ));
             }
             self.assembly.finish(finish(reason));
             heard = StreamProgress::Progress;

@@ -177,8 +177,7 @@ fn read_heads(directory: &OwnedFd) -> Result<Vec<SignedHead>, AuditChainError> {
     let key = public_key(directory)?;
     let mut heads: Vec<SignedHead> = Vec::new();
     for (number, line) in (1..).zip(BufReader::new(File::from(opened)).lines()) {
-        let head: SignedHead =
-            serde_json::from_str(&line?).map_err(|_| AuditChainError::Head(number, "not a head"))?;
+        let head: SignedHead = serde_json::from_str(&line?).map_err(|_| AuditChainError::Head(number, "not a head"))?;
         if !is_signature_valid(&head, &key) {
             return Err(AuditChainError::Head(number, "the signature is not valid"));
         }

@@ -91,10 +91,7 @@ impl<'t> YamlTreeBuilder<'t> {
                 }
             };
             if is_mark {
-                return Err(invalid_at(
-                    span,
-                    "a second document, or an end marker; front matter is one document",
-                ));
+                return Err(invalid_at(span, "a second document, or an end marker; front matter is one document"));
             }
         }
         match root {

@@ -168,9 +168,7 @@ impl<'t> FrontMatterEditor<'_, 't> {
                 Ok(())
             }
             (FrontMatterEdit::Merge(pairs), YamlNodeKind::Mapping(mapping)) => self.merge(pair, mapping, pairs),
-            (FrontMatterEdit::Append(_), _) => {
-                Err(target_error(pair, "is not a list, so it cannot be appended to"))
-            }
+            (FrontMatterEdit::Append(_), _) => Err(target_error(pair, "is not a list, so it cannot be appended to")),
             (FrontMatterEdit::Merge(_), _) => Err(target_error(pair, "is not a mapping, so its keys cannot be set")),
         }
     }

@@ -188,9 +188,7 @@ impl UndoPlan {
         // Its steps and ours would be about the same files: taken back later, they would undo what we are about to do.
         if has_unresolved_batch(mount) {
             let message = "an earlier change was interrupted and could not be rolled back yet; nothing was undone";
-            return Err(
-                ToolError::new(ErrorKind::Conflict, message).hint("check what prevents changes to its files")
-            );
+            return Err(ToolError::new(ErrorKind::Conflict, message).hint("check what prevents changes to its files"));
         }
         if self.fits_quota(mount, ticket.context())? {
             Ok(Retention::Keep)

@@ -423,7 +423,8 @@ pub(crate) fn delete_images(mount: &Mount, images: &[String]) {
 }
 
 pub(crate) fn not_kept_error() -> ToolError {
-    let message = "the current contents became too large to keep, so the change could not be undone; nothing was changed";
+    let message =
+        "the current contents became too large to keep, so the change could not be undone; nothing was changed";
     ToolError::new(ErrorKind::Conflict, message).hint("try again to request approval")
 }
 
@@ -435,8 +436,7 @@ fn journal_read_error(error: io::Error) -> ToolError {
 
 #[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` gives")]
 fn journal_write_error(error: io::Error) -> ToolError {
-    let message =
-        format!("cannot write to the journal ({}); nothing was changed", describe_io_error(&error));
+    let message = format!("cannot write to the journal ({}); nothing was changed", describe_io_error(&error));
     let failed = ToolError::new(ErrorKind::Io, message);
     if error.kind() == io::ErrorKind::TimedOut { failed.hint("try again") } else { failed }
 }

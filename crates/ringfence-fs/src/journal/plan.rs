@@ -384,8 +384,7 @@ impl UndoPlanner<'_> {
 
     /// The pre-image of a place, if it is what was put away.
     fn load_image(&mut self, change: &str, before: &FileState, image: &str) -> Result<TreeNode, ToolError> {
-        let keep =
-            self.images.as_ref().ok_or_else(|| image_gone_error(change, "its pre-image no longer exists"))?;
+        let keep = self.images.as_ref().ok_or_else(|| image_gone_error(change, "its pre-image no longer exists"))?;
         let kept = FileState::read_at(self.tree.mount, keep.fd(), image.as_bytes(), before.depth(), self.tree.cx)?;
         let kept = kept.ok_or_else(|| image_gone_error(change, "its pre-image no longer exists"))?;
         if before.matches(&kept) {

@@ -413,7 +413,8 @@ fn perform(
     apply(keep, parent, entry).map_err(|errno| match errno {
         Errno::BUSY => concurrent_change_error(shown),
         Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP => {
-            let message = "this file system cannot exchange two files atomically, so a program's changes cannot be committed";
+            let message =
+                "this file system cannot exchange two files atomically, so a program's changes cannot be committed";
             ToolError::new(ErrorKind::Unavailable, message)
         }
         other => errno_error(other, shown),

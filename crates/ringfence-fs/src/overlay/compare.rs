@@ -312,10 +312,9 @@ impl OverlayComparer<'_> {
         match (entry.kind, lower.zip(was)) {
             (UpperEntryKind::Whiteout, None) => Ok(()),
             (UpperEntryKind::Whiteout, Some((lower, was))) => self.remove(lower, &path, &was),
-            (UpperEntryKind::Special, _) => Err(refusal_error(
-                &name,
-                &format!("is {}, which cannot be committed", entry.stat.kind.with_article()),
-            )),
+            (UpperEntryKind::Special, _) => {
+                Err(refusal_error(&name, &format!("is {}, which cannot be committed", entry.stat.kind.with_article())))
+            }
             (UpperEntryKind::Directory, was) => self.compare_subdirectory(directory, path, entry, was),
             (UpperEntryKind::Link, was) => self.compare_link(directory, path, listing, entry, was),
             (UpperEntryKind::File, was) => self.compare_file(directory, path, (listing, lower), entry, was),

@@ -204,7 +204,8 @@ impl<'t> HunkLocator<'t> {
     fn search(&mut self, number: usize, hunk: &PatchHunk) -> Result<Vec<HunkMatch>, ToolError> {
         let text = self.text.as_bytes();
         self.search_budget = self.search_budget.checked_sub(text.len()).ok_or_else(|| {
-            let message = format!("hunk {number} and too many others are not at their stated lines in `{}`", self.shown);
+            let message =
+                format!("hunk {number} and too many others are not at their stated lines in `{}`", self.shown);
             ToolError::new(ErrorKind::EditNotFound, message).hint("regenerate the diff from the current file")
         })?;
         let after = |mark: LineOffset, at: usize| {

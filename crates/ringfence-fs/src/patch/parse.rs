@@ -140,9 +140,9 @@ fn read_file(lines: &mut PatchLines<'_>, start: PatchSectionStart) -> Result<Fil
     let git = if start == PatchSectionStart::Git { Some(GitHeader::read(lines)?) } else { None };
     let named = PatchSectionStart::of(*lines)? == Some(PatchSectionStart::FileNames);
     let (change, path) = match git {
-        Some(git) if named => git.confirm(read_names(lines)?).ok_or_else(|| {
-            syntax_error(number, "`diff --git` and the lines below it contradict `---` and `+++`")
-        })?,
+        Some(git) if named => git
+            .confirm(read_names(lines)?)
+            .ok_or_else(|| syntax_error(number, "`diff --git` and the lines below it contradict `---` and `+++`"))?,
         Some(git) => {
             (git.change.unwrap_or(PatchKind::Modify), Some(git.path.ok_or_else(|| names_differ_error(number))?))
         }

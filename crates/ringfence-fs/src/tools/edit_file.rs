@@ -353,8 +353,7 @@ fn not_found_error(text: &str, edit: &TextEdit, shown: &str) -> ToolError {
         return error.hint(&hint);
     }
     if !edit.old.is_ascii() {
-        return error
-            .hint("accented letters have two encodings that look the same; copy the text from read_file");
+        return error.hint("accented letters have two encodings that look the same; copy the text from read_file");
     }
     error.hint("read the file again and copy the text exactly")
 }
@@ -411,7 +410,10 @@ mod tests {
         check(r#"{"path": "a", "newText": "x"}"#, "oldText is missing: send path, oldText and newText");
         check(r#"{"path": "a"}"#, "nothing to edit was sent: send path, oldText and newText");
         let edits = r#""edits": [{"oldText": "x", "newText": "y"}]"#;
-        check(&format!(r#"{{"path": "a", "replaceAll": true, {edits}}}"#), "replaceAll must be set in each of edits instead");
+        check(
+            &format!(r#"{{"path": "a", "replaceAll": true, {edits}}}"#),
+            "replaceAll must be set in each of edits instead",
+        );
         check(
             &format!(r#"{{"path": "a", "oldText": "x", {edits}}}"#),
             "newText is missing: send path, oldText and newText (empty to remove the text)",

@@ -302,7 +302,9 @@ fn check_target(
         (FileKind::File, FileKind::File) if target.denies_write() => Err(errno_error(Errno::ACCESS, &to.shown)),
         (FileKind::File, FileKind::File) => Ok(()),
         (_, FileKind::Link) => Err(wrong_type(&to.shown, "a link, which cannot be overwritten")),
-        (FileKind::File, other) => Err(wrong_type(&to.shown, other.with_article()).hint("only a file can be overwritten")),
+        (FileKind::File, other) => {
+            Err(wrong_type(&to.shown, other.with_article()).hint("only a file can be overwritten"))
+        }
         (other, _) => Err(wrong_type(&from.shown, other.with_article()).hint("only a file can overwrite another")),
     }
 }

@@ -155,7 +155,8 @@ impl TryFrom<StandardPatchArgs> for Args {
         let StandardPatchArgs { path, patch, if_match_sha256 } = args;
         match patch {
             PatchInput::FrontMatter(mut patch) => {
-                let path = path.ok_or_else(|| ToolError::invalid("path", "is missing: set it to the file to update"))?;
+                let path =
+                    path.ok_or_else(|| ToolError::invalid("path", "is missing: set it to the file to update"))?;
                 if patch.if_match_sha256.is_some() && if_match_sha256.is_some() {
                     return Err(ToolError::invalid("ifMatchSha256", "is given twice"));
                 }

@@ -439,7 +439,8 @@ fn check_conflicts(mount: &Mount, reversal: &UndoPlan, origin: &CallOrigin) -> R
     let Some(first) = reversal.conflicts.first() else { return Ok(()) };
     if !origin.may_undo {
         let paths: Vec<String> = reversal.conflicts.iter().map(|conflict| mount.display_path(&conflict.path)).collect();
-        let message = format!("`{}` was modified after the change; nothing was undone", mount.display_path(&first.path));
+        let message =
+            format!("`{}` was modified after the change; nothing was undone", mount.display_path(&first.path));
         return Err(ToolError::new(ErrorKind::Conflict, message).detail("conflicts", paths));
     }
     let paths: Vec<serde_json::Value> = reversal

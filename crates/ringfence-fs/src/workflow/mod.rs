@@ -86,7 +86,8 @@ impl WorkflowState {
         if removed.is_empty() {
             return Ok(());
         }
-        let message = format!("stepsCompleted of `{shown}` can only grow; steps that would be removed: {}", removed.len());
+        let message =
+            format!("stepsCompleted of `{shown}` can only grow; steps that would be removed: {}", removed.len());
         Err(ToolError::new(ErrorKind::Schema, message).detail("removed", removed))
     }
 }

@@ -306,7 +306,10 @@ fn nothing_runs_when_bwrap_is_denied_too() {
         for fallback in [JailFallback::None, JailFallback::Bwrap] {
             let settings = SandboxSettings { program: program(), fallback, ..SandboxSettings::new() };
             let failure = Sandbox::start(settings).unwrap_err();
-            assert!(failure.to_string().starts_with("sandbox unavailable: could not create its namespaces"), "{failure}");
+            assert!(
+                failure.to_string().starts_with("sandbox unavailable: could not create its namespaces"),
+                "{failure}"
+            );
         }
     });
 }

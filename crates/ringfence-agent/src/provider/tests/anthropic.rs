@@ -167,9 +167,7 @@ fn without_a_reason_nothing_counts() {
     );
     assert_reads(
         &format!("{}data: junk\n\n", stream(&[START])),
-        expect![
-            "Cut: the answer ended at an event that cannot be parsed (expected value at line 1 column 1): `junk`"
-        ],
+        expect!["Cut: the answer ended at an event that cannot be parsed (expected value at line 1 column 1): `junk`"],
     );
     assert_reads(
         r#"{"type":"message","content":[{"type":"text","text":"hi"}],"stop_reason":null}"#,

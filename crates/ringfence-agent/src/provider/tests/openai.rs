@@ -147,10 +147,7 @@ fn an_error_in_disguise_is_an_error() {
 #[test]
 fn without_a_finish_nothing_counts() {
     let call = r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"read_file","arguments":"{}"}}]}}]}"#;
-    assert_reads(
-        &stream(&[call]),
-        expect!["Cut: the answer ended before the model finished, and was discarded"],
-    );
+    assert_reads(&stream(&[call]), expect!["Cut: the answer ended before the model finished, and was discarded"]);
     assert_reads(
         &format!("data: {call}\n\n"),
         expect!["Cut: the answer ended before the model finished, and was discarded"],
@@ -159,10 +156,7 @@ fn without_a_finish_nothing_counts() {
         &format!("data: {call}\n\ndata: {{\"choices\":[{{\"finish_rea"),
         expect!["Cut: the answer ended before the model finished, and was discarded"],
     );
-    assert_reads(
-        ": ping\n\n",
-        expect!["Cut: the answer ended before the model finished, and was discarded"],
-    );
+    assert_reads(": ping\n\n", expect!["Cut: the answer ended before the model finished, and was discarded"]);
     assert_reads(
         &stream(&[call, r#"{"choices":[{"delta""#]),
         expect![[
@@ -174,10 +168,7 @@ fn without_a_finish_nothing_counts() {
         expect!["Cut: the answer ended before the model finished, and was discarded"],
     );
     assert_reads(r#"{"choices":[{"message":{"content":"who"#, expect!["Cut: the answer is truncated JSON"]);
-    assert_reads(
-        r#"{"choices":[]}"#,
-        expect!["Cut: the answer ended before the model finished, and was discarded"],
-    );
+    assert_reads(r#"{"choices":[]}"#, expect!["Cut: the answer ended before the model finished, and was discarded"]);
     assert_reads("", expect!["Cut: answered with an empty body"]);
     assert_reads(" \n\n", expect!["Cut: answered with an empty body"]);
 }

@@ -478,9 +478,7 @@ fn a_front_matter_in_braces_is_updated_inside_them() {
     check(
         "{stepsCompleted}",
         asked,
-        expect![
-            "`stepsCompleted` in line 2 cannot be updated in place; write it as `key: value`"
-        ],
+        expect!["`stepsCompleted` in line 2 cannot be updated in place; write it as `key: value`"],
     );
 }
 

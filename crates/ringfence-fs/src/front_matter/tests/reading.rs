@@ -53,14 +53,8 @@ fn a_file_without_marks_has_no_front_matter() {
     check("--- \na: 1\n---\n", expect!["no front matter: the first line must be exactly `---`"]);
     check("--- # c\na: 1\n---\n", expect!["no front matter: the first line must be exactly `---`"]);
     check("---\r\ra: 1\n---\n", expect!["no front matter: the first line must be exactly `---`"]);
-    check(
-        "---\na: 1\n",
-        expect!["the front matter is not closed: another line must be exactly `---`"],
-    );
-    check(
-        "---\na: 1\n --- \n",
-        expect!["the front matter is not closed: another line must be exactly `---`"],
-    );
+    check("---\na: 1\n", expect!["the front matter is not closed: another line must be exactly `---`"]);
+    check("---\na: 1\n --- \n", expect!["the front matter is not closed: another line must be exactly `---`"]);
 }
 
 #[test]
@@ -285,14 +279,8 @@ fn front_matter_past_a_limit_is_refused() {
         let line = |link: usize| format!("l{link}: &l{link} [[[[[[[[[[*l{}]]]]]]]]]]\n", link - 1);
         format!("l0: &l0 x\n{}", (1..links).map(line).collect::<String>())
     };
-    check_block(
-        &format!("a: {}", "x".repeat(65_533)),
-        expect!["the front matter has 65537 bytes; the limit is 65536"],
-    );
-    check_block(
-        &"[".repeat(100_000),
-        expect!["the front matter has 100001 bytes; the limit is 65536"],
-    );
+    check_block(&format!("a: {}", "x".repeat(65_533)), expect!["the front matter has 65537 bytes; the limit is 65536"]);
+    check_block(&"[".repeat(100_000), expect!["the front matter has 100001 bytes; the limit is 65536"]);
     check_block(&"[".repeat(60_000), expect!["line 2: more than 64 levels deep, counting what aliases repeat"]);
     check_block(&"{a: ".repeat(16_000), expect!["line 2: more than 64 levels deep, counting what aliases repeat"]);
     check_block(

@@ -332,11 +332,7 @@ fn variables_are_merged_one_level_deep() {
         variables: {b, a: [1, {"b": "c"}], z: null}
     "#]],
     );
-    check(
-        "variables: {a}",
-        set(),
-        expect!["`a` in line 2 cannot be updated in place; write it as `key: value`"],
-    );
+    check("variables: {a}", set(), expect!["`a` in line 2 cannot be updated in place; write it as `key: value`"]);
     check(
         "variables:\n  &k b: &v 1\n  c: *v",
         set(),
@@ -471,16 +467,12 @@ fn a_key_that_cannot_be_updated_is_named() {
     check(
         "? stepsCompleted\nx: 1",
         steps(),
-        expect![
-            "`stepsCompleted` in line 2 cannot be updated in place; write it as `key: value`"
-        ],
+        expect!["`stepsCompleted` in line 2 cannot be updated in place; write it as `key: value`"],
     );
     check(
         "? stepsCompleted\n: - a",
         steps(),
-        expect![
-            "`stepsCompleted` in line 2 cannot be updated in place; write it as `key: value`"
-        ],
+        expect!["`stepsCompleted` in line 2 cannot be updated in place; write it as `key: value`"],
     );
     check(
         "variables: [a]",
@@ -550,9 +542,7 @@ fn a_result_that_could_not_be_read_again_is_refused() {
     check(
         "a: 1",
         json!({"currentNodeId": "x".repeat(70_000)}),
-        expect![
-            "the update would make the front matter invalid: the front matter has 70023 bytes; the limit is 65536"
-        ],
+        expect!["the update would make the front matter invalid: the front matter has 70023 bytes; the limit is 65536"],
     );
     check(
         "a: 1",
@@ -564,9 +554,7 @@ fn a_result_that_could_not_be_read_again_is_refused() {
     check(
         "stepsCompleted: []",
         json!({"stepsCompleted": many}),
-        expect![
-            "the update would make the front matter invalid: the front matter has 91649 bytes; the limit is 65536"
-        ],
+        expect!["the update would make the front matter invalid: the front matter has 91649 bytes; the limit is 65536"],
     );
 }
 
