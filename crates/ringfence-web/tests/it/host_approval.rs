@@ -228,7 +228,7 @@ fn redirects_have_a_bound() {
     assert_eq!(world.body(&url("/x")), "end");
     let (code, message) = world.error(json!({"url": url("/")}));
     assert_eq!(code, "NETWORK_ERROR");
-    assert!(message.contains("sent on more than 5 times"), "{message}");
+    assert!(message.contains("more than 5 redirects"), "{message}");
 }
 
 #[test]

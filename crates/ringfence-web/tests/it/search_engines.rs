@@ -108,7 +108,7 @@ fn an_engine_that_refuses_says_what_to_do() {
     let status = |status: &str| format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
     for (kind, answer, message) in [
         (SearchEngineKind::SearXng, status("403 x"), "status 403: add `json` to its `search.formats`"),
-        (SearchEngineKind::Brave, status("401 x"), "status 401: it does not take the key"),
+        (SearchEngineKind::Brave, status("401 x"), "status 401: it rejected the API key"),
         (SearchEngineKind::Tavily, status("429 x\r\nRetry-After: 7"), "try again after 7 s"),
         (SearchEngineKind::Tavily, status("432 x"), "quota"),
         (SearchEngineKind::Brave, status("422 x"), "shorter or simpler"),
@@ -169,7 +169,7 @@ fn an_engine_that_cannot_be_used_says_what_is_missing() {
         (SearchEngineKind::Tavily, None, None, "key_env"),
         (SearchEngineKind::SearXng, Some("ftp://a.org/"), None, "must be an `https://` or `http://` URL"),
         (SearchEngineKind::SearXng, Some("https://a:b@c.org/"), None, "user name or password"),
-        (SearchEngineKind::SearXng, Some("nonsense"), None, "cannot be read"),
+        (SearchEngineKind::SearXng, Some("nonsense"), None, "is not valid"),
     ] {
         assert!(SearchEngine::new(kind, url, key).unwrap_err().contains(missing), "{kind:?} {url:?}");
     }

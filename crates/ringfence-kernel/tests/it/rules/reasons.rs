@@ -137,7 +137,7 @@ fn a_question_says_why_and_what_would_save_it() {
         &user_rules([json!({"decision": "ask", "path": "docs/**", "because": "of the style"})]),
         access(PolicyAction::Create, "docs/a"),
         expect![[r#"
-            ask (relayed) by user `rule`: this would create `docs/a`, and the rule `rule` of your config wants it asked (of the style)
+            ask (relayed) by user `rule`: this would create `docs/a`, and the rule `rule` of your config requires approval (of the style)
             path = ["docs/**", "!docs/a"]"#]],
     );
     assert_reason(
