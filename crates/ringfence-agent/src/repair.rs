@@ -333,13 +333,13 @@ mod tests {
             "read_file",
             r#"{"path":"a","startLine":"3"}"#,
             ("read_file", r#"{"path":"a","startLine":3}"#),
-            "`startLine` was a text",
+            "`startLine` was a string",
         );
         check(
             "read_file",
             r#"{"path":"a","raw":"true"}"#,
             ("read_file", r#"{"path":"a","raw":true}"#),
-            "`raw` was a text",
+            "`raw` was a string",
         );
         check(
             "read_file",
@@ -351,7 +351,7 @@ mod tests {
             "edit_file",
             r#"{"path":"a","edits":"[{\"oldText\":\"x\"}]"}"#,
             ("edit_file", r#"{"path":"a","edits":[{"oldText":"x"}]}"#),
-            "`edits` was a text",
+            "`edits` was a string",
         );
     }
 

@@ -41,7 +41,7 @@ pub struct GuardedChange<'a> {
 
 /// A file of a mount, and the rule about it.
 #[derive(Clone, Debug)]
-pub(crate) struct FileGuard {
+pub(crate) struct GuardedFile {
     /// Below the root.
     pub(crate) path: Vec<u8>,
     pub(crate) rule: Arc<dyn ChangeRule>,
@@ -64,7 +64,7 @@ impl Mount {
 }
 
 impl WriteTarget {
-    fn guard(&self) -> Option<&FileGuard> {
+    fn guard(&self) -> Option<&GuardedFile> {
         let path = self.path();
         self.mount.guards.iter().find(|guard| guard.path == path)
     }
@@ -136,7 +136,7 @@ impl WriteTarget {
 
     fn ask_rule(
         &self,
-        guard: &FileGuard,
+        guard: &GuardedFile,
         before: Option<&[u8]>,
         after: Option<&[u8]>,
         ticket: &Ticket<'_>,

@@ -35,7 +35,7 @@ pub use mount::write_target::STATE_ALIAS;
 pub use mount::{Durability, MountAccess};
 pub use path::name::NameRule;
 pub use path::workspace::{
-    HostPaths, WorkspaceDiscovery, WorkspaceError, discover_workspace, find_workspace, real_path, resolve_mount,
+    HostPaths, WorkspaceDiscovery, WorkspaceResolveError, discover_workspace, find_workspace, real_path, resolve_mount,
     resolve_workspace, workspace_path,
 };
 pub use read::digest::content_id;

@@ -384,7 +384,7 @@ mod tests {
         for (layer, rule) in
             [(PolicyLayer::Preset, "secret"), (PolicyLayer::Managed, "preset ask"), (PolicyLayer::User, "preset ask")]
         {
-            assert!(denial_reason(layer, rule).await.ends_with("; this needs a person's approval"), "{layer:?} {rule}");
+            assert!(denial_reason(layer, rule).await.ends_with("; run interactively to approve"), "{layer:?} {rule}");
         }
     }
 }

@@ -453,8 +453,8 @@ mod tests {
                 r#"invalid pattern `a/{b`: unclosed alternate group; missing '}' (maybe escape '{' with '[{]'?)"#
             ]],
         );
-        refused(&[&"x".repeat(1025)], expect!["a pattern has at most 1024 bytes and 10 `{`"]);
-        refused(&[&"{a,b}".repeat(11)], expect!["a pattern has at most 1024 bytes and 10 `{`"]);
+        refused(&[&"x".repeat(1025)], expect!["a pattern may have at most 1024 bytes and 10 `{`"]);
+        refused(&[&"{a,b}".repeat(11)], expect!["a pattern may have at most 1024 bytes and 10 `{`"]);
     }
 
     #[test]

@@ -300,23 +300,23 @@ mod tests {
     fn an_unknown_word_names_the_nearest() {
         assert_refused(
             json!({"decision": "alow"}),
-            expect!["`decision`: `alow` is none of allow, ask, deny; did you mean `allow`?"],
+            expect!["`decision`: unknown value `alow`: use one of allow, ask, deny; did you mean `allow`?"],
         );
         assert_refused(
             json!({"decision": "deny", "effect": ["read", "overwirte"]}),
             expect![
-                "`effect`: `overwirte` is none of list, read, create, overwrite, move, delete, fetch, lose, run, external, look, change; did you mean `overwrite`?"
+                "`effect`: unknown value `overwirte`: use one of list, read, create, overwrite, move, delete, fetch, lose, run, external, look, change; did you mean `overwrite`?"
             ],
         );
         assert_refused(
             json!({"decision": "deny", "when": "read_secret"}),
             expect![
-                "`when`: `read_secret` is none of read-secret, saw-untrusted, has-egress; did you mean `read-secret`?"
+                "`when`: unknown value `read_secret`: use one of read-secret, saw-untrusted, has-egress; did you mean `read-secret`?"
             ],
         );
         assert_refused(
             json!({"decision": "ask", "assurance": "none"}),
-            expect!["`assurance`: `none` is none of relayed, person"],
+            expect!["`assurance`: unknown value `none`: use one of relayed, person"],
         );
         assert_refused(
             json!({"decision": "deny", "efect": "read"}),
@@ -398,11 +398,11 @@ mod tests {
             );
         }
         for (no_example, problem) in [
-            ("overwrite", "names no place"),
-            ("", "names no place"),
+            ("overwrite", "has no path or host"),
+            ("", "has no path or host"),
             ("change src/a", "stands for several effects"),
-            ("read /etc/passwd", "is no place"),
-            ("read src/../a", "is no place"),
+            ("read /etc/passwd", "invalid path in"),
+            ("read src/../a", "invalid path in"),
         ] {
             for key in ["match", "not_match"] {
                 let error = rule(key, no_example).unwrap_err();

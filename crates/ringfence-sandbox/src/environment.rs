@@ -284,24 +284,24 @@ mod tests {
 
     #[test]
     fn names_are_names() {
-        let words = "is no name for a variable: letters, digits and `_`, not beginning with a digit";
-        assert_denied("", "x", &format!("`` {words}"));
-        assert_denied("1A", "x", &format!("`1A` {words}"));
-        assert_denied("A=B", "x", &format!("`A=B` {words}"));
-        assert_denied("A\nB", "x", &format!("`A\\nB` {words}"));
-        assert_denied("BASH_FUNC_ls%%", "x", &format!("`BASH_FUNC_ls%%` {words}"));
+        let words = "use letters, digits and `_`, and do not start with a digit";
+        assert_denied("", "x", &format!("invalid variable name ``: {words}"));
+        assert_denied("1A", "x", &format!("invalid variable name `1A`: {words}"));
+        assert_denied("A=B", "x", &format!("invalid variable name `A=B`: {words}"));
+        assert_denied("A\nB", "x", &format!("invalid variable name `A\\nB`: {words}"));
+        assert_denied("BASH_FUNC_ls%%", "x", &format!("invalid variable name `BASH_FUNC_ls%%`: {words}"));
         assert!(environment_with("_a1", "any\nvalue = ü").is_ok());
     }
 
     #[test]
     fn hooks_are_refused_by_name() {
-        let libraries = "cannot be set: it changes which libraries every program loads";
+        let libraries = "cannot be set: it changes the libraries that every program loads";
         assert_denied("LD_PRELOAD", "/x.so", &format!("`LD_PRELOAD` {libraries}"));
         assert_denied("LD_LIBRARY_PATH", "/x", &format!("`LD_LIBRARY_PATH` {libraries}"));
-        let before = "cannot be set: it makes an interpreter do something before the code starts; do it in the code";
+        let before = "cannot be set: it makes the interpreter run something before the code; do that in the code";
         assert_denied("BASH_ENV", "/x", &format!("`BASH_ENV` {before}"));
         assert_denied("NODE_OPTIONS", "--require x", &format!("`NODE_OPTIONS` {before}"));
-        let starts = "cannot be set: it names a program that others start; set it in the code, if it is needed";
+        let starts = "cannot be set: it names a program that other programs start; set it in the code if it is needed";
         assert_denied("GIT_SSH_COMMAND", "x", &format!("`GIT_SSH_COMMAND` {starts}"));
         for fine in ["LDFLAGS", "ENVIRONMENT", "PYTHONPATH", "GIT_AUTHOR_NAME", "PATH", "RUSTFLAGS"] {
             assert!(environment_with(fine, "x").is_ok(), "{fine}");

@@ -65,7 +65,7 @@ const PRIVATE: AddressRefusal = refused_by_default("a private network");
 const LINK_LOCAL: AddressRefusal = refused_by_default("a link-local address");
 const CARRIER_GRADE_NAT: AddressRefusal = refused_by_default("a carrier-grade NAT network");
 const METADATA: AddressRefusal = always_refused("a cloud metadata service, which hands out credentials");
-const MULTICAST: AddressRefusal = always_refused("a multicast or broadcast address");
+const MULTICAST: AddressRefusal = always_refused("a multicast address");
 const DOCUMENTATION: AddressRefusal = refused_by_default("a documentation address");
 const BENCHMARK: AddressRefusal = refused_by_default("a benchmarking network");
 const RESERVED: AddressRefusal = refused_by_default("a reserved address");
@@ -183,8 +183,8 @@ mod tests {
     #[test]
     fn every_kind_of_address_that_is_not_public_is_refused_for_its_reason() {
         for (address, why) in [
-            ("0.0.0.0", "no address"),
-            ("0.1.2.3", "no address"),
+            ("0.0.0.0", "unspecified"),
+            ("0.1.2.3", "unspecified"),
             ("10.0.0.5", "private"),
             ("10.255.255.255", "private"),
             ("100.64.0.1", "carrier"),
@@ -200,18 +200,18 @@ mod tests {
             ("172.31.255.255", "private"),
             ("192.0.0.1", "reserved"),
             ("192.0.0.192", "metadata"),
-            ("192.0.2.1", "examples"),
-            ("192.88.99.1", "passes"),
+            ("192.0.2.1", "documentation"),
+            ("192.88.99.1", "relay"),
             ("192.168.1.1", "private"),
-            ("198.18.0.1", "measurements"),
-            ("198.19.255.255", "measurements"),
-            ("198.51.100.7", "examples"),
-            ("203.0.113.7", "examples"),
-            ("224.0.0.1", "group"),
-            ("239.255.255.255", "group"),
+            ("198.18.0.1", "benchmarking"),
+            ("198.19.255.255", "benchmarking"),
+            ("198.51.100.7", "documentation"),
+            ("203.0.113.7", "documentation"),
+            ("224.0.0.1", "multicast"),
+            ("239.255.255.255", "multicast"),
             ("240.0.0.1", "reserved"),
             ("255.255.255.255", "reserved"),
-            ("::", "no address"),
+            ("::", "unspecified"),
             ("::1", "this machine"),
             ("::2", "IPv4"),
             ("::7f00:1", "IPv4"),
@@ -226,15 +226,15 @@ mod tests {
             ("100::1", "reserved"),
             ("100:0:0:1::1", "reserved"),
             ("2001:0:7f00:1::", "IPv4"),
-            ("2001:2::1", "measurements"),
+            ("2001:2::1", "benchmarking"),
             ("2001:10::1", "reserved"),
             ("2001:20::1", "reserved"),
             ("2001:1ff::1", "reserved"),
-            ("2001:db8::1", "examples"),
+            ("2001:db8::1", "documentation"),
             ("2002:a9fe:a9fe::", "IPv4"),
             ("2002:808:808::1", "IPv4"),
-            ("2620:4f:8000::1", "passes"),
-            ("3fff::1", "examples"),
+            ("2620:4f:8000::1", "relay"),
+            ("3fff::1", "documentation"),
             ("2600::5efe:7f00:1", "IPv4"),
             ("2600::200:5efe:7f00:1", "IPv4"),
             ("4000::1", "reserved"),
@@ -245,7 +245,7 @@ mod tests {
             ("fd20:ce::254", "metadata"),
             ("fe80::1", "link"),
             ("fec0::1", "private"),
-            ("ff02::1", "group"),
+            ("ff02::1", "multicast"),
         ] {
             assert_refused(address, why);
         }

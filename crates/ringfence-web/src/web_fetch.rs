@@ -112,7 +112,7 @@ impl TryFrom<WebFetchStandardArgs> for Args {
 
 fn parse_timeout(timeout: f64) -> Result<Duration, ToolError> {
     let time = Duration::try_from_secs_f64(timeout).ok().filter(|time| !time.is_zero());
-    time.ok_or_else(|| ToolError::invalid("timeout", "must be a number of seconds above 0"))
+    time.ok_or_else(|| ToolError::invalid("timeout", "must be a positive number of seconds"))
 }
 
 fn parse_headers(given: &BTreeMap<String, String>) -> Result<HeaderMap, ToolError> {

@@ -224,7 +224,11 @@ pub(super) enum AnswerClaim {
 pub(super) fn answer_claim(answer: &Value) -> AnswerClaim {
     let result = &answer["result"];
     if let Some(error) = answer.get("error") {
-        return if error.to_string().contains("was carried out") { AnswerClaim::Unknown } else { AnswerClaim::NotMade };
+        return if error.to_string().contains("its end could not be recorded") {
+            AnswerClaim::Unknown
+        } else {
+            AnswerClaim::NotMade
+        };
     }
     if result["isError"] != true {
         // A program ran, and nothing that it changed was kept.

@@ -195,8 +195,8 @@ fn advice(trouble: ModelErrorKind) -> &'static str {
         ModelErrorKind::NoSuchModel => "; check the name of the model and the base URL",
         ModelErrorKind::TooLong => "; the conversation exceeds the model's context length",
         ModelErrorKind::NoTools => {
-            "; without tools there is nothing that the agent can do: choose a model that has them, or start its server with \
-             them (llama.cpp: `--jinja`, vLLM: `--enable-auto-tool-choice` with a `--tool-call-parser`)"
+            "; the agent needs tools: choose a model that supports them, or enable them in its server (llama.cpp: \
+                 `--jinja`, vLLM: `--enable-auto-tool-choice` with a `--tool-call-parser`)"
         }
         _ => "",
     }

@@ -325,7 +325,7 @@ mod tests {
         "##;
         check(script, expect![[r#"
             Reasoning("hm") Text("I ") Text("write.") Call("write_file") Call("y") Calls [RequestedCall { id: "call_2_1", name: "write_file", arguments: "{\"path\":\"a\", \"path\":\"b\"}" }, RequestedCall { id: "x", name: "y", arguments: "{broken" }] None
-            Text("Done.") Stop [] Some(Usage { input: 3, output: 4, total: 7, reasoning: 0, cache_read: 0, cache_write: 0 })
+            Text("Done.") Stop [] Some(TokenUsage { input: 3, output: 4, total: 7, reasoning: 0, cache_read: 0, cache_write: 0 })
             BadRequest: the script has no further answer"#]]).await;
     }
 

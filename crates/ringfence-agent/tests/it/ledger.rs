@@ -199,7 +199,7 @@ fn a_programs_changes_count_only_when_kept() {
 fn a_program_that_was_ended_has_no_exit_code() {
     let road = RecordFeeder::new();
     road.begin("a", "run_code", &[(PolicyAction::Run, "python")], "");
-    let error = ToolError::new(ErrorKind::Timeout, "the program ran longer than 60 s and was ended");
+    let error = ToolError::new(ErrorKind::Timeout, "the program was terminated after 60 s");
     road.record("a", "run_code", &[], AuditEvent::End { error: Some(&error), reply: "{}", duration: Duration::ZERO });
     assert_eq!(road.lines()[1], "ran      python code: TIMEOUT, no changes kept");
     assert_eq!(road.tap.ledger().failed.len(), 1);

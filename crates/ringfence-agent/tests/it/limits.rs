@@ -123,7 +123,7 @@ async fn near_the_models_context_old_results_are_left_out() {
     let asked = world.model.recorded();
     let last = &asked.last().unwrap().messages;
     assert!(
-        matches!(&last[2], TranscriptMessage::Tool { text, .. } if text.contains("left out to save room")),
+        matches!(&last[2], TranscriptMessage::Tool { text, .. } if text.contains("removed to save context")),
         "{:?}",
         last[2]
     );

@@ -21,9 +21,9 @@ async fn unambiguous_calls_are_repaired_only_when_enabled() {
     let written = r#"{"name":"write_file","arguments":{"path":"x","content":"y"}}"#;
     let cases = [
         (call("functions.write-file:", json!({"path": "x", "content": "y"})), "it was called `functions.write-file:`"),
-        (raw("write_file", r#"{"path":"x","content":"y",}"#), "a comma too many"),
-        (raw("write_file", "```json\n{\"path\":\"x\",\"content\":\"y\"}\n```"), "a block of code"),
-        (raw("write_file", r#"{"path":"x","content":"y","createDirs":"true"}"#), "`createDirs` was a text"),
+        (raw("write_file", r#"{"path":"x","content":"y",}"#), "a trailing comma"),
+        (raw("write_file", "```json\n{\"path\":\"x\",\"content\":\"y\"}\n```"), "a code block"),
+        (raw("write_file", r#"{"path":"x","content":"y","createDirs":"true"}"#), "`createDirs` was a string"),
         (raw("write_file", r#"{"path":"x","content":"y","create_dirs":true}"#), "`create_dirs` is called `createDirs`"),
         (text(written), "executing calls written as text: 1"),
         (text(&format!("<tool_call>{written}</tool_call>")), "executing calls written as text: 1"),
@@ -93,7 +93,7 @@ async fn one_that_goes_on_writing_calls_as_text_is_told_to_the_person() {
     let mut world = AgentFixture::new(AgentSetup::default(), &[written.clone(), written]);
     world.prompt("write x").await;
     assert!(
-        world.observer.has_event("with `repair_tool_calls = true` such calls are made"),
+        world.observer.has_event("`repair_tool_calls = true` executes such calls"),
         "{:?}",
         world.observer.events()
     );

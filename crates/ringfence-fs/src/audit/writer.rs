@@ -49,7 +49,7 @@ const LONGEST_TEXT: usize = 4 << 10;
 
 /// Why the log cannot be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("the audit log cannot be opened")]
+#[error("cannot open the audit log")]
 pub struct AuditOpenError(#[from] io::Error);
 
 /// The log, open for appending.

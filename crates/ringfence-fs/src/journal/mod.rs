@@ -456,11 +456,9 @@ mod tests {
     #[test]
     fn a_journal_error_names_its_cause() {
         let said = |error: io::Error| journal_write_error(error).to_string();
-        expect!["the journal of changes cannot be written (error 28); nothing was changed"]
+        expect!["cannot write to the journal (error 28); nothing was changed"]
             .assert_eq(&said(io::Error::from_raw_os_error(28)));
-        expect![
-            "the journal of changes cannot be written (another process is using it); nothing was changed; try again"
-        ]
-        .assert_eq(&said(io::ErrorKind::TimedOut.into()));
+        expect!["cannot write to the journal (another process is using it); nothing was changed; try again"]
+            .assert_eq(&said(io::ErrorKind::TimedOut.into()));
     }
 }

@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use rustix::path::DecInt;
 
-use crate::guard::FileGuard;
+use crate::guard::GuardedFile;
 use crate::journal::Journal;
 use crate::mount::resolver::{LinkPolicy, OpenHow, PATH_ONLY, PathResolver, SAFE_OPEN};
 use crate::path::guest::GuestPath;
@@ -73,7 +73,7 @@ pub(crate) struct Mount {
     /// Files that deserve a second look whatever they are called.
     pub(crate) sensitive_files: SensitiveFiles,
     /// Files whose contents have rules of their own.
-    pub(crate) guards: Vec<FileGuard>,
+    pub(crate) guards: Vec<GuardedFile>,
     /// `/proc/self/fd`, if there is one.
     pub(crate) proc_self_fd: Option<OwnedFd>,
 }

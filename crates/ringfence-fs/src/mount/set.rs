@@ -11,7 +11,7 @@ use rustix::fs::{CWD, Mode, OFlags, StatFs};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use crate::guard::{ChangeRule, FileGuard};
+use crate::guard::{ChangeRule, GuardedFile};
 use crate::journal::{ChangeClock, Journal, JournalEntry};
 use crate::mount::resolver::{
     CapStdResolver, LinkPolicy, OpenHow, Openat2Resolver, PATH_ONLY, PathResolver, SAFE_OPEN,
@@ -154,7 +154,7 @@ impl Fence {
     pub fn guard(&mut self, alias: &str, path: &str, rule: Arc<dyn ChangeRule>) -> Result<(), FenceError> {
         let mount = self.mounts.iter_mut().find(|mount| &*mount.alias == alias).and_then(Arc::get_mut);
         let mount = mount.ok_or_else(|| FenceError::Guard(format!("@{alias}/{path}")))?;
-        mount.guards.push(FileGuard { path: path.as_bytes().to_vec(), rule });
+        mount.guards.push(GuardedFile { path: path.as_bytes().to_vec(), rule });
         Ok(())
     }
 

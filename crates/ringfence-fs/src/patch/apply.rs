@@ -224,7 +224,7 @@ mod tests {
             "a\n",
             "@@ -7 +7 @@\n-x\n+y\n",
             expect![
-                "EditNotFound: hunk 1, for line 7, is not in `f`: the file has 1 line(s); read the file again and regenerate the diff"
+                "EditNotFound: hunk 1, for line 7, is not in `f`: the file has 1 line; read the file again and regenerate the diff"
             ],
         );
         check(
@@ -429,14 +429,14 @@ mod tests {
             "a\nb\n",
             "@@ -3,0 +4 @@\n+x\n",
             expect![
-                "EditNotFound: hunk 1 only adds lines, so it can only follow line 3 of `f`, but the file has 2 line(s); add context lines"
+                "EditNotFound: hunk 1 only adds lines, so it can only follow line 3 of `f`, but the file has 2 lines; add context lines"
             ],
         );
         check(
             "a\nb",
             "@@ -2,0 +3 @@\n+x\n",
             expect![
-                "EditNotFound: hunk 1 only adds lines, so it can only follow line 2 of `f`, but the file has 2 line(s) and no newline at its end; add context lines"
+                "EditNotFound: hunk 1 only adds lines, so it can only follow line 2 of `f`, but the file has 2 lines and no newline at its end; add context lines"
             ],
         );
         check(

@@ -5,7 +5,7 @@
 use ringfence_kernel::ToolError;
 
 use crate::patch::PatchKind;
-use crate::patch::lines::{PatchLines, syntax_error};
+use crate::patch::lines::{PatchLineCursor, syntax_error};
 use crate::path::name::escape;
 
 /// `diff --git` and the lines below it.
@@ -16,7 +16,7 @@ pub(super) struct GitHeader {
 }
 
 impl GitHeader {
-    pub(super) fn read(lines: &mut PatchLines<'_>) -> Result<Self, ToolError> {
+    pub(super) fn read(lines: &mut PatchLineCursor<'_>) -> Result<Self, ToolError> {
         let number = lines.number;
         let names = lines.next().and_then(|line| line.strip_prefix("diff --git ")).unwrap_or_default();
         let path = match split_equal_names(names.trim_end_matches(['\r', '\n'])) {
@@ -82,7 +82,7 @@ fn check_mode(verb: &str, mode: &str, allowed: &[&str], number: usize) -> Result
 }
 
 /// `---` and `+++`: what they do, to which file.
-pub(super) fn read_names(lines: &mut PatchLines<'_>) -> Result<(PatchKind, Option<String>), ToolError> {
+pub(super) fn read_names(lines: &mut PatchLineCursor<'_>) -> Result<(PatchKind, Option<String>), ToolError> {
     let number = lines.number;
     let mut read =
         |start| read_name(lines.next().and_then(|line| line.strip_prefix(start)).unwrap_or_default(), number);

@@ -5,7 +5,7 @@
 
 use ringfence_kernel::ToolError;
 
-use crate::patch::lines::{PatchLines, is_blank, syntax_error};
+use crate::patch::lines::{PatchLineCursor, is_blank, syntax_error};
 use crate::patch::{HunkSide, PatchHunk};
 
 pub(super) const HEADER_LIKE: &str = "a hunk starts with a line such as `@@ -12,7 +12,8 @@`";
@@ -13,7 +13,7 @@ pub(super) const HEADER_LIKE: &str = "a hunk starts with a line such as `@@ -12,
 /// What begins so says that the line above it has no newline, in any language.
 const NO_NEWLINE: &str = "\\ ";
 
-pub(super) fn read_hunk(lines: &mut PatchLines<'_>) -> Result<PatchHunk, ToolError> {
+pub(super) fn read_hunk(lines: &mut PatchLineCursor<'_>) -> Result<PatchHunk, ToolError> {
     let number = lines.number;
     let header = lines.next().and_then(HunkHeader::parse);
     let body = *lines;
@@ -79,7 +79,7 @@ enum HunkLineKind {
 
 impl HunkParser {
     /// Reads as many lines as the header says. Nothing where there are others.
-    fn by_counts(lines: &mut PatchLines<'_>, header: &HunkHeader) -> Option<Self> {
+    fn by_counts(lines: &mut PatchLineCursor<'_>, header: &HunkHeader) -> Option<Self> {
         let mut reading = Self::default();
         while let Some(line) = lines.peek() {
             if line.starts_with(NO_NEWLINE) {
@@ -102,7 +102,7 @@ impl HunkParser {
     }
 
     /// Reads to the next header, or to the end. Blank lines there are not part of the hunk.
-    fn by_prefixes(lines: &mut PatchLines<'_>) -> Result<Self, ToolError> {
+    fn by_prefixes(lines: &mut PatchLineCursor<'_>) -> Result<Self, ToolError> {
         let mut reading = Self::default();
         let mut blank = Vec::new();
         while let Some(line) = lines.peek() {
@@ -184,7 +184,7 @@ impl HunkParser {
 
 /// Whether the header of another file follows. Where counts are wrong, nothing else tells it from a removed line `-- x`
 /// and an added one `++ x`.
-fn at_file_header(lines: PatchLines<'_>) -> Result<bool, ToolError> {
+fn at_file_header(lines: PatchLineCursor<'_>) -> Result<bool, ToolError> {
     if !lines.at_file_names() || !lines.after_next().after_next().begin_with("@@") {
         return Ok(false);
     }

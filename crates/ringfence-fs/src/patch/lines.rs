@@ -7,13 +7,13 @@ use ringfence_kernel::{ErrorKind, ToolError};
 
 /// What is left of a patch. Every line has its newline.
 #[derive(Clone, Copy)]
-pub(super) struct PatchLines<'p> {
+pub(super) struct PatchLineCursor<'p> {
     rest: &'p str,
     /// Of the next line.
     pub(super) number: usize,
 }
 
-impl<'p> PatchLines<'p> {
+impl<'p> PatchLineCursor<'p> {
     pub(super) fn new(patch: &'p str) -> Self {
         Self { rest: patch, number: 1 }
     }
@@ -59,7 +59,7 @@ impl<'p> PatchLines<'p> {
     }
 }
 
-impl<'p> Iterator for PatchLines<'p> {
+impl<'p> Iterator for PatchLineCursor<'p> {
     type Item = &'p str;
 
     fn next(&mut self) -> Option<&'p str> {

@@ -9,7 +9,7 @@ use ringfence_kernel::ToolError;
 
 use crate::patch::header::{GitHeader, names_differ_error, read_names};
 use crate::patch::hunk::{HEADER_LIKE, read_hunk};
-use crate::patch::lines::{PatchLines, syntax_error, with_last_newline};
+use crate::patch::lines::{PatchLineCursor, syntax_error, with_last_newline};
 use crate::patch::{FilePatch, PatchHunk, PatchKind};
 
 /// Each holds a few descriptors until all are changed, and a process may often have no more than 1,024.
@@ -19,7 +19,7 @@ const MOST_HUNKS: usize = 10_000;
 /// Reads a diff of at least one file. No two have the same path.
 pub(crate) fn parse(patch: &str) -> Result<Vec<FilePatch>, ToolError> {
     let patch = with_last_newline(patch);
-    let mut lines = strip_code_fence(PatchLines::new(&patch))?;
+    let mut lines = strip_code_fence(PatchLineCursor::new(&patch))?;
     let mut files: Vec<FilePatch> = Vec::new();
     let mut named = HashMap::new();
     let mut hunks = 0;
@@ -53,7 +53,7 @@ pub(crate) fn parse(patch: &str) -> Result<Vec<FilePatch>, ToolError> {
 }
 
 /// What is inside the markdown code fence that has the diff in it; everything, if there is no such fence.
-fn strip_code_fence(patch: PatchLines<'_>) -> Result<PatchLines<'_>, ToolError> {
+fn strip_code_fence(patch: PatchLineCursor<'_>) -> Result<PatchLineCursor<'_>, ToolError> {
     let mut lines = patch;
     while let Some(line) = lines.peek() {
         if PatchSectionStart::of(lines)?.is_some() {
@@ -88,7 +88,7 @@ fn closes_fence(line: &str) -> bool {
     line.starts_with("```") && line.trim_end().bytes().all(|byte| byte == b'`')
 }
 
-fn has_start(mut lines: PatchLines<'_>) -> Result<bool, ToolError> {
+fn has_start(mut lines: PatchLineCursor<'_>) -> Result<bool, ToolError> {
     while lines.peek().is_some() {
         if PatchSectionStart::of(lines)?.is_some() {
             return Ok(true);
@@ -108,7 +108,7 @@ enum PatchSectionStart {
 
 impl PatchSectionStart {
     /// What begins at the next line. Text around the diff is nothing, and what must not be overlooked is an error.
-    fn of(lines: PatchLines<'_>) -> Result<Option<Self>, ToolError> {
+    fn of(lines: PatchLineCursor<'_>) -> Result<Option<Self>, ToolError> {
         let begins = |starts: &[&str]| starts.iter().any(|start| lines.begin_with(start));
         let other_formats =
             ["***************", "*** Begin Patch", "*** Update File:", "*** Add File:", "*** Delete File:"];
@@ -135,7 +135,7 @@ impl PatchSectionStart {
     }
 }
 
-fn read_file(lines: &mut PatchLines<'_>, start: PatchSectionStart) -> Result<FilePatch, ToolError> {
+fn read_file(lines: &mut PatchLineCursor<'_>, start: PatchSectionStart) -> Result<FilePatch, ToolError> {
     let number = lines.number;
     let git = if start == PatchSectionStart::Git { Some(GitHeader::read(lines)?) } else { None };
     let named = PatchSectionStart::of(*lines)? == Some(PatchSectionStart::FileNames);
@@ -162,7 +162,7 @@ fn read_file(lines: &mut PatchLines<'_>, start: PatchSectionStart) -> Result<Fil
     Ok(FilePatch { change, path, hunks })
 }
 
-fn read_hunks(lines: &mut PatchLines<'_>, change: PatchKind) -> Result<Vec<PatchHunk>, ToolError> {
+fn read_hunks(lines: &mut PatchLineCursor<'_>, change: PatchKind) -> Result<Vec<PatchHunk>, ToolError> {
     let mut hunks: Vec<PatchHunk> = Vec::new();
     lines.skip_blank();
     while PatchSectionStart::of(*lines)? == Some(PatchSectionStart::Hunk) {
@@ -230,7 +230,7 @@ mod tests {
             ),
             (
                 "diff --git a/f b/f\nold mode 100644\nnew mode 100755\n",
-                expect!["line 2 of the patch: a patch does not change modes"],
+                expect!["line 2 of the patch: a patch cannot change modes"],
             ),
             (
                 "diff --git a/f b/f\nnew file mode 100755\n",
@@ -246,31 +246,31 @@ mod tests {
             ),
             (
                 "diff --git a/f b/f\nindex 1..2 100644\nGIT binary patch\nliteral 3\n",
-                expect!["line 3 of the patch: a change of a binary file cannot be applied"],
+                expect!["line 3 of the patch: a binary patch cannot be applied"],
             ),
             (
                 "diff --git a/f b/f\nindex 1..2 100644\nBinary files a/f and b/f differ\n",
-                expect!["line 3 of the patch: a change of a binary file cannot be applied"],
+                expect!["line 3 of the patch: a binary patch cannot be applied"],
             ),
             (
                 "--- f\n+++ f\n@@ -1 +1 @@\n-x\n+y\nBinary files a/g and b/g differ\n",
-                expect!["line 6 of the patch: a change of a binary file cannot be applied"],
+                expect!["line 6 of the patch: a binary patch cannot be applied"],
             ),
             (
                 "diff --cc f\nindex 1,2..3\n--- a/f\n+++ b/f\n@@@ -1,1 -1,1 +1,1 @@@\n",
-                expect!["line 1 of the patch: a combined diff, of a merge, cannot be applied"],
+                expect!["line 1 of the patch: a combined diff of a merge cannot be applied"],
             ),
             (
                 "--- a/f\n+++ b/f\n@@@ -1,1 -1,1 +1,1 @@@\n",
-                expect!["line 3 of the patch: a combined diff, of a merge, cannot be applied"],
+                expect!["line 3 of the patch: a combined diff of a merge cannot be applied"],
             ),
             (
                 "*** a/f\t2026\n--- b/f\t2026\n***************\n*** 1 ****\n! x\n--- 1 ----\n! y\n",
-                expect!["line 1 of the patch: this is another format"],
+                expect!["line 1 of the patch: unsupported format"],
             ),
             (
                 "*** Begin Patch\n*** Update File: f\n@@\n-x\n+y\n*** End Patch\n",
-                expect!["line 1 of the patch: this is another format"],
+                expect!["line 1 of the patch: unsupported format"],
             ),
         ] {
             check(patch, expected);
@@ -308,11 +308,11 @@ mod tests {
     #[test]
     fn advice_says_what_to_do_next() {
         for (patch, advice) in [
-            ("", "a unified diff is wanted"),
+            ("", "expected a unified diff"),
             ("--- a/x\n+++ b/y\n@@ -1 +1 @@\n-x\n+y\n", "use move_file first"),
-            ("*** Begin Patch\n", "a unified diff is wanted"),
+            ("*** Begin Patch\n", "expected a unified diff"),
             ("```\n@@ -1 +1 @@\n-x\n+y\n```\n+z\n", "send only the diff, without the ``` lines"),
-            ("--- f\n+++ f\n@@\n-x\n--- g\n+++ g\n@@\n-y\n", "begin the names with `a/` and `b/`"),
+            ("--- f\n+++ f\n@@\n-x\n--- g\n+++ g\n@@\n-y\n", "start the names with `a/` and `b/`"),
         ] {
             let message = parse(patch).unwrap_err().message;
             assert!(message.contains(advice), "{message}");

@@ -21,7 +21,7 @@ pub struct HostPaths {
 
 /// Why a directory cannot be the workspace.
 #[derive(Debug, thiserror::Error)]
-pub enum WorkspaceError {
+pub enum WorkspaceResolveError {
     #[error("the workspace `{0}` is in the home directory, which is unknown")]
     NoHome(String),
     #[error("the root of the file system cannot be a workspace; choose a directory in it")]
@@ -45,13 +45,13 @@ pub enum WorkspaceError {
     clippy::disallowed_methods,
     reason = "this is where a person's path becomes a directory, before there is a mount"
 )]
-pub fn resolve_workspace(written: Option<&str>, around: &HostPaths) -> Result<PathBuf, WorkspaceError> {
+pub fn resolve_workspace(written: Option<&str>, around: &HostPaths) -> Result<PathBuf, WorkspaceResolveError> {
     let written = or_default(written);
     let path = around.current_dir.join(expand_home(written, around)?);
     // Once so that nothing is made where nothing may be, and once more on what it turned out to be.
     check(&real_path(&path), around)?;
-    std::fs::create_dir_all(&path).map_err(|error| WorkspaceError::Make(written.to_owned(), error))?;
-    let path = std::fs::canonicalize(&path).map_err(|error| WorkspaceError::Make(written.to_owned(), error))?;
+    std::fs::create_dir_all(&path).map_err(|error| WorkspaceResolveError::Make(written.to_owned(), error))?;
+    let path = std::fs::canonicalize(&path).map_err(|error| WorkspaceResolveError::Make(written.to_owned(), error))?;
     check(&path, around)?;
     Ok(path)
 }
@@ -61,10 +61,11 @@ pub fn resolve_workspace(written: Option<&str>, around: &HostPaths) -> Result<Pa
     clippy::disallowed_methods,
     reason = "this is where a person's path becomes a directory, before there is a mount"
 )]
-pub fn find_workspace(written: Option<&str>, around: &HostPaths) -> Result<PathBuf, WorkspaceError> {
+pub fn find_workspace(written: Option<&str>, around: &HostPaths) -> Result<PathBuf, WorkspaceResolveError> {
     let written = or_default(written);
     let path = around.current_dir.join(expand_home(written, around)?);
-    let path = std::fs::canonicalize(path).map_err(|error| WorkspaceError::Missing(written.to_owned(), error))?;
+    let path =
+        std::fs::canonicalize(path).map_err(|error| WorkspaceResolveError::Missing(written.to_owned(), error))?;
     check(&path, around)?;
     Ok(path)
 }
@@ -124,16 +125,16 @@ fn or_default(written: Option<&str>) -> &str {
     written.map(str::trim).filter(|text| !text.is_empty()).unwrap_or("~/.ringfence/workspace")
 }
 
-fn check(path: &Path, around: &HostPaths) -> Result<(), WorkspaceError> {
+fn check(path: &Path, around: &HostPaths) -> Result<(), WorkspaceResolveError> {
     if path.parent().is_none() {
-        return Err(WorkspaceError::Root);
+        return Err(WorkspaceResolveError::Root);
     }
     if around.home.as_deref().is_some_and(|home| real_path(home).starts_with(path)) {
-        return Err(WorkspaceError::Home);
+        return Err(WorkspaceResolveError::Home);
     }
     if around.reserved.iter().map(|ours| real_path(ours)).any(|ours| ours.starts_with(path) || path.starts_with(&ours))
     {
-        return Err(WorkspaceError::Reserved);
+        return Err(WorkspaceResolveError::Reserved);
     }
     Ok(())
 }
@@ -143,9 +144,9 @@ fn check(path: &Path, around: &HostPaths) -> Result<(), WorkspaceError> {
     clippy::disallowed_methods,
     reason = "this is where a person's path becomes a directory, before there is a mount"
 )]
-pub fn resolve_mount(written: &str, around: &HostPaths) -> Result<PathBuf, WorkspaceError> {
+pub fn resolve_mount(written: &str, around: &HostPaths) -> Result<PathBuf, WorkspaceResolveError> {
     let path = around.current_dir.join(expand_home(written.trim(), around)?);
-    let path = std::fs::canonicalize(path).map_err(|error| WorkspaceError::Find(written.to_owned(), error))?;
+    let path = std::fs::canonicalize(path).map_err(|error| WorkspaceResolveError::Find(written.to_owned(), error))?;
     check(&path, around)?;
     Ok(path)
 }
@@ -163,12 +164,12 @@ pub fn real_path(path: &Path) -> PathBuf {
 }
 
 /// `~` and `~/…`; `~name` is a name like any other.
-fn expand_home(written: &str, around: &HostPaths) -> Result<PathBuf, WorkspaceError> {
+fn expand_home(written: &str, around: &HostPaths) -> Result<PathBuf, WorkspaceResolveError> {
     let rest = match written.strip_prefix('~') {
         Some("") => "",
         Some(rest) if rest.starts_with('/') => rest.trim_start_matches('/'),
         _ => return Ok(PathBuf::from(written)),
     };
-    let home = around.home.as_deref().ok_or_else(|| WorkspaceError::NoHome(written.to_owned()))?;
+    let home = around.home.as_deref().ok_or_else(|| WorkspaceResolveError::NoHome(written.to_owned()))?;
     Ok(if rest.is_empty() { home.to_owned() } else { home.join(rest) })
 }

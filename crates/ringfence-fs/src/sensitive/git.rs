@@ -255,7 +255,7 @@ impl Mount {
             if !covers(judged, path) {
                 let shown = self.display_path(&escape(&unescape(path)));
                 let message = format!(
-                    "other programs now act on `{shown}`, which they did not when the call was planned; nothing was changed"
+                    "`{shown}` became a path that other programs act on since the call was planned; nothing was changed"
                 );
                 return Err(ToolError::new(ErrorKind::Conflict, message).hint("try again to request approval"));
             }

@@ -98,13 +98,13 @@ fn apply_intent(mount: &Mount, intent: &WriteIntent) -> Result<(), Errno> {
             };
             let place = match whose {
                 TempOwner::Displaced => move_to_images(mount, parent, name, &image.unwrap_or_default())?,
-                TempOwner::Foreign => ImageLocation::Unavailable,
-                TempOwner::New => ImageLocation::NotNeeded,
+                TempOwner::Foreign => PreImageLocation::Unavailable,
+                TempOwner::New => PreImageLocation::NotNeeded,
             };
             match place {
-                ImageLocation::Stored => return Ok(()),
-                ImageLocation::Unavailable => return rename_to_conflict(parent, name).map(drop),
-                ImageLocation::NotNeeded => {}
+                PreImageLocation::Stored => return Ok(()),
+                PreImageLocation::Unavailable => return rename_to_conflict(parent, name).map(drop),
+                PreImageLocation::NotNeeded => {}
             }
             if found.kind != FileKind::Directory {
                 return unlinkat(parent, name.as_slice(), AtFlags::empty());
@@ -127,8 +127,8 @@ fn apply_intent(mount: &Mount, intent: &WriteIntent) -> Result<(), Errno> {
             }
             match move_to_images(mount, from_parent.as_fd(), &from.name, &journal.image)? {
                 // Without a keep it stays where it is, under the name of what was moved.
-                ImageLocation::Stored | ImageLocation::Unavailable => Ok(()),
-                ImageLocation::NotNeeded => unlinkat(&from_parent, from.name.as_slice(), AtFlags::empty()),
+                PreImageLocation::Stored | PreImageLocation::Unavailable => Ok(()),
+                PreImageLocation::NotNeeded => unlinkat(&from_parent, from.name.as_slice(), AtFlags::empty()),
             }
         }
         WriteIntent::Append { parent, name, inode, before, content, change: _ } => {
@@ -145,7 +145,7 @@ fn apply_intent(mount: &Mount, intent: &WriteIntent) -> Result<(), Errno> {
 }
 
 /// Where a displaced file is to be restored from.
-enum ImageLocation {
+enum PreImageLocation {
     Stored,
     /// It is to be kept, and there is no keep that could be used: somebody opened it to others, or took it away.
     Unavailable,
@@ -154,16 +154,16 @@ enum ImageLocation {
 }
 
 /// Brings a displaced file to where it can be restored from.
-fn move_to_images(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8], image: &[u8]) -> Result<ImageLocation, Errno> {
+fn move_to_images(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8], image: &[u8]) -> Result<PreImageLocation, Errno> {
     if image.is_empty() {
-        return Ok(ImageLocation::NotNeeded);
+        return Ok(PreImageLocation::NotNeeded);
     }
-    let Some(keep) = mount.find_image_store()? else { return Ok(ImageLocation::Unavailable) };
+    let Some(keep) = mount.find_image_store()? else { return Ok(PreImageLocation::Unavailable) };
     match keep.store(parent, name, &String::from_utf8_lossy(image)) {
-        Ok(()) => Ok(ImageLocation::Stored),
+        Ok(()) => Ok(PreImageLocation::Stored),
         Err(errno) if is_transient(errno) => Err(errno),
-        Err(Errno::EXIST) => Ok(ImageLocation::NotNeeded),
-        Err(_) => Ok(ImageLocation::Unavailable),
+        Err(Errno::EXIST) => Ok(PreImageLocation::NotNeeded),
+        Err(_) => Ok(PreImageLocation::Unavailable),
     }
 }
 

@@ -165,7 +165,7 @@ pub(crate) fn replace(
     let collides_with = if old.is_none() { slot.collision(parent) } else { None };
     made.persist(slot.mount.durability, &slot.shown)?;
     // A note about a name that could not be removed stays, for the next who opens the workspace.
-    if rest == TempNameState::Removed {
+    if rest == TempFilePresence::Removed {
         held.clear_intent();
     }
     let links_broken = old.as_ref().map_or(0, |old| old.stat.links.saturating_sub(1));
@@ -319,7 +319,7 @@ pub(crate) struct StagedFile<'a> {
 
 /// Whether anything of ours still stands at the temporary name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TempNameState {
+enum TempFilePresence {
     Removed,
     Remaining,
 }
@@ -398,11 +398,11 @@ impl<'a> StagedFile<'a> {
         fchmod(&self.fd, Mode::from_raw_mode(old.stat.mode & 0o777)).map_err(fail)
     }
 
-    fn publish_new(self, slot: &WriteTarget) -> Result<TempNameState, ToolError> {
+    fn publish_new(self, slot: &WriteTarget) -> Result<TempFilePresence, ToolError> {
         match rename_noreplace((self.parent, &self.name), (self.parent, &slot.name)) {
             Ok(()) => {
                 self.disarm();
-                Ok(TempNameState::Removed)
+                Ok(TempFilePresence::Removed)
             }
             Err(Errno::EXIST) => Err(ToolError::new(
                 ErrorKind::Conflict,
@@ -417,7 +417,7 @@ impl<'a> StagedFile<'a> {
         slot: &WriteTarget,
         old: &CurrentFile,
         fate: &Disposition,
-    ) -> Result<TempNameState, ToolError> {
+    ) -> Result<TempFilePresence, ToolError> {
         let fail = |errno| errno_error(errno, &slot.shown);
         let keep = match fate {
             Disposition::Stored { image } => Some((slot.mount.image_store().ok_or_else(|| fail(Errno::NOENT))?, image)),
@@ -438,7 +438,7 @@ impl<'a> StagedFile<'a> {
                 }
                 renameat(self.parent, self.name.as_slice(), self.parent, slot.name.as_slice()).map_err(fail)?;
                 self.disarm();
-                return Ok(TempNameState::Removed);
+                return Ok(TempFilePresence::Removed);
             }
             Err(errno) => return Err(fail(errno)),
         }
@@ -452,11 +452,11 @@ impl<'a> StagedFile<'a> {
                     return Err(fail(errno));
                 }
                 self.disarm();
-                return Ok(TempNameState::Removed);
+                return Ok(TempFilePresence::Removed);
             }
             let removed = unlinkat(self.parent, self.name.as_slice(), AtFlags::empty()).is_ok();
             self.disarm();
-            return Ok(if removed { TempNameState::Removed } else { TempNameState::Remaining });
+            return Ok(if removed { TempFilePresence::Removed } else { TempFilePresence::Remaining });
         }
         Err(self.roll_back(slot))
     }

@@ -48,7 +48,7 @@ pub(crate) struct UndoPlan {
     pub(crate) effects: Vec<JournalEffect>,
     pub(crate) steps: Vec<UndoStep>,
     pub(crate) scratch_files: Vec<UndoScratchFile>,
-    pub(crate) guarded: Vec<GuardedUndo>,
+    pub(crate) guarded: Vec<GuardedContents>,
     pub(crate) preview: UndoPreview,
     /// Places that are not as they should be.
     pub(crate) conflicts: Vec<UndoConflict>,
@@ -114,7 +114,7 @@ pub(crate) struct UndoScratchFile {
 
 /// Contents of a guarded file, before and after.
 #[derive(Debug)]
-pub(crate) struct GuardedUndo {
+pub(crate) struct GuardedContents {
     pub(crate) path: Vec<u8>,
     pub(crate) before: Option<(NodeSource, u64)>,
     pub(crate) after: Option<(NodeSource, u64)>,
@@ -273,7 +273,7 @@ impl UndoPlan {
         let cx = ticket.context();
         let answered = ticket.approval().is_some_and(|approval| approval.assurance == Assurance::Person);
         let by_person = answered || cx.origin().is_some_and(|origin| origin.may_undo);
-        for GuardedUndo { path, before, after } in &self.guarded {
+        for GuardedContents { path, before, after } in &self.guarded {
             let read = |thing: &Option<(NodeSource, u64)>| {
                 thing.as_ref().map(|(source, size)| contents(mount, source, *size, cx)).transpose()
             };

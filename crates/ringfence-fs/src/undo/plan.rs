@@ -18,7 +18,7 @@ use crate::mount::symlinks::{PathRelocation, check_links_stay_inside};
 use crate::path::name::{escape, unescape};
 use crate::sensitive::files::FileRef;
 use crate::txn::record::FileIdentity;
-use crate::undo::apply::{GuardedUndo, UndoConflict, UndoForce, UndoPlan, UndoScratchFile, UndoStep, UndoStepKind};
+use crate::undo::apply::{GuardedContents, UndoConflict, UndoForce, UndoPlan, UndoScratchFile, UndoStep, UndoStepKind};
 use crate::undo::preview::UndoPreview;
 use crate::undo::tree::{NodeIdentity, NodeSource, TreeEdit, TreeNode, VirtualTree, relative_to};
 
@@ -403,7 +403,7 @@ impl UndoPlanner<'_> {
             if inside == Some(b"") && is_file(before) && is_file(after) {
                 let contents = |thing: Option<&TreeNode>| thing.map(|thing| (thing.source.clone(), thing.state.size));
                 let (before, after) = (contents(before), contents(after));
-                self.plan.guarded.push(GuardedUndo { path: path.to_vec(), before, after });
+                self.plan.guarded.push(GuardedContents { path: path.to_vec(), before, after });
             } else if inside.is_some() {
                 let message = format!("`{}` is or contains `{}`, which is guarded", escape(path), escape(&guard.path));
                 return Err(ToolError::new(ErrorKind::PermissionDenied, message));

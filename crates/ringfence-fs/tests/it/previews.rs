@@ -78,7 +78,7 @@ fn an_edit_is_shown_as_it_would_be_made() {
         "edit_file",
         json!({"path": "f", "oldText": "two", "newText": "2"}),
         expect![[r#"
-        replace 1 piece(s) of text in `f`
+        make 1 replacement in `f`
         --- a/f
         +++ b/f
         @@ -1,3 +1,3 @@
@@ -92,7 +92,7 @@ fn an_edit_is_shown_as_it_would_be_made() {
         "edit_file",
         json!({"path": ".env", "oldText": "four", "newText": "4"}),
         expect![[r#"
-        replace 1 piece(s) of text in `.env`
+        make 1 replacement in `.env`
         this will be refused: oldText not found in `.env`; read the file again and copy the text exactly"#]],
     );
 }

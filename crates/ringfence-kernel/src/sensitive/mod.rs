@@ -84,7 +84,7 @@ struct NameFindings {
 
 /// Looks up the names of `last`, which are the last ones of `path`.
 fn lookup_names(path: &str, last: &str) -> NameFindings {
-    static TABLES: LazyLock<NameTables> = LazyLock::new(NameTables::new);
+    static TABLES: LazyLock<SensitiveNameTables> = LazyLock::new(SensitiveNameTables::new);
     let mut found = NameFindings::default();
     let mut above = [Cow::Borrowed(""), Cow::Borrowed("")];
     let mut start = path.len() - last.len();
@@ -135,7 +135,7 @@ impl RowMatch {
 }
 
 /// The tables, made ready to be asked often: one look tells what all of them say to a name.
-struct NameTables {
+struct SensitiveNameTables {
     by_name: HashMap<&'static str, NameRows>,
     /// For each first letter, the lengths of the names above that begin with it, as bits.
     lengths: [u64; 256],
@@ -156,7 +156,7 @@ struct NameRows {
     nested: Vec<(Vec<&'static str>, RowMatch)>,
 }
 
-impl NameTables {
+impl SensitiveNameTables {
     fn new() -> Self {
         let mut tables = Self {
             by_name: HashMap::new(),

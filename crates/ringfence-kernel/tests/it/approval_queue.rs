@@ -99,7 +99,7 @@ async fn a_call_whose_turn_does_not_come_in_time_is_refused() {
     road.approver.asked_notify.notified().await;
     let reply = second.await.unwrap();
     assert_error(&reply, ErrorKind::ApprovalDenied);
-    assert!(reply.text.contains("took all of the time to answer"), "{}", reply.text);
+    assert!(reply.text.contains("timed out waiting for other approval requests"), "{}", reply.text);
     assert_eq!(road.approver.asked_paths(), [json!("ask"), json!("ask2")]);
     assert_eq!((road.trace.lines(), road.runs()), (vec!["refused ApprovalDenied ask/second".to_owned()], 0));
     first.abort();

@@ -300,7 +300,7 @@ async fn an_answer_counts_only_if_it_is_as_sure_as_the_rule_wants() {
         assert_eq!(road.runs(), usize::from(counts));
         if !counts {
             assert_error(&reply, ErrorKind::ApprovalDenied);
-            let needed = if path == "ask" { "must come from somebody" } else { "must be a person's" };
+            let needed = if path == "ask" { "must come from an approver" } else { "must come from a person" };
             assert!(reply.text.contains(needed), "{}", reply.text);
             assert_eq!(road.trace.lines(), [format!("refused ApprovalDenied {path}")]);
         }

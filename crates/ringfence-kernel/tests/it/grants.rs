@@ -96,7 +96,7 @@ async fn an_answer_that_was_only_relayed_is_not_remembered() {
     let road = asking_host(&store, [relayed]);
     let reply = road.call(&json!({"path": "a"})).await;
     assert_error(&reply, ErrorKind::ApprovalDenied);
-    assert!(reply.text.contains("may allow it for good"), "{}", reply.text);
+    assert!(reply.text.contains("may grant it persistently"), "{}", reply.text);
     assert!(store.grants(SystemTime::now()).unwrap().is_empty());
     assert_eq!(road.runs(), 0);
 }
@@ -122,7 +122,7 @@ fn assert_never_grantable(rules: LayeredRules, arguments: Value, prepare: impl F
         let road = setup.build();
         let reply = road.call(&arguments).await;
         assert_error(&reply, ErrorKind::ApprovalDenied);
-        assert!(reply.text.contains("cannot be allowed for good"), "{}", reply.text);
+        assert!(reply.text.contains("cannot be granted persistently"), "{}", reply.text);
         assert_eq!((offered_grant(&road), road.runs()), (None, 0));
         assert!(store.grants(SystemTime::now()).unwrap().is_empty());
     });

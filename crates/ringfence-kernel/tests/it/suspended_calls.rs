@@ -106,7 +106,7 @@ async fn a_deferred_call_runs_once_when_it_is_approved() {
         (reply_json(&reply)["value"].clone(), reply.call_id.as_str()),
         (json!({"path": "ask", "approved": true}), "1")
     );
-    assert_refused(&road.resume(&token).await, "used already");
+    assert_refused(&road.resume(&token).await, "already used");
     assert_eq!(road.runs(), 1);
 }
 
@@ -116,7 +116,7 @@ async fn a_deferred_call_that_is_denied_does_not_run() {
     let SuspendedCall { token, request_id: request } = road.defer(&json!({"path": "ask"})).await;
     road.answer(&request, ApprovalResponse { reason: Some("not today".to_owned()), ..response(false) });
     assert_refused(&road.resume(&token).await, "not today");
-    assert_refused(&road.resume(&token).await, "used already");
+    assert_refused(&road.resume(&token).await, "already used");
     assert_eq!(road.runs(), 0);
 }
 
@@ -139,12 +139,12 @@ async fn a_token_of_another_store_principal_or_session_is_refused() {
     let SuspendedCall { token, request_id: request } = road.defer(&json!({"path": "ask"})).await;
     road.answer(&request, response(true));
     let stranger = HostSetup { principal: Principal::agent("another"), ..deferring_setup(&store) }.build();
-    assert_refused(&stranger.resume(&token).await, "not one that was given to you");
+    assert_refused(&stranger.resume(&token).await, "not issued to this caller");
     let another = HostSetup { session: "another", ..deferring_setup(&store) }.build();
-    assert_refused(&another.resume(&token).await, "not one that was given to you");
-    assert_refused(&deferring_setup(&memory_store()).build().resume(&token).await, "not one that was given to you");
+    assert_refused(&another.resume(&token).await, "not issued to this caller");
+    assert_refused(&deferring_setup(&memory_store()).build().resume(&token).await, "not issued to this caller");
     for altered in [String::new(), "rf1.".to_owned(), format!("{token}x"), token.replacen('.', "_", 1)] {
-        assert_refused(&road.resume(&altered).await, "not one that was given to you");
+        assert_refused(&road.resume(&altered).await, "not issued to this caller");
     }
     // None of this used it up.
     assert_eq!(road.resume(&token).await.error, None);
@@ -226,7 +226,7 @@ async fn of_two_who_bring_a_call_back_at_once_one_runs_it() {
     let (one, two) = tokio::join!(road.resume(&token), road.resume(&token));
     assert_eq!(road.runs(), 1);
     let late = if one.error.is_some() { one } else { two };
-    assert_refused(&late, "used already");
+    assert_refused(&late, "already used");
 }
 
 /// A policy that asks by a rule, in a layer and for a reason that others can change.

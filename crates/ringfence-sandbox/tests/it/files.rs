@@ -226,6 +226,6 @@ fn check_moved(world: &SandboxFixture, view: &ringfence_kernel::WorkspaceView, p
     };
     match world.sandbox.run(&job, &crate::fixture::OutputObserver::default()) {
         Ok(ended) => assert_eq!(ended.stdout.text(), ""),
-        Err(failure) => assert!(failure.to_string().contains("not where it was found"), "{failure}"),
+        Err(failure) => assert!(failure.to_string().contains("moved or replaced"), "{failure}"),
     }
 }

@@ -81,7 +81,7 @@ fn a_redirect_target_is_asked_about_and_recorded_before_it_is_requested() {
     let url = format!("http://one.example.org:{}/go", server.address.port());
     let (code, message) = denied.error(json!({"url": url}));
     assert_eq!(code, "APPROVAL_DENIED");
-    assert!(message.contains("sends on to `two.example.org:"), "{message}");
+    assert!(message.contains("redirects to `two.example.org:"), "{message}");
     assert_eq!((server.hits(), denied.names.asked()), (1, vec!["one.example.org".to_owned()]));
 
     let (world, server) =
@@ -92,7 +92,7 @@ fn a_redirect_target_is_asked_about_and_recorded_before_it_is_requested() {
     assert_eq!(reply["value"]["finalUrl"], format!("http://two.example.org:{port}/there"));
     assert_eq!(reply["value"]["redirects"], json!([format!("http://one.example.org:{port}/go")]));
     let summary = world.asked.lock().unwrap()[0].preview.clone();
-    assert!(summary.contains(&format!("which http://one.example.org:{port}/go sends on to")), "{summary}");
+    assert!(summary.contains(&format!("redirected from http://one.example.org:{port}/go")), "{summary}");
     let trace = world.trace.lock().unwrap().clone();
     assert_eq!(
         trace,
@@ -144,7 +144,7 @@ fn a_redirect_to_a_part_of_the_host_that_is_denied_is_not_followed() {
     assert_eq!(reply["error"]["code"], "PERMISSION_DENIED", "{reply}");
     let message = reply["error"]["message"].as_str().unwrap();
     let host = format!("one.example.org:{}", server.address.port());
-    assert!(message.contains(&format!("sends on to `{host}/private/collect`, which was not fetched")), "{message}");
+    assert!(message.contains(&format!("redirects to `{host}/private/collect`, which was not fetched")), "{message}");
     assert_eq!(server.hits(), 1);
     assert!(world.asked.lock().unwrap().is_empty());
     assert_eq!(
@@ -163,7 +163,7 @@ fn a_redirect_to_a_part_of_the_host_that_is_asked_about_waits_for_a_yes() {
     assert_eq!(reply["value"]["body"], "at /private/collect", "{reply}");
     let host = format!("one.example.org:{}", server.address.port());
     let shown = world.asked.lock().unwrap()[0].preview.clone();
-    for words in [format!("POST http://{host}/private/collect"), format!("which http://{host}/public/x sends on to")] {
+    for words in [format!("POST http://{host}/private/collect"), format!("redirected from http://{host}/public/x")] {
         assert!(shown.contains(&words), "{shown}");
     }
     assert!(world.trace.lock().unwrap().contains(&format!("begin {host}/private/collect")));
@@ -180,8 +180,8 @@ fn changed_arguments_do_not_change_a_redirect_target() {
     );
     let (code, message) = world.error(json!({"url": format!("http://one.example.org:{}/go", server.address.port())}));
     assert_eq!(code, "APPROVAL_DENIED");
-    assert!(message.starts_with("the call has begun, and its arguments stay as they are"), "{message}");
-    assert!(message.contains("sends on to `two.example.org:"), "{message}");
+    assert!(message.starts_with("the call has started, so its arguments cannot be changed"), "{message}");
+    assert!(message.contains("redirects to `two.example.org:"), "{message}");
     assert_eq!(server.hits(), 1);
 }
 
@@ -228,7 +228,7 @@ fn redirects_have_a_bound() {
     assert_eq!(world.body(&url("/x")), "end");
     let (code, message) = world.error(json!({"url": url("/")}));
     assert_eq!(code, "NETWORK_ERROR");
-    assert!(message.contains("sent on more than 5 times"), "{message}");
+    assert!(message.contains("more than 5 redirects"), "{message}");
 }
 
 #[test]

@@ -164,7 +164,7 @@ fn a_slow_host_times_out() {
         let (world, url) = says(head);
         let (code, message) = world.error(json!({"url": url}));
         assert_eq!(
-            (code.as_str(), message.contains("beginning of the answer")),
+            (code.as_str(), message.contains("waiting for the response")),
             ("TIMEOUT", true),
             "{head}: {message}"
         );

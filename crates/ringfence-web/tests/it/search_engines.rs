@@ -108,14 +108,14 @@ fn an_engine_that_refuses_says_what_to_do() {
     let status = |status: &str| format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
     for (kind, answer, message) in [
         (SearchEngineKind::SearXng, status("403 x"), "status 403: add `json` to its `search.formats`"),
-        (SearchEngineKind::Brave, status("401 x"), "status 401: it does not take the key"),
+        (SearchEngineKind::Brave, status("401 x"), "status 401: it rejected the API key"),
         (SearchEngineKind::Tavily, status("429 x\r\nRetry-After: 7"), "try again after 7 s"),
         (SearchEngineKind::Tavily, status("432 x"), "quota"),
         (SearchEngineKind::Brave, status("422 x"), "shorter or simpler"),
         (SearchEngineKind::SearXng, status("502 x"), "status 502: try again"),
-        (SearchEngineKind::SearXng, status("302 x\r\nLocation: http://127.0.0.1/"), "sends on to another place"),
-        (SearchEngineKind::SearXng, response_with_type("text/html", "<html>"), "did not answer in JSON"),
-        (SearchEngineKind::Generic, response_with_type("application/json", "{}"), "answered without results"),
+        (SearchEngineKind::SearXng, status("302 x\r\nLocation: http://127.0.0.1/"), "redirects to another URL"),
+        (SearchEngineKind::SearXng, response_with_type("text/html", "<html>"), "did not respond with JSON"),
+        (SearchEngineKind::Generic, response_with_type("application/json", "{}"), "returned no result list"),
     ] {
         let path = if kind == SearchEngineKind::Generic { "/{query}" } else { "" };
         let (world, server) = world(kind, path, answer);
@@ -132,7 +132,7 @@ fn an_engine_that_refuses_says_what_to_do() {
 fn without_an_engine_the_tool_is_listed_and_says_what_to_set() {
     let world = WebTestSetup::default().build();
     let listed = world.session.catalog.get("web_search").unwrap();
-    assert!(listed.description.contains("Unavailable here"), "{}", listed.description);
+    assert!(listed.description.contains("Unavailable: no search engine"), "{}", listed.description);
     let reply = search(&world);
     assert_eq!(reply["error"]["code"], "UNAVAILABLE");
     assert!(reply["error"]["message"].as_str().unwrap().contains("[web.search]"), "{reply}");
@@ -167,9 +167,9 @@ fn an_engine_that_cannot_be_used_says_what_is_missing() {
         (SearchEngineKind::Generic, Some("https://a.org/"), None, "{query}"),
         (SearchEngineKind::Brave, None, None, "key_env"),
         (SearchEngineKind::Tavily, None, None, "key_env"),
-        (SearchEngineKind::SearXng, Some("ftp://a.org/"), None, "of the web"),
-        (SearchEngineKind::SearXng, Some("https://a:b@c.org/"), None, "user or password"),
-        (SearchEngineKind::SearXng, Some("nonsense"), None, "cannot be read"),
+        (SearchEngineKind::SearXng, Some("ftp://a.org/"), None, "must be an `https://` or `http://` URL"),
+        (SearchEngineKind::SearXng, Some("https://a:b@c.org/"), None, "user name or password"),
+        (SearchEngineKind::SearXng, Some("nonsense"), None, "is not valid"),
     ] {
         assert!(SearchEngine::new(kind, url, key).unwrap_err().contains(missing), "{kind:?} {url:?}");
     }

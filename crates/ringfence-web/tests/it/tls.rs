@@ -72,7 +72,7 @@ fn world(port: u16, trusted: &TestCertificateAuthority) -> WebTestHost {
 fn assert_untrusted(world: &WebTestHost, url: &str) {
     let (code, message) = world.error(json!({"url": url}));
     assert_eq!(code, "NETWORK_ERROR", "{url}: {message}");
-    assert!(message.contains("did not prove that it is that host"), "{url}: {message}");
+    assert!(message.contains("TLS certificate verification failed"), "{url}: {message}");
 }
 
 #[test]

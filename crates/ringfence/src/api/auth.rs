@@ -20,7 +20,7 @@ use crate::http::request_auth::{
     AuthError, BODY_TIMEOUT, RequestBodyError, RequestBodyReader, authenticate, read_bounded,
 };
 use crate::http::request_rate::{RATE_LIMITED, RequestRate};
-use crate::http::request_source::{SourceCheck, SourceError};
+use crate::http::request_source::{RequestSourceCheck, SourceError};
 use crate::http::token_slots::{SlotLimits, SlotPermit, TokenSlots};
 use crate::process::lock::lock;
 use crate::store::tokens::{TokenIdentity, TokenStore};
@@ -39,7 +39,7 @@ const LOGINS_PER_ADDRESS: usize = 4;
 #[derive(Clone, Debug)]
 pub(super) struct ApiAuthLayer {
     tokens: TokenStore,
-    source: SourceCheck,
+    source: RequestSourceCheck,
     requests: TokenSlots,
     logins: LoginLimiter,
     bodies: RequestBodyReader,
@@ -47,7 +47,7 @@ pub(super) struct ApiAuthLayer {
 }
 
 impl ApiAuthLayer {
-    pub(super) fn new(tokens: TokenStore, source: SourceCheck, longest: usize, rate: RequestRate) -> Self {
+    pub(super) fn new(tokens: TokenStore, source: RequestSourceCheck, longest: usize, rate: RequestRate) -> Self {
         Self {
             tokens,
             source,
@@ -182,14 +182,14 @@ mod tests {
 
     use super::{ApiAuthLayer, LOGIN_BYTES, LOGINS_PER_ADDRESS, REQUEST_SLOTS};
     use crate::http::request_rate::RequestRate;
-    use crate::http::request_source::{SourceCheck, SourceOptions};
+    use crate::http::request_source::{RequestSourceCheck, SourceOptions};
     use crate::process::lock::lock;
     use crate::store::tokens::{TokenIdentity, TokenStore};
 
     /// A door that takes bodies of a mebibyte.
     fn test_auth_layer() -> ApiAuthLayer {
         let tokens = TokenStore::new(std::path::Path::new("."));
-        let source = SourceCheck::new("127.0.0.1:7431".parse().unwrap(), SourceOptions::default());
+        let source = RequestSourceCheck::new("127.0.0.1:7431".parse().unwrap(), SourceOptions::default());
         ApiAuthLayer::new(tokens, source, 1 << 20, RequestRate::new(10))
     }
 

@@ -51,7 +51,7 @@ use crate::app::taint::TokenTaint;
 use crate::config::{AppSettings, CliFlags, Environment};
 use crate::http::ENVELOPE_BYTES;
 use crate::http::request_rate::RequestRate;
-use crate::http::request_source::SourceCheck;
+use crate::http::request_source::RequestSourceCheck;
 use crate::http::session_owners::SessionOwners;
 use crate::http::token_slots::TokenSlots;
 use crate::store::SqliteStore;
@@ -150,7 +150,7 @@ impl ApiBuilder {
     pub(crate) async fn open(
         self,
         settings: &AppSettings,
-        source: SourceCheck,
+        source: RequestSourceCheck,
         stop: CancellationToken,
     ) -> Result<ApiService, AppError> {
         let Self { feed, taint: pasts, rate, config: ingredients } = self;

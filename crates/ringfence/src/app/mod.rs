@@ -20,7 +20,7 @@ use std::time::SystemTime;
 
 use ringfence_fs::{
     AuditLog, AuditOpenError, Fence, FenceError, FenceOptions, JournalMode, MountAccess, MountSpec, PLAIN_FILE_FLAGS,
-    ResolverBackend, STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphSource, WorkflowGuard, WorkspaceError, content_id,
+    ResolverBackend, STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphSource, WorkflowGuard, WorkspaceResolveError, content_id,
     find_workspace, resolve_mount, resolve_workspace,
 };
 use ringfence_kernel::{
@@ -82,7 +82,7 @@ pub enum AppError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
-    Workspace(#[from] WorkspaceError),
+    Workspace(#[from] WorkspaceResolveError),
     #[error(transparent)]
     Run(#[from] WorkflowRunError),
     #[error(transparent)]

@@ -19,7 +19,7 @@ use crate::cli::CliError;
 use crate::cli::approvals::CommandOutcome;
 use crate::config::{AppSettings, CliFlags, Environment};
 use crate::http::listener::{self, ConnectionLimits, UnauthenticatedLimits};
-use crate::http::request_source::SourceCheck;
+use crate::http::request_source::RequestSourceCheck;
 use crate::http::request_source::{CidrBlock, PublicUrl, SourceOptions, TrustedProxies};
 use crate::mcp::install::clients::{McpClientApp, SettingsDirs};
 use crate::mcp::install::plan;
@@ -216,7 +216,7 @@ impl HttpServer {
     ) -> Result<(), ServeError> {
         let listener = TcpListener::bind(self.address).await?;
         let address = listener.local_addr()?;
-        let (source, proxies) = (SourceCheck::new(address, self.source.clone()), self.source.proxies);
+        let (source, proxies) = (RequestSourceCheck::new(address, self.source.clone()), self.source.proxies);
         let shared = McpHttpShared {
             tokens: self.tokens,
             source: source.clone(),

@@ -134,13 +134,13 @@ pub(crate) enum SourceError {
 
 /// What requests are held to.
 #[derive(Clone, Debug)]
-pub(crate) struct SourceCheck {
+pub(crate) struct RequestSourceCheck {
     /// The literal address that the server listens on.
     listen: Option<String>,
     options: SourceOptions,
 }
 
-impl SourceCheck {
+impl RequestSourceCheck {
     pub(crate) fn new(listen: SocketAddr, options: SourceOptions) -> Self {
         Self { listen: (!listen.ip().is_unspecified()).then(|| listen.to_string()), options }
     }
@@ -248,18 +248,18 @@ mod tests {
 
     use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
-    use super::{CidrBlock, PublicUrl, SourceCheck, SourceError, SourceOptions, TrustedProxies};
+    use super::{CidrBlock, PublicUrl, RequestSourceCheck, SourceError, SourceOptions, TrustedProxies};
 
     const PROXY: &str = "10.1.2.3";
     const OTHER: &str = "192.0.2.9";
 
-    fn check_of(public_url: Option<&str>) -> SourceCheck {
+    fn check_of(public_url: Option<&str>) -> RequestSourceCheck {
         let options = SourceOptions {
             public_url: public_url.map(|url| url.parse().unwrap()),
             origins: vec!["http://a.example".to_owned()],
             proxies: TrustedProxies(["10.0.0.0/8".parse().unwrap()].into()),
         };
-        SourceCheck::new("127.0.0.1:7431".parse().unwrap(), options)
+        RequestSourceCheck::new("127.0.0.1:7431".parse().unwrap(), options)
     }
 
     fn headers(lines: &str) -> HeaderMap {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(rules: &SourceCheck, peer: &str, lines: &str, expected: Result<(), SourceError>) {
+    fn check(rules: &RequestSourceCheck, peer: &str, lines: &str, expected: Result<(), SourceError>) {
         let peer: IpAddr = peer.parse().unwrap();
         assert_eq!(rules.check(&headers(lines), Some(peer)), expected, "{lines}");
     }

@@ -34,7 +34,7 @@ use crate::http::ENVELOPE_BYTES;
 use crate::http::listener::ConnectionHandle;
 use crate::http::request_auth::{AuthError, RequestBodyError, RequestBodyReader, TOKEN_RECHECK, authenticate};
 use crate::http::request_rate::{RATE_LIMITED, RequestRate};
-use crate::http::request_source::SourceCheck;
+use crate::http::request_source::RequestSourceCheck;
 use crate::http::session_owners::SessionOwners;
 use crate::http::token_slots::{SlotLimits, SlotPermit, TokenSlots};
 use crate::mcp::handler::McpServerHandler;
@@ -75,7 +75,7 @@ struct McpAuthLayer {
     service: StreamableHttpService<HttpHandler, LocalSessionManager>,
     tokens: TokenStore,
     bodies: RequestBodyReader,
-    source: SourceCheck,
+    source: RequestSourceCheck,
     requests: TokenSlots,
     rate: RequestRate,
     sessions: McpSessionTable,
@@ -138,7 +138,7 @@ impl McpSessionTable {
 #[derive(Debug)]
 pub(crate) struct McpHttpShared {
     pub(crate) tokens: TokenStore,
-    pub(crate) source: SourceCheck,
+    pub(crate) source: RequestSourceCheck,
     pub(crate) rate: RequestRate,
     pub(crate) taint: TokenTaint,
     pub(crate) owners: SessionOwners,
@@ -158,7 +158,7 @@ impl McpFrontend {
         app: &App,
         talks: McpSessions,
         tokens: TokenStore,
-        source: SourceCheck,
+        source: RequestSourceCheck,
         (rate, stop): (RequestRate, &CancellationToken),
     ) -> McpAuthLayer {
         let longest = usize::try_from(app.session.limits.argument_bytes.saturating_add(ENVELOPE_BYTES));

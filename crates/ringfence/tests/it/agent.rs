@@ -101,7 +101,7 @@ fn the_bound_of_the_config_holds_and_the_host_has_the_last_word() {
     let answers = [write("a.txt", "x"), call("write_file", json!({"path": "b.txt", "content": ""}))];
     let said = run_scripted_agent(&site, &answers, &["--config", config.to_str().unwrap(), "write"]);
     assert_eq!(said.code, Some(1));
-    assert!(said.out.contains("used all of its steps") && said.out.contains("created  a.txt"), "{said:?}");
+    assert!(said.out.contains("the step limit was reached") && said.out.contains("created  a.txt"), "{said:?}");
     assert!(!site.workspace.join("b.txt").exists());
 }
 

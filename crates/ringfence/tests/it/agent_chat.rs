@@ -162,7 +162,7 @@ fn one_that_goes_in_circles_asks_whether_to_go_on() {
 fn a_single_prompt_asks_at_an_interactive_terminal() {
     let site = TestSite::new();
     let read = || call("read_file", json!({"path": "nowhere"}));
-    for (answer, code, out) in [("yes\r", 0, "I give up.\n"), ("no\r", 1, "over and over")] {
+    for (answer, code, out) in [("yes\r", 0, "I give up.\n"), ("no\r", 1, "repeated the same calls")] {
         drop(scripted_agent(&site, &[read(), read(), read(), text("I give up.")], &[]));
         let mut seat = TestTerminal::new(&site, &["agent", "--script", "script.jsonl", "look"]);
         seat.until("3 times in a row");

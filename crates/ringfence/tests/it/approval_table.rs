@@ -225,7 +225,7 @@ fn a_suspended_call_resumes_once_after_a_restart() {
     site.write("a.md", "old\n");
     let again = resume(&site, &suspended);
     assert_eq!((again.error, site.read("a.md").as_str()), (Some(ErrorKind::ApprovalDenied), "old\n"));
-    assert!(again.text.contains("used already"), "{}", again.text);
+    assert!(again.text.contains("already used"), "{}", again.text);
 }
 
 #[test]

@@ -155,7 +155,7 @@ fn a_denial_is_a_reply_that_helps() {
         "write_file",
         json!({"path": "docs/a.md", "content": ""}),
         expect![[
-            r#"{"ok":false,"error":{"code":"PERMISSION_DENIED","message":"this would overwrite `docs/a.md`, and the rule `docs` of your config denies it; it is about `effect = \"change\", path = \"docs/**\"`, and nothing else; `path = [\"docs/**\", \"!docs/a.md\"]` in that rule would lift this","details":{"grant":"path = [\"docs/**\", \"!docs/a.md\"]","layer":"user","rule":"docs"}}}"#
+            r#"{"ok":false,"error":{"code":"PERMISSION_DENIED","message":"this would overwrite `docs/a.md`, and the rule `docs` of your config denies it; the rule covers only `effect = \"change\", path = \"docs/**\"`; `path = [\"docs/**\", \"!docs/a.md\"]` in that rule would lift this","details":{"grant":"path = [\"docs/**\", \"!docs/a.md\"]","layer":"user","rule":"docs"}}}"#
         ]],
     );
     check(
@@ -518,7 +518,7 @@ fn a_decision_is_explained_and_nothing_happens() {
         expect![[r#"
         exit 0
         deny by the rule `generated` in the layer user
-        reason: this would overwrite `docs/a.md`, and the rule `generated` of your config denies it (edit the sources instead); it is about `effect = "change", path = ["docs/**", "!docs/notes/**"]`, and nothing else; `path = ["docs/**", "!docs/notes/**", "!docs/a.md"]` in that rule would lift this
+        reason: this would overwrite `docs/a.md`, and the rule `generated` of your config denies it (edit the sources instead); the rule covers only `effect = "change", path = ["docs/**", "!docs/notes/**"]`; `path = ["docs/**", "!docs/notes/**", "!docs/a.md"]` in that rule would lift this
         grant: path = ["docs/**", "!docs/notes/**", "!docs/a.md"]
         - overwrite `docs/a.md`: deny by the rule `generated` in the layer user
     "#]],
@@ -564,7 +564,7 @@ fn a_decision_is_explained_and_nothing_happens() {
         expect![[r#"
         exit 0
         deny by the rule `generated` in the layer user
-        reason: this would overwrite `docs/a.md`, and the rule `generated` of your config denies it (edit the sources instead); it is about `effect = "change", path = ["docs/**", "!docs/notes/**"]`, and nothing else; `path = ["docs/**", "!docs/notes/**", "!docs/a.md"]` in that rule would lift this
+        reason: this would overwrite `docs/a.md`, and the rule `generated` of your config denies it (edit the sources instead); the rule covers only `effect = "change", path = ["docs/**", "!docs/notes/**"]`; `path = ["docs/**", "!docs/notes/**", "!docs/a.md"]` in that rule would lift this
         grant: path = ["docs/**", "!docs/notes/**", "!docs/a.md"]
         - move `README.md`: allow by the rule `preset` in the layer preset
         - overwrite `docs/a.md`: deny by the rule `generated` in the layer user

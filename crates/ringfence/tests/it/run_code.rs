@@ -143,7 +143,7 @@ fn the_mode_only_tightens() {
     let value = run(&site, &arguments).value();
     assert_eq!((&value["committed"], &value["exitCode"], site.tree()), (&json!("none"), &json!(0), vec![]));
     arguments["mode"] = json!("review");
-    refused(&site, &[], &arguments, "asks for a review");
+    refused(&site, &[], &arguments, "requests a review");
     let unattended = site.root().join("unattended.toml");
     std::fs::write(&unattended, "[approval]\nunattended = true\n").unwrap();
     let always = ["--config", unattended.to_str().unwrap(), "--approve", "always"];
@@ -198,7 +198,7 @@ fn a_rule_about_one_file_holds_when_its_directory_goes() {
     std::fs::write(&config, "[[rules]]\ndecision = \"ask\"\neffect = \"delete\"\npath = \"d/x\"\n").unwrap();
     site.write("d/x", "x");
     site.write("d/y", "y");
-    for (preset, why) in [("ask", "not approved"), ("edits", "wants it asked")] {
+    for (preset, why) in [("ask", "not approved"), ("edits", "requires approval")] {
         let options = ["--config", config.to_str().unwrap(), "--preset", preset];
         for code in ["rm d/x", "rm -rf d", "rm -rf d; echo > d", "mv d e"] {
             refused(&site, &options, &bash(code), why);

@@ -419,7 +419,7 @@ fn a_request_of_a_killed_process_is_not_shown() {
     seat.child.wait().unwrap();
     assert_eq!(site.run(&["approvals", "list"]).out, "");
     let said = with_config(&site, "[approval]\nunattended = true\n", &["approvals", "answer", &id, "--yes"]);
-    assert!(said.code == Some(2) && said.err.contains("there is no request"), "{said:?}");
+    assert!(said.code == Some(2) && said.err.contains("no pending request"), "{said:?}");
     let left = std::fs::read_dir(&site.state).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(left.into_iter().all(|name| !name.to_str().unwrap().starts_with("approvals-")));
 }
@@ -540,7 +540,7 @@ fn another_front_can_be_first() {
     assert_eq!(first.end().code, Some(0));
     assert_eq!(site.read("notes.md"), "new\n");
     let late = site.run(&["approvals", "show", &id]);
-    assert!(late.code == Some(2) && late.err.contains("there is no request"), "{late:?}");
+    assert!(late.code == Some(2) && late.err.contains("no pending request"), "{late:?}");
 }
 
 #[test]
@@ -638,7 +638,7 @@ fn approve_always_needs_user_config_and_is_not_a_person() {
     ] {
         let said = with_config(&site, unattended, &["--approve", "always", "call", tool, arguments]);
         assert_eq!(said.error(), "APPROVAL_DENIED");
-        assert!(said.out.contains("must be a person's"), "{}", said.out);
+        assert!(said.out.contains("must come from a person"), "{}", said.out);
     }
 }
 
@@ -659,7 +659,7 @@ fn a_program_answers_for_the_user_where_they_want_it_and_no_person_is_needed() {
     seat.until(ASKED);
     let refused = with_config(&site, unattended, &["approvals", "answer", &id(&site), "--yes"]);
     assert_eq!(refused.code, Some(2));
-    assert!(refused.err.contains("needs the answer of a person"), "{}", refused.err);
+    assert!(refused.err.contains("only a person at Ringfence's own"), "{}", refused.err);
     // The request is still there for one.
     seat.press("y");
     assert_eq!(seat.end().code, Some(0));
@@ -680,7 +680,7 @@ fn a_second_answer_is_rejected() {
     second.press("\r");
     let said = second.end();
     assert_eq!(said.code, Some(2));
-    assert!(said.err.contains("there is no request"), "{}", said.err);
+    assert!(said.err.contains("no pending request"), "{}", said.err);
     assert_eq!(site.read("notes.md"), "new\n");
 }
 

@@ -231,7 +231,7 @@ fn an_edit_matches_exactly_and_says_why_it_did_not() {
                 .succeeds("edit_file", edit("one\r\ntwo", "1\r\n2"), |world, _| assert_eq!(world.read("f"), "1\r\n2\r\n")),
             case("letters with accents are not guessed")
                 .file("f", "cafe\u{301}\n")
-                .fails_saying("edit_file", edit("caf\u{e9}", "x"), EditNotFound, &["accents"]),
+                .fails_saying("edit_file", edit("caf\u{e9}", "x"), EditNotFound, &["accented letters"]),
             case("more than one match is not guessed")
                 .file("f", "x\ny\nx\n")
                 .fails_saying("edit_file", edit("x", "z"), AmbiguousEdit, &["2 matches", "1, 3"])

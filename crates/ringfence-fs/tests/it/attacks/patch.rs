@@ -369,13 +369,13 @@ fn a_workflow_begins_at_its_entry_goes_along_its_edges_and_needs_its_graph() {
         graph("{").fails("apply_patch", goes_to("b"), Schema).then(check_state_unchanged),
         graph("[]").fails("apply_patch", goes_to("b"), Schema).then(check_state_unchanged),
         graph(r#"{"schemaVersion": "1", "entryNodeId": "z", "nodes": [{"id": "a", "type": "step", "file": ""}], "edges": []}"#)
-            .fails_saying("apply_patch", goes_to("b"), Schema, &["no node `z`"]),
+            .fails_saying("apply_patch", goes_to("b"), Schema, &["unknown node `z`"]),
         graph(r#"{"schemaVersion": "1", "entryNodeId": "a", "nodes": [{"id": "a", "type": "cloud", "file": ""}], "edges": []}"#)
             .fails("apply_patch", goes_to("b"), Schema),
         graph(r#"{"schemaVersion": "1", "entryNodeId": "a", "nodes": [{"id": "a", "type": "step", "file": ""}, {"id": "a", "type": "end", "file": ""}], "edges": []}"#)
-            .fails_saying("apply_patch", goes_to("b"), Schema, &["two nodes"]),
+            .fails_saying("apply_patch", goes_to("b"), Schema, &["duplicate node `a`"]),
         graph(r#"{"schemaVersion": "1", "entryNodeId": "a", "nodes": [{"id": "a", "type": "step", "file": ""}], "edges": [{"from": "a", "to": "b", "label": ""}]}"#)
-            .fails_saying("apply_patch", goes_to("b"), Schema, &["no node `b`"]),
+            .fails_saying("apply_patch", goes_to("b"), Schema, &["unknown node `b`"]),
         with_graph("what is damaged is replaced by a person only")
             .given(|world| put(world, "state/workflow.md", b"---\na: [\n---\n"))
             .fails_saying("write_file", write(STATE), Frontmatter, &["only a person"]),

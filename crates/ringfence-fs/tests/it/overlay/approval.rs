@@ -71,7 +71,7 @@ fn a_change_past_the_quota_needs_approval() {
     let layered =
         OverlayFixture::with(FsFixtureConfig { limits: limits.clone(), ..setup() }, &[("a", &"a".repeat(200))]);
     layered.write("a", "b");
-    layered.check_refused(ErrorKind::ApprovalDenied, "what is there now is not kept");
+    layered.check_refused(ErrorKind::ApprovalDenied, "the current contents are not kept");
     let person = ScriptedApprover::approving();
     let asked = FsFixtureConfig { limits, person: Some(person), ..setup() };
     let layered = OverlayFixture::with(asked, &[("a", &"a".repeat(200)), ("d/x", "x")]);

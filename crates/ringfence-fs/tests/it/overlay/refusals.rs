@@ -97,7 +97,7 @@ fn a_file_that_claims_to_be_huge_is_refused() {
 fn directories_that_are_too_deep_are_refused_and_deep_ones_are_not() {
     let layered = OverlayFixture::new(&[("a", "a")]);
     deepen(&layered.upper, 4096);
-    layered.check_refused(ErrorKind::InvalidPath, "deeper than a path may be");
+    layered.check_refused(ErrorKind::InvalidPath, "is too long");
     cut(&layered.upper);
     let layered = OverlayFixture::new(&[("a", "a")]);
     deepen(&layered.upper, 900);
@@ -128,7 +128,7 @@ fn names_that_hide_what_they_are_are_refused() {
     for name in [&b"a\nb"[..], b"\xff\xfe", "a\u{202e}b".as_bytes()] {
         let layered = OverlayFixture::new(&[("a", "a")]);
         fs::write(layered.upper.join(std::ffi::OsStr::from_bytes(name)), "x").unwrap();
-        layered.check_refused(ErrorKind::InvalidPath, "names are ");
+        layered.check_refused(ErrorKind::InvalidPath, "such names cannot be created");
     }
     for name in [".ringfence", ".ringfence-tmp-1", "d/.ringfence"] {
         let layered = OverlayFixture::new(&[("a", "a")]);
@@ -174,7 +174,7 @@ fn a_file_that_grew_beyond_what_may_be_committed_at_once_is_refused() {
     let limits = CallLimits { copy_bytes: 10, ..CallLimits::for_dialect(Dialect::Standard) };
     let layered = OverlayFixture::with(FsFixtureConfig { limits, ..setup() }, &[("a", "a")]);
     layered.write("x", "123456").write("y", "123456");
-    layered.check_refused(ErrorKind::WriteLimit, "more than the 10 bytes");
+    layered.check_refused(ErrorKind::WriteLimit, "exceed the 10 bytes");
     let limits = CallLimits { walk_entries: 5, ..CallLimits::for_dialect(Dialect::Standard) };
     let layered = OverlayFixture::with(FsFixtureConfig { limits, ..setup() }, &[]);
     (0..9).for_each(|n| _ = layered.write(&n.to_string(), "x"));

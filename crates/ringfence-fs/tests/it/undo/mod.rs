@@ -304,7 +304,7 @@ fn a_person_is_shown_what_an_undo_would_do_to_contents() {
     let request = person.last_request();
     assert!(!request.secret);
     let shown = request.preview.split_once('\n').unwrap();
-    assert!(shown.0.starts_with("take back c-") && shown.0.contains("overwrite `f`"), "{}", shown.0);
+    assert!(shown.0.starts_with("undo c-") && shown.0.contains("overwrite `f`"), "{}", shown.0);
     expect![[r"
         move `newer` to `new`
         --- a/new

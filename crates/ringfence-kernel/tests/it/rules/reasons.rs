@@ -28,42 +28,42 @@ fn a_denial_says_which_rule_what_is_allowed_and_what_would_grant_it() {
         &in_layer(PolicyLayer::User),
         access(PolicyAction::Overwrite, "docs/a[1].md"),
         expect![[r#"
-        deny by user `docs`: this would overwrite `docs/a[1].md`, and the rule `docs` of your config denies it (they are generated); it is about `effect = "change", path = "docs/**"`, and nothing else; `path = ["docs/**", "!docs/a\\[1\\].md"]` in that rule would lift this
+        deny by user `docs`: this would overwrite `docs/a[1].md`, and the rule `docs` of your config denies it (they are generated); the rule covers only `effect = "change", path = "docs/**"`; `path = ["docs/**", "!docs/a\\[1\\].md"]` in that rule would lift this
         path = ["docs/**", "!docs/a\\[1\\].md"]"#]],
     );
     assert_reason(
         &in_layer(PolicyLayer::Managed),
         access(PolicyAction::Overwrite, "docs/a.md"),
         expect![[
-            r#"deny by managed `docs`: this would overwrite `docs/a.md`, and the rule `docs` set by the administrator of this machine denies it (they are generated); it is about `effect = "change", path = "docs/**"`, and nothing else"#
+            r#"deny by managed `docs`: this would overwrite `docs/a.md`, and the rule `docs` set by the administrator of this machine denies it (they are generated); the rule covers only `effect = "change", path = "docs/**"`"#
         ]],
     );
     assert_reason(
         &in_layer(PolicyLayer::Workspace),
         access(PolicyAction::Create, "docs/a.md"),
         expect![[
-            r#"deny by workspace `docs`: this would create `docs/a.md`, and the rule `docs` of the workspace's ringfence.toml denies it (they are generated); it is about `effect = "change", path = "docs/**"`, and nothing else"#
+            r#"deny by workspace `docs`: this would create `docs/a.md`, and the rule `docs` of the workspace's ringfence.toml denies it (they are generated); the rule covers only `effect = "change", path = "docs/**"`"#
         ]],
     );
     assert_reason(
         &user_rules([json!({"decision": "deny"})]),
         access(PolicyAction::Read, "a"),
         expect![
-            "deny by user `rule`: this would read `a`, and the rule `rule` of your config denies it; it is about everything"
+            "deny by user `rule`: this would read `a`, and the rule `rule` of your config denies it; the rule covers everything"
         ],
     );
     assert_reason(
         &user_rules([json!({"decision": "deny", "effect": "read"})]),
         access_through_link(PolicyAction::Read, "a", Some("b/c")),
         expect![[r#"
-            deny by user `rule`: this would read `a`, and the rule `rule` of your config denies it; it is about `effect = "read"`, and nothing else; `path = ["!./a", "!b/c"]` in that rule would lift this
+            deny by user `rule`: this would read `a`, and the rule `rule` of your config denies it; the rule covers only `effect = "read"`; `path = ["!./a", "!b/c"]` in that rule would lift this
             path = ["!./a", "!b/c"]"#]],
     );
     assert_reason(
         &user_rules([json!({"decision": "deny", "host": "*.rs"})]),
         access(PolicyAction::Fetch, "docs.rs:443"),
         expect![[r#"
-        deny by user `rule`: this would fetch `docs.rs:443`, and the rule `rule` of your config denies it; it is about `host = "*.rs"`, and nothing else; `host = ["*.rs", "!docs.rs:443"]` in that rule would lift this
+        deny by user `rule`: this would fetch `docs.rs:443`, and the rule `rule` of your config denies it; the rule covers only `host = "*.rs"`; `host = ["*.rs", "!docs.rs:443"]` in that rule would lift this
         host = ["*.rs", "!docs.rs:443"]"#]],
     );
     let read_only = LayeredRules::from_preset(Preset::ReadOnly);
@@ -137,7 +137,7 @@ fn a_question_says_why_and_what_would_save_it() {
         &user_rules([json!({"decision": "ask", "path": "docs/**", "because": "of the style"})]),
         access(PolicyAction::Create, "docs/a"),
         expect![[r#"
-            ask (relayed) by user `rule`: this would create `docs/a`, and the rule `rule` of your config wants it asked (of the style)
+            ask (relayed) by user `rule`: this would create `docs/a`, and the rule `rule` of your config requires approval (of the style)
             path = ["docs/**", "!docs/a"]"#]],
     );
     assert_reason(

@@ -396,7 +396,7 @@ fn a_config_that_was_made_for_miniclaw_is_taken_as_it_is() {
 #[test]
 fn invalid_web_settings_are_reported() {
     for (text, problem) in [
-        ("[web]\nallow_private = [\"wiki\"]\n", "`web.allow_private`: `wiki` is no host and port"),
+        ("[web]\nallow_private = [\"wiki\"]\n", "`web.allow_private`: invalid entry `wiki`"),
         ("[web.search]\nengine = \"bing\"\n", "unknown `engine` `bing`"),
         ("[web.search]\nengine = \"searxng\"\n", "needs `url`"),
         ("[web.search]\nengine = \"brave\"\n", "key_env"),

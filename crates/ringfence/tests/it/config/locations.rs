@@ -180,7 +180,7 @@ fn the_discovered_workspace_is_printed_once_to_stderr() {
             .unwrap(),
     );
     assert_eq!(refused.code, Some(2), "{refused:?}");
-    assert!(refused.err.contains("ringfence's own files"), "{refused:?}");
+    assert!(refused.err.contains("Ringfence's own files"), "{refused:?}");
 }
 
 #[test]
@@ -244,15 +244,15 @@ fn a_directory_that_cannot_be_a_workspace_is_refused() {
         ("~/".to_owned(), "home directory"),
         (at(&site.home), "home directory"),
         (at(&site.root().join("link-home")), "home directory"),
-        (at(&site.config.join("ringfence")), "ringfence's own"),
-        (at(&site.config.join("ringfence/below")), "ringfence's own"),
-        (at(&site.config), "ringfence's own"),
-        (at(&site.state), "ringfence's own"),
-        (at(&site.state.join("locks")), "ringfence's own"),
+        (at(&site.config.join("ringfence")), "Ringfence's own"),
+        (at(&site.config.join("ringfence/below")), "Ringfence's own"),
+        (at(&site.config), "Ringfence's own"),
+        (at(&site.state), "Ringfence's own"),
+        (at(&site.state.join("locks")), "Ringfence's own"),
         (at(site.root()), "home directory"),
-        (at(&site.root().join("link-state")), "ringfence's own"),
-        (at(&site.root().join("file")), "cannot be made"),
-        (at(&site.root().join("file/below")), "cannot be made"),
+        (at(&site.root().join("link-state")), "Ringfence's own"),
+        (at(&site.root().join("file")), "cannot create the workspace"),
+        (at(&site.root().join("file/below")), "cannot create the workspace"),
     ];
     for (written, reason) in cases {
         let refused = workspace_of(&site, Some(&written)).unwrap_err();
@@ -269,7 +269,7 @@ fn a_state_directory_that_is_not_there_yet_counts_by_where_it_will_be() {
     command.args(["tools", "--workspace"]).arg(&site.outside).env("RINGFENCE_STATE_DIR", link.join("not/yet"));
     let said = cli_output(command.output().unwrap());
     assert_eq!(said.code, Some(2), "{said:?}");
-    assert!(said.err.contains("ringfence's own"), "{said:?}");
+    assert!(said.err.contains("Ringfence's own"), "{said:?}");
 }
 
 #[test]
