@@ -158,7 +158,7 @@ impl LongFuzzRun {
         })
     }
 
-    #[expect(clippy::panic, reason = "a run that cannot be reported is none")]
+    #[expect(clippy::panic, reason = "a run without a report must fail")]
     fn write_report(&self, name: &str, report: FuzzReport) {
         if let Err(error) = fs::write(self.reports.join(format!("{name}.done")), report.line()) {
             panic!("{name} cannot be reported: {error}");

@@ -26,7 +26,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser as _;
 use ringfence_fs::{
     AuditChainError, AuditVerification, KnownHead, RECORD_VERSION, read_known_heads, read_records,
     to_current_vocabulary, verify,

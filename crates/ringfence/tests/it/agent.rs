@@ -71,7 +71,7 @@ fn exit_codes_tell_a_script_how_it_ended() {
     let site = TestSite::new();
     let cases: [(&[Value], &[&str], i32, &str); 6] = [
         (&[text("hi")], &["hello"], 0, ""),
-        (&[text(""), text("")], &["hello"], 1, "empty answer, twice"),
+        (&[text(""), text("")], &["hello"], 1, "empty answer twice"),
         (&[json!({"refusal": "I will not"})], &["hello"], 1, "refused"),
         (&[], &["hello"], 3, "the script has no further answer"),
         (&[json!({"error": "denied"})], &["hello"], 3, "the script says: denied"),
@@ -101,7 +101,7 @@ fn the_bound_of_the_config_holds_and_the_host_has_the_last_word() {
     let answers = [write("a.txt", "x"), call("write_file", json!({"path": "b.txt", "content": ""}))];
     let said = run_scripted_agent(&site, &answers, &["--config", config.to_str().unwrap(), "write"]);
     assert_eq!(said.code, Some(1));
-    assert!(said.out.contains("the step limit was reached") && said.out.contains("created  a.txt"), "{said:?}");
+    assert!(said.out.contains("The step limit was reached") && said.out.contains("created  a.txt"), "{said:?}");
     assert!(!site.workspace.join("b.txt").exists());
 }
 

@@ -171,7 +171,7 @@ fn a_denial_is_a_reply_that_helps() {
         "write_file",
         json!({"path": "docs/a.md", "content": ""}),
         expect![[
-            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: no approver available; at a terminal the user is asked (overwrite `docs/a.md`)","details":{"grant":"{ decision = \"allow\", tool = \"write_file\", mount = \"workspace\", path = \"docs/a.md\" }","layer":"preset","rule":"preset ask"}}}"#
+            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: no approver available; run at a terminal to be asked for approval (overwrite `docs/a.md`)","details":{"grant":"{ decision = \"allow\", tool = \"write_file\", mount = \"workspace\", path = \"docs/a.md\" }","layer":"preset","rule":"preset ask"}}}"#
         ]],
     );
     check(
@@ -179,7 +179,7 @@ fn a_denial_is_a_reply_that_helps() {
         "read_file",
         json!({"path": ".env"}),
         expect![[
-            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: no approver available; this needs a person's approval (read `.env`, which may hold secrets)","details":{"layer":"preset","rule":"secret"}}}"#
+            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: no approver available; run interactively to approve (read `.env`, which may hold secrets)","details":{"layer":"preset","rule":"secret"}}}"#
         ]],
     );
 }
@@ -300,14 +300,14 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\ndecision = \"allow\"\n\n[[rules]]\nname = \"no docs\"\ndecision = \"deny\"\neffect = \"overwirte\"\n",
         expect![[r#"
-            invalid config file config.toml: line 7, in the rule `no docs`: `effect`: `overwirte` is none of list, read, create, overwrite, move, delete, fetch, lose, run, external, look, change; did you mean `overwrite`?
+            invalid config file config.toml: line 7, in the rule `no docs`: `effect`: unknown value `overwirte`: use one of list, read, create, overwrite, move, delete, fetch, lose, run, external, look, change; did you mean `overwrite`?
             7 | effect = "overwirte""#]],
     );
     told(
         "rules = [\n  { decision = \"allow\" },\n  { decision = \"alow\" },\n]\n",
         expect![[r#"
-        invalid config file config.toml: line 3, in the rule `rule 2`: `decision`: `alow` is none of allow, ask, deny; did you mean `allow`?
-        3 |   { decision = "alow" },"#]],
+            invalid config file config.toml: line 3, in the rule `rule 2`: `decision`: unknown value `alow`: use one of allow, ask, deny; did you mean `allow`?
+            3 |   { decision = "alow" },"#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\npaht = \"a\"\n",
@@ -330,44 +330,44 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\ndecision = \"deny\"\npath = [\"docs/**\", \"[a\"]\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `path`: invalid pattern `[a`: unclosed character class; missing ']'
-        3 | path = ["docs/**", "[a"]"#]],
+            invalid config file config.toml: line 3, in the rule `rule 1`: `path`: invalid pattern `[a`: unclosed character class; missing ']'
+            3 | path = ["docs/**", "[a"]"#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\npath = \"/etc/**\"\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `path`: `/etc/**` never matches: paths are relative to their mount, such as `src/**`
-        3 | path = "/etc/**""#]],
+            invalid config file config.toml: line 3, in the rule `rule 1`: `path`: `/etc/**` never matches: paths are relative to their mount, such as `src/**`
+            3 | path = "/etc/**""#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\npath = []\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `path`: the list is empty, so the rule never matches; omit the key to match any value
-        3 | path = []"#]],
+            invalid config file config.toml: line 3, in the rule `rule 1`: `path`: the list is empty, so the rule never matches; omit the key to match any value
+            3 | path = []"#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\nhost = \"https://docs.rs\"\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `host`: `https://docs.rs` has more than a host and a path; write a host such as `docs.rs` or `*.docs.rs:443/std/`
-        3 | host = "https://docs.rs""#]],
+            invalid config file config.toml: line 3, in the rule `rule 1`: `host`: `https://docs.rs` has more than a host and a path; write a host such as `docs.rs` or `*.docs.rs:443/std/`
+            3 | host = "https://docs.rs""#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\nhost = \"docs.rs\"\neffect = \"read\"\n",
         expect![[r#"
-        the config file config.toml is wrong: line 3, in the rule `rule 1`: `host`: `host` applies only to the effect `fetch`, which this rule does not include
-        3 | host = "docs.rs""#]],
+            invalid config file config.toml: line 3, in the rule `rule 1`: `host`: `host` applies only to the effect `fetch`, which this rule does not include
+            3 | host = "docs.rs""#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\nwhen = \"saw_untrusted\"\n",
         expect![[r#"
-        invalid config file config.toml: line 3, in the rule `rule 1`: `when`: `saw_untrusted` is none of read-secret, saw-untrusted, has-egress; did you mean `saw-untrusted`?
-        3 | when = "saw_untrusted""#]],
+            invalid config file config.toml: line 3, in the rule `rule 1`: `when`: unknown value `saw_untrusted`: use one of read-secret, saw-untrusted, has-egress; did you mean `saw-untrusted`?
+            3 | when = "saw_untrusted""#]],
     );
     told(
         "[[rules]]\ndecision = \"ask\"\nassurance = \"human\"\n",
         expect![[r#"
-        invalid config file config.toml: line 3, in the rule `rule 1`: `assurance`: `human` is none of relayed, person
-        3 | assurance = "human""#]],
+            invalid config file config.toml: line 3, in the rule `rule 1`: `assurance`: unknown value `human`: use one of relayed, person
+            3 | assurance = "human""#]],
     );
     told(
         "[[rules]]\ndecision = \"deny\"\neffect = 5\n",
@@ -381,14 +381,14 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\ndecision = \"allow\"\npath = \"src/*\"\nmatch = [\n  \"read src/a\",\n  \"read src/a/b\",\n]\n",
         expect![[r#"
-            the config file config.toml is wrong: line 4, in the rule `rule 1`: `match`: the rule does not match `read src/a/b`, but should
+            invalid config file config.toml: line 4, in the rule `rule 1`: `match`: the rule does not match `read src/a/b`, but should
             4 | match = ["#]],
     );
     told(
         "[[rules]]\ndecision = \"allow\"\npath = \"src/*\"\nnot_match = \"read src/a\"\n",
         expect![[r#"
-        the config file config.toml is wrong: line 4, in the rule `rule 1`: `not_match`: the rule matches `read src/a`, but should not
-        4 | not_match = "read src/a""#]],
+            invalid config file config.toml: line 4, in the rule `rule 1`: `not_match`: the rule matches `read src/a`, but should not
+            4 | not_match = "read src/a""#]],
     );
     told(
         "rules = \"deny\"\n",
@@ -412,13 +412,13 @@ fn a_bad_rule_in_json_is_shown_with_its_line() {
     told(
         "{\"rules\": [\n  {\"decision\": \"allow\"},\n  {\n    \"decision\": \"deny\",\n    \"effect\": \"raed\"\n  }\n]}",
         expect![[r#"
-            invalid config file config.json: line 5, in the rule `rule 2`: `effect`: `raed` is none of list, read, create, overwrite, move, delete, fetch, lose, run, external, look, change; did you mean `read`?
+            invalid config file config.json: line 5, in the rule `rule 2`: `effect`: unknown value `raed`: use one of list, read, create, overwrite, move, delete, fetch, lose, run, external, look, change; did you mean `read`?
             5 |     "effect": "raed""#]],
     );
     told(
         "{\"rules\": [\n\n  {\"decision\": \"allow\",\n   \"match\": \"read a\",\n   \"path\": \"b\"}\n]}",
         expect![[r#"
-            the config file config.json is wrong: line 4, in the rule `rule 1`: `match`: the rule does not match `read a`, but should
+            invalid config file config.json: line 4, in the rule `rule 1`: `match`: the rule does not match `read a`, but should
             4 |    "match": "read a","#]],
     );
     told(
@@ -528,17 +528,17 @@ fn a_decision_is_explained_and_nothing_happens() {
         "run_code",
         json!({"language": "bash", "code": "rm -r notes"}),
         expect![[r#"
-        exit 0
-        allow by the rule `preset` in the layer preset
-        - run `bash`: allow by the rule `preset` in the layer preset
-        each change that the program makes is then decided like a change by any other tool:
-        - create a file: kept (allow by the rule `preset` in the layer preset)
-        - overwrite a file: asked about, and not kept without a yes (ask by the rule `preset ask` in the layer preset)
-        - delete a file or directory: asked about, and not kept without a yes (ask by the rule `preset ask` in the layer preset)
-        - create a protected path: asked about, and not kept without a yes (ask by the rule `protected path` in the layer preset)
-        - overwrite or delete a protected path: asked about, and not kept without a yes (ask by the rule `protected path` in the layer preset)
-        - overwrite or delete content that is too large to keep for undo: asked about, and not kept without a yes (ask by the rule `cannot be undone` in the layer preset)
-    "#]],
+            exit 0
+            allow by the rule `preset` in the layer preset
+            - run `bash`: allow by the rule `preset` in the layer preset
+            each change that the program makes is then decided like a change by any other tool:
+            - create a file: kept (allow by the rule `preset` in the layer preset)
+            - overwrite a file: requires approval to be kept (ask by the rule `preset ask` in the layer preset)
+            - delete a file or directory: requires approval to be kept (ask by the rule `preset ask` in the layer preset)
+            - create a protected path: requires approval to be kept (ask by the rule `protected path` in the layer preset)
+            - overwrite or delete a protected path: requires approval to be kept (ask by the rule `protected path` in the layer preset)
+            - overwrite or delete content that is too large to keep for undo: requires approval to be kept (ask by the rule `cannot be undone` in the layer preset)
+        "#]],
     );
     check(
         &["--preset", "read-only"],
@@ -587,12 +587,12 @@ fn a_decision_is_explained_and_nothing_happens() {
         "read_file",
         json!({"path": ".env"}),
         expect![[r#"
-        exit 0
-        ask by the rule `third bit` in the layer preset
-        reason: this would read `.env`, which may hold secrets, and this session has seen untrusted content and can send data out
-        answer: from a person at ringfence's own terminal or page
-        - read `.env`: ask by the rule `third bit` in the layer preset
-    "#]],
+            exit 0
+            ask by the rule `third bit` in the layer preset
+            reason: this would read `.env`, which may hold secrets, and this session has seen untrusted content and can send data out
+            answer: from a person at ringfence's terminal or web UI
+            - read `.env`: ask by the rule `third bit` in the layer preset
+        "#]],
     );
     check(
         &["--preset", "read-only"],
@@ -656,13 +656,13 @@ fn every_rule_is_shown_in_the_order_in_which_they_decide() {
     let said = site.run(&["--config", config.to_str().unwrap(), "policy", "show"]);
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
     expect![[r#"
-        workspace: tightens what the others decide
+        workspace: can only tighten the other layers
           { name = "preset read-only", decision = "deny", effect = ["change", "lose", "external"], because = "and the preset `read-only` allows no changes, only listing and reading" }
           { name = "rule 1", decision = "ask", effect = "look" }  # ringfence.toml line 2
         user: your config
           { name = "generated", decision = "deny", effect = "change", path = ["docs/**", "!docs/notes/**"], because = "edit the sources instead" }  # user.toml line 3
           { name = "rule 2", decision = "allow", host = ["docs.rs", "*.rust-lang.org"] }  # user.toml line 11
-        preset: where nobody said otherwise
+        preset: default when no other rule matches
           { name = "third bit", decision = "ask", effect = ["fetch", "external"], when = ["read-secret", "saw-untrusted"], because = "and this session has read a secret and seen untrusted content" }
           { name = "third bit", decision = "ask", effect = ["read", "move"], when = ["saw-untrusted", "has-egress"], secret = true, because = "which may hold secrets, and this session has seen untrusted content and can send data out" }
           { name = "secret", decision = "ask", effect = ["read", "overwrite", "move", "delete"], secret = true, because = "which may hold secrets" }

@@ -316,7 +316,7 @@ fn hosts_are_shown_before_anything_that_a_caller_makes_long() {
         arguments["env"] = json!({"A": "y".repeat(3000)});
         arguments["network"] = json!(hosts);
         let mut seat = TestTerminal::new(&site, &["call", "run_code", &arguments.to_string()]);
-        seat.until(&format!("run bash code of 1 line(s), which may reach {}:443", hosts[0]));
+        seat.until(&format!("run 1 line of bash code, which may reach {}:443", hosts[0]));
         seat.until(ASKED);
         let waiting: Value = serde_json::from_str(&site.run(&["approvals", "list", "--json"]).out).unwrap();
         let (summary, preview) = (waiting[0]["summary"].as_str().unwrap(), waiting[0]["preview"].as_str().unwrap());

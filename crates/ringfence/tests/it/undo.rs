@@ -97,7 +97,7 @@ fn reading_commands_create_no_workspace() {
     for arguments in [&["log"][..], &["diff", "c-1"], &["undo"], &["undo", "--dry-run"], &["redo"]] {
         let said = site.run(arguments);
         assert_eq!(said.code, Some(2), "{said:?}");
-        assert!(said.err.contains("does not exist"), "{said:?}");
+        assert!(said.err.contains("workspace `") && said.err.contains("` does not exist"), "{said:?}");
         assert!(!missing.exists(), "{arguments:?}");
     }
 }
