@@ -104,7 +104,8 @@ fn a_crowd_leaves_nothing() {
         let (ours, its) = (memory("self"), memory(&spawner));
         run_many(&world, callers, each);
         let after = settled_counts(Some(&before));
-        assert_eq!(after, before);
+        // Control groups that were made ahead may have gone since; nothing more may be there.
+        assert!(!after.exceeds(&before), "{after:?} after {before:?}");
         let (ours_now, its_now) = (memory("self"), memory(&spawner));
         print_note(&format!(
             "user {}: {} runs from {callers} callers left nothing; memory {ours} -> {ours_now} KiB here, {its} -> {its_now} KiB in the spawner",
@@ -141,6 +142,17 @@ struct ResourceCounts {
     temporary: usize,
 }
 
+impl ResourceCounts {
+    fn exceeds(&self, before: &Self) -> bool {
+        self.descriptors > before.descriptors
+            || self.spawners_descriptors > before.spawners_descriptors
+            || self.mounts > before.mounts
+            || self.processes > before.processes
+            || self.groups > before.groups
+            || self.temporary > before.temporary
+    }
+}
+
 fn resource_counts() -> ResourceCounts {
     let entries = |path: &str| fs::read_dir(path).map_or(0, Iterator::count);
     ResourceCounts {
@@ -154,11 +166,13 @@ fn resource_counts() -> ResourceCounts {
     }
 }
 
-/// When nothing changes any more: jails are made and put away after the answer. Or when it is as it was.
+/// When nothing changes any more: jails are made and put away after the answer. Or when there is no more than there was.
 fn settled_counts(wanted: Option<&ResourceCounts>) -> ResourceCounts {
     let began = Instant::now();
     let (mut now, mut since) = (resource_counts(), Instant::now());
-    while wanted != Some(&now) && since.elapsed() < Duration::from_secs(2) && began.elapsed() < Duration::from_secs(20)
+    while wanted.is_none_or(|before| now.exceeds(before))
+        && since.elapsed() < Duration::from_secs(2)
+        && began.elapsed() < Duration::from_secs(20)
     {
         let next = resource_counts();
         if next != now {

@@ -457,7 +457,7 @@ pub(crate) enum ToolListFormat {
 
 impl CommonOptions {
     fn has_flag(id: &str) -> bool {
-        Self::augment_args(Command::new("flags")).get_arguments().any(|arg| arg.get_id() == id)
+        Self::augment_args(Command::default()).get_arguments().any(|arg| arg.get_id() == id)
     }
 
     pub(crate) fn flags(&self) -> CliFlags {
