@@ -23,7 +23,7 @@ pub const TARGET: &str = "RINGFENCE_FUZZ_TARGET";
 /// How many seconds that is.
 pub const SECONDS: &str = "RINGFENCE_FUZZ_SECONDS";
 
-/// A directory for what came of it: `TARGET.last` is the input that runs or ran last, `TARGET.done` the [`Report`].
+/// A directory for what came of it: `TARGET.last` is the input that runs or ran last, `TARGET.done` the [`FuzzReport`].
 pub const REPORTS: &str = "RINGFENCE_FUZZ_REPORTS";
 
 /// In the normal tests a target ends after so many inputs, or so much time.
