@@ -15,6 +15,8 @@ import { path, post } from './api.js';
 import { answer, drop, may, state, watch } from './state.js';
 import { left, moment } from './time.js';
 
+const CLOSED = 'This request is closed: it was answered by another client, or its call ended.';
+
 // No answer counts within so many milliseconds after the dialog opened, or after a key that came too early.
 const SETTLES = 400;
 
@@ -36,7 +38,7 @@ export function openRequest(id) {
 function look() {
     if (shown) {
         const request = state.requests.find(one => one.id === shown.request.id);
-        if (!request) shown.over('This request is closed: it was answered by another client, or its call ended.');
+        if (!request) shown.over(CLOSED);
         else shown.refresh(request);
         shown?.count();
         return;
@@ -289,7 +291,7 @@ class Approval {
         } catch (error) {
             this.sending = false;
             if ([404, 409, 410].includes(error.status)) {
-                this.over(error.message);
+                this.over(error.status === 404 ? CLOSED : error.message);
                 drop(this.request.id);
             } else {
                 fill(this.problem, `Not sent: ${error.message}`);
