@@ -1,9 +1,7 @@
-// The approval dialog: what somebody wants to do, and the answer of a person.
+// The approval dialog: the request of a call, and the answer of a person.
 //
-// Nothing is approved but by its own key or button, and not in the first moment after the dialog came: a key that was
-// meant for something else is no answer, and a row of such keys is none either. Escape never approves. The no has the
-// focus. What is shown is what the server would do; arguments that are edited here are previewed there before they can be
-// approved, and judged once more when they are used.
+// Only its own key or button approves, and not in the first moment after the dialog opened. Escape never approves; the focus is on
+// the denial. Edited arguments are previewed by the server before they can be approved, and evaluated again when they are used.
 //
 // Not here: what is shown of a request (request.js), and the list of all that waits (views/waiting.js).
 
