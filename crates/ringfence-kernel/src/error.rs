@@ -28,7 +28,7 @@ pub enum ErrorKind {
     AlreadyExists,
     /// The operating system or the policy says no.
     PermissionDenied,
-    /// A person said no, or nobody answered in time.
+    /// A person denied it, or no answer came in time.
     ApprovalDenied,
     /// An approval request still waits for its answer: nothing was done, and nothing was refused.
     ApprovalPending,

@@ -36,22 +36,25 @@ pub(crate) fn in_public_network(name: &str, test: impl FnOnce()) {
     );
     let possible = Command::new("unshare").args(["-rn", "sh", "-c", &prepare, "sh", "true"]).status();
     if !possible.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: this system lets nobody have a network of their own (`unshare -rn`, `ip`)");
+        eprintln!("skipped: this system does not allow a network namespace (`unshare -rn`, `ip`)");
         return;
     }
     let binary = std::env::current_exe().unwrap();
-    let status = Command::new("unshare")
+    let output = Command::new("unshare")
         .args(["-rn", "sh", "-c", &prepare, "sh"])
         .arg(binary)
         .args([name, "--exact", "--nocapture", "public-network"])
-        // Nobody may listen to these.
+        // Tools must not use these.
         .envs(
             ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"]
                 .map(|name| (name, "http://127.0.0.1:80")),
         )
-        .status()
+        .output()
         .unwrap();
-    assert!(status.success(), "in a network of its own: {status}");
+    let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    println!("{printed}");
+    // A name that no test has would run none and succeed.
+    assert!(output.status.success() && printed.contains("1 passed"), "in a network of its own: {}", output.status);
 }
 
 /// What a server does with a connection: the head of the request, and the connection.

@@ -161,7 +161,7 @@ fn percent_encoded(text: &str) -> String {
 
 #[test]
 fn no_request_reaches_a_private_address() {
-    in_public_network("inward::nothing_is_turned_inward", || {
+    in_public_network("ssrf::no_request_reaches_a_private_address", || {
         let (world, inner) = world();
         let outer = public_server(&format!("{PUBLIC}:80"));
         let _six = public_server(&format!("[{PUBLIC_V6}]:80"));
@@ -240,18 +240,15 @@ fn no_request_reaches_a_private_address() {
 
 #[test]
 fn a_name_that_leads_elsewhere_the_next_time_is_judged_again_and_never_asked_twice() {
-    in_public_network(
-        "inward::a_name_that_leads_elsewhere_the_next_time_is_judged_again_and_never_asked_twice",
-        || {
-            let (world, inner) = world();
-            let _outer = public_server(&format!("{PUBLIC}:80"));
-            assert_eq!(world.body("http://rebinding.example.org/a"), "public /a");
-            assert_eq!(world.names.asked(), ["rebinding.example.org"], "a name is looked up once for a request");
-            let (code, _) = world.error(json!({"url": "http://rebinding.example.org/a"}));
-            assert_eq!(code, "NETWORK_ERROR");
-            assert!(inner.iter().all(|server| server.hits() == 0));
-        },
-    );
+    in_public_network("ssrf::a_name_that_leads_elsewhere_the_next_time_is_judged_again_and_never_asked_twice", || {
+        let (world, inner) = world();
+        let _outer = public_server(&format!("{PUBLIC}:80"));
+        assert_eq!(world.body("http://rebinding.example.org/a"), "public /a");
+        assert_eq!(world.names.asked(), ["rebinding.example.org"], "a name is looked up once for a request");
+        let (code, _) = world.error(json!({"url": "http://rebinding.example.org/a"}));
+        assert_eq!(code, "NETWORK_ERROR");
+        assert!(inner.iter().all(|server| server.hits() == 0));
+    });
 }
 
 #[test]
