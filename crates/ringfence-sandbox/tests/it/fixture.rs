@@ -18,6 +18,7 @@ use ringfence_sandbox::{
     Isolation, JailError, JailFallback, JailJob, JailLimits, JailScript, OutputStream, ProgramObserver, RunResult,
     Sandbox, SandboxSettings, Toolchain,
 };
+use ringfence_testkit::executable::copy_executable;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::geteuid;
 use tempfile::TempDir;
@@ -109,8 +110,8 @@ fn rerun_through(name: &str, user: u32, by: &[&str]) {
     fs::set_permissions(stage.path(), fs::Permissions::from_mode(0o755)).unwrap();
     // Where the build lies, a plain user may not be.
     let binary = stage.path().join("it");
-    fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
-    fs::copy(program(), stage.path().join("ringfence-jail")).unwrap();
+    copy_executable(&std::env::current_exe().unwrap(), &binary);
+    copy_executable(&program(), &stage.path().join("ringfence-jail"));
     let mut words = by.iter().map(PathBuf::from).chain([binary]);
     let mut command = Command::new(words.next().unwrap());
     command.args(words).args([name, "--exact", "--nocapture", ALONE]).env(MARK.0, MARK.1).current_dir("/");

@@ -81,7 +81,7 @@ fn setuid_programs_gain_nothing() {
 
 pub(crate) fn check_setuid_gains_nothing(world: &SandboxFixture) {
     let id = world.path().join("id");
-    std::fs::copy("/usr/bin/id", &id).unwrap();
+    ringfence_testkit::executable::copy_executable("/usr/bin/id".as_ref(), &id);
     // As root, it is root's.
     let mode = Command::new("chmod").arg("6755").arg(&id).status().unwrap();
     assert!(mode.success());

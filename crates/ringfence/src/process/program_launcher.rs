@@ -252,8 +252,7 @@ mod tests {
 
     fn program(path: &Path, code: &str) {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, format!("#!/bin/sh\n{code}\n")).unwrap();
-        std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+        ringfence_testkit::executable::write_script(path, &format!("#!/bin/sh\n{code}\n"));
     }
 
     fn launcher(root: &Path, variables: &[(&str, String)]) -> ProgramLauncher {

@@ -1,15 +1,18 @@
 //! Programs that are started for the operator: none of them runs a file of the workspace, whatever is planted there.
 
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
+
+use ringfence_testkit::executable::{copy_executable, write_script};
 
 use crate::site::{CliOutput, TestSite, cli_output};
 
 /// Writes a file into the workspace that leaves a trace if it is run.
 fn plant_file(site: &TestSite, path: &str, code: &str) {
     let trace = site.root().join("ran").display().to_string();
-    site.write(path, code.replace("TRACE", &trace));
-    std::fs::set_permissions(site.workspace.join(path), PermissionsExt::from_mode(0o755)).unwrap();
+    let path = site.workspace.join(path);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    write_script(&path, &code.replace("TRACE", &trace));
 }
 
 fn was_run(site: &TestSite) -> bool {
@@ -119,7 +122,7 @@ fn a_program_that_lies_in_a_workspace_or_a_mount_is_not_started() {
     let link = site.root().join("link");
     symlink(&program, &link).unwrap();
     let mounted = site.outside.join("server");
-    std::fs::copy(&program, &mounted).unwrap();
+    copy_executable(&program, &mounted);
     let mount = format!("jail = false\n[mounts.pkg]\npath = {:?}\n", site.outside);
     for (program, keys) in [(&program, "jail = false"), (&link, "jail = false"), (&mounted, mount.as_str())] {
         let said = start(&site, &format!("command = {program:?}\n{keys}"), &[]);

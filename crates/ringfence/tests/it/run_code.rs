@@ -502,7 +502,7 @@ fn started_by_root_or_by_anybody_the_files_are_the_workspaces_owners() {
     std::fs::set_permissions(stage.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     std::fs::set_permissions(site.root(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let program = stage.path().join("ringfence");
-    std::fs::copy(PROGRAM, &program).unwrap();
+    ringfence_testkit::executable::copy_executable(PROGRAM.as_ref(), &program);
     let state = site.root().join("plain-state");
     std::fs::create_dir(&state).unwrap();
     chown(&state, Some(PLAIN), Some(PLAIN)).unwrap();

@@ -11,10 +11,7 @@ fn a_setuid_or_setgid_program_refuses_to_run() {
     }
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("ringfence");
-    // Another process writes it: a descriptor of this one could be held by a child of another test, and nothing runs a file
-    // that is open for writing.
-    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_ringfence")).arg(&program).status().unwrap();
-    assert!(copied.success());
+    ringfence_testkit::executable::copy_executable(env!("CARGO_BIN_EXE_ringfence").as_ref(), &program);
     std::os::unix::fs::chown(&program, Some(65534), Some(65534)).unwrap();
     for mode in [0o4755, 0o2755] {
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(mode)).unwrap();

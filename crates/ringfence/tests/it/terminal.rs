@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -137,8 +136,7 @@ fn overwrite(path: &str) -> Value {
 /// An editor that does this to the file it is given.
 fn editor(site: &TestSite, script: &str) {
     let path = site.root().join("editor");
-    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    ringfence_testkit::executable::write_script(&path, &format!("#!/bin/sh\n{script}\n"));
 }
 
 fn last_record(site: &TestSite, event: &str) -> Value {

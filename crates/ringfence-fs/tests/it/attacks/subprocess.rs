@@ -7,6 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ringfence_testkit::executable::copy_executable;
+
 const MARK: &str = "RINGFENCE_TEST_CHILD";
 
 /// `nobody`, on every common system.
@@ -37,9 +39,9 @@ impl TestSubprocess {
     pub(crate) fn new() -> Self {
         let place = tempfile::tempdir().unwrap();
         let program = place.path().join("tests");
-        std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        copy_executable(&std::env::current_exe().unwrap(), &program);
         std::fs::create_dir(place.path().join("tmp")).unwrap();
-        for (path, mode) in [(place.path(), 0o755), (&program, 0o755), (&place.path().join("tmp"), 0o1777)] {
+        for (path, mode) in [(place.path(), 0o755), (&place.path().join("tmp"), 0o1777)] {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         }
         Self { place, program }
