@@ -23,6 +23,9 @@ const ROUND_TIME: Duration = Duration::from_millis(300);
 const STARTS: usize = 11;
 const FILES: usize = 20_000;
 
+/// The operation that alternates between two texts.
+const EDIT: &str = "edit 64 KiB";
+
 /// Where files are in memory, if there is such a place.
 const TMPFS_DIR: &str = "/dev/shm";
 
@@ -34,15 +37,15 @@ const RUST_PEER_VERSION: &str = "0.4.5";
 const RAISE_NOFILE_SCRIPT: &str = r#"ulimit -n 65536 2>/dev/null || ulimit -n "$(ulimit -H -n)"; exec "$0" "$@""#;
 
 /// One server under test.
-struct PeerServer {
-    title: &'static str,
+pub(crate) struct PeerServer {
+    pub(crate) title: &'static str,
     command: Vec<PathBuf>,
     environment: Vec<(&'static str, PathBuf)>,
     calls: fn(&Path) -> Vec<(&'static str, String)>,
 }
 
 /// A directory that goes when the run is over.
-struct BenchTree(PathBuf);
+pub(crate) struct BenchTree(pub(crate) PathBuf);
 
 impl Drop for BenchTree {
     fn drop(&mut self) {
@@ -213,18 +216,23 @@ pub(crate) fn fetch_peers(place: &Path) -> [(&'static str, Option<PathBuf>); 2] 
 }
 
 fn peer(title: &'static str, program: &Path, tree: &BenchTree) -> PeerServer {
-    let (files, state) = (tree.0.join("files"), tree.0.join("state"));
-    let words = |words: &[&str]| words.iter().map(PathBuf::from).collect::<Vec<_>>();
-    let (options, environment, calls): (_, _, fn(&Path) -> _) = match title {
-        OURS => {
-            let environment = vec![("RINGFENCE_STATE_DIR", state.clone()), ("HOME", tree.0.clone())];
-            (words(&["mcp", "--preset", "edits", "--workspace"]), environment, our_calls)
-        }
-        RUST => (words(&["--allow-write"]), Vec::new(), rust_calls),
-        _ => (Vec::new(), Vec::new(), node_calls),
+    if title == OURS {
+        return ringfence_peer(title, program, tree);
+    }
+    let (options, calls): (_, fn(&Path) -> _) = match title {
+        RUST => (vec![PathBuf::from("--allow-write")], rust_calls),
+        _ => (Vec::new(), node_calls),
     };
-    let command = [vec![program.to_owned()], options, vec![files]].concat();
-    PeerServer { title, command, environment, calls }
+    let command = [vec![program.to_owned()], options, vec![tree.0.join("files")]].concat();
+    PeerServer { title, command, environment: Vec::new(), calls }
+}
+
+/// A version of our server, with a state directory of its own beside the files.
+pub(crate) fn ringfence_peer(title: &'static str, program: &Path, tree: &BenchTree) -> PeerServer {
+    let environment = vec![("RINGFENCE_STATE_DIR", tree.0.join("state")), ("HOME", tree.0.clone())];
+    let options = ["mcp", "--preset", "edits", "--workspace"].map(PathBuf::from).to_vec();
+    let command = [vec![program.to_owned()], options, vec![tree.0.join("files")]].concat();
+    PeerServer { title, command, environment, calls: our_calls }
 }
 
 fn our_calls(_: &Path) -> Vec<(&'static str, String)> {
@@ -265,7 +273,7 @@ fn call(tool: &str, arguments: &str) -> String {
 }
 
 /// A server that shook hands.
-struct PeerProcess {
+pub(crate) struct PeerProcess {
     title: &'static str,
     child: Child,
     input: ChildStdin,
@@ -282,7 +290,7 @@ struct PeerProcess {
 }
 
 impl PeerProcess {
-    fn start(peer: &PeerServer) -> Option<Self> {
+    pub(crate) fn start(peer: &PeerServer) -> Option<Self> {
         let (program, arguments) = peer.command.split_first()?;
         let mut command = Command::new(program);
         command.args(arguments);
@@ -345,31 +353,45 @@ impl PeerProcess {
     }
 
     fn round(&mut self, operation: &str) {
-        let Some(request) = self.calls.iter().find(|(name, _)| *name == operation).map(|(_, call)| call.clone()) else {
-            return;
-        };
-        if self.has_failed {
+        let has_tool = self.calls.iter().any(|(name, _)| *name == operation);
+        if !has_tool || self.has_failed {
             return;
         }
-        if operation == "edit 64 KiB" && write_edited(&self.edited_file).is_ok() {
-            self.is_second = false;
-        }
+        self.reset_edited(operation);
         let (started, mut count) = (Instant::now(), 0_u32);
         while started.elapsed() < ROUND_TIME {
             let asked = Instant::now();
-            let request = match operation == "edit 64 KiB" && self.is_second {
-                true => request.replace("MARK-A", "MARK-C").replace("MARK-B", "MARK-A").replace("MARK-C", "MARK-B"),
-                false => request.clone(),
-            };
-            if self.request(&request).is_none() {
+            if self.call(operation).is_none() {
                 self.has_failed = true;
                 return;
             }
-            self.is_second = !self.is_second;
             self.latencies.push(asked.elapsed());
             count += 1;
         }
         self.rates.push(f64::from(count) / started.elapsed().as_secs_f64());
+    }
+
+    /// Restores the file that is edited.
+    pub(crate) fn reset_edited(&mut self, operation: &str) {
+        if operation == EDIT && write_edited(&self.edited_file).is_ok() {
+            self.is_second = false;
+        }
+    }
+
+    /// One call of an operation. Nothing if the server has no such tool, or the call failed.
+    pub(crate) fn call(&mut self, operation: &str) -> Option<()> {
+        let request = self.calls.iter().find(|(name, _)| *name == operation).map(|(_, call)| call.clone())?;
+        let request = match operation == EDIT && self.is_second {
+            true => request.replace("MARK-A", "MARK-C").replace("MARK-B", "MARK-A").replace("MARK-C", "MARK-B"),
+            false => request,
+        };
+        self.request(&request)?;
+        self.is_second = !self.is_second;
+        Some(())
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     fn report(&mut self) -> OperationTiming {
@@ -430,7 +452,7 @@ fn start_times(peers: &[PeerServer]) -> (String, Vec<String>) {
     (WHAT.to_owned(), cells)
 }
 
-fn make_tree(tree: &Path, files: usize) -> std::io::Result<()> {
+pub(crate) fn make_tree(tree: &Path, files: usize) -> std::io::Result<()> {
     fs::create_dir_all(tree.join("many"))?;
     fs::write(tree.join("small"), "y".repeat(4096))?;
     fs::write(tree.join("written"), "")?;

@@ -10,6 +10,7 @@ mod bench_http;
 mod bench_mcp;
 mod bench_sandbox;
 mod bench_search;
+mod bench_versions;
 mod browser;
 mod call_path;
 mod clients;
@@ -56,6 +57,8 @@ const USAGE: &str =
   bench sandbox --builds [PROJECT…]
                builds and tests of real projects, bare and in the jail; commit of 10,000 files
   bench search our search and ripgrep's on the same tree
+  bench versions BINARY
+               CPU time and system calls per call of this version and of another binary, in interleaved rounds
   bench … --json | --write
                the same, with results as JSON on standard output, or in docs/benchmarks.md
   clients [mcp [NAME]]
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
         ["bench", "agent"] => run_cargo(&["bench", "-p", "ringfence", "--bench", "agent"], &[]),
         ["bench", "http"] => bench_http::run(),
         ["bench", "mcp"] => bench_mcp::run(),
+        ["bench", "versions", binary] => bench_versions::run(binary),
         ["bench", "search"] => bench_search::run(None),
         ["bench", "search", tree] => bench_search::run(Some(tree)),
         ["conformance"] => conformance::run(),

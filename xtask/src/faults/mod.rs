@@ -12,7 +12,7 @@ mod figures;
 mod json_lines;
 mod operations;
 mod site;
-mod strace;
+pub(crate) mod strace;
 mod trial;
 
 use std::collections::VecDeque;

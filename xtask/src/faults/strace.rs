@@ -11,7 +11,7 @@ use std::{fs, thread};
 
 /// One system call of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SyscallPoint {
+pub(crate) struct SyscallPoint {
     pub(super) call: String,
     /// Which of its kind, by thread.
     pub(super) nth: usize,
@@ -20,7 +20,7 @@ pub(super) struct SyscallPoint {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum StraceTamper<'a> {
+pub(crate) enum StraceTamper<'a> {
     Kill(&'a SyscallPoint),
     Stop(&'a SyscallPoint),
     Fail(&'a SyscallPoint, &'a str),
@@ -29,14 +29,14 @@ pub(super) enum StraceTamper<'a> {
 }
 
 #[derive(Debug)]
-pub(super) struct Tracer {
+pub(crate) struct Tracer {
     child: Child,
     log: PathBuf,
 }
 
 impl Tracer {
     /// Comes back when every thread of the program is followed.
-    pub(super) fn attach(id: u32, log: &Path, tamper: StraceTamper<'_>) -> io::Result<Self> {
+    pub(crate) fn attach(id: u32, log: &Path, tamper: StraceTamper<'_>) -> io::Result<Self> {
         let mut command = Command::new("strace");
         command.args(["-f", "-y", "-p", &id.to_string(), "-o"]).arg(log);
         let (point, how) = match tamper {
@@ -77,7 +77,7 @@ impl Tracer {
     }
 
     /// What it wrote about a program that is gone.
-    pub(super) fn log(mut self) -> io::Result<String> {
+    pub(crate) fn log(mut self) -> io::Result<String> {
         self.child.wait()?;
         Ok(String::from_utf8_lossy(&fs::read(&self.log)?).into_owned())
     }
