@@ -9,19 +9,19 @@ use std::fs;
 use crate::{print_status, root};
 
 /// The way there, which both have in common.
-const COMMON: [CallPathStep; 8] = [
+const COMMON: [CallPathStep; 7] = [
     CallPathStep("crates/ringfence/src/cli/mod.rs", "make_call", 1),
     CallPathStep("crates/ringfence-kernel/src/host.rs", "call", 1),
     CallPathStep("crates/ringfence-kernel/src/host.rs", "call_with_progress", 1),
-    CallPathStep("crates/ringfence-kernel/src/host.rs", "drive", 1),
-    CallPathStep("crates/ringfence-kernel/src/approval_queue.rs", "start_in_queue", 1),
-    CallPathStep("crates/ringfence-kernel/src/host.rs", "start", 1),
-    CallPathStep("crates/ringfence-kernel/src/invocation.rs", "try_inline", 1),
-    CallPathStep("crates/ringfence-kernel/src/invocation.rs", "plan_and_decide", 1),
+    CallPathStep("crates/ringfence-kernel/src/call_state.rs", "drive", 1),
+    CallPathStep("crates/ringfence-kernel/src/call_state.rs", "try_inline", 1),
+    CallPathStep("crates/ringfence-kernel/src/call_state.rs", "advance_on_this_thread", 1),
+    CallPathStep("crates/ringfence-kernel/src/call_state.rs", "advance", 1),
 ];
 
 /// From there to the file that is opened.
-const PLAN: [CallPathStep; 4] = [
+const PLAN: [CallPathStep; 5] = [
+    CallPathStep("crates/ringfence-kernel/src/invocation.rs", "plan", 1),
     CallPathStep("crates/ringfence-kernel/src/tool_binding.rs", "plan", 2),
     CallPathStep("crates/ringfence-fs/src/tools/read_file.rs", "plan", 1),
     CallPathStep("crates/ringfence-fs/src/mount/mod.rs", "open_content", 1),

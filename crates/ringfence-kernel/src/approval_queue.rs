@@ -1,9 +1,8 @@
 //! Approval queue of a session: one request at a time, and a pause after too many consecutive denials.
 //!
-//! Calls of a session may work side by side, but a person is asked about one of them and sees the next when that one
-//! is over. A call that had to wait for its turn is planned again: what was before it may have changed what it would do,
-//! or have been allowed for good. Where somebody said no several times in a row, the session pauses: nobody is asked
-//! until a person resumes it, and what needs no question still goes.
+//! Calls of a session run side by side, but one of them asks at a time, and the next one when that one is over. After
+//! several denials in a row the session is paused: no request is opened until a person resumes it, and calls that need no
+//! approval still run.
 //!
 //! Not here: asking itself (`ask_approval.rs`).
 
@@ -11,89 +10,86 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
-use tokio::sync::{Mutex as Line, OwnedMutexGuard};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::invocation::{CallProgress, Invocation};
+use crate::call_state::CallState;
+use crate::invocation::Invocation;
+use crate::pending_approval::PendingApproval;
 use crate::tool_binding::ErasedTool;
-use crate::{AbandonReason, Assurance, ErrorKind, Host, HostError, Session, ToolError};
+use crate::{AbandonReason, Assurance, ErrorKind, HostError, ToolError};
 
-/// The lines of all sessions that have one.
+/// Queues of all sessions that have a call in one.
 #[derive(Debug, Default)]
-pub(crate) struct ApprovalQueues(Mutex<HashMap<String, Weak<Line<()>>>>);
+pub(crate) struct ApprovalQueues(Mutex<HashMap<String, Weak<AsyncMutex<()>>>>);
 
 /// The right to ask, until it is dropped.
 pub(crate) type ApprovalTurn = OwnedMutexGuard<()>;
 
-/// An answer that counts, for the session.
+/// An answer, as the streak of denials counts it.
 pub(crate) enum AnswerKind {
     Approved,
     Denied(Assurance),
 }
 
 impl ApprovalQueues {
-    /// The line of a session. It is there as long as somebody stands in it.
-    fn queue(&self, session: &str) -> Arc<Line<()>> {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(line) = lines.get(session).and_then(Weak::upgrade) {
-            return line;
+    /// The queue of a session. It exists while a call waits in it.
+    fn queue(&self, session: &str) -> Arc<AsyncMutex<()>> {
+        let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(queue) = queues.get(session).and_then(Weak::upgrade) {
+            return queue;
         }
-        lines.retain(|_, line| line.strong_count() > 0);
-        let line = Arc::new(Line::new(()));
-        lines.insert(session.to_owned(), Arc::downgrade(&line));
-        line
+        queues.retain(|_, queue| queue.strong_count() > 0);
+        let queue = Arc::new(AsyncMutex::new(()));
+        queues.insert(session.to_owned(), Arc::downgrade(&queue));
+        queue
     }
 }
 
-impl Host {
-    /// As `start`, and where approval is needed, with this session's turn to ask.
-    pub(crate) async fn start_in_queue(
+impl Invocation {
+    /// Waits for the session's turn to ask. A call that had to wait is planned again, because what ran before it may have
+    /// changed what it would do; changes that a program left cannot be planned again and are asked about as they are.
+    pub(crate) async fn take_turn(
         &self,
-        trip: &Arc<Invocation>,
-        offer: &Arc<dyn ErasedTool>,
-        turn: &mut Option<ApprovalTurn>,
+        pending: Box<PendingApproval>,
+        tool: &Arc<dyn ErasedTool>,
         cancel: &CancellationToken,
-    ) -> Result<CallProgress, HostError> {
-        let asked = match self.start(trip, offer, cancel).await? {
-            CallProgress::NeedsApproval(asked) if turn.is_none() => asked,
-            leg => return Ok(leg),
-        };
-        let line = self.approval_queues.queue(&trip.session.id);
-        if let Ok(ours) = Arc::clone(&line).try_lock_owned() {
-            *turn = Some(ours);
-            return Ok(CallProgress::NeedsApproval(asked));
+    ) -> Result<(Option<ApprovalTurn>, CallState), HostError> {
+        let queue = self.host.approval_queues.queue(&self.session.id);
+        if let Ok(turn) = Arc::clone(&queue).try_lock_owned() {
+            return Ok((Some(turn), CallState::WaitingForApproval(pending)));
         }
-        // What was planned is let go meanwhile, with the descriptors that it holds. What a program left is not.
-        let (touches, rest) = match asked.is_follow_up() {
-            true => (Vec::new(), Some(asked)),
-            false => (asked.accesses, None),
+        // A plan holds descriptors: it is dropped before the wait.
+        let (accesses, follow_up) = match pending.is_follow_up() {
+            true => (Vec::new(), Some(pending)),
+            false => (pending.accesses, None),
         };
-        let waited = tokio::select! {
+        let turn = tokio::select! {
             biased;
             () = cancel.cancelled() => Err(AbandonReason::Cancel.error()),
-            ours = timeout(trip.session.limits.approval_time, line.lock_owned()) => ours.map_err(|_| queue_timeout_error()),
+            turn = timeout(self.session.limits.approval_time, queue.lock_owned()) => turn.map_err(|_| queue_timeout_error()),
         };
-        match (waited, rest) {
-            (Ok(ours), rest) => {
-                *turn = Some(ours);
-                match rest {
-                    Some(asked) => Ok(CallProgress::NeedsApproval(asked)),
-                    None => self.start(trip, offer, cancel).await,
-                }
-            }
-            (Err(error), Some(asked)) => trip.finish_without(*asked, error).map(CallProgress::Done),
-            (Err(error), None) => trip.refuse(&touches, &error).map(CallProgress::Done),
-        }
+        let (turn, error) = match turn {
+            Ok(turn) => (Some(turn), None),
+            Err(error) => (None, Some(error)),
+        };
+        let next = match (error, follow_up) {
+            (None, Some(pending)) => CallState::WaitingForApproval(pending),
+            (None, None) => CallState::Found(Arc::clone(tool)),
+            (Some(error), Some(pending)) => self.finish_without(*pending, error)?,
+            (Some(error), None) => self.refused(&accesses, &error)?,
+        };
+        Ok((turn, next))
     }
 
-    /// Why nobody may be asked for this session now, if that is so.
-    pub(crate) async fn approval_blocked(&self, session: &Session) -> Result<Option<ToolError>, HostError> {
-        let (id, most) = (session.id.clone(), session.limits.denials_in_a_row);
+    /// Why no request of this session may be opened now, if that is so.
+    pub(crate) async fn approval_blocked(&self) -> Result<Option<ToolError>, HostError> {
+        let (id, most) = (self.session.id.clone(), self.session.limits.denials_in_a_row);
         self.with_store(move |store| {
-            let noes = store.denial_streaks()?.into_iter().find(|noes| noes.session == id);
-            if let Some(noes) = noes.filter(|noes| noes.count >= most) {
-                return Ok(Some(session_paused_error(&id, noes.count)));
+            let streak = store.denial_streaks()?.into_iter().find(|streak| streak.session == id);
+            if let Some(streak) = streak.filter(|streak| streak.count >= most) {
+                return Ok(Some(session_paused_error(&id, streak.count)));
             }
             let pending = store.pending(SystemTime::now())?;
             Ok(pending
@@ -104,9 +100,9 @@ impl Host {
         .await
     }
 
-    /// Counts an answer: a yes ends the noes in a row, and a no that nobody said is none.
-    pub(crate) async fn record_answer(&self, session: &Session, answer: AnswerKind) -> Result<(), HostError> {
-        let (id, principal) = (session.id.clone(), session.principal.name.clone());
+    /// Counts an answer: an approval ends a streak of denials, and an automatic denial is not counted.
+    pub(crate) async fn record_answer(&self, answer: AnswerKind) -> Result<(), HostError> {
+        let (id, principal) = (self.session.id.clone(), self.session.principal.name.clone());
         self.with_store(move |store| match answer {
             AnswerKind::Approved => store.reset_denials(&id).map(drop),
             AnswerKind::Denied(Assurance::None) => Ok(()),

@@ -19,122 +19,107 @@ use crate::approval::{ApprovalContext, ApprovalOutcome};
 use crate::approval_queue::AnswerKind;
 use crate::grants::{format_rule_line, grant_subject};
 use crate::invocation::{Invocation, load_grants};
-use crate::pending_approval::ApprovalPrompt;
+use crate::pending_approval::{ApprovalPrompt, AskOutcome, ResumedCall, SuspendedCall};
 use crate::resume_token::ResumeToken;
 use crate::{
-    AbandonReason, AnswerStatus, Approval, ApprovalDecision, ApprovalRequest, ApprovalStore, ApproverReply, ErrorKind,
-    GRANT_LIFETIME, Grant, Host, HostConfig, HostError, RuleText, Session, StoreError, SuspendLifetime, ToolError, id,
+    AbandonReason, AnswerStatus, Approval, ApprovalDecision, ApprovalRequest, ApprovalStore, ApproverReply,
+    GRANT_LIFETIME, Grant, HostConfig, HostError, RuleText, StoreError, SuspendLifetime, id,
 };
 
 /// How often the store is looked at for an answer from elsewhere.
 const STORE_POLL_INTERVAL: Duration = Duration::from_millis(150);
 
-/// A call that waits for its answer, for fronts that can bring it back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SuspendedCall {
-    /// To be given to `Host::resume`, once.
-    pub token: String,
-    /// The id of the request that has to be answered first.
-    pub request_id: String,
-}
-
-/// How asking ended.
-pub(crate) enum AskOutcome {
-    Answered(ApprovalOutcome),
-    Suspended(SuspendedCall),
-}
-
-impl Host {
-    /// Asks and waits. Where the call cannot be put off, it waits for another front instead.
+impl Invocation {
+    /// Opens a request for approval and waits for the answer. Where the call cannot be suspended, it waits for another
+    /// front instead: what a program left exists in this call only.
     pub(crate) async fn ask_approver(
         &self,
-        trip: &Invocation,
-        shown: &ApprovalPrompt,
-        may_be_put_off: bool,
+        prompt: &ApprovalPrompt,
+        may_suspend: bool,
         cancel: &CancellationToken,
     ) -> Result<AskOutcome, HostError> {
-        if let Some(error) = self.approval_blocked(&trip.session).await? {
-            return Ok(AskOutcome::Answered(ApprovalOutcome::Denied(error)));
+        let denied = |error| Ok(AskOutcome::Answered(ApprovalOutcome::Denied(error)));
+        if let Some(error) = self.approval_blocked().await? {
+            return denied(error);
         }
-        let request = build_request(trip, shown)?;
-        let pending = ApprovalRequestGuard::open(&self.config, &request).await?;
-        let word = tokio::select! {
+        let request = build_request(self, prompt)?;
+        let opened = ApprovalRequestGuard::open(&self.host.config, &request).await?;
+        let reply = tokio::select! {
             biased;
             () = cancel.cancelled() => None,
-            word = timeout(trip.session.limits.approval_time, self.first_reply(trip, &request, may_be_put_off)) => Some(word),
+            reply = timeout(self.session.limits.approval_time, self.first_reply(&request, may_suspend)) => Some(reply),
         };
-        let answered = match word {
+        let decision = match reply {
             None => {
-                pending.close().await?;
-                return Ok(AskOutcome::Answered(ApprovalOutcome::Denied(AbandonReason::Cancel.error())));
+                opened.close().await?;
+                return denied(AbandonReason::Cancel.error());
             }
-            Some(Ok(word)) => match word? {
-                ApproverReply::Decided(answered) => answered,
+            Some(Ok(reply)) => match reply? {
+                ApproverReply::Decided(decision) => decision,
                 ApproverReply::Deferred => {
-                    pending.detach(SuspendLifetime::Persistent).await?;
-                    return self.suspend(trip, &request).await;
+                    opened.detach(SuspendLifetime::Persistent).await?;
+                    return self.suspend(&request).await;
                 }
                 ApproverReply::DeferredInProcess => {
-                    pending.detach(SuspendLifetime::Process).await?;
-                    return self.suspend(trip, &request).await;
+                    opened.detach(SuspendLifetime::Process).await?;
+                    return self.suspend(&request).await;
                 }
             },
             Some(Err(_)) => ApprovalDecision::automatic_denial("the approval request timed out".to_owned()),
         };
-        let answered = self.record_first_answer(&request.id, answered).await?;
-        pending.close().await?;
+        let decision = record_first_answer(&self.host.config, &request.id, decision).await?;
+        opened.close().await?;
         let may_grant = request.grant.is_some();
-        let asker = ApprovalContext { verdict: &shown.verdict, principal: &trip.session.principal, may_grant };
-        self.evaluate_answer(&trip.session, answered, &asker).await.map(AskOutcome::Answered)
+        let context = ApprovalContext { verdict: &prompt.verdict, principal: &self.session.principal, may_grant };
+        self.evaluate_answer(decision, &context).await.map(AskOutcome::Answered)
+    }
+
+    /// What the answer of a resumed call comes to.
+    pub(crate) async fn evaluate_resumed(
+        &self,
+        resumed: ResumedCall,
+        prompt: &ApprovalPrompt,
+    ) -> Result<ApprovalOutcome, HostError> {
+        let granted = &resumed.request.grant;
+        let may_grant = granted.is_some() && prompt.grant.as_ref().and_then(format_rule_line) == *granted;
+        let context = ApprovalContext { verdict: &prompt.verdict, principal: &self.session.principal, may_grant };
+        self.evaluate_answer(resumed.decision, &context).await
     }
 
     /// What an answer comes to, which counts for the session too.
-    pub(crate) async fn evaluate_answer(
+    async fn evaluate_answer(
         &self,
-        session: &Session,
         answered: ApprovalDecision,
         asker: &ApprovalContext<'_>,
     ) -> Result<ApprovalOutcome, HostError> {
         let (approved, assurance) = (answered.response.approved, answered.approval.assurance);
         let answer = ApprovalOutcome::from_decision(answered, asker);
         match &answer {
-            ApprovalOutcome::Denied(_) if !approved => {
-                self.record_answer(session, AnswerKind::Denied(assurance)).await?
-            }
+            ApprovalOutcome::Denied(_) if !approved => self.record_answer(AnswerKind::Denied(assurance)).await?,
             // A yes that does not count is neither.
             ApprovalOutcome::Denied(_) => {}
-            _ => self.record_answer(session, AnswerKind::Approved).await?,
+            _ => self.record_answer(AnswerKind::Approved).await?,
         }
         Ok(answer)
     }
 
     /// The answer of our own approver, or of another front that was first.
-    async fn first_reply(
-        &self,
-        trip: &Invocation,
-        request: &ApprovalRequest,
-        may_be_put_off: bool,
-    ) -> Result<ApproverReply, HostError> {
+    async fn first_reply(&self, request: &ApprovalRequest, may_suspend: bool) -> Result<ApproverReply, HostError> {
         let word = tokio::select! {
             biased;
-            word = self.config.approver.ask(request) => Ok(word),
-            answered = self.poll_store_for_answer(trip, &request.id, may_be_put_off) => answered.map(ApproverReply::Decided),
+            word = self.host.config.approver.ask(request) => Ok(word),
+            answered = self.poll_store_for_answer(&request.id, may_suspend) => answered.map(ApproverReply::Decided),
         };
         match word {
-            Ok(ApproverReply::Deferred | ApproverReply::DeferredInProcess) if !may_be_put_off => {
-                self.poll_store_for_answer(trip, &request.id, may_be_put_off).await.map(ApproverReply::Decided)
+            Ok(ApproverReply::Deferred | ApproverReply::DeferredInProcess) if !may_suspend => {
+                self.poll_store_for_answer(&request.id, may_suspend).await.map(ApproverReply::Decided)
             }
             word => word,
         }
     }
 
     /// The answer of another front. Meanwhile it is told what the call would do with other arguments, if it asks.
-    async fn poll_store_for_answer(
-        &self,
-        trip: &Invocation,
-        id: &str,
-        may_change: bool,
-    ) -> Result<ApprovalDecision, HostError> {
+    async fn poll_store_for_answer(&self, id: &str, may_change: bool) -> Result<ApprovalDecision, HostError> {
         loop {
             sleep(STORE_POLL_INTERVAL).await;
             let request = id.to_owned();
@@ -144,40 +129,20 @@ impl Host {
                 return Ok(answered);
             }
             if let Some(draft) = draft.filter(|draft| draft.outcome.is_none() && may_change) {
-                self.answer_draft(trip, id, draft).await?;
+                self.answer_draft(id, draft).await?;
             }
         }
     }
 
-    /// Puts an answer, and gives the one that counts.
-    pub(crate) async fn record_first_answer(
-        &self,
-        id: &str,
-        answered: ApprovalDecision,
-    ) -> Result<ApprovalDecision, HostError> {
-        let id = id.to_owned();
-        let work = move |store: &dyn ApprovalStore| match store.answer(&id, &answered, SystemTime::now())? {
-            AnswerStatus::Accepted => Ok(answered),
-            AnswerStatus::AlreadyAnswered => Ok(store.answer_of(&id)?.unwrap_or_else(withdrawn_request)),
-            // Whoever came late is told, and a no needs no time.
-            AnswerStatus::Expired if answered.response.approved => {
-                Ok(ApprovalDecision::automatic_denial("the approval request timed out".to_owned()))
-            }
-            AnswerStatus::Expired => Ok(answered),
-            AnswerStatus::UnknownRequest => Ok(withdrawn_request()),
-        };
-        self.with_store(work).await
-    }
-
-    async fn suspend(&self, trip: &Invocation, request: &ApprovalRequest) -> Result<AskOutcome, HostError> {
+    async fn suspend(&self, request: &ApprovalRequest) -> Result<AskOutcome, HostError> {
         let sealed = ResumeToken {
             request: request.id.clone(),
-            call: trip.call.id.clone(),
-            tool: trip.call.name.clone(),
-            arguments: trip.call.arguments.clone(),
+            call: self.call.id.clone(),
+            tool: self.call.name.clone(),
+            arguments: self.call.arguments.clone(),
             fingerprint: request.fingerprint.clone(),
-            principal: trip.session.principal.name.clone(),
-            session: trip.session.id.clone(),
+            principal: self.session.principal.name.clone(),
+            session: self.session.id.clone(),
             expires: request.expires,
             nonce: id::new_id("n")?,
         };
@@ -186,25 +151,17 @@ impl Host {
         Ok(AskOutcome::Suspended(SuspendedCall { token, request_id: request.id.clone() }))
     }
 
-    /// Withdraws the requests of suspended calls of a session that is over: an answer would reach nobody.
-    pub fn withdraw_requests(&self, session: &str) -> Result<(), StoreError> {
-        let store = self.config.store.as_ref();
-        let pending = store.pending(SystemTime::now())?.into_iter();
-        pending
-            .filter(|request| request.suspended && request.session == session)
-            .try_for_each(|request| store.close_request(&request.id))
-    }
-
     /// Keeps what a person allowed for good.
     pub(crate) async fn store_grant(&self, rule: RuleText, approval: &Approval) -> Result<(), HostError> {
-        let Some(directory) = grant_subject(&rule).and_then(|subject| self.mount_identities.get(&subject).cloned())
+        let Some(directory) =
+            grant_subject(&rule).and_then(|subject| self.host.mount_identities.get(&subject).cloned())
         else {
             return Ok(());
         };
         let since = SystemTime::now();
         let by = approval.by.as_ref().map(|by| by.name.clone()).unwrap_or_default();
         let grant = Grant { id: id::new_id("g")?, rule, directory, by, since, until: since + GRANT_LIFETIME };
-        let (parts, directories) = (Arc::clone(&self.config), Arc::clone(&self.mount_identities));
+        let (parts, directories) = (Arc::clone(&self.host.config), Arc::clone(&self.host.mount_identities));
         self.with_store(move |store| {
             store.add_grant(&grant)?;
             load_grants(&parts, &directories).map(drop)
@@ -212,16 +169,36 @@ impl Host {
         .await
     }
 
-    /// The store may wait for a disk or for other processes.
+    /// Works with the store, which may wait for a disk or for other processes.
     pub(crate) async fn with_store<T: Send + 'static>(
         &self,
         work: impl FnOnce(&dyn ApprovalStore) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, HostError> {
-        in_store(&self.config, work).await
+        in_store(&self.host.config, work).await
     }
 }
 
-async fn in_store<T: Send + 'static>(
+/// Stores an answer, and returns the one that counts.
+pub(crate) async fn record_first_answer(
+    config: &Arc<HostConfig>,
+    id: &str,
+    answered: ApprovalDecision,
+) -> Result<ApprovalDecision, HostError> {
+    let id = id.to_owned();
+    let work = move |store: &dyn ApprovalStore| match store.answer(&id, &answered, SystemTime::now())? {
+        AnswerStatus::Accepted => Ok(answered),
+        AnswerStatus::AlreadyAnswered => Ok(store.answer_of(&id)?.unwrap_or_else(withdrawn_request)),
+        // A late approval is told so, and a denial is never late.
+        AnswerStatus::Expired if answered.response.approved => {
+            Ok(ApprovalDecision::automatic_denial("the approval request timed out".to_owned()))
+        }
+        AnswerStatus::Expired => Ok(answered),
+        AnswerStatus::UnknownRequest => Ok(withdrawn_request()),
+    };
+    in_store(config, work).await
+}
+
+pub(crate) async fn in_store<T: Send + 'static>(
     parts: &Arc<HostConfig>,
     work: impl FnOnce(&dyn ApprovalStore) -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, HostError> {
@@ -235,18 +212,18 @@ fn withdrawn_request() -> ApprovalDecision {
     ApprovalDecision::automatic_denial("the approval request was withdrawn".to_owned())
 }
 
-fn build_request(trip: &Invocation, shown: &ApprovalPrompt) -> Result<ApprovalRequest, HostError> {
-    let ApprovalPrompt { verdict, preview, grant } = shown;
+fn build_request(call: &Invocation, prompt: &ApprovalPrompt) -> Result<ApprovalRequest, HostError> {
+    let ApprovalPrompt { verdict, preview, grant } = prompt;
     let opened = SystemTime::now();
     Ok(ApprovalRequest {
         id: id::new_id("a")?,
-        step_id: trip.call.id.clone(),
-        session: trip.session.id.clone(),
-        principal: trip.session.principal.name.clone(),
-        agent: trip.session.agent.clone(),
-        tool: trip.call.name.clone(),
+        step_id: call.call.id.clone(),
+        session: call.session.id.clone(),
+        principal: call.session.principal.name.clone(),
+        agent: call.session.agent.clone(),
+        tool: call.call.name.clone(),
         // It decoded before, so it parses; an empty text stands for no arguments.
-        args: serde_json::from_str(&trip.call.arguments).unwrap_or_else(|_| Value::Object(Map::new())),
+        args: serde_json::from_str(&call.call.arguments).unwrap_or_else(|_| Value::Object(Map::new())),
         reason: verdict.reason.clone(),
         rule: verdict.rule.to_string(),
         layer: verdict.layer,
@@ -258,14 +235,8 @@ fn build_request(trip: &Invocation, shown: &ApprovalPrompt) -> Result<ApprovalRe
         grant: grant.as_ref().and_then(format_rule_line),
         suspended: false,
         opened,
-        expires: opened + trip.session.limits.approval_time,
+        expires: opened + call.session.limits.approval_time,
     })
-}
-
-/// What the caller is told of a call that waits.
-pub(crate) fn pending_error(request: &str) -> ToolError {
-    let message = "approval pending; nothing was done yet";
-    ToolError::new(ErrorKind::ApprovalPending, message).detail("pending", true).detail("request", request)
 }
 
 /// A request in the store. It leaves the store also when the call that waits for it is dropped: an answer would

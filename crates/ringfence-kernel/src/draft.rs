@@ -6,28 +6,15 @@
 //!
 //! Not here: who may ask for a preview (`inbox.rs`).
 
-use std::sync::Arc;
-
-use tokio::task::spawn_blocking;
-use tokio::time::timeout;
-
-use crate::explain::DryRun;
+use crate::explain::dry_run;
 use crate::invocation::Invocation;
-use crate::{
-    AbandonReason, ArgumentDraft, CallContext, CommitState, Decision, DraftOutcome, ErrorKind, Host, HostError, IoMode,
-    Preview, Session, ToolCall, ToolError,
-};
+use crate::{ArgumentDraft, Decision, DraftOutcome, ErrorKind, HostError, Preview, ToolCall, ToolError};
 
-impl Host {
+impl Invocation {
     /// Puts the outcome of a draft where its author looks for it.
-    pub(crate) async fn answer_draft(
-        &self,
-        trip: &Invocation,
-        request: &str,
-        draft: ArgumentDraft,
-    ) -> Result<(), HostError> {
-        let call = ToolCall { arguments: draft.args.to_string(), ..trip.call.clone() };
-        let outcome = match self.preview_call(&trip.session, call).await {
+    pub(crate) async fn answer_draft(&self, request: &str, draft: ArgumentDraft) -> Result<(), HostError> {
+        let call = ToolCall { arguments: draft.args.to_string(), ..self.call.clone() };
+        let outcome = match self.preview_call(call).await {
             Ok(preview) => DraftOutcome::Planned {
                 summary: preview.summary().to_owned(),
                 preview: preview.text(),
@@ -40,31 +27,17 @@ impl Host {
         self.with_store(move |store| store.set_draft(&request, &draft).map(drop)).await
     }
 
-    async fn preview_call(&self, session: &Arc<Session>, call: ToolCall) -> Result<Preview, ToolError> {
-        let Some(offer) = session.catalog.find_tool(&call.name).cloned() else {
+    async fn preview_call(&self, call: ToolCall) -> Result<Preview, ToolError> {
+        let Some(tool) = self.session.catalog.find_tool(&call.name).cloned() else {
             return Err(ToolError::new(ErrorKind::UnknownTool, format!("unknown tool `{}`", call.name)));
         };
-        let signal = CommitState::new();
-        let (host, session, worker) = (self.clone(), Arc::clone(session), signal.clone());
-        let limit = session.limits.call_time;
-        let look = move || {
-            let tool = offer.definition().name.as_ref();
-            let looking = DryRun { policy: host.config.policy.as_ref(), session: &session, tool };
-            let cx = CallContext::new(&session.limits, IoMode::Blocking, &worker).with_services(&looking);
-            let (touches, mut planned) = offer.plan(&call.arguments, &cx)?;
-            let verdict = looking.policy.decide(&looking.policy_request(&touches));
+        dry_run(&self.host, &self.session, tool, call.arguments, |dry_run, accesses, mut plan, cx| {
+            let verdict = dry_run.policy.decide(&dry_run.policy_request(&accesses));
             if verdict.decision == Decision::Deny {
                 return Err(ToolError::new(ErrorKind::PermissionDenied, verdict.reason));
             }
-            Ok(planned.preview(&cx)?.bound_to(&touches))
-        };
-        let lost = |_| Err(ToolError::new(ErrorKind::Internal, "internal error in the tool"));
-        match timeout(limit, spawn_blocking(look)).await {
-            Ok(done) => done.unwrap_or_else(lost),
-            Err(_) => {
-                signal.abandon(AbandonReason::Deadline);
-                Err(AbandonReason::Deadline.error())
-            }
-        }
+            Ok(plan.preview(cx)?.bound_to(&accesses))
+        })
+        .await
     }
 }

@@ -9,6 +9,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::tool::CallServices;
+use crate::tool_binding::{ErasedPlan, ErasedTool};
 use crate::{
     AbandonReason, AuditSinkError, AuthScope, CallContext, CommitState, ErrorKind, Host, IoMode, Policy, PolicyAction,
     PolicyRequest, PolicyResource, ProgressUpdate, ResourceAccess, Sensitivity, Session, Taint, ToolCall, ToolError,
@@ -53,41 +54,56 @@ pub struct AccessExplanation {
     pub verdict: Verdict,
 }
 
-impl Host {
-    /// Says what would be decided. An error is one that the call itself would get before it is decided about.
-    pub async fn explain(&self, session: &Arc<Session>, call: ToolCall) -> Result<PolicyExplanation, ToolError> {
-        if !session.principal.has_scope(AuthScope::Call) {
-            let message = format!("`{}` may not call tools", session.principal.name);
-            return Err(ToolError::new(ErrorKind::PermissionDenied, message));
-        }
-        let Some(offer) = session.catalog.find_tool(&call.name).cloned() else {
-            let offered = session.catalog.list().map(|definition| definition.name.as_ref());
-            return Err(session.dialect.unknown_tool_error(&call.name, offered));
-        };
-        let signal = CommitState::new();
-        let (host, session, worker) = (self.clone(), Arc::clone(session), signal.clone());
-        let limit = session.limits.call_time;
-        let job = async move {
-            // The semaphore is never closed, so this only ever waits.
-            let permit = host.workers.clone().acquire_owned().await.ok();
-            let look = move || {
-                let _permit = permit;
-                let definition = offer.definition();
-                let tool = definition.name.as_ref();
-                let looking = DryRun { policy: host.config.policy.as_ref(), session: &session, tool };
-                let cx = CallContext::new(&session.limits, IoMode::Blocking, &worker).with_services(&looking);
-                let (touches, _) = offer.plan(&call.arguments, &cx)?;
-                Ok(looking.explain(touches, definition.capabilities.actions))
-            };
-            spawn_blocking(look)
-                .await
-                .unwrap_or_else(|_| Err(ToolError::new(ErrorKind::Internal, "internal error in the tool")))
-        };
-        timeout(limit, job).await.unwrap_or_else(|_| {
-            signal.abandon(AbandonReason::Deadline);
-            Err(AbandonReason::Deadline.error())
-        })
+/// Explains a call: see `Host::explain`.
+pub(crate) async fn explain(
+    host: &Host,
+    session: &Arc<Session>,
+    call: ToolCall,
+) -> Result<PolicyExplanation, ToolError> {
+    if !session.principal.has_scope(AuthScope::Call) {
+        let message = format!("`{}` may not call tools", session.principal.name);
+        return Err(ToolError::new(ErrorKind::PermissionDenied, message));
     }
+    let Some(tool) = session.catalog.find_tool(&call.name).cloned() else {
+        let offered = session.catalog.list().map(|definition| definition.name.as_ref());
+        return Err(session.dialect.unknown_tool_error(&call.name, offered));
+    };
+    let actions = tool.definition().capabilities.actions;
+    dry_run(host, session, tool, call.arguments, move |dry_run, accesses, _, _| Ok(dry_run.explain(accesses, actions)))
+        .await
+}
+
+/// Plans a call on a worker, within the time of a call, and works with the plan. Nothing runs.
+pub(crate) async fn dry_run<T: Send + 'static>(
+    host: &Host,
+    session: &Arc<Session>,
+    tool: Arc<dyn ErasedTool>,
+    arguments: String,
+    work: impl FnOnce(&DryRun<'_>, Vec<ResourceAccess>, Box<dyn ErasedPlan>, &CallContext<'_>) -> Result<T, ToolError>
+    + Send
+    + 'static,
+) -> Result<T, ToolError> {
+    let commit_state = CommitState::new();
+    let (host, session, worker) = (host.clone(), Arc::clone(session), commit_state.clone());
+    let limit = session.limits.call_time;
+    let job = async move {
+        // The semaphore is never closed, so this only ever waits.
+        let permit = host.workers.calls.clone().acquire_owned().await.ok();
+        let plan = move || {
+            let _permit = permit;
+            let name = tool.definition().name.as_ref();
+            let dry_run = DryRun { policy: host.config.policy.as_ref(), session: &session, tool: name };
+            let cx = CallContext::new(&session.limits, IoMode::Blocking, &worker).with_services(&dry_run);
+            let (accesses, plan) = tool.plan(&arguments, &cx)?;
+            work(&dry_run, accesses, plan, &cx)
+        };
+        let failed = |_| Err(ToolError::new(ErrorKind::Internal, "internal error in the tool"));
+        spawn_blocking(plan).await.unwrap_or_else(failed)
+    };
+    timeout(limit, job).await.unwrap_or_else(|_| {
+        commit_state.abandon(AbandonReason::Deadline);
+        Err(AbandonReason::Deadline.error())
+    })
 }
 
 /// A call that is only looked at.

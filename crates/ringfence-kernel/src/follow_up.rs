@@ -7,24 +7,24 @@
 //! Not here: which changes belong together. The tool that left them knows.
 
 use crate::audit::AuditEvent;
-use crate::invocation::{CallProgress, Invocation, RunAuthorization, denial_error, plan_changed_error};
+use crate::call_state::CallState;
+use crate::invocation::{Invocation, denial_error, plan_changed_error};
 use crate::layered_rules::strictest;
-use crate::pending_approval::{ApprovalPrompt, PendingApproval, PendingGroups};
+use crate::pending_approval::{ApprovalPrompt, PendingApproval, PendingGroups, UndecidedChanges};
 use crate::tool_binding::{ErasedPlan, RunOutcome};
 use crate::{
-    Approval, AuditSinkError, CallContext, ChangeGroup, CommitState, Decision, ErrorKind, HostError, IoMode,
-    KeepDecision, ResourceAccess, TaintSet, ToolError, ToolReply, Verdict,
+    Approval, AuditSinkError, CallContext, ChangeGroup, Decision, ErrorKind, HostError, KeepDecision, ResourceAccess,
+    TaintSet, ToolError, Verdict,
 };
 
 impl Invocation {
     /// Polices what a run left, and makes what is allowed, unless a person has to be asked about the rest.
-    pub(crate) fn run_follow_up(
+    pub(crate) fn decide_changes(
         &self,
-        mut rest: Box<dyn ErasedPlan>,
-        groups: Vec<ChangeGroup>,
-        ran: &[ResourceAccess],
+        changes: UndecidedChanges,
         cx: &CallContext<'_>,
-    ) -> Result<Option<CallProgress>, HostError> {
+    ) -> Result<CallState, HostError> {
+        let UndecidedChanges { plan: mut rest, groups, run_accesses } = changes;
         let is_allowed = |_: usize, verdict: &Verdict| verdict.decision == Decision::Allow;
         let (seen, bits) = self.evaluate_groups(&groups, rest.as_ref(), is_allowed)?;
         let decide = |(group, verdict): (&ChangeGroup, &Option<Verdict>)| match (&group.refusal, verdict) {
@@ -36,10 +36,10 @@ impl Invocation {
             (refused, _) => refuse_group(refused.as_ref()),
         };
         let decided = rest.reconcile(groups.iter().zip(&seen).map(decide).collect());
-        let pending = PendingGroups { run_accesses: ran.to_vec(), groups, verdicts: seen };
+        let pending = PendingGroups { run_accesses, groups, verdicts: seen };
         let asked: Vec<usize> = indices_where(&decided, |decision| *decision == KeepDecision::Ask);
         if asked.is_empty() {
-            return self.keep_groups(rest, &pending, &decided, None, cx);
+            return self.keep_groups(rest, pending, &decided, None, cx);
         }
         let asked_verdicts = asked.iter().filter_map(|index| pending.verdicts.get(*index).cloned().flatten());
         let verdict = strictest(asked_verdicts).unwrap_or_else(Verdict::unknown_effect);
@@ -55,28 +55,28 @@ impl Invocation {
                     prompt: shown,
                     follow_up: Some(pending),
                 };
-                Ok(Some(CallProgress::NeedsApproval(Box::new(asked))))
+                Ok(CallState::WaitingForApproval(Box::new(asked)))
             }
             Err(error) if is_abandoned(&error) => self.finish_without_follow_up(rest, &pending.run_accesses, error, cx),
             Err(error) => {
                 let decided = rest.reconcile(replace_asks(decided, &KeepDecision::Refuse(error)));
-                self.keep_groups(rest, &pending, &decided, None, cx)
+                self.keep_groups(rest, pending, &decided, None, cx)
             }
         }
     }
 
     /// Goes on with what a person was asked about. The rules are asked once more: what they say by now counts.
-    pub(crate) fn apply_follow_up_answer(
+    pub(crate) fn decide_answered_changes(
         &self,
         asked: PendingApproval,
-        answer: Result<&Approval, ToolError>,
-        signal: &CommitState,
-    ) -> Result<Option<CallProgress>, HostError> {
-        let cx = CallContext::new(&self.session.limits, IoMode::Blocking, signal)
-            .with_services(self)
-            .with_origin(&self.origin);
-        let PendingApproval { plan: mut planned, follow_up: Some(pending), .. } = asked else { return Ok(None) };
-        let refused = answer.as_ref().err().cloned().unwrap_or_else(plan_changed_error);
+        answer: Result<Approval, ToolError>,
+        cx: &CallContext<'_>,
+    ) -> Result<CallState, HostError> {
+        let PendingApproval { plan: mut planned, follow_up: Some(pending), .. } = asked else {
+            return Ok(CallState::Abandoned);
+        };
+        let answer = answer.as_ref();
+        let refused = answer.err().cloned().unwrap_or_else(plan_changed_error);
         let approval = answer.ok();
         let holds = |index: usize, verdict: &Verdict| match verdict.decision {
             Decision::Allow => true,
@@ -97,24 +97,24 @@ impl Invocation {
             _ => refuse_group(group.refusal.as_ref()),
         };
         let decided = planned.reconcile(pending.groups.iter().enumerate().map(decide).collect());
-        self.keep_groups(planned, &pending, &decided, approval, &cx)
+        self.keep_groups(planned, pending, &decided, approval, cx)
     }
 
     /// Makes every group that is to be kept, as one change. What is not kept leaves a record first.
     fn keep_groups(
         &self,
         planned: Box<dyn ErasedPlan>,
-        pending: &PendingGroups,
+        pending: PendingGroups,
         decided: &[KeepDecision],
         approval: Option<&Approval>,
         cx: &CallContext<'_>,
-    ) -> Result<Option<CallProgress>, HostError> {
+    ) -> Result<CallState, HostError> {
         let refusal = |(index, decision): (usize, &KeepDecision)| match decision {
             KeepDecision::Refuse(error) => Some((index, error.clone())),
             KeepDecision::Keep | KeepDecision::Ask => None,
         };
         let refused: Vec<(usize, ToolError)> = decided.iter().enumerate().filter_map(refusal).collect();
-        self.record_discarded(pending, &refused)?;
+        self.record_discarded(&pending, &refused)?;
         let kept = indices_where(decided, |decision| *decision == KeepDecision::Keep);
         if kept.is_empty() {
             let error = refused.into_iter().next().map_or_else(plan_changed_error, |(_, error)| error);
@@ -124,17 +124,19 @@ impl Invocation {
         let verdicts = kept.iter().filter_map(|index| pending.verdicts.get(*index).cloned().flatten());
         let verdict = strictest(verdicts).unwrap_or_else(Verdict::unknown_effect);
         let approval = approval.filter(|_| verdict.decision == Decision::Ask);
-        let ticket = self.issue_ticket(&touches, RunAuthorization { verdict: &verdict, approval }, cx)?;
+        let ticket = self.issue_ticket(&touches, &verdict, approval, cx)?;
         let result = match planned.run(&ticket, self.notes) {
-            Ok(RunOutcome::FollowUp(groups, rest)) => return self.run_follow_up(rest, groups, &touches, cx),
+            Ok(RunOutcome::FollowUp(groups, plan)) => {
+                return Ok(CallState::Finishing(UndecidedChanges { plan, groups, run_accesses: touches }));
+            }
             Ok(RunOutcome::Finished(text)) => Ok(text),
             Err(error) => Err(error),
         };
         let withheld = ticket.withheld();
-        self.record_discarded(pending, &withheld)?;
+        self.record_discarded(&pending, &withheld)?;
         let made: Vec<usize> =
             kept.into_iter().filter(|kept| !withheld.iter().any(|(index, _)| index == kept)).collect();
-        let made = if made.is_empty() { pending.run_accesses.clone() } else { pending.accesses_of(&made) };
+        let made = if made.is_empty() { pending.run_accesses } else { pending.accesses_of(&made) };
         self.finish(&made, result, cx)
     }
 
@@ -151,7 +153,7 @@ impl Invocation {
             let touches: Vec<ResourceAccess> = possible.flat_map(|group| group.accesses.iter().cloned()).collect();
             let question = self.policy_request(&touches);
             let judge = |group: &ChangeGroup| {
-                let judged = group.accesses.iter().map(|touch| self.config.policy.evaluate(touch, &question));
+                let judged = group.accesses.iter().map(|touch| self.host.config.policy.evaluate(touch, &question));
                 let verdict = strictest(judged).unwrap_or_else(Verdict::unknown_effect);
                 match planned.required_review().filter(|_| verdict.decision == Decision::Allow) {
                     Some(review) => verdict.requiring_review(review),
@@ -204,13 +206,13 @@ impl Invocation {
         ran: &[ResourceAccess],
         refused: ToolError,
         cx: &CallContext<'_>,
-    ) -> Result<Option<CallProgress>, HostError> {
+    ) -> Result<CallState, HostError> {
         let result = rest.abort(refused, self.notes);
         self.finish(ran, result, cx)
     }
 
     /// Ends a call whose caller cancelled it while a person was asked about its rest.
-    pub(crate) fn finish_without(&self, asked: PendingApproval, refused: ToolError) -> Result<ToolReply, HostError> {
+    pub(crate) fn finish_without(&self, asked: PendingApproval, refused: ToolError) -> Result<CallState, HostError> {
         let PendingApproval { plan: planned, follow_up: rest, .. } = asked;
         let ran = match rest {
             Some(pending) => {
@@ -221,7 +223,7 @@ impl Invocation {
             }
             None => Vec::new(),
         };
-        self.record_end(&ran, planned.abort(refused, self.notes))
+        self.record_end(&ran, planned.abort(refused, self.notes)).map(CallState::Done)
     }
 }
 

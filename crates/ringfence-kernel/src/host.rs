@@ -1,44 +1,28 @@
 //! The host: the entry point of every tool call.
 //!
-//! `Host::call` takes a call from its name to its reply: find, decode, plan, police, ask, record, run, record.
-//! A call never outlives its deadline for the one who waits, whatever the file system does; see `CommitState` for
-//! what that means for the work itself.
+//! A call never outlives its deadline for its caller, whatever the file system does; see `CommitState` for what that means
+//! for the work itself.
 //!
-//! Not here: what any step does. This file only says in which order they come.
+//! Not here: the steps of a call and their order (`call_state.rs`), and suspended calls (`resume.rs`).
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::SystemTime;
 
-use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::approval::ApprovalOutcome;
 use crate::approval_queue::ApprovalQueues;
-use crate::ask_approval::{AskOutcome, SuspendedCall, pending_error};
-use crate::audit::AuditEvent;
 use crate::connection_log::ConnectionLog;
 use crate::dialect::ReplyNotes;
-use crate::invocation::{CallProgress, Invocation, PriorApproval, arguments_fixed_error, catch_tool_panic};
-use crate::pending_approval::PendingApproval;
+use crate::explain::{PolicyExplanation, explain};
+use crate::invocation::Invocation;
 use crate::tool_binding::ErasedTool;
+use crate::worker::WorkerLimits;
 use crate::{
-    AbandonReason, ApprovalInbox, ApprovalStore, Approver, AuditSink, AuditSinkError, AuthScope, CallOrigin,
-    CommitState, ErrorKind, Policy, Principal, ProgressListener, Session, StoreError, Taint, ToolError,
+    ApprovalInbox, ApprovalStore, Approver, AuditSink, AuditSinkError, AuthScope, CallOrigin, ErrorKind, Policy,
+    Principal, ProgressListener, Session, StoreError, SuspendedCall, Taint, ToolError,
 };
-
-/// How often a person may change the arguments of one call before it is refused.
-const MAX_ARGUMENT_CHANGES: usize = 3;
-
-/// How long a committed change is waited for after its deadline, before the reply says that its end is unknown.
-const COMMIT_GRACE_TIME: Duration = Duration::from_millis(250);
-
-/// How long a call that ends by itself is given to do so.
-const GRACEFUL_STOP_TIME: Duration = Duration::from_secs(5);
 
 /// One request of a model: a tool by name, and its arguments as the model wrote them.
 #[derive(Clone, Debug)]
@@ -89,9 +73,7 @@ pub struct HostConfig {
 #[derive(Clone, Debug)]
 pub struct Host {
     pub(crate) config: Arc<HostConfig>,
-    pub(crate) workers: Arc<Semaphore>,
-    /// The same for calls that end by themselves, such as programs: however many go on for minutes, the others go on too.
-    program_workers: Arc<Semaphore>,
+    pub(crate) workers: Arc<WorkerLimits>,
     /// What each mount is, by its alias. Nothing can be granted on others.
     pub(crate) mount_identities: Arc<BTreeMap<String, String>>,
     pub(crate) approval_queues: Arc<ApprovalQueues>,
@@ -99,12 +81,9 @@ pub struct Host {
 
 impl Host {
     pub fn new(parts: HostConfig) -> Self {
-        let places = || Arc::new(Semaphore::new(parts.workers.max(1)));
-        let (workers, program_workers) = (places(), places());
         Self {
+            workers: Arc::new(WorkerLimits::new(parts.workers)),
             config: Arc::new(parts),
-            workers,
-            program_workers,
             mount_identities: Arc::default(),
             approval_queues: Arc::default(),
         }
@@ -141,10 +120,24 @@ impl Host {
         cancel: &CancellationToken,
         listener: Option<Arc<dyn ProgressListener>>,
     ) -> Result<ToolReply, HostError> {
-        match self.resolve_tool(session, call, listener)? {
-            Ok((trip, offer)) => self.drive(trip, offer, cancel).await,
+        match self.find_tool(session, call, listener)? {
+            Ok((invocation, tool)) => invocation.drive(tool, None, cancel).await,
             Err(reply) => Ok(reply),
         }
+    }
+
+    /// Explains what would be decided about a call. An error is one that the call itself would get before a decision.
+    pub async fn explain(&self, session: &Arc<Session>, call: ToolCall) -> Result<PolicyExplanation, ToolError> {
+        explain(self, session, call).await
+    }
+
+    /// Withdraws the requests of suspended calls of a session that ended: their answers would not be used.
+    pub fn withdraw_requests(&self, session: &str) -> Result<(), StoreError> {
+        let store = self.config.store.as_ref();
+        let pending = store.pending(SystemTime::now())?.into_iter();
+        pending
+            .filter(|request| request.suspended && request.session == session)
+            .try_for_each(|request| store.close_request(&request.id))
     }
 
     pub(crate) fn new_invocation(&self, session: &Arc<Session>, call: ToolCall) -> Invocation {
@@ -153,8 +146,7 @@ impl Host {
             session.taint.add(Taint::SawUntrusted);
         }
         Invocation {
-            config: Arc::clone(&self.config),
-            mount_identities: Arc::clone(&self.mount_identities),
+            host: self.clone(),
             session: Arc::clone(session),
             origin: CallOrigin {
                 session: session.id.clone(),
@@ -173,267 +165,34 @@ impl Host {
         }
     }
 
-    /// Finds the tool, for who may call it. A reply where there is none.
-    pub(crate) fn resolve_tool(
+    /// Finds the tool of a call. A reply where there is none, or the principal may not call tools.
+    pub(crate) fn find_tool(
         &self,
         session: &Arc<Session>,
         call: ToolCall,
         listener: Option<Arc<dyn ProgressListener>>,
-    ) -> Result<Result<ResolvedCall, ToolReply>, HostError> {
-        let offer = session.catalog.find_tool(&call.name).cloned();
+    ) -> Result<Result<FoundCall, ToolReply>, HostError> {
+        let tool = session.catalog.find_tool(&call.name).cloned();
         // Rules and records know a tool by one name, however it was spelled.
-        let call = match &offer {
-            Some(offer) => ToolCall { name: offer.definition().name.to_string(), ..call },
+        let call = match &tool {
+            Some(tool) => ToolCall { name: tool.definition().name.to_string(), ..call },
             None => call,
         };
-        let mut trip = Invocation { listener, ..self.new_invocation(session, call) };
-        if let Some(offer) = &offer {
-            trip.time_limit = offer.time_limit(&session.limits);
-            trip.stops_gracefully = offer.stops_gracefully();
-        }
-        let trip = Arc::new(trip);
+        let mut invocation = Invocation { listener, ..self.new_invocation(session, call) };
         if !session.principal.has_scope(AuthScope::Call) {
             let message = format!("`{}` may not call tools", session.principal.name);
-            return trip.refuse(&[], &ToolError::new(ErrorKind::PermissionDenied, message)).map(Err);
+            return invocation.refuse(&[], &ToolError::new(ErrorKind::PermissionDenied, message)).map(Err);
         }
-        let Some(offer) = offer else {
+        let Some(tool) = tool else {
             let offered = session.catalog.list().map(|definition| definition.name.as_ref());
-            return trip.refuse(&[], &session.dialect.unknown_tool_error(&trip.call.name, offered)).map(Err);
+            let error = session.dialect.unknown_tool_error(&invocation.call.name, offered);
+            return invocation.refuse(&[], &error).map(Err);
         };
-        Ok(Ok((trip, offer)))
-    }
-
-    /// From the start to the reply, with as many questions as it takes.
-    async fn drive(
-        &self,
-        mut trip: Arc<Invocation>,
-        offer: Arc<dyn ErasedTool>,
-        cancel: &CancellationToken,
-    ) -> Result<ToolReply, HostError> {
-        let mut turn = None;
-        for _ in 0..MAX_ARGUMENT_CHANGES {
-            let leg = self.start_in_queue(&trip, &offer, &mut turn, cancel).await?;
-            match self.resolve_approvals(&trip, leg, cancel).await? {
-                ControlFlow::Break(reply) => return Ok(reply),
-                ControlFlow::Continue(changed) => trip = changed,
-            }
-        }
-        let message = "the arguments were changed too often without a decision";
-        trip.refuse(&[], &ToolError::new(ErrorKind::ApprovalDenied, message))
-    }
-
-    /// Asks, as long as what was answered leads to another question. The reply, or the call as it was changed.
-    async fn resolve_approvals(
-        &self,
-        trip: &Arc<Invocation>,
-        mut leg: CallProgress,
-        cancel: &CancellationToken,
-    ) -> Result<ControlFlow<ToolReply, Arc<Invocation>>, HostError> {
-        loop {
-            let asked = match leg {
-                CallProgress::Done(reply) => return Ok(ControlFlow::Break(reply)),
-                CallProgress::NeedsApproval(asked) => asked,
-            };
-            // What a program left is kept by nobody but this call, so the call has to wait.
-            let answer = match self.ask_approver(trip, &asked.prompt, !asked.is_follow_up(), cancel).await? {
-                AskOutcome::Answered(answer) => answer,
-                AskOutcome::Suspended(suspended) => {
-                    let reply = trip.refuse(&asked.accesses, &pending_error(&suspended.request_id))?;
-                    return Ok(ControlFlow::Break(ToolReply { suspended: Some(suspended), ..reply }));
-                }
-            };
-            match self.apply_answer(trip, asked, answer, cancel).await? {
-                ControlFlow::Break(next) => leg = next,
-                ControlFlow::Continue(changed) => return Ok(ControlFlow::Continue(changed)),
-            }
-        }
-    }
-
-    /// Does what was answered to a call that came back, and goes on from there.
-    pub(crate) async fn resume_with_answer(
-        &self,
-        trip: Arc<Invocation>,
-        offer: Arc<dyn ErasedTool>,
-        asked: Box<PendingApproval>,
-        answer: ApprovalOutcome,
-        cancel: &CancellationToken,
-    ) -> Result<ToolReply, HostError> {
-        let changed = match self.apply_answer(&trip, asked, answer, cancel).await? {
-            ControlFlow::Break(leg) => match self.resolve_approvals(&trip, leg, cancel).await? {
-                ControlFlow::Break(reply) => return Ok(reply),
-                ControlFlow::Continue(changed) => changed,
-            },
-            ControlFlow::Continue(changed) => changed,
-        };
-        self.drive(changed, offer, cancel).await
-    }
-
-    /// Runs what was approved, or gives the call as it was changed.
-    async fn apply_answer(
-        &self,
-        trip: &Arc<Invocation>,
-        asked: Box<PendingApproval>,
-        answer: ApprovalOutcome,
-        cancel: &CancellationToken,
-    ) -> Result<ControlFlow<CallProgress, Arc<Invocation>>, HostError> {
-        let approval = match answer {
-            ApprovalOutcome::Approved(approval) => approval,
-            ApprovalOutcome::ApprovedAlways(approval) => {
-                if let Some(rule) = asked.prompt.grant.clone() {
-                    self.store_grant(rule, &approval).await?;
-                }
-                approval
-            }
-            ApprovalOutcome::ApprovedWithChanges(..) if asked.is_follow_up() => {
-                return self.decline_follow_up(trip, asked, arguments_fixed_error(), cancel).await;
-            }
-            ApprovalOutcome::ApprovedWithChanges(arguments, approval) => {
-                let PendingApproval { accesses: touches, taint: bits, prompt: shown, .. } = *asked;
-                let covered = PriorApproval {
-                    accesses: touches,
-                    taint: bits,
-                    fingerprint: shown.preview.fingerprint().to_owned(),
-                    approval,
-                };
-                return Ok(ControlFlow::Continue(Arc::new(trip.with_arguments(arguments, covered))));
-            }
-            ApprovalOutcome::Denied(error) if asked.is_follow_up() => {
-                return self.decline_follow_up(trip, asked, error, cancel).await;
-            }
-            ApprovalOutcome::Denied(error) => {
-                return trip.refuse(&asked.accesses, &error).map(CallProgress::Done).map(ControlFlow::Break);
-            }
-        };
-        let run = move |trip: &Invocation, signal: &CommitState| match asked.is_follow_up() {
-            true => trip.apply_follow_up_answer(*asked, Ok(&approval), signal),
-            false => trip.run_approved(asked, &approval, signal),
-        };
-        self.run_on_worker(trip, cancel, run).await.map(ControlFlow::Break)
-    }
-
-    /// Keeps the changes of a run that need no approval, after the others were declined.
-    async fn decline_follow_up(
-        &self,
-        trip: &Arc<Invocation>,
-        asked: Box<PendingApproval>,
-        refused: ToolError,
-        cancel: &CancellationToken,
-    ) -> Result<ControlFlow<CallProgress, Arc<Invocation>>, HostError> {
-        // The caller does not wait any more: nothing is kept.
-        if refused.kind == ErrorKind::Cancelled {
-            return trip.finish_without(*asked, refused).map(CallProgress::Done).map(ControlFlow::Break);
-        }
-        let run =
-            move |trip: &Invocation, signal: &CommitState| trip.apply_follow_up_answer(*asked, Err(refused), signal);
-        self.run_on_worker(trip, cancel, run).await.map(ControlFlow::Break)
-    }
-
-    /// Plans and polices; runs too, unless somebody has to be asked.
-    pub(crate) async fn start(
-        &self,
-        trip: &Arc<Invocation>,
-        offer: &Arc<dyn ErasedTool>,
-        cancel: &CancellationToken,
-    ) -> Result<CallProgress, HostError> {
-        if cancel.is_cancelled() {
-            return trip.refuse(&[], &AbandonReason::Cancel.error()).map(CallProgress::Done);
-        }
-        if offer.supports_non_blocking()
-            && let Some(leg) = trip.try_inline(offer.as_ref())?
-        {
-            return Ok(leg);
-        }
-        let offer = Arc::clone(offer);
-        self.run_on_worker(trip, cancel, move |trip, signal| trip.run_blocking(offer.as_ref(), signal)).await
-    }
-
-    /// Does a piece of work on a worker thread, and waits for it as long as the call may take. The thread ends
-    /// by itself: at its next look at the signal, or when what it does returns.
-    pub(crate) async fn run_on_worker<F>(
-        &self,
-        trip: &Arc<Invocation>,
-        cancel: &CancellationToken,
-        work: F,
-    ) -> Result<CallProgress, HostError>
-    where
-        F: FnOnce(&Invocation, &CommitState) -> Result<Option<CallProgress>, HostError> + Send + 'static,
-    {
-        let signal = CommitState::new();
-        let mut waiting = WorkerGuard { invocation: Arc::clone(trip), commit_state: signal.clone(), finished: false };
-        let workers = Arc::clone(if trip.stops_gracefully { &self.program_workers } else { &self.workers });
-        let companion = Arc::clone(trip);
-        let job = async move {
-            // The semaphore is never closed, so this only ever waits.
-            let permit = workers.acquire_owned().await.ok();
-            let job = move || {
-                let _permit = permit;
-                catch_tool_panic(&companion, &signal, || work(&companion, &signal))
-            };
-            // Where the system gives no more threads, this panics instead of failing.
-            let job = catch_unwind(AssertUnwindSafe(|| spawn_blocking(job))).ok()?;
-            job.await.ok()
-        };
-        tokio::pin!(job);
-        let why = tokio::select! {
-            biased;
-            done = &mut job => {
-                waiting.finished = true;
-                return trip.progress_after(done);
-            }
-            () = cancel.cancelled() => AbandonReason::Cancel,
-            () = sleep(trip.time_limit) => AbandonReason::Deadline,
-        };
-        if trip.stops_gracefully {
-            waiting.commit_state.request_stop(why);
-            if let Ok(done) = timeout(GRACEFUL_STOP_TIME, &mut job).await {
-                waiting.finished = true;
-                return trip.progress_after(done);
-            }
-        }
-        if let Some(reply) = waiting.abandon(why)? {
-            return Ok(CallProgress::Done(reply));
-        }
-        let done = timeout(COMMIT_GRACE_TIME, &mut job).await;
-        waiting.finished = true;
-        match done {
-            Ok(done) => trip.progress_after(done),
-            Err(_) => trip.record_overdue(why, waiting.commit_state.subject()).map(CallProgress::Done),
-        }
-    }
-}
-
-/// Somebody who waits for a worker. Dropped while the work goes on, because the caller went away, it is a cancel.
-struct WorkerGuard {
-    invocation: Arc<Invocation>,
-    commit_state: CommitState,
-    /// Nothing is waited for any more.
-    finished: bool,
-}
-
-impl WorkerGuard {
-    /// Stops waiting. Nothing if the worker committed first.
-    fn abandon(&mut self, why: AbandonReason) -> Result<Option<ToolReply>, HostError> {
-        if !self.commit_state.abandon(why) {
-            return Ok(None);
-        }
-        self.finished = true;
-        let error = why.error().detail("committed", false);
-        let reply = self.invocation.error_reply(&error);
-        let moment =
-            AuditEvent::End { error: Some(&error), reply: &reply.text, duration: self.invocation.started.elapsed() };
-        self.invocation.record_with_subject(self.commit_state.subject(), &[], moment)?;
-        Ok(Some(reply))
-    }
-}
-
-impl Drop for WorkerGuard {
-    fn drop(&mut self) {
-        if !self.finished {
-            // There is nobody left to be told that the record failed.
-            let _ = self.abandon(AbandonReason::Cancel);
-        }
+        invocation.time_limit = tool.time_limit(&session.limits);
+        invocation.stops_gracefully = tool.stops_gracefully();
+        Ok(Ok((Arc::new(invocation), tool)))
     }
 }
 
 /// A call that found its tool.
-type ResolvedCall = (Arc<Invocation>, Arc<dyn ErasedTool>);
+type FoundCall = (Arc<Invocation>, Arc<dyn ErasedTool>);

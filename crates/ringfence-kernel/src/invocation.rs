@@ -1,11 +1,11 @@
-//! Invocation of one tool call: plan, policy, approval, audit, run.
+//! Invocation of one tool call: plan, policy, run, and their records.
 //!
-//! All of it happens on one thread, the caller's own or a worker. What needs approval is handed back (`CallProgress::NeedsApproval`).
+//! Every step returns the state that follows it (`call_state.rs`). All of them run on one thread, the caller's own or a
+//! worker.
 //!
-//! Not here: waiting for that thread, and asking (`host.rs`).
+//! Not here: the order of the steps (`call_state.rs`), waiting for a thread (`worker.rs`), asking (`ask_approval.rs`).
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -13,33 +13,27 @@ use tokio::time::Instant;
 
 use crate::approval::with_rule_details;
 use crate::audit::AuditEvent;
+use crate::call_state::{AuthorizedPlan, CallState, Plan};
 use crate::connection_log::{ConnectionLog, ConnectionOutcome, UnlistedConnections};
 use crate::dialect::ReplyNotes;
 use crate::grants::access_subject;
-use crate::pending_approval::{ApprovalPrompt, PendingApproval};
+use crate::pending_approval::{ApprovalPrompt, PendingApproval, SuspendedCall, UndecidedChanges};
 use crate::tool::CallServices;
 use crate::tool_binding::{ErasedPlan, ErasedTool, RunOutcome};
 use crate::{
-    AbandonReason, Approval, AuditSinkError, CallContext, CallOrigin, CallRecord, CommitState, Decision, ErrorKind,
-    Grant, HostConfig, HostError, IoMode, PolicyAction, PolicyRequest, Preview, ProgressListener, ProgressUpdate,
+    AbandonReason, Approval, AuditSinkError, CallContext, CallOrigin, CallRecord, Decision, ErrorKind, Grant, Host,
+    HostConfig, HostError, IoMode, PolicyAction, PolicyRequest, Preview, ProgressListener, ProgressUpdate,
     ResourceAccess, Session, StoreError, Taint, TaintSet, Ticket, ToolCall, ToolError, ToolReply, Verdict, id,
 };
-
-/// How far a piece of work got.
-pub(crate) enum CallProgress {
-    Done(ToolReply),
-    NeedsApproval(Box<PendingApproval>),
-}
 
 /// One call on its way.
 #[derive(Debug)]
 pub(crate) struct Invocation {
-    pub(crate) config: Arc<HostConfig>,
-    pub(crate) mount_identities: Arc<BTreeMap<String, String>>,
+    pub(crate) host: Host,
     pub(crate) session: Arc<Session>,
     pub(crate) call: ToolCall,
     pub(crate) started: Instant,
-    /// How long a piece of work for it may take.
+    /// Time limit of each stay on a worker.
     pub(crate) time_limit: Duration,
     pub(crate) stops_gracefully: bool,
     pub(crate) origin: CallOrigin,
@@ -60,6 +54,11 @@ pub(crate) struct PriorApproval {
 }
 
 impl PriorApproval {
+    pub(crate) fn new(pending: PendingApproval, approval: Approval) -> Self {
+        let PendingApproval { accesses, taint, prompt, .. } = pending;
+        Self { accesses, taint, fingerprint: prompt.preview.fingerprint().to_owned(), approval }
+    }
+
     /// Fails where the same target is no longer what a person saw when they said yes.
     fn check_unchanged(
         &self,
@@ -78,8 +77,7 @@ impl Invocation {
     /// The same call with the arguments that a person put in.
     pub(crate) fn with_arguments(&self, arguments: String, covered: PriorApproval) -> Self {
         Self {
-            config: Arc::clone(&self.config),
-            mount_identities: Arc::clone(&self.mount_identities),
+            host: self.host.clone(),
             session: Arc::clone(&self.session),
             call: ToolCall { arguments, ..self.call.clone() },
             started: self.started,
@@ -93,100 +91,76 @@ impl Invocation {
         }
     }
 
-    /// Tries the call on the caller's own thread. `None` when it would have had to wait.
-    pub(crate) fn try_inline(&self, offer: &dyn ErasedTool) -> Result<Option<CallProgress>, HostError> {
-        let signal = CommitState::new();
-        let cx = CallContext::new(&self.session.limits, IoMode::NonBlocking, &signal)
-            .with_services(self)
-            .with_origin(&self.origin);
-        let leg = catch_tool_panic(self, &signal, || self.plan_and_decide(offer, &cx))?;
-        Ok(if cx.has_blocked() { None } else { leg })
+    /// Decodes and plans.
+    pub(crate) fn plan(&self, tool: &dyn ErasedTool, cx: &CallContext<'_>) -> Result<CallState, HostError> {
+        match tool.plan(&self.call.arguments, cx) {
+            Ok((accesses, plan)) => Ok(CallState::Planned(Plan { plan, accesses })),
+            Err(_) if cx.has_blocked() => Ok(CallState::Abandoned),
+            Err(error) => self.finish_refused(&[], &self.mask_denied(error, cx), cx),
+        }
     }
 
-    pub(crate) fn run_blocking(
-        &self,
-        offer: &dyn ErasedTool,
-        signal: &CommitState,
-    ) -> Result<Option<CallProgress>, HostError> {
-        self.plan_and_decide(
-            offer,
-            &CallContext::new(&self.session.limits, IoMode::Blocking, signal)
-                .with_services(self)
-                .with_origin(&self.origin),
-        )
-    }
-
-    pub(crate) fn run_approved(
-        &self,
-        asked: Box<PendingApproval>,
-        approval: &Approval,
-        signal: &CommitState,
-    ) -> Result<Option<CallProgress>, HostError> {
-        let cx = CallContext::new(&self.session.limits, IoMode::Blocking, signal)
-            .with_services(self)
-            .with_origin(&self.origin);
-        let seen = asked.prompt.verdict.clone();
-        // Where by now only a look is wanted, somebody just had it.
-        let enough =
-            |verdict: &Verdict| *verdict == seen || verdict.is_review() && approval.assurance >= verdict.assurance;
-        let may_run = |verdict: &Verdict| verdict.decision == Decision::Allow || enough(verdict);
-        let (verdict, _) = self.authorize(&asked.accesses, asked.plan.as_ref(), &cx, may_run)?;
-        let refused = match verdict.decision {
-            Decision::Deny => denial_error(&verdict),
-            // Other calls went on while somebody was asked: this is no longer what they were told.
-            Decision::Ask if !enough(&verdict) => plan_changed_error(),
-            _ => {
-                let permission = RunAuthorization { verdict: &verdict, approval: Some(approval) };
-                return self.run(asked.plan, &asked.accesses, permission, &cx);
-            }
-        };
-        self.finish_refused(&asked.accesses, &refused, &cx)
-    }
-
-    /// Decode, plan, police. `None` when the caller no longer waits for the result, or the quick attempt stalled.
-    fn plan_and_decide(&self, offer: &dyn ErasedTool, cx: &CallContext<'_>) -> Result<Option<CallProgress>, HostError> {
-        let (touches, mut planned) = match offer.plan(&self.call.arguments, cx) {
-            Ok(plan) => plan,
-            Err(_) if cx.has_blocked() => return Ok(None),
-            Err(error) => return self.finish_refused(&[], &self.mask_denied(error, cx), cx),
-        };
-        let covered = self.find_prior_approval(&touches);
-        let (verdict, bits) = self.authorize(&touches, planned.as_ref(), cx, |verdict| match verdict.decision {
+    /// Decides about a plan.
+    pub(crate) fn decide(&self, plan: Plan, cx: &CallContext<'_>) -> Result<CallState, HostError> {
+        let Plan { mut plan, accesses } = plan;
+        let prior = self.find_prior_approval(&accesses);
+        let (verdict, taint) = self.authorize(&accesses, plan.as_ref(), cx, |verdict| match verdict.decision {
             Decision::Allow => true,
-            Decision::Ask => covered.is_some(),
+            Decision::Ask => prior.is_some(),
             Decision::Deny => false,
         })?;
-        match (verdict.decision, covered) {
-            (Decision::Allow, _) => {
-                self.run(planned, &touches, RunAuthorization { verdict: &verdict, approval: None }, cx)
-            }
-            (Decision::Ask, Some(covered)) => match covered.check_unchanged(&touches, planned.as_mut(), cx) {
+        match (verdict.decision, prior) {
+            (Decision::Allow, _) => Ok(CallState::Running(AuthorizedPlan { plan, accesses, verdict, approval: None })),
+            (Decision::Ask, Some(prior)) => match prior.check_unchanged(&accesses, plan.as_mut(), cx) {
                 Ok(()) => {
-                    let approval = Some(&covered.approval);
-                    self.run(planned, &touches, RunAuthorization { verdict: &verdict, approval }, cx)
+                    let approval = Some(prior.approval.clone());
+                    Ok(CallState::Running(AuthorizedPlan { plan, accesses, verdict, approval }))
                 }
-                Err(_) if cx.has_blocked() => Ok(None),
-                Err(error) => self.finish_refused(&touches, &error, cx),
+                Err(_) if cx.has_blocked() => Ok(CallState::Abandoned),
+                Err(error) => self.finish_refused(&accesses, &error, cx),
             },
-            // What is shown may take a while, and so may a look at what was granted meanwhile.
+            // A preview may take a while, and so may a look at the grants of other processes.
             (Decision::Ask, None) if cx.io_mode == IoMode::NonBlocking => {
                 let _ = cx.would_block();
-                Ok(None)
+                Ok(CallState::Abandoned)
             }
-            (Decision::Ask, None) => match planned.preview(cx) {
-                // Nobody is asked about a call that is known to fail, as long as the reason is the caller's to know.
-                Ok(preview) if preview.failure().is_some() && self.may_read_without_approval(&touches) => {
+            (Decision::Ask, None) => match plan.preview(cx) {
+                // A call that is known to fail is not asked about, as long as the caller may know the reason.
+                Ok(preview) if preview.failure().is_some() && self.may_read_without_approval(&accesses) => {
                     let failure = preview.failure().cloned().unwrap_or_else(plan_changed_error);
-                    self.finish_refused(&touches, &failure, cx)
+                    self.finish_refused(&accesses, &failure, cx)
                 }
-                Ok(preview) => {
-                    let asked = self.pending_approval(planned, touches, verdict, bits, preview);
-                    Ok(Some(CallProgress::NeedsApproval(Box::new(asked))))
-                }
-                Err(error) => self.finish_refused(&touches, &error, cx),
+                Ok(preview) => Ok(self.needs_approval(Plan { plan, accesses }, verdict, taint, preview)),
+                Err(error) => self.finish_refused(&accesses, &error, cx),
             },
-            (Decision::Deny, _) => self.finish_refused(&touches, &self.mask_denied(denial_error(&verdict), cx), cx),
+            (Decision::Deny, _) => self.finish_refused(&accesses, &self.mask_denied(denial_error(&verdict), cx), cx),
         }
+    }
+
+    /// Decides about an approved plan, by the rules that hold now.
+    pub(crate) fn decide_approved(
+        &self,
+        pending: PendingApproval,
+        approval: Approval,
+        cx: &CallContext<'_>,
+    ) -> Result<CallState, HostError> {
+        let PendingApproval { plan, accesses, prompt, .. } = pending;
+        // Where only a review is required by now, this was one.
+        let is_enough = |verdict: &Verdict| {
+            *verdict == prompt.verdict || verdict.is_review() && approval.assurance >= verdict.assurance
+        };
+        let may_run = |verdict: &Verdict| verdict.decision == Decision::Allow || is_enough(verdict);
+        let (verdict, _) = self.authorize(&accesses, plan.as_ref(), cx, may_run)?;
+        let refused = match verdict.decision {
+            Decision::Deny => denial_error(&verdict),
+            // Other calls of the session ran meanwhile: this is not what was approved.
+            Decision::Ask if !is_enough(&verdict) => plan_changed_error(),
+            _ => {
+                let approval = Some(approval);
+                return Ok(CallState::Running(AuthorizedPlan { plan, accesses, verdict, approval }));
+            }
+        };
+        self.finish_refused(&accesses, &refused, cx)
     }
 
     /// Whether everything that a plan touches may be read without a question, and without a trace in the session.
@@ -209,49 +183,34 @@ impl Invocation {
         }
     }
 
-    /// Plans and polices a call that came back with an answer, and runs nothing yet.
-    pub(crate) fn replan(
-        &self,
-        offer: &dyn ErasedTool,
-        signal: &CommitState,
-    ) -> Result<Option<CallProgress>, HostError> {
-        let cx = CallContext::new(&self.session.limits, IoMode::Blocking, signal)
-            .with_services(self)
-            .with_origin(&self.origin);
-        let (touches, mut planned) = match offer.plan(&self.call.arguments, &cx) {
-            Ok(plan) => plan,
-            Err(error) => return self.finish_refused(&[], &self.mask_denied(error, &cx), &cx),
+    /// Plans and decides about a call that was suspended, and runs nothing yet.
+    pub(crate) fn replan(&self, tool: &dyn ErasedTool, cx: &CallContext<'_>) -> Result<CallState, HostError> {
+        let (accesses, mut plan) = match tool.plan(&self.call.arguments, cx) {
+            Ok(planned) => planned,
+            Err(error) => return self.finish_refused(&[], &self.mask_denied(error, cx), cx),
         };
-        let (verdict, bits) = self.authorize(&touches, planned.as_ref(), &cx, |_| false)?;
+        let (verdict, taint) = self.authorize(&accesses, plan.as_ref(), cx, |_| false)?;
         match verdict.decision {
-            Decision::Deny => self.finish_refused(&touches, &self.mask_denied(denial_error(&verdict), &cx), &cx),
-            _ => match planned.preview(&cx) {
-                Ok(preview) => Ok(Some(CallProgress::NeedsApproval(Box::new(
-                    self.pending_approval(planned, touches, verdict, bits, preview),
-                )))),
-                Err(error) => self.finish_refused(&touches, &error, &cx),
+            Decision::Deny => self.finish_refused(&accesses, &self.mask_denied(denial_error(&verdict), cx), cx),
+            _ => match plan.preview(cx) {
+                Ok(preview) => Ok(self.needs_approval(Plan { plan, accesses }, verdict, taint, preview)),
+                Err(error) => self.finish_refused(&accesses, &error, cx),
             },
         }
     }
 
-    fn pending_approval(
-        &self,
-        planned: Box<dyn ErasedPlan>,
-        touches: Vec<ResourceAccess>,
-        verdict: Verdict,
-        bits: TaintSet,
-        preview: Preview,
-    ) -> PendingApproval {
-        // What goes for good is asked about each time.
-        let is_ours = |touch: &ResourceAccess| {
-            touch.action != PolicyAction::Lose && self.mount_identities.contains_key(&access_subject(touch))
+    fn needs_approval(&self, plan: Plan, verdict: Verdict, taint: TaintSet, preview: Preview) -> CallState {
+        let Plan { plan, accesses } = plan;
+        // What cannot be undone is asked about each time.
+        let is_grantable = |access: &ResourceAccess| {
+            access.action != PolicyAction::Lose && self.host.mount_identities.contains_key(&access_subject(access))
         };
-        let grant = match touches.iter().all(is_ours) {
-            true => self.config.policy.narrowest_grant(&self.policy_request(&touches)),
+        let grant = match accesses.iter().all(is_grantable) {
+            true => self.host.config.policy.narrowest_grant(&self.policy_request(&accesses)),
             false => None,
         };
-        let shown = ApprovalPrompt { verdict, preview: preview.bound_to(&touches), grant };
-        PendingApproval { plan: planned, accesses: touches, taint: bits, prompt: shown, follow_up: None }
+        let prompt = ApprovalPrompt { verdict, preview: preview.bound_to(&accesses), grant };
+        CallState::WaitingForApproval(Box::new(PendingApproval { plan, accesses, taint, prompt, follow_up: None }))
     }
 
     /// Decides, and where the call may run then, raises the bits that it raises. Both are one step: if another call
@@ -265,7 +224,7 @@ impl Invocation {
     ) -> Result<(Verdict, TaintSet), HostError> {
         loop {
             let question = self.policy_request(touches);
-            let verdict = self.config.policy.decide(&question);
+            let verdict = self.host.config.policy.decide(&question);
             let review = planned.required_review().filter(|_| verdict.decision == Decision::Allow);
             let verdict = match review {
                 Some(review) => verdict.requiring_review(review),
@@ -286,43 +245,41 @@ impl Invocation {
 
     /// Another process may have granted something, or taken it back. True when that is so.
     pub(crate) fn refresh_grants(&self) -> Result<bool, StoreError> {
-        if self.mount_identities.is_empty() {
+        if self.host.mount_identities.is_empty() {
             return Ok(false);
         }
-        load_grants(&self.config, &self.mount_identities)
+        load_grants(&self.host.config, &self.host.mount_identities)
     }
 
     pub(crate) fn policy_request<'a>(&'a self, touches: &'a [ResourceAccess]) -> PolicyRequest<'a> {
         PolicyRequest::new(&self.session, &self.call.name, touches, self.session.taint.snapshot())
     }
 
-    fn run(
-        &self,
-        planned: Box<dyn ErasedPlan>,
-        touches: &[ResourceAccess],
-        permission: RunAuthorization<'_>,
-        cx: &CallContext<'_>,
-    ) -> Result<Option<CallProgress>, HostError> {
-        let changes = touches.iter().any(|touch| touch.action.changes_files());
-        let matters = changes || touches.iter().any(|touch| Taint::from_access(touch).is_some());
+    /// Runs an authorized plan.
+    pub(crate) fn run(&self, authorized: AuthorizedPlan, cx: &CallContext<'_>) -> Result<CallState, HostError> {
+        let AuthorizedPlan { plan, accesses, verdict, approval } = authorized;
+        let changes = accesses.iter().any(|access| access.action.changes_files());
+        let matters = changes || accesses.iter().any(|access| Taint::from_access(access).is_some());
         if matters && cx.io_mode == IoMode::NonBlocking {
             let _ = cx.would_block();
-            return Ok(None);
+            return Ok(CallState::Abandoned);
         }
-        let ticket = self.issue_ticket(touches, permission, cx)?;
-        let result = match planned.run(&ticket, self.notes) {
-            Ok(RunOutcome::FollowUp(groups, rest)) => return self.run_follow_up(rest, groups, touches, cx),
-            Ok(RunOutcome::Finished(text)) => Ok(text),
-            Err(error) => Err(error),
-        };
-        self.finish(touches, result, cx)
+        let ticket = self.issue_ticket(&accesses, &verdict, approval.as_ref(), cx)?;
+        match plan.run(&ticket, self.notes) {
+            Ok(RunOutcome::FollowUp(groups, plan)) => {
+                Ok(CallState::Finishing(UndecidedChanges { plan, groups, run_accesses: accesses }))
+            }
+            Ok(RunOutcome::Finished(text)) => self.finish(&accesses, Ok(text), cx),
+            Err(error) => self.finish(&accesses, Err(error), cx),
+        }
     }
 
     /// Records that something is about to be done, and gives the right to do it.
     pub(crate) fn issue_ticket<'t>(
         &self,
         touches: &'t [ResourceAccess],
-        RunAuthorization { verdict: Verdict { rule, layer, .. }, approval: approved }: RunAuthorization<'t>,
+        Verdict { rule, layer, .. }: &Verdict,
+        approved: Option<&'t Approval>,
         cx: &'t CallContext<'t>,
     ) -> Result<Ticket<'t>, HostError> {
         let changes = touches.iter().any(|touch| touch.action.changes_files());
@@ -337,12 +294,12 @@ impl Invocation {
         touches: &[ResourceAccess],
         result: Result<String, ToolError>,
         cx: &CallContext<'_>,
-    ) -> Result<Option<CallProgress>, HostError> {
+    ) -> Result<CallState, HostError> {
         // From here on the reply is ours to give, or nobody's.
         if cx.has_blocked() || cx.commit_state().commit().is_err() {
-            return Ok(None);
+            return Ok(CallState::Abandoned);
         }
-        self.record_end(touches, result).map(|reply| Some(CallProgress::Done(reply)))
+        self.record_end(touches, result).map(CallState::Done)
     }
 
     /// What a person already said yes to, if it was these targets or wider ones, in a session that has been through
@@ -362,28 +319,29 @@ impl Invocation {
         touches: &[ResourceAccess],
         error: &ToolError,
         cx: &CallContext<'_>,
-    ) -> Result<Option<CallProgress>, HostError> {
+    ) -> Result<CallState, HostError> {
         if cx.commit_state().commit().is_err() {
-            return Ok(None);
+            return Ok(CallState::Abandoned);
         }
         let reply = self.error_reply(error);
         let moment = AuditEvent::Refused { error, reply: &reply.text, duration: self.started.elapsed() };
         self.record_with_subject(cx.commit_state().subject(), touches, moment)?;
-        Ok(Some(CallProgress::Done(reply)))
+        Ok(CallState::Done(reply))
     }
 
-    /// What a finished job means for the one who waited.
-    pub(crate) fn progress_after(
+    /// Ends a call that nothing was run of.
+    pub(crate) fn refused(&self, touches: &[ResourceAccess], error: &ToolError) -> Result<CallState, HostError> {
+        self.refuse(touches, error).map(CallState::Done)
+    }
+
+    /// Ends a call whose request waits for an answer. Its caller can resume it.
+    pub(crate) fn suspended(
         &self,
-        done: Option<Result<Option<CallProgress>, HostError>>,
-    ) -> Result<CallProgress, HostError> {
-        match done {
-            Some(Ok(Some(leg))) => Ok(leg),
-            Some(Err(fatal)) => Err(fatal),
-            Some(Ok(None)) | None => self
-                .record_end(&[], Err(ToolError::new(ErrorKind::Internal, "the call was lost before it finished")))
-                .map(CallProgress::Done),
-        }
+        pending: &PendingApproval,
+        suspended: SuspendedCall,
+    ) -> Result<CallState, HostError> {
+        let reply = self.refuse(&pending.accesses, &pending_error(&suspended.request_id))?;
+        Ok(CallState::Done(ToolReply { suspended: Some(suspended), ..reply }))
     }
 
     pub(crate) fn refuse(&self, touches: &[ResourceAccess], error: &ToolError) -> Result<ToolReply, HostError> {
@@ -436,7 +394,7 @@ impl Invocation {
                 self.record(&[], AuditEvent::UnlistedConnections { made, refused })?;
             }
         }
-        self.config.audit.record(&CallRecord {
+        self.host.config.audit.record(&CallRecord {
             time: SystemTime::now(),
             session: &self.session,
             call_id: &self.call.id,
@@ -451,7 +409,7 @@ impl Invocation {
 
 impl CallServices for Invocation {
     fn evaluate(&self, touch: &ResourceAccess) -> Verdict {
-        self.config.policy.evaluate(touch, &self.policy_request(std::slice::from_ref(touch)))
+        self.host.config.policy.evaluate(touch, &self.policy_request(std::slice::from_ref(touch)))
     }
 
     fn add_taint(&self, bit: Taint) {
@@ -499,26 +457,10 @@ pub(crate) fn load_grants(parts: &HostConfig, directories: &BTreeMap<String, Str
     Ok(parts.policy.set_grants(&ours))
 }
 
-/// Why a plan may run.
-pub(crate) struct RunAuthorization<'a> {
-    pub(crate) verdict: &'a Verdict,
-    pub(crate) approval: Option<&'a Approval>,
-}
-
-/// A tool that panics is a bug of ours and not the caller's end: the call fails, the host goes on. Of a call that
-/// the road gave up on, the end is recorded already.
-pub(crate) fn catch_tool_panic(
-    trip: &Invocation,
-    signal: &CommitState,
-    work: impl FnOnce() -> Result<Option<CallProgress>, HostError>,
-) -> Result<Option<CallProgress>, HostError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        if signal.commit().is_err() {
-            return Ok(None);
-        }
-        trip.record_end(&[], Err(ToolError::new(ErrorKind::Internal, "internal error in the tool")))
-            .map(|reply| Some(CallProgress::Done(reply)))
-    })
+/// The reply to a call that waits for an answer.
+pub(crate) fn pending_error(request: &str) -> ToolError {
+    let message = "approval pending; nothing was done yet";
+    ToolError::new(ErrorKind::ApprovalPending, message).detail("pending", true).detail("request", request)
 }
 
 fn is_covered_by(touch: &ResourceAccess, covered: &ResourceAccess) -> bool {

@@ -57,6 +57,7 @@ mod approval;
 mod approval_queue;
 mod ask_approval;
 mod audit;
+mod call_state;
 mod commit_state;
 mod connection_log;
 mod decode;
@@ -89,12 +90,12 @@ mod suggest;
 mod taint;
 mod tool;
 mod tool_binding;
+mod worker;
 mod workspace;
 
 pub use approval::{
     Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, Approver, ApproverReply, DenyApprover, Ticket,
 };
-pub use ask_approval::SuspendedCall;
 pub use audit::{AuditEvent, AuditSink, AuditSinkError, CallRecord, NullAuditSink};
 pub use commit_state::{AbandonReason, CommitState};
 pub use dialect::{Dialect, ReplyNotes};
@@ -105,6 +106,7 @@ pub use host::{Host, HostConfig, HostError, ToolCall, ToolReply};
 pub use inbox::{ApprovalInbox, InboxError};
 pub use layered_rules::{LayeredRules, PolicyLayer};
 pub use limits::CallLimits;
+pub use pending_approval::SuspendedCall;
 pub use policy::{Assurance, Decision, Policy, PolicyRequest, Preset, Verdict};
 pub use preview::{Preview, PreviewBody, PreviewEntry, PreviewList};
 pub use registry::{DuplicateToolError, MCP_TOOL_PREFIX, ToolCatalog, ToolFilter, ToolRegistry, UnknownToolError};
@@ -122,8 +124,9 @@ pub use suggest::nearest_name;
 pub use taint::{SessionTaint, Taint, TaintSet};
 pub use tool::{
     CODE_MOUNT, CachedSensitivity, CallContext, CallOrigin, ChangeGroup, FollowUpPlan, IoMode, KeepDecision,
-    LookupTarget, MCP_MOUNT, NET_MOUNT, NextPhase, PolicyAction, PolicyResource, ProgressListener, ProgressUpdate,
-    ResourceAccess, ReviewRequirement, SEARCH_MOUNT, Tool, ToolCapabilities, ToolPlan, WORKSPACE_MOUNTS,
+    LookupTarget, MCP_MOUNT, NET_MOUNT, NextPhase, PhasedTool, PolicyAction, PolicyResource, ProgressListener,
+    ProgressUpdate, ResourceAccess, ReviewRequirement, SEARCH_MOUNT, Tool, ToolCapabilities, ToolPlan,
+    WORKSPACE_MOUNTS,
 };
 pub use tool_binding::{ExternalToolDefinition, ToolBinding, ToolDefinition};
 pub use workspace::{

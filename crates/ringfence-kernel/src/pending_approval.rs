@@ -2,8 +2,12 @@
 //!
 //! Not here: asking (`ask_approval.rs`), and what happens after the answer (`invocation.rs`, `follow_up.rs`).
 
+use crate::approval::ApprovalOutcome;
+use crate::resume_token::ResumeToken;
 use crate::tool_binding::ErasedPlan;
-use crate::{ChangeGroup, Preview, ResourceAccess, RuleText, TaintSet, Verdict};
+use crate::{
+    ApprovalDecision, ApprovalRequest, ChangeGroup, Decision, Preview, ResourceAccess, RuleText, TaintSet, Verdict,
+};
 
 /// A plan that waits for a person.
 pub(crate) struct PendingApproval {
@@ -45,5 +49,46 @@ impl PendingGroups {
     pub(crate) fn accesses_of(&self, indices: &[usize]) -> Vec<ResourceAccess> {
         let groups = indices.iter().filter_map(|index| self.groups.get(*index));
         groups.flat_map(|group| group.accesses.iter().cloned()).collect()
+    }
+}
+
+/// Changes that a run left, before the policy decides about them.
+pub(crate) struct UndecidedChanges {
+    pub(crate) plan: Box<dyn ErasedPlan>,
+    pub(crate) groups: Vec<ChangeGroup>,
+    /// Accesses of the run itself.
+    pub(crate) run_accesses: Vec<ResourceAccess>,
+}
+
+/// Outcome of an approval request.
+pub(crate) enum AskOutcome {
+    Answered(ApprovalOutcome),
+    Suspended(SuspendedCall),
+}
+
+/// A call that waits for its answer, for fronts that can bring it back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SuspendedCall {
+    /// To be given to `Host::resume`, once.
+    pub token: String,
+    /// The id of the request that has to be answered first.
+    pub request_id: String,
+}
+
+/// A suspended call with the answer to its request.
+pub(crate) struct ResumedCall {
+    pub(crate) token: ResumeToken,
+    pub(crate) request: ApprovalRequest,
+    pub(crate) decision: ApprovalDecision,
+}
+
+impl ResumedCall {
+    /// Whether a plan is the one that was shown, and requires approval for the same reason, if at all.
+    pub(crate) fn matches_plan(&self, pending: &PendingApproval) -> bool {
+        let (verdict, request) = (&pending.prompt.verdict, &self.request);
+        let same_reason =
+            verdict.rule.as_ref() == request.rule && verdict.layer == request.layer && verdict.reason == request.reason;
+        pending.prompt.preview.fingerprint() == self.token.fingerprint
+            && (verdict.decision == Decision::Allow || same_reason)
     }
 }

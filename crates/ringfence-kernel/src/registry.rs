@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::suggest::nearest_name;
 use crate::tool_binding::{ErasedTool, ToolBinding, ToolDefinition, bind};
-use crate::{Dialect, Tool};
+use crate::{Dialect, PhasedTool};
 
 /// Every tool of a host, in the order in which it was registered.
 #[derive(Default)]
@@ -50,7 +50,7 @@ impl ToolRegistry {
         Self::default()
     }
 
-    pub fn register<T: Tool>(
+    pub fn register<T: PhasedTool>(
         &mut self,
         tool: T,
         faces: impl IntoIterator<Item = ToolBinding<T>>,

@@ -9,20 +9,19 @@ use std::time::SystemTime;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::approval::{ApprovalContext, denial_message};
+use crate::approval::denial_message;
 use crate::approval_queue::AnswerKind;
-use crate::ask_approval::pending_error;
-use crate::grants::format_rule_line;
-use crate::invocation::{CallProgress, plan_changed_error};
-use crate::pending_approval::PendingApproval;
+use crate::ask_approval::{in_store, record_first_answer};
+use crate::invocation::pending_error;
+use crate::pending_approval::ResumedCall;
 use crate::resume_token::ResumeToken;
 use crate::{
-    Approval, ApprovalDecision, ApprovalInbox, ApprovalRequest, ApprovalStore, Decision, ErrorKind, Host, HostError,
-    InboxError, ProgressListener, Session, SuspendedCall, ToolCall, ToolError, ToolReply,
+    Approval, ApprovalDecision, ApprovalInbox, ApprovalRequest, ApprovalStore, ErrorKind, Host, HostError, InboxError,
+    ProgressListener, Session, SuspendedCall, ToolCall, ToolError, ToolReply,
 };
 
 impl Host {
-    /// Goes on with a call that was suspended. While nobody answered, the reply says so and the token stays good.
+    /// Continues a suspended call. While its request has no answer, the reply says so and the token stays valid.
     pub async fn resume(
         &self,
         session: &Arc<Session>,
@@ -32,76 +31,34 @@ impl Host {
         self.resume_with_progress(session, token, cancel, None).await
     }
 
-    async fn resume_with_progress(
-        &self,
-        session: &Arc<Session>,
-        token: &str,
-        cancel: &CancellationToken,
-        listener: Option<Arc<dyn ProgressListener>>,
-    ) -> Result<ToolReply, HostError> {
-        let key = self.with_store(|store| store.sealing_key()).await?;
-        let is_theirs =
-            |sealed: &ResumeToken| sealed.principal == session.principal.name && sealed.session == session.id;
-        let opened = ResumeToken::open(token, &key).filter(is_theirs);
-        let Some(sealed) = opened else {
-            let nothing = String::new;
-            let call = ToolCall { id: nothing(), name: "resume".to_owned(), arguments: nothing() };
-            return self
-                .new_invocation(session, call)
-                .refuse(&[], &resume_error("the resume token was not issued to this caller"));
-        };
-        let call = ToolCall { id: sealed.call.clone(), name: sealed.tool.clone(), arguments: sealed.arguments.clone() };
-        let (request, answered) = match self.redeem_token(&sealed).await? {
-            AnswerLookup::Answered(found) => *found,
-            AnswerLookup::Invalid(why) => return self.new_invocation(session, call).refuse(&[], &resume_error(why)),
-            AnswerLookup::Pending => {
-                let reply = self.new_invocation(session, call).refuse(&[], &pending_error(&sealed.request))?;
-                let suspended = SuspendedCall { token: token.to_owned(), request_id: sealed.request };
-                return Ok(ToolReply { suspended: Some(suspended), ..reply });
-            }
-        };
-        self.continue_resumed(
-            session,
-            call,
-            ResumedCall { token: sealed, request, decision: answered, listener },
-            cancel,
-        )
-        .await
-    }
-
-    /// The same for a front whose client brings the whole call back, perhaps with the answer of its user. The call must be
-    /// the one that the token is for. An answer that is not sure enough is none, and leaves the request to others.
+    /// The same for a front whose client repeats the whole call, perhaps with the answer of its user. The call must be the
+    /// one that the token is for. An answer without the required assurance is ignored, and the request stays open.
     pub async fn resume_call(
         &self,
         session: &Arc<Session>,
-        back: ResumeRequest,
+        resumed: ResumeRequest,
         cancel: &CancellationToken,
     ) -> Result<ToolReply, HostError> {
-        let ResumeRequest { token, call, decision: answered, listener } = back;
-        let key = self.with_store(|store| store.sealing_key()).await?;
-        let is_theirs =
-            |sealed: &ResumeToken| sealed.principal == session.principal.name && sealed.session == session.id;
-        if let Some(sealed) = ResumeToken::open(&token, &key).filter(is_theirs) {
-            if !sealed.is_for_call(&call, session) {
-                return self
-                    .new_invocation(session, call)
-                    .refuse(&[], &resume_error("the resume token belongs to another call"));
+        let ResumeRequest { token, call, decision, listener } = resumed;
+        if let Some(opened) = self.open_token(session, &token).await? {
+            if !opened.is_for_call(&call, session) {
+                return self.refuse_resume(session, call, "the resume token belongs to another call");
             }
-            match answered {
+            match decision {
                 Some(ApprovalDecision { response, approval: Approval { assurance, by: Some(by) } }) => {
-                    let put = move |store: &dyn ApprovalStore| {
-                        let desk = ApprovalInbox { store, principal: &by };
-                        match desk.answer(&sealed.request, response, assurance, SystemTime::now()) {
+                    let answer = move |store: &dyn ApprovalStore| {
+                        let inbox = ApprovalInbox { store, principal: &by };
+                        match inbox.answer(&opened.request, response, assurance, SystemTime::now()) {
                             Err(InboxError::Store(lost)) => Err(lost),
-                            // Whoever was first counts, and what nobody may answer waits on.
+                            // The first answer counts, and a request that this principal may not answer stays open.
                             _ => Ok(()),
                         }
                     };
-                    self.with_store(put).await?;
+                    in_store(&self.config, answer).await?;
                 }
-                // A no that nobody said is the client's own: it gives its call up.
-                Some(answered) if !answered.response.approved => {
-                    self.record_first_answer(&sealed.request, answered).await?;
+                // A denial without a principal is the client's own: it gives up its call.
+                Some(decision) if !decision.response.approved => {
+                    record_first_answer(&self.config, &opened.request, decision).await?;
                 }
                 Some(_) | None => {}
             }
@@ -109,10 +66,58 @@ impl Host {
         self.resume_with_progress(session, &token, cancel, listener).await
     }
 
-    /// What was answered, if this token may still be used. Then it is used up.
-    async fn redeem_token(&self, sealed: &ResumeToken) -> Result<AnswerLookup, HostError> {
-        let ResumeToken { request: id, nonce, expires, .. } = sealed.clone();
-        self.with_store(move |store| {
+    async fn resume_with_progress(
+        &self,
+        session: &Arc<Session>,
+        token: &str,
+        cancel: &CancellationToken,
+        listener: Option<Arc<dyn ProgressListener>>,
+    ) -> Result<ToolReply, HostError> {
+        let Some(opened) = self.open_token(session, token).await? else {
+            let call = ToolCall { id: String::new(), name: "resume".to_owned(), arguments: String::new() };
+            return self.refuse_resume(session, call, "the resume token was not issued to this caller");
+        };
+        let call = ToolCall { id: opened.call.clone(), name: opened.tool.clone(), arguments: opened.arguments.clone() };
+        let (request, decision) = match self.redeem_token(&opened).await? {
+            AnswerLookup::Answered(found) => *found,
+            AnswerLookup::Invalid(why) => return self.refuse_resume(session, call, why),
+            AnswerLookup::Pending => {
+                let reply = self.new_invocation(session, call).refuse(&[], &pending_error(&opened.request))?;
+                let suspended = SuspendedCall { token: token.to_owned(), request_id: opened.request };
+                return Ok(ToolReply { suspended: Some(suspended), ..reply });
+            }
+        };
+        let (invocation, tool) = match self.find_tool(session, call, listener)? {
+            Ok(found) => found,
+            Err(reply) => return Ok(reply),
+        };
+        // A denial needs no plan.
+        if !decision.response.approved {
+            let message = denial_message(&request.reason, &decision.response, &decision.approval);
+            invocation.record_answer(AnswerKind::Denied(decision.approval.assurance)).await?;
+            return invocation.refuse(&[], &ToolError::new(ErrorKind::ApprovalDenied, message));
+        }
+        let resumed = ResumedCall { token: opened, request, decision };
+        invocation.drive(tool, Some(Box::new(resumed)), cancel).await
+    }
+
+    /// The contents of a token, if it was issued to this session.
+    async fn open_token(&self, session: &Session, token: &str) -> Result<Option<ResumeToken>, HostError> {
+        let key = in_store(&self.config, |store| store.sealing_key()).await?;
+        let is_theirs =
+            |opened: &ResumeToken| opened.principal == session.principal.name && opened.session == session.id;
+        Ok(ResumeToken::open(token, &key).filter(is_theirs))
+    }
+
+    fn refuse_resume(&self, session: &Arc<Session>, call: ToolCall, why: &str) -> Result<ToolReply, HostError> {
+        let error = ToolError::new(ErrorKind::ApprovalDenied, format!("{why}; nothing was done"));
+        self.new_invocation(session, call).refuse(&[], &error)
+    }
+
+    /// The answer to the request of a token that is still valid. The token is used up then.
+    async fn redeem_token(&self, opened: &ResumeToken) -> Result<AnswerLookup, HostError> {
+        let ResumeToken { request: id, nonce, expires, .. } = opened.clone();
+        in_store(&self.config, move |store| {
             let now = SystemTime::now();
             if expires <= now {
                 return Ok(AnswerLookup::Invalid("the resume token has expired"));
@@ -129,40 +134,6 @@ impl Host {
             }
         })
         .await
-    }
-
-    async fn continue_resumed(
-        &self,
-        session: &Arc<Session>,
-        call: ToolCall,
-        mut comeback: ResumedCall,
-        cancel: &CancellationToken,
-    ) -> Result<ToolReply, HostError> {
-        let (trip, offer) = match self.resolve_tool(session, call, comeback.listener.take())? {
-            Ok(departed) => departed,
-            Err(reply) => return Ok(reply),
-        };
-        // A no needs no second look.
-        let ApprovalDecision { response, approval } = &comeback.decision;
-        if !response.approved {
-            let message = denial_message(&comeback.request.reason, response, approval);
-            self.record_answer(session, AnswerKind::Denied(approval.assurance)).await?;
-            return trip.refuse(&[], &ToolError::new(ErrorKind::ApprovalDenied, message));
-        }
-        let again = Arc::clone(&offer);
-        let leg = self.run_on_worker(&trip, cancel, move |trip, signal| trip.replan(again.as_ref(), signal)).await?;
-        let asked = match leg {
-            CallProgress::Done(reply) => return Ok(reply),
-            CallProgress::NeedsApproval(asked) => asked,
-        };
-        if !comeback.matches_plan(&asked) {
-            return trip.refuse(&asked.accesses, &plan_changed_error());
-        }
-        let may_grant = asked.prompt.grant.as_ref().and_then(format_rule_line) == comeback.request.grant
-            && comeback.request.grant.is_some();
-        let asker = ApprovalContext { verdict: &asked.prompt.verdict, principal: &session.principal, may_grant };
-        let answer = self.evaluate_answer(session, comeback.decision, &asker).await?;
-        self.resume_with_answer(trip, offer, asked, answer, cancel).await
     }
 }
 
@@ -194,27 +165,4 @@ enum AnswerLookup {
     Answered(Box<(ApprovalRequest, ApprovalDecision)>),
     Pending,
     Invalid(&'static str),
-}
-
-/// A call on its way back.
-struct ResumedCall {
-    token: ResumeToken,
-    request: ApprovalRequest,
-    decision: ApprovalDecision,
-    listener: Option<Arc<dyn ProgressListener>>,
-}
-
-impl ResumedCall {
-    /// Whether a plan is the one that was shown, and is asked about for the same reason, if at all.
-    fn matches_plan(&self, asked: &PendingApproval) -> bool {
-        let (verdict, request) = (&asked.prompt.verdict, &self.request);
-        let same_question =
-            verdict.rule.as_ref() == request.rule && verdict.layer == request.layer && verdict.reason == request.reason;
-        asked.prompt.preview.fingerprint() == self.token.fingerprint
-            && (verdict.decision == Decision::Allow || same_question)
-    }
-}
-
-fn resume_error(why: &str) -> ToolError {
-    ToolError::new(ErrorKind::ApprovalDenied, format!("{why}; nothing was done"))
 }

@@ -54,25 +54,100 @@ pub trait Tool: Send + Sync + 'static {
     fn required_review(&self, _: &Self::Prepared) -> Option<ReviewRequirement> {
         None
     }
+}
 
-    /// What is left to do after the run, where only the run could tell: it is judged, shown and run as a plan of its own.
-    fn next_phase(&self, outcome: Self::Outcome) -> NextPhase<Self::Outcome, Self::Prepared> {
-        NextPhase::Done(outcome)
+/// A tool whose run may leave something to decide about that only the run could tell, such as the changes of a program.
+/// That is decided, shown and run as a plan of its own. Every `Tool` is one that leaves nothing.
+pub trait PhasedTool: Send + Sync + 'static {
+    /// See `Tool::Args`.
+    type Args: Send + 'static;
+    /// See `Tool::Prepared`; also the work of a later phase.
+    type Prepared: Send + 'static;
+    /// See `Tool::Outcome`.
+    type Outcome: Send + 'static;
+
+    /// See `Tool::SUPPORTS_NON_BLOCKING`.
+    const SUPPORTS_NON_BLOCKING: bool = false;
+
+    /// See `Tool::ACTIONS`. They hold for every phase.
+    const ACTIONS: &'static [PolicyAction] = &PolicyAction::ALL;
+
+    /// See `Tool::IDEMPOTENT`.
+    const IDEMPOTENT: bool = false;
+
+    /// See `Tool::GRACEFUL_STOP`.
+    const GRACEFUL_STOP: bool = false;
+
+    /// See `Tool::time_limit`. It holds for each phase.
+    fn time_limit(limits: &CallLimits) -> Duration {
+        limits.call_time
     }
 
-    /// Takes a decision about each group of what a run left, and returns what they come to together: a new directory, for
+    /// See `Tool::plan`.
+    fn plan(&self, args: Self::Args, cx: &CallContext<'_>) -> Result<ToolPlan<Self::Prepared>, ToolError>;
+
+    /// See `Tool::preview`.
+    fn preview(&self, work: &mut Self::Prepared, cx: &CallContext<'_>) -> Result<Preview, ToolError>;
+
+    /// See `Tool::required_review`.
+    fn required_review(&self, _: &Self::Prepared) -> Option<ReviewRequirement> {
+        None
+    }
+
+    /// Runs one phase.
+    fn run_phase(
+        &self,
+        work: Self::Prepared,
+        ticket: &Ticket<'_>,
+    ) -> Result<NextPhase<Self::Outcome, Self::Prepared>, ToolError>;
+
+    /// Takes a decision about each group that a phase left, and returns what they come to together: a new directory, for
     /// example, is not kept without an entry that it was made for. Called before anything of it is shown or run.
     fn reconcile(&self, _: &mut Self::Prepared, wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
         wanted
     }
 
-    /// What the call comes to where all of that was refused.
+    /// The outcome of a call where everything that a phase left was refused.
     fn abort(&self, _: Self::Prepared, refused: ToolError) -> Result<Self::Outcome, ToolError> {
         Err(refused)
     }
 }
 
-/// How far a run brought a call.
+impl<T: Tool> PhasedTool for T {
+    type Args = T::Args;
+    type Prepared = T::Prepared;
+    type Outcome = T::Outcome;
+    const SUPPORTS_NON_BLOCKING: bool = T::SUPPORTS_NON_BLOCKING;
+    const ACTIONS: &'static [PolicyAction] = T::ACTIONS;
+    const IDEMPOTENT: bool = T::IDEMPOTENT;
+    const GRACEFUL_STOP: bool = T::GRACEFUL_STOP;
+
+    fn time_limit(limits: &CallLimits) -> Duration {
+        T::time_limit(limits)
+    }
+
+    fn plan(&self, args: Self::Args, cx: &CallContext<'_>) -> Result<ToolPlan<Self::Prepared>, ToolError> {
+        Tool::plan(self, args, cx)
+    }
+
+    fn preview(&self, work: &mut Self::Prepared, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+        Tool::preview(self, work, cx)
+    }
+
+    fn required_review(&self, work: &Self::Prepared) -> Option<ReviewRequirement> {
+        Tool::required_review(self, work)
+    }
+
+    fn run_phase(
+        &self,
+        work: Self::Prepared,
+        ticket: &Ticket<'_>,
+    ) -> Result<NextPhase<Self::Outcome, Self::Prepared>, ToolError> {
+        self.run(work, ticket).map(NextPhase::Done)
+    }
+}
+
+/// The result of one phase of a call.
 #[derive(Debug)]
 pub enum NextPhase<O, W> {
     Done(O),

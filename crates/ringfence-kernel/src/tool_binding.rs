@@ -18,12 +18,12 @@ use serde_json::{Map, Value};
 use crate::decode::decode;
 use crate::dialect::ReplyNotes;
 use crate::{
-    CallContext, CallLimits, ChangeGroup, Dialect, ErrorKind, FollowUpPlan, KeepDecision, NextPhase, Preview,
-    ResourceAccess, ReviewRequirement, Ticket, Tool, ToolCapabilities, ToolError, ToolPlan,
+    CallContext, CallLimits, ChangeGroup, Dialect, ErrorKind, FollowUpPlan, KeepDecision, NextPhase, PhasedTool,
+    Preview, ResourceAccess, ReviewRequirement, Ticket, ToolCapabilities, ToolError, ToolPlan,
 };
 
 /// A tool as one dialect offers it.
-pub struct ToolBinding<T: Tool> {
+pub struct ToolBinding<T: PhasedTool> {
     definition: ToolDefinition,
     decode: fn(&str, u64) -> Result<T::Args, ToolError>,
     render: OutcomeRenderer<T>,
@@ -54,12 +54,12 @@ pub struct ExternalToolDefinition {
     pub parameters: Value,
 }
 
-enum OutcomeRenderer<T: Tool> {
+enum OutcomeRenderer<T: PhasedTool> {
     Value(fn(T::Outcome, ReplyNotes) -> String),
     Text(fn(&T::Outcome) -> String),
 }
 
-impl<T: Tool> ToolBinding<T> {
+impl<T: PhasedTool> ToolBinding<T> {
     /// A face in the `standard` dialect: arguments `A`, reply value `V`.
     pub fn standard<A, V>(name: &'static str) -> Self
     where
@@ -128,7 +128,7 @@ impl<T: Tool> ToolBinding<T> {
     }
 }
 
-impl<T: Tool> ToolBinding<T> {
+impl<T: PhasedTool> ToolBinding<T> {
     /// The same face of a tool that has no backend in this config. It can be called, and says what to set.
     #[must_use]
     pub fn unavailable(mut self) -> Self {
@@ -179,7 +179,7 @@ pub(crate) enum RunOutcome {
     FollowUp(Vec<ChangeGroup>, Box<dyn ErasedPlan>),
 }
 
-pub(crate) fn bind<T: Tool>(
+pub(crate) fn bind<T: PhasedTool>(
     tool: Arc<T>,
     face: ToolBinding<T>,
     names: Arc<[Cow<'static, str>]>,
@@ -187,19 +187,19 @@ pub(crate) fn bind<T: Tool>(
     Arc::new(BoundTool { tool, binding: Arc::new(face), names })
 }
 
-struct BoundTool<T: Tool> {
+struct BoundTool<T: PhasedTool> {
     tool: Arc<T>,
     binding: Arc<ToolBinding<T>>,
     names: Arc<[Cow<'static, str>]>,
 }
 
-struct BoundPlan<T: Tool> {
+struct BoundPlan<T: PhasedTool> {
     tool: Arc<T>,
     binding: Arc<ToolBinding<T>>,
     prepared: T::Prepared,
 }
 
-impl<T: Tool> ErasedTool for BoundTool<T> {
+impl<T: PhasedTool> ErasedTool for BoundTool<T> {
     fn definition(&self) -> &ToolDefinition {
         &self.binding.definition
     }
@@ -235,7 +235,7 @@ impl<T: Tool> ErasedTool for BoundTool<T> {
     }
 }
 
-impl<T: Tool> ErasedPlan for BoundPlan<T> {
+impl<T: PhasedTool> ErasedPlan for BoundPlan<T> {
     fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
         self.tool.preview(&mut self.prepared, cx)
     }
@@ -246,8 +246,7 @@ impl<T: Tool> ErasedPlan for BoundPlan<T> {
 
     fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: ReplyNotes) -> Result<RunOutcome, ToolError> {
         let Self { tool, binding: face, prepared: work } = *self;
-        let outcome = tool.run(work, ticket)?;
-        Ok(match tool.next_phase(outcome) {
+        Ok(match tool.run_phase(work, ticket)? {
             NextPhase::Done(outcome) => RunOutcome::Finished(face.render(outcome, notes)),
             NextPhase::FollowUp(FollowUpPlan { groups, prepared: work }) => {
                 groups.iter().try_for_each(|group| check_actions::<T>(&group.accesses))?;
@@ -267,7 +266,7 @@ impl<T: Tool> ErasedPlan for BoundPlan<T> {
 }
 
 /// Callers were told what the tool can do, and may have decided by it.
-fn check_actions<T: Tool>(touches: &[ResourceAccess]) -> Result<(), ToolError> {
+fn check_actions<T: PhasedTool>(touches: &[ResourceAccess]) -> Result<(), ToolError> {
     match touches.iter().find(|touch| !T::ACTIONS.contains(&touch.action)) {
         None => Ok(()),
         Some(touch) => {
@@ -279,14 +278,14 @@ fn check_actions<T: Tool>(touches: &[ResourceAccess]) -> Result<(), ToolError> {
 
 fn decode_into<A, T>(arguments: &str, limit: u64) -> Result<T::Args, ToolError>
 where
-    T: Tool,
+    T: PhasedTool,
     A: DeserializeOwned + TryInto<T::Args>,
     ToolError: From<A::Error>,
 {
     Ok(decode::<A>(arguments, limit)?.try_into()?)
 }
 
-fn build_definition<A: JsonSchema, T: Tool>(
+fn build_definition<A: JsonSchema, T: PhasedTool>(
     dialect: Dialect,
     name: &'static str,
     output: Option<Value>,
@@ -324,7 +323,7 @@ fn schema_settings() -> SchemaSettings {
     })
 }
 
-impl<T: Tool> fmt::Debug for ToolBinding<T> {
+impl<T: PhasedTool> fmt::Debug for ToolBinding<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ToolBinding").field("definition", &self.definition).finish_non_exhaustive()
     }

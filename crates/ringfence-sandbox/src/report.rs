@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use ringfence_kernel::{ChangeKind, ChangedPath, ErrorKind, KeepDecision, ToolError, WorkspaceChanges};
+use ringfence_kernel::{ChangeKind, ChangedPath, ErrorKind, KeepDecision, ToolError};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -30,8 +30,6 @@ pub(crate) struct RunCodeReport {
     /// The caller wanted them dropped.
     pub(crate) discarded: bool,
     pub(crate) change: Option<String>,
-    /// Still to be decided about.
-    pub(crate) pending_changes: Option<(Box<dyn WorkspaceChanges>, bool)>,
 }
 
 /// How much of what a program changed is kept.
@@ -204,7 +202,6 @@ impl RunCodeReport {
             committed: CommitExtent::None,
             discarded: false,
             change: None,
-            pending_changes: None,
         }
     }
 }

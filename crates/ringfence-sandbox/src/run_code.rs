@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use ringfence_kernel::{
     CODE_MOUNT, CallContext, CallLimits, DuplicateToolError, Egress, EgressChannel, ErrorKind, FollowUpPlan,
-    KeepDecision, NET_MOUNT, NextPhase, PolicyAction, PolicyResource, Preview, PreviewBody, ProgressUpdate,
-    ResourceAccess, ReviewRequirement, Taint, Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry, Workspace,
+    KeepDecision, NET_MOUNT, NextPhase, PhasedTool, PolicyAction, PolicyResource, Preview, PreviewBody, ProgressUpdate,
+    ResourceAccess, ReviewRequirement, Taint, Ticket, ToolBinding, ToolError, ToolPlan, ToolRegistry, Workspace,
     WorkspaceChanges,
 };
 use schemars::JsonSchema;
@@ -264,6 +264,9 @@ pub(crate) struct FinishedRun {
     decisions: Vec<KeepDecision>,
 }
 
+/// What a phase of `run_code` comes to.
+type RunCodePhase = NextPhase<RunCodeReport, RunCodePrepared>;
+
 #[derive(Debug)]
 struct RunCodeTool {
     setup: RunCodeSetup,
@@ -271,7 +274,7 @@ struct RunCodeTool {
     sandbox: Mutex<Option<Arc<Sandbox>>>,
 }
 
-impl Tool for RunCodeTool {
+impl PhasedTool for RunCodeTool {
     type Args = RunCodeProgram;
     type Prepared = RunCodePrepared;
     type Outcome = RunCodeReport;
@@ -308,10 +311,10 @@ impl Tool for RunCodeTool {
         }
     }
 
-    fn run(&self, work: RunCodePrepared, ticket: &Ticket<'_>) -> Result<RunCodeReport, ToolError> {
+    fn run_phase(&self, work: RunCodePrepared, ticket: &Ticket<'_>) -> Result<RunCodePhase, ToolError> {
         match work {
             RunCodePrepared::Run(program, limits) => self.run_program(&program, limits, ticket.context()),
-            RunCodePrepared::Commit(left) => left.commit(ticket),
+            RunCodePrepared::Commit(left) => left.commit(ticket).map(NextPhase::Done),
         }
     }
 
@@ -322,25 +325,6 @@ impl Tool for RunCodeTool {
 
     fn required_review(&self, work: &RunCodePrepared) -> Option<ReviewRequirement> {
         matches!(work, RunCodePrepared::Commit(left) if left.review).then_some(ReviewRequirement::REQUESTED_BY_CALLER)
-    }
-
-    fn next_phase(&self, mut report: RunCodeReport) -> NextPhase<RunCodeReport, RunCodePrepared> {
-        match report.pending_changes.take() {
-            None => NextPhase::Done(report),
-            Some((changes, review)) => {
-                let groups = changes.groups();
-                let decided = vec![KeepDecision::Ask; groups.len()];
-                NextPhase::FollowUp(FollowUpPlan {
-                    groups,
-                    prepared: RunCodePrepared::Commit(Box::new(FinishedRun {
-                        report,
-                        changes,
-                        review,
-                        decisions: decided,
-                    })),
-                })
-            }
-        }
     }
 
     fn reconcile(&self, work: &mut RunCodePrepared, wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
@@ -384,7 +368,7 @@ impl RunCodeTool {
         program: &RunCodeProgram,
         limits: JailLimits,
         cx: &CallContext<'_>,
-    ) -> Result<RunCodeReport, ToolError> {
+    ) -> Result<RunCodePhase, ToolError> {
         let sandbox = self.sandbox()?;
         let view = self.setup.workspace.view(cx)?;
         let mut way = match (&self.setup.egress, program.hosts()?.as_slice()) {
@@ -416,7 +400,7 @@ impl RunCodeTool {
         };
         match upper {
             Some(upper) => self.collect_changes(report, &view, upper, program.mode, cx),
-            None => Ok(report),
+            None => Ok(NextPhase::Done(report)),
         }
     }
 
@@ -428,22 +412,26 @@ impl RunCodeTool {
         upper: OwnedFd,
         mode: RunCodeMode,
         cx: &CallContext<'_>,
-    ) -> Result<RunCodeReport, ToolError> {
+    ) -> Result<RunCodePhase, ToolError> {
         let most_named = usize::try_from(cx.limits.delete_names).unwrap_or(usize::MAX);
         (report.max_listed, report.discarded) = (most_named, mode == RunCodeMode::Discard);
         let mut changes = match self.setup.workspace.changes(view, upper, cx) {
             Ok(changes) => changes,
             // What is dropped anyway need not be understood.
-            Err(_) if report.discarded => return Ok(report),
-            Err(error) => return report.with_changes_refused(Vec::new(), error),
+            Err(_) if report.discarded => return Ok(NextPhase::Done(report)),
+            Err(error) => return report.with_changes_refused(Vec::new(), error).map(NextPhase::Done),
         };
         if mode == RunCodeMode::Review {
             changes.merge();
         }
         report.changes = changes.changed_paths();
-        let is_left = !report.changes.is_empty() && !report.discarded;
-        report.pending_changes = is_left.then_some((changes, mode == RunCodeMode::Review));
-        Ok(report)
+        if report.changes.is_empty() || report.discarded {
+            return Ok(NextPhase::Done(report));
+        }
+        let groups = changes.groups();
+        let decisions = vec![KeepDecision::Ask; groups.len()];
+        let finished = FinishedRun { report, changes, review: mode == RunCodeMode::Review, decisions };
+        Ok(NextPhase::FollowUp(FollowUpPlan { groups, prepared: RunCodePrepared::Commit(Box::new(finished)) }))
     }
 
     fn sandbox(&self) -> Result<Arc<Sandbox>, ToolError> {

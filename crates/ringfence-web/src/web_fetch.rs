@@ -14,8 +14,8 @@ use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, StatusCode};
 use ringfence_kernel::{
-    CallContext, CallLimits, DuplicateToolError, NET_MOUNT, NextPhase, PolicyAction, Preview, PreviewBody, Taint,
-    Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry,
+    CallContext, CallLimits, DuplicateToolError, NET_MOUNT, NextPhase, PhasedTool, PolicyAction, Preview, PreviewBody,
+    Taint, Ticket, ToolBinding, ToolError, ToolPlan, ToolRegistry,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -180,11 +180,9 @@ struct WebFetchOutcome {
     bytes: usize,
     truncated: bool,
     redirects: Vec<String>,
-    /// To where nobody has judged yet.
-    redirect: Option<Box<PreparedWebFetch>>,
 }
 
-impl Tool for WebFetchTool {
+impl PhasedTool for WebFetchTool {
     type Args = Args;
     type Prepared = PreparedWebFetch;
     type Outcome = WebFetchOutcome;
@@ -218,7 +216,11 @@ impl Tool for WebFetchTool {
         Ok(work.preview())
     }
 
-    fn run(&self, work: PreparedWebFetch, ticket: &Ticket<'_>) -> Result<WebFetchOutcome, ToolError> {
+    fn run_phase(
+        &self,
+        work: PreparedWebFetch,
+        ticket: &Ticket<'_>,
+    ) -> Result<NextPhase<WebFetchOutcome, PreparedWebFetch>, ToolError> {
         let cx = ticket.context();
         let began = Instant::now();
         let left = work.time_limit.saturating_sub(work.elapsed);
@@ -232,15 +234,6 @@ impl Tool for WebFetchTool {
         limits.fetch_time + limits.call_time
     }
 
-    fn next_phase(&self, mut fetched: WebFetchOutcome) -> NextPhase<WebFetchOutcome, PreparedWebFetch> {
-        match fetched.redirect.take() {
-            Some(work) => {
-                NextPhase::FollowUp(ToolPlan { accesses: vec![work.target.access(NET_MOUNT)], prepared: *work }.into())
-            }
-            None => NextPhase::Done(fetched),
-        }
-    }
-
     fn abort(&self, work: PreparedWebFetch, refused: ToolError) -> Result<WebFetchOutcome, ToolError> {
         let from = work.redirects.last().map(String::as_str).unwrap_or_default();
         let hint = format!(
@@ -252,16 +245,16 @@ impl Tool for WebFetchTool {
 }
 
 impl WebFetchTool {
-    /// Asks, and follows nowhere: the policy can say something else to each part of a host.
+    /// One request. A redirect is a phase of its own: the policy decides about its target.
     async fn fetch_once(
         &self,
         work: PreparedWebFetch,
         limits: &CallLimits,
         began: Instant,
-    ) -> Result<WebFetchOutcome, WebError> {
+    ) -> Result<NextPhase<WebFetchOutcome, PreparedWebFetch>, WebError> {
         let answer = exchange(&self.net, &work.target, &work.request, FetchLimits::from_limits(limits)).await?;
         let Some(location) = redirect_location(answer.status, &answer.headers) else {
-            return build_outcome(work, answer, limits);
+            return build_outcome(work, answer, limits).map(NextPhase::Done);
         };
         let target = work.target.join(&location, self.net.private_hosts())?;
         let hops: Vec<String> = work.redirects.iter().cloned().chain([work.target.to_string()]).collect();
@@ -271,7 +264,7 @@ impl WebFetchTool {
         }
         let ask = work.request.clone().redirected(answer.status, work.target.same_origin(&target));
         let spent = work.elapsed + began.elapsed();
-        let sent_on = PreparedWebFetch {
+        let redirected = PreparedWebFetch {
             target,
             request: ask,
             format: work.format,
@@ -279,7 +272,8 @@ impl WebFetchTool {
             elapsed: spent,
             redirects: hops,
         };
-        Ok(WebFetchOutcome { redirect: Some(Box::new(sent_on)), ..build_outcome(work, answer, limits)? })
+        let accesses = vec![redirected.target.access(NET_MOUNT)];
+        Ok(NextPhase::FollowUp(ToolPlan { accesses, prepared: redirected }.into()))
     }
 }
 
@@ -302,7 +296,6 @@ fn build_outcome(
         truncated: answer.truncated || page.truncated,
         page,
         redirects: work.redirects,
-        redirect: None,
     })
 }
 

@@ -7,9 +7,10 @@ use std::time::SystemTime;
 
 use ringfence_kernel::{
     ApprovalDecision, ApprovalResponse, CODE_MOUNT, CallContext, CallLimits, ChangeGroup, Dialect, ErrorKind,
-    FollowUpPlan, Host, HostConfig, KeepDecision, MemoryStore, NextPhase, Policy, PolicyAction, PolicyResource, Preset,
-    Preview, Principal, ProgressListener, ProgressUpdate, ResourceAccess, ReviewRequirement, Session, SessionTaint,
-    Ticket, Tool, ToolBinding, ToolCall, ToolError, ToolFilter, ToolPlan, ToolRegistry, ToolReply,
+    FollowUpPlan, Host, HostConfig, KeepDecision, MemoryStore, NextPhase, PhasedTool, Policy, PolicyAction,
+    PolicyResource, Preset, Preview, Principal, ProgressListener, ProgressUpdate, ResourceAccess, ReviewRequirement,
+    Session, SessionTaint, Ticket, Tool, ToolBinding, ToolCall, ToolError, ToolFilter, ToolPlan, ToolRegistry,
+    ToolReply,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -41,8 +42,6 @@ struct TestProgramOutcome {
     committed: bool,
     approved: bool,
     refused: Option<String>,
-    #[serde(skip)]
-    follow_up: Option<Args>,
 }
 
 /// Runs until it may go on, and leaves a change.
@@ -52,7 +51,7 @@ struct TestProgramTool {
     kept: Arc<AtomicBool>,
 }
 
-impl Tool for TestProgramTool {
+impl PhasedTool for TestProgramTool {
     type Args = Args;
     type Prepared = TestProgramWork;
     type Outcome = TestProgramOutcome;
@@ -76,7 +75,11 @@ impl Tool for TestProgramTool {
         }
     }
 
-    fn run(&self, work: TestProgramWork, ticket: &Ticket<'_>) -> Result<TestProgramOutcome, ToolError> {
+    fn run_phase(
+        &self,
+        work: TestProgramWork,
+        ticket: &Ticket<'_>,
+    ) -> Result<NextPhase<TestProgramOutcome, TestProgramWork>, ToolError> {
         let cx = ticket.context();
         let (committed, left) = match work {
             TestProgramWork::Start(args) => {
@@ -101,15 +104,8 @@ impl Tool for TestProgramTool {
                 (true, None)
             }
         };
-        Ok(TestProgramOutcome { committed, approved: ticket.is_approved(), refused: None, follow_up: left })
-    }
-
-    fn required_review(&self, work: &TestProgramWork) -> Option<ReviewRequirement> {
-        matches!(work, TestProgramWork::Keep(args, _) if args.review).then_some(ReviewRequirement::REQUESTED_BY_CALLER)
-    }
-
-    fn next_phase(&self, mut outcome: TestProgramOutcome) -> NextPhase<TestProgramOutcome, TestProgramWork> {
-        match outcome.follow_up.take() {
+        let outcome = TestProgramOutcome { committed, approved: ticket.is_approved(), refused: None };
+        Ok(match left {
             Some(args) if !args.path.is_empty() => {
                 let group = |path: &str| ChangeGroup {
                     accesses: vec![access(PolicyAction::Overwrite, "workspace", path)],
@@ -119,7 +115,11 @@ impl Tool for TestProgramTool {
                 NextPhase::FollowUp(FollowUpPlan { groups, prepared: TestProgramWork::Keep(args, Vec::new()) })
             }
             _ => NextPhase::Done(outcome),
-        }
+        })
+    }
+
+    fn required_review(&self, work: &TestProgramWork) -> Option<ReviewRequirement> {
+        matches!(work, TestProgramWork::Keep(args, _) if args.review).then_some(ReviewRequirement::REQUESTED_BY_CALLER)
     }
 
     fn reconcile(&self, work: &mut TestProgramWork, wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
@@ -132,12 +132,7 @@ impl Tool for TestProgramTool {
     fn abort(&self, _: TestProgramWork, refused: ToolError) -> Result<TestProgramOutcome, ToolError> {
         match refused.kind {
             ErrorKind::Cancelled => Err(refused),
-            _ => Ok(TestProgramOutcome {
-                committed: false,
-                approved: false,
-                refused: Some(refused.message),
-                follow_up: None,
-            }),
+            _ => Ok(TestProgramOutcome { committed: false, approved: false, refused: Some(refused.message) }),
         }
     }
 }
@@ -160,7 +155,7 @@ impl Tool for TestReadTool {
     }
 
     fn run(&self, (): (), _: &Ticket<'_>) -> Result<TestProgramOutcome, ToolError> {
-        Ok(TestProgramOutcome { committed: false, approved: false, refused: None, follow_up: None })
+        Ok(TestProgramOutcome { committed: false, approved: false, refused: None })
     }
 }
 

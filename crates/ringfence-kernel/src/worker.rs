@@ -1,0 +1,135 @@
+//! Worker threads: a call that may block runs there, and its caller waits as long as the call may take.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::audit::AuditEvent;
+use crate::call_state::CallState;
+use crate::invocation::Invocation;
+use crate::{AbandonReason, CommitState, ErrorKind, HostError, IoMode, ToolError, ToolReply};
+
+/// Time that a committed change gets after its deadline, before the reply says that its end is unknown.
+const COMMIT_GRACE_TIME: Duration = Duration::from_millis(250);
+
+/// Time that a call gets that stops by itself.
+const GRACEFUL_STOP_TIME: Duration = Duration::from_secs(5);
+
+/// Limits on calls that work at the same time. Further ones wait for a worker or for their deadline.
+#[derive(Debug)]
+pub(crate) struct WorkerLimits {
+    pub(crate) calls: Arc<Semaphore>,
+    /// For calls that stop by themselves, such as programs. Those may take minutes, and the others must not wait for them.
+    programs: Arc<Semaphore>,
+}
+
+impl WorkerLimits {
+    pub(crate) fn new(workers: usize) -> Self {
+        let limit = || Arc::new(Semaphore::new(workers.max(1)));
+        Self { calls: limit(), programs: limit() }
+    }
+}
+
+impl Invocation {
+    /// Advances a call on a worker thread, and waits for it as long as the call may take. The thread ends by itself: at
+    /// its next check of the commit state, or when its work returns.
+    pub(crate) async fn run_on_worker(
+        self: &Arc<Self>,
+        state: CallState,
+        cancel: &CancellationToken,
+    ) -> Result<CallState, HostError> {
+        let commit_state = CommitState::new();
+        let mut waiting =
+            WorkerGuard { invocation: Arc::clone(self), commit_state: commit_state.clone(), finished: false };
+        let limits = &self.host.workers;
+        let workers = Arc::clone(if self.stops_gracefully { &limits.programs } else { &limits.calls });
+        let invocation = Arc::clone(self);
+        let job = async move {
+            // The semaphore is never closed, so this only ever waits.
+            let permit = workers.acquire_owned().await.ok();
+            let job = move || {
+                let _permit = permit;
+                invocation.advance_on_this_thread(state, IoMode::Blocking, &commit_state)
+            };
+            // Where the system gives no more threads, this panics instead of failing.
+            let job = catch_unwind(AssertUnwindSafe(|| spawn_blocking(job))).ok()?;
+            job.await.ok()
+        };
+        tokio::pin!(job);
+        let why = tokio::select! {
+            biased;
+            done = &mut job => {
+                waiting.finished = true;
+                return self.state_after(done);
+            }
+            () = cancel.cancelled() => AbandonReason::Cancel,
+            () = sleep(self.time_limit) => AbandonReason::Deadline,
+        };
+        if self.stops_gracefully {
+            waiting.commit_state.request_stop(why);
+            if let Ok(done) = timeout(GRACEFUL_STOP_TIME, &mut job).await {
+                waiting.finished = true;
+                return self.state_after(done);
+            }
+        }
+        if let Some(reply) = waiting.abandon(why)? {
+            return Ok(CallState::Done(reply));
+        }
+        let done = timeout(COMMIT_GRACE_TIME, &mut job).await;
+        waiting.finished = true;
+        match done {
+            Ok(done) => self.state_after(done),
+            Err(_) => self.record_overdue(why, waiting.commit_state.subject()).map(CallState::Done),
+        }
+    }
+
+    /// The state that a worker left, for the caller that waited for it.
+    fn state_after(&self, done: Option<Result<CallState, HostError>>) -> Result<CallState, HostError> {
+        match done {
+            Some(Err(fatal)) => Err(fatal),
+            Some(Ok(CallState::Abandoned)) | None => {
+                let error = ToolError::new(ErrorKind::Internal, "the call was lost before it finished");
+                self.record_end(&[], Err(error)).map(CallState::Done)
+            }
+            Some(Ok(state)) => Ok(state),
+        }
+    }
+}
+
+/// A caller that waits for a worker. Dropped while the work goes on, it cancels the call.
+struct WorkerGuard {
+    invocation: Arc<Invocation>,
+    commit_state: CommitState,
+    /// Nothing is waited for any more.
+    finished: bool,
+}
+
+impl WorkerGuard {
+    /// Stops waiting. `None` if the worker committed first.
+    fn abandon(&mut self, why: AbandonReason) -> Result<Option<ToolReply>, HostError> {
+        if !self.commit_state.abandon(why) {
+            return Ok(None);
+        }
+        self.finished = true;
+        let error = why.error().detail("committed", false);
+        let reply = self.invocation.error_reply(&error);
+        let event =
+            AuditEvent::End { error: Some(&error), reply: &reply.text, duration: self.invocation.started.elapsed() };
+        self.invocation.record_with_subject(self.commit_state.subject(), &[], event)?;
+        Ok(Some(reply))
+    }
+}
+
+impl Drop for WorkerGuard {
+    fn drop(&mut self) {
+        if !self.finished {
+            // No caller is left to report a failed record to.
+            let _ = self.abandon(AbandonReason::Cancel);
+        }
+    }
+}
