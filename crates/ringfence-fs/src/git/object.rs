@@ -20,7 +20,7 @@ pub(super) const MOST_OBJECT_BYTES: u64 = 64 << 20;
 /// Tags lead to tags no further than this.
 const MOST_TAGS: usize = 5;
 
-/// Directories of a tree are no deeper than this.
+/// Deepest directory of a tree that is read.
 const MAX_TREE_DEPTH: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

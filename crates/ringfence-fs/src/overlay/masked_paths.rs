@@ -46,7 +46,7 @@ impl MaskedPaths {
         let found = open_no_follow(mount, parent).and_then(|parent| stat(parent.as_fd(), name).ok()?)?;
         let is_mistaken = match found.kind {
             FileKind::Directory => staged == StagedEntry::Removed,
-            // What is empty itself is no other with a mask.
+            // An empty file looks the same behind a mask.
             _ => staged == StagedEntry::Object(EMPTY_BLOB) && masked == path && found.size > 0,
         };
         is_mistaken.then_some(masked)

@@ -394,7 +394,7 @@ impl<'a> RepositoryJudge<'a> {
         Ok(&read(&self.new)? - &read(&self.old)?)
     }
 
-    /// The index before and after; nothing where there was none and is none.
+    /// The index before and after; `None` where there is neither.
     fn indexes(&self) -> Result<Option<(GitIndex, GitIndex)>, GitReadError> {
         let read = |files: &dyn RepositoryFiles| {
             let file = files.open(b"index")?;

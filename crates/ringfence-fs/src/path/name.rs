@@ -1,9 +1,9 @@
 //! File name escaping: names as bytes, and as text that a model reads and writes back.
 //!
-//! Every name has exactly one text, and the text gives the name back: bytes that are no UTF-8, control
-//! characters, and a backslash that could be mistaken for an escape are written as `\xHH`.
+//! Every name has exactly one text, and the text gives the name back: bytes that are not UTF-8, control characters, and
+//! a backslash that could be mistaken for an escape are written as `\xHH`.
 //!
-//! Also here: which names may come to be. Existing ones can always be reached.
+//! Also here: which names may be created. Existing ones can always be reached.
 
 use std::fmt::Write as _;
 

@@ -267,7 +267,7 @@ impl FileLock {
         })
     }
 
-    /// A note that could not be written whole is none.
+    /// Removes an intent that could not be written whole.
     fn discard_partial(&self, start: usize, error: ToolError) -> ToolError {
         self.truncate(start);
         error
@@ -305,7 +305,7 @@ impl FileLock {
             }
         }
         let (intents, whole) = WriteIntent::decode_all(&note[..length]);
-        // What comes next is written over a note that is none.
+        // The next intent is written over an incomplete one.
         self.intents_length.set(whole);
         self.abandoned_length.set(whole);
         if whole < length {
