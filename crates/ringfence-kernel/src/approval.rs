@@ -49,23 +49,23 @@ impl<'a> Ticket<'a> {
         &self.change_id
     }
 
-    /// Whether somebody saw this plan and said yes. Then what they saw is what must happen, and a target
-    /// that moved meanwhile is a conflict.
+    /// Whether a person approved this plan. Then the run must do exactly what was previewed, and a target that moved
+    /// meanwhile is a conflict.
     pub fn is_approved(&self) -> bool {
         self.approval.is_some()
     }
 
-    /// Who said yes, and how sure that is.
+    /// The approval of this plan; `None` where the policy allowed it without one.
     pub fn approval(&self) -> Option<&'a Approval> {
         self.approval
     }
 
-    /// Whether it was decided that something may go for good: the plan said so, and nothing else is meant by a yes.
+    /// Whether the decision covers permanent loss: the plan declared it, and an approval of anything else does not.
     pub fn may_lose(&self) -> bool {
         self.accesses.iter().any(|touch| touch.action == PolicyAction::Lose)
     }
 
-    /// What the plan said that it touches: the policy judged this, and nothing else.
+    /// The accesses that the plan declared: the policy judged these, and nothing else.
     pub fn accesses(&self) -> &'a [ResourceAccess] {
         self.accesses
     }
@@ -80,14 +80,14 @@ impl<'a> Ticket<'a> {
         self.withheld.borrow().clone()
     }
 
-    /// To be called right before the world changes. An error means that nobody waits any more: stop.
+    /// Commits the call; call it right before the first change. An error means that the caller stopped waiting: stop.
     pub fn commit(&self) -> Result<(), ToolError> {
         self.cx.check()?;
         self.cx.commit_state().commit()
     }
 }
 
-/// What a person is asked.
+/// An approval request, as an approver sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovalRequest {
@@ -95,26 +95,26 @@ pub struct ApprovalRequest {
     /// The call that waits.
     pub step_id: String,
     pub session: String,
-    /// Whose call it is. They never answer it.
+    /// The calling principal, who may never answer it.
     pub principal: String,
     pub agent: Option<String>,
     pub tool: String,
-    /// In the words of whoever calls, which is a model.
+    /// The arguments as the caller wrote them.
     pub args: Value,
     pub reason: String,
     /// The rule that wants it asked.
     pub rule: String,
-    /// Whose rule it is.
+    /// The layer of the rule.
     pub layer: PolicyLayer,
-    /// What an answer must at least be.
+    /// Required assurance of the answer.
     pub assurance: Assurance,
-    /// What would happen, as text.
+    /// Preview of the effects, as text.
     pub preview: String,
     /// The same in one line.
     pub summary: String,
     /// The preview shows what is or shall be in a secret.
     pub secret: bool,
-    /// What the preview showed; another one is another request.
+    /// Fingerprint of the preview; a different one makes a different request.
     pub fingerprint: String,
     /// The very rule that an answer to be remembered adds, where one may be added.
     pub grant: Option<String>,
@@ -140,7 +140,7 @@ impl ApprovalRequest {
     }
 }
 
-/// What they said.
+/// An approver's response.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApprovalResponse {
@@ -163,22 +163,22 @@ pub struct ApprovalDecision {
 }
 
 impl ApprovalDecision {
-    /// A no that nobody said.
+    /// A denial that no person gave, such as a timeout.
     pub fn automatic_denial(reason: String) -> Self {
         let response = ApprovalResponse { reason: Some(reason), ..ApprovalResponse::default() };
         Self { response, approval: Approval { assurance: Assurance::None, by: None } }
     }
 }
 
-/// Who said yes, and how sure that is.
+/// An approval, with its assurance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approval {
     pub assurance: Assurance,
-    /// Where it is known who. They need the scope to approve.
+    /// The approving principal, if known. They need the scope to approve.
     pub by: Option<Principal>,
 }
 
-/// What an answer comes to, once it is known whether it counts.
+/// An answer after the checks of who gave it and how.
 pub(crate) enum ApprovalOutcome {
     Approved(Approval),
     /// Yes, and from now on.
@@ -187,10 +187,10 @@ pub(crate) enum ApprovalOutcome {
     Denied(ToolError),
 }
 
-/// Which question an answer is to.
+/// The request that an answer belongs to.
 pub(crate) struct ApprovalContext<'a> {
     pub(crate) verdict: &'a Verdict,
-    /// Who asked.
+    /// The calling principal.
     pub(crate) principal: &'a Principal,
     /// Whether the answer may be remembered.
     pub(crate) may_grant: bool,
@@ -247,13 +247,13 @@ pub(crate) fn denial_message(asked_for: &str, response: &ApprovalResponse, appro
     match (by, said) {
         (Some(by), Some(said)) => format!("denied by {by}: \"{said}\" ({action})"),
         (Some(by), None) => format!("denied by {by} ({action})"),
-        // Nobody said this: the words are ours.
+        // An automatic denial: the text is the program's own.
         (None, Some(said)) => format!("not approved: {said} ({action})"),
         (None, None) => format!("not approved ({action})"),
     }
 }
 
-/// What a call would have done, from the reason why somebody was asked.
+/// The action of a call, from the reason for its approval request.
 fn action_text(asked_for: &str) -> &str {
     asked_for.strip_prefix("this would ").unwrap_or(asked_for)
 }
@@ -267,7 +267,7 @@ pub(crate) fn with_rule_details(error: ToolError, verdict: &Verdict) -> ToolErro
     }
 }
 
-/// What an approver has to say.
+/// An approver's reply.
 #[derive(Clone, Debug)]
 pub enum ApproverReply {
     Decided(ApprovalDecision),
@@ -283,10 +283,10 @@ pub trait Approver: Send + Sync + fmt::Debug {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>>;
 }
 
-/// Nobody is there to be asked, so nothing is approved.
+/// No approver is available, so nothing is approved.
 #[derive(Clone, Debug)]
 pub struct DenyApprover {
-    /// What the caller can do instead, where a looser preset would do.
+    /// Advice for the caller, where a looser preset would allow the call.
     pub advice: String,
 }
 

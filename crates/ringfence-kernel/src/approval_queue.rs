@@ -1,9 +1,9 @@
 //! Approval queue of a session: one request at a time, and a pause after too many consecutive denials.
 //!
-//! Calls of a session may work side by side, but a person is asked about one of them and sees the next when that one
-//! is over. A call that had to wait for its turn is planned again: what was before it may have changed what it would do,
-//! or have been allowed for good. Where somebody said no several times in a row, the session pauses: nobody is asked
-//! until a person resumes it, and what needs no question still goes.
+//! Calls of a session run concurrently, but approval is requested for one of them at a time. A call that waited in the
+//! queue is planned again: the calls before it may have changed its effects, or a grant may allow it now. After several
+//! consecutive denials the session pauses: requests are refused until a person resumes it, and calls that need no
+//! approval still run.
 //!
 //! Not here: asking itself (`ask_approval.rs`).
 
@@ -33,7 +33,7 @@ pub(crate) enum AnswerKind {
 }
 
 impl ApprovalQueues {
-    /// The line of a session. It is there as long as somebody stands in it.
+    /// The queue of a session. It exists as long as a call waits in it.
     fn queue(&self, session: &str) -> Arc<Line<()>> {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(line) = lines.get(session).and_then(Weak::upgrade) {
@@ -87,7 +87,7 @@ impl Host {
         }
     }
 
-    /// Why nobody may be asked for this session now, if that is so.
+    /// The error for a session that may not request approval now, if that is so.
     pub(crate) async fn approval_blocked(&self, session: &Session) -> Result<Option<ToolError>, HostError> {
         let (id, most) = (session.id.clone(), session.limits.denials_in_a_row);
         self.with_store(move |store| {
@@ -104,7 +104,7 @@ impl Host {
         .await
     }
 
-    /// Counts an answer: a yes ends the noes in a row, and a no that nobody said is none.
+    /// Counts an answer: an approval resets the denial streak, and an automatic denial does not count.
     pub(crate) async fn record_answer(&self, session: &Session, answer: AnswerKind) -> Result<(), HostError> {
         let (id, principal) = (session.id.clone(), session.principal.name.clone());
         self.with_store(move |store| match answer {

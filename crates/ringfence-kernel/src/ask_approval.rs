@@ -1,8 +1,8 @@
 //! Approval requests: stored, sent to an approver, settled by the first answer.
 //!
-//! While a call waits it hears its own approver and, through the store, every other front. What nobody answers in time
-//! is a no. An approver may also put the answer off: then the caller gets a sealed token, and the call is over until
-//! somebody brings it back (`resume.rs`).
+//! A waiting call takes the first answer of its own approver or, through the store, of any other front. A timeout is a
+//! denial. An approver may also defer the answer: then the caller gets a resume token, and the call ends until it is
+//! resumed (`resume.rs`).
 //!
 //! Not here: what an answer means (`approval.rs`), and who may give one (`inbox.rs`).
 
@@ -26,7 +26,7 @@ use crate::{
     GRANT_LIFETIME, Grant, Host, HostConfig, HostError, RuleText, Session, StoreError, SuspendLifetime, ToolError, id,
 };
 
-/// How often the store is looked at for an answer from elsewhere.
+/// Poll interval for answers in the store.
 const STORE_POLL_INTERVAL: Duration = Duration::from_millis(150);
 
 /// A call that waits for its answer, for fronts that can bring it back.
@@ -38,14 +38,14 @@ pub struct SuspendedCall {
     pub request_id: String,
 }
 
-/// How asking ended.
+/// The outcome of an approval request.
 pub(crate) enum AskOutcome {
     Answered(ApprovalOutcome),
     Suspended(SuspendedCall),
 }
 
 impl Host {
-    /// Asks and waits. Where the call cannot be put off, it waits for another front instead.
+    /// Requests approval and waits. Where the call cannot be deferred, it waits for another front instead.
     pub(crate) async fn ask_approver(
         &self,
         trip: &Invocation,
@@ -88,7 +88,7 @@ impl Host {
         self.evaluate_answer(&trip.session, answered, &asker).await.map(AskOutcome::Answered)
     }
 
-    /// What an answer comes to, which counts for the session too.
+    /// Checks an answer, and counts it for the session.
     pub(crate) async fn evaluate_answer(
         &self,
         session: &Session,
@@ -128,7 +128,7 @@ impl Host {
         }
     }
 
-    /// The answer of another front. Meanwhile it is told what the call would do with other arguments, if it asks.
+    /// Waits for the answer of another front. Meanwhile drafts of other arguments are planned for it.
     async fn poll_store_for_answer(
         &self,
         trip: &Invocation,
@@ -159,7 +159,7 @@ impl Host {
         let work = move |store: &dyn ApprovalStore| match store.answer(&id, &answered, SystemTime::now())? {
             AnswerStatus::Accepted => Ok(answered),
             AnswerStatus::AlreadyAnswered => Ok(store.answer_of(&id)?.unwrap_or_else(withdrawn_request)),
-            // Whoever came late is told, and a no needs no time.
+            // A late approval is refused, a late denial holds.
             AnswerStatus::Expired if answered.response.approved => {
                 Ok(ApprovalDecision::automatic_denial("the approval request timed out".to_owned()))
             }
@@ -186,7 +186,7 @@ impl Host {
         Ok(AskOutcome::Suspended(SuspendedCall { token, request_id: request.id.clone() }))
     }
 
-    /// Withdraws the requests of suspended calls of a session that is over: an answer would reach nobody.
+    /// Withdraws the requests of suspended calls of a session that is over: no call waits for an answer any more.
     pub fn withdraw_requests(&self, session: &str) -> Result<(), StoreError> {
         let store = self.config.store.as_ref();
         let pending = store.pending(SystemTime::now())?.into_iter();
@@ -195,7 +195,7 @@ impl Host {
             .try_for_each(|request| store.close_request(&request.id))
     }
 
-    /// Keeps what a person allowed for good.
+    /// Stores a grant that an approval came with.
     pub(crate) async fn store_grant(&self, rule: RuleText, approval: &Approval) -> Result<(), HostError> {
         let Some(directory) = grant_subject(&rule).and_then(|subject| self.mount_identities.get(&subject).cloned())
         else {
@@ -262,14 +262,13 @@ fn build_request(trip: &Invocation, shown: &ApprovalPrompt) -> Result<ApprovalRe
     })
 }
 
-/// What the caller is told of a call that waits.
+/// The error for a call that waits for approval.
 pub(crate) fn pending_error(request: &str) -> ToolError {
     let message = "approval pending; nothing was done yet";
     ToolError::new(ErrorKind::ApprovalPending, message).detail("pending", true).detail("request", request)
 }
 
-/// A request in the store. It leaves the store also when the call that waits for it is dropped: an answer would
-/// reach nobody.
+/// A request in the store. It is removed also when the waiting call is dropped, since no call waits for an answer then.
 struct ApprovalRequestGuard {
     config: Arc<HostConfig>,
     id: Option<String>,
@@ -311,7 +310,7 @@ impl Drop for ApprovalRequestGuard {
     fn drop(&mut self) {
         if let Some(id) = &self.id {
             self.dropped.store(true, Ordering::SeqCst);
-            // Nobody is left who could be told that it failed.
+            // The failure cannot be reported any more.
             let _ = self.config.store.close_request(id);
         }
     }

@@ -46,7 +46,7 @@ struct CommitStateInner {
     state: AtomicU8,
     /// Why the work shall end by itself, before the road gives it up: `TIMED_OUT` or `CANCELLED`.
     stop: AtomicU8,
-    /// What the call is about, as soon as the worker knows.
+    /// The subject of the call, as soon as the worker knows it.
     subject: OnceLock<String>,
 }
 
@@ -87,7 +87,7 @@ impl CommitState {
         }
     }
 
-    /// Says that nobody waits any more. False when the worker committed first.
+    /// Abandons the call, because the caller stopped waiting. False when the worker committed first.
     pub fn abandon(&self, why: AbandonReason) -> bool {
         self.0.state.compare_exchange(RUNNING, why.state_code(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     }

@@ -1,8 +1,8 @@
 //! Connection records of one call, and the limit on their number.
 //!
-//! A program can ask for connections without end, and the log is kept. The first ones are recorded one by one, and so is the
-//! first one to each host that is reached, always: no host is reached that is in no record. Of the others it is told how
-//! many there were, before the end of the call.
+//! A program can request connections without end, and the log is kept. The first ones are recorded one by one, and so
+//! is the first one to each host, always: every connected host is in a record. The others are counted, in one record
+//! before the end of the call.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +12,7 @@ use crate::ResourceAccess;
 /// Connections of a call that have a record of their own.
 const MAX_RECORDED: usize = 1000;
 
-/// What a call reached so far.
+/// Connections of a call so far.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionLog(Mutex<ConnectionCounts>);
 
@@ -31,7 +31,7 @@ struct ConnectionCounts {
     unlisted: UnlistedConnections,
 }
 
-/// Whether a connection comes about.
+/// Outcome of a connection request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionOutcome {
     Made,

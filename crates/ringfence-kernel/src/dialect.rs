@@ -89,7 +89,7 @@ impl Dialect {
     }
 }
 
-/// What the road has to say about a call that went well.
+/// Notes of the kernel on a successful call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplyNotes {
     /// The arguments that ran are not those that were asked for: a person changed them.
@@ -97,7 +97,7 @@ pub struct ReplyNotes {
 }
 
 impl ErrorKind {
-    /// What programs outside of any dialect call it: the standard one's name.
+    /// Error code outside of any dialect: the standard one's name.
     pub fn code(self) -> &'static str {
         standard_code(self)
     }

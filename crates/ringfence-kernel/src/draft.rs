@@ -36,7 +36,7 @@ impl Host {
             Err(error) => DraftOutcome::Refused(error.message),
         };
         let (request, draft) = (request.to_owned(), ArgumentDraft { outcome: Some(outcome), ..draft });
-        // Another draft may have taken its place: then this one has no author any more.
+        // Another draft may have replaced it: then this one has no author any more.
         self.with_store(move |store| store.set_draft(&request, &draft).map(drop)).await
     }
 

@@ -108,10 +108,10 @@ impl ErrorKind {
 pub struct ToolError {
     pub kind: ErrorKind,
     pub message: String,
-    /// Which argument the error is about, in the caller's own spelling.
+    /// The argument with the error, in the caller's own spelling.
     pub field: Option<&'static str>,
     pub details: Map<String, Value>,
-    /// What may have been meant instead. The road names the nearest that the caller may list, and no other.
+    /// Candidates for the intended name. The kernel names the nearest that the caller may list, and no other.
     pub suggestions: Option<Box<NameSuggestions>>,
 }
 
@@ -123,7 +123,7 @@ pub struct NameSuggestions {
     pub names: Vec<String>,
     /// The directory that has them.
     pub directory: PolicyResource,
-    /// What replies say before each of them.
+    /// Prefix of each candidate in replies.
     pub display_prefix: String,
 }
 

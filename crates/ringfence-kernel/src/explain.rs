@@ -1,7 +1,8 @@
 //! Policy dry run: the decision about a call, without making it.
 //!
-//! The call is decoded, planned and policed as on the road, by the same deadline, and goes no further: nothing runs,
-//! nobody is asked, no bit goes up. It leaves no record, because nothing happens and it is the person in charge who asks.
+//! The call is decoded, planned and judged like a real one, by the same deadline, and ends there: nothing runs, no
+//! approval is requested, no taint is added. It leaves no audit record, because it has no effect and the person in
+//! charge requests it.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::{
     Verdict, WORKSPACE_MOUNTS,
 };
 
-/// What would be decided about a call, and about everything that it would touch.
+/// The decision about a call, and about each of its accesses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyExplanation {
     pub verdict: Verdict,
@@ -24,7 +25,7 @@ pub struct PolicyExplanation {
     pub follow_up_changes: Vec<ChangeExplanation>,
 }
 
-/// What would be decided about one kind of change that a program leaves.
+/// The decision about one kind of change that a program makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeExplanation {
     /// In words, such as "overwrite a file".
@@ -46,7 +47,7 @@ const EXPLAINED_CHANGES: [(&str, PolicyAction, Sensitivity); 6] = {
     ]
 };
 
-/// What would be decided about one touch.
+/// The decision about one access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessExplanation {
     pub access: ResourceAccess,

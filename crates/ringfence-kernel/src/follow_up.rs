@@ -46,7 +46,7 @@ impl Invocation {
         let touches = pending.accesses_of(&asked);
         match rest.preview(cx) {
             Ok(preview) => {
-                // What code did is never allowed for good.
+                // Changes by programs cannot get a grant.
                 let shown = ApprovalPrompt { verdict, preview: preview.bound_to(&touches), grant: None };
                 let asked = PendingApproval {
                     plan: rest,
@@ -138,8 +138,8 @@ impl Invocation {
         self.finish(&made, result, cx)
     }
 
-    /// What the policy says to each group, as to its strictest touch. The bits of what may be kept then are raised in the
-    /// same step: if another call raised one in between, it is judged again.
+    /// The decision about each group, as about its strictest access. The taint of the groups that may be kept is added
+    /// in the same step: if another call added taint in between, the groups are judged again.
     fn evaluate_groups(
         &self,
         groups: &[ChangeGroup],

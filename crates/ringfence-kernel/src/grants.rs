@@ -1,11 +1,11 @@
 //! Persistent grants: rules that a person adds by approving a call.
 //!
-//! A grant is the narrowest rule that covers one call: this tool, this effect, these very places, on this directory and
-//! no other of the same alias, until a day. It is offered only where it would be enough and where nothing but the
-//! preset asks: no secret, no protected path, no host, nothing that the machine's owner or the workspace wants asked. One
-//! about another program's tool is bound to what that program said about the tool.
+//! A grant is the narrowest rule that covers one call: this tool, this action, exactly these resources, on this
+//! directory and no other of the same alias, until it expires. It is offered only where it would be enough and where
+//! nothing but the preset requires approval: no secret, no protected path, no host, nothing that the machine's owner or
+//! the workspace requires approval for. A grant for an MCP tool is bound to the server's definition of the tool.
 //!
-//! Not here: keeping them (`store.rs`), and who may revoke one (`inbox.rs`).
+//! Not here: storing them (`store.rs`), and who may revoke one (`inbox.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -20,10 +20,10 @@ use crate::{
     RuleText, Verdict,
 };
 
-/// How long a grant holds.
+/// Lifetime of a grant.
 pub const GRANT_LIFETIME: Duration = Duration::from_hours(30 * 24);
 
-/// More places than this are no longer taken in at one look.
+/// Most resources of a grant: a person reviews no more at one look.
 const MAX_GRANT_ACCESSES: usize = 8;
 
 /// A rule that a person added by an answer.
@@ -33,7 +33,7 @@ pub struct Grant {
     pub rule: RuleText,
     /// The directory that it is about, whatever its alias, or the definition of the tool: see `Host::with_grants`.
     pub directory: String,
-    /// Who granted it.
+    /// The person who granted it.
     pub by: String,
     #[serde(with = "crate::approval::time")]
     pub since: SystemTime,
@@ -53,7 +53,7 @@ impl Grant {
     }
 }
 
-/// What a grant is bound to, as `Host::with_grants` calls it: the mount, or the one tool of another program.
+/// The subject of a grant, as `Host::with_grants` names it: the mount, or the one MCP tool.
 pub(crate) fn grant_subject(rule: &RuleText) -> Option<String> {
     let [mount] = rule.mount.as_deref()? else { return None };
     if rule.effect.as_deref() != Some(&[PolicyAction::External.as_str().to_owned()]) {

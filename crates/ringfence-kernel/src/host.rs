@@ -31,13 +31,13 @@ use crate::{
     CommitState, ErrorKind, Policy, Principal, ProgressListener, Session, StoreError, Taint, ToolError,
 };
 
-/// How often a person may change the arguments of one call before it is refused.
+/// Most changes of the arguments of one call by an approver before it is refused.
 const MAX_ARGUMENT_CHANGES: usize = 3;
 
-/// How long a committed change is waited for after its deadline, before the reply says that its end is unknown.
+/// Wait for a committed change after its deadline, before the reply says that its outcome is unknown.
 const COMMIT_GRACE_TIME: Duration = Duration::from_millis(250);
 
-/// How long a call that ends by itself is given to do so.
+/// Grace time of a call that stops by itself.
 const GRACEFUL_STOP_TIME: Duration = Duration::from_secs(5);
 
 /// One request of a model: a tool by name, and its arguments as the model wrote them.
@@ -49,7 +49,7 @@ pub struct ToolCall {
     pub arguments: String,
 }
 
-/// What the model is told. An error reply is a reply.
+/// The reply to the model. An error reply is a reply.
 #[derive(Clone, Debug)]
 pub struct ToolReply {
     pub call_id: String,
@@ -60,7 +60,7 @@ pub struct ToolReply {
     pub suspended: Option<SuspendedCall>,
 }
 
-/// What ends a run: without it no call can be made safely.
+/// An error that ends a run: without its cause fixed no call can be made safely.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     #[error(transparent)]
@@ -74,14 +74,14 @@ pub enum HostError {
     Entropy(#[from] getrandom::Error),
 }
 
-/// What a host is made of.
+/// The parts of a host.
 #[derive(Debug)]
 pub struct HostConfig {
     pub policy: Box<dyn Policy>,
     pub approver: Box<dyn Approver>,
     pub audit: Box<dyn AuditSink>,
     pub store: Box<dyn ApprovalStore>,
-    /// How many calls may be at work at once; further ones wait for their turn or their deadline.
+    /// Most calls that run concurrently; further ones wait for a worker or their deadline.
     pub workers: usize,
 }
 
@@ -92,7 +92,7 @@ pub struct Host {
     pub(crate) workers: Arc<Semaphore>,
     /// The same for calls that end by themselves, such as programs: however many go on for minutes, the others go on too.
     program_workers: Arc<Semaphore>,
-    /// What each mount is, by its alias. Nothing can be granted on others.
+    /// Identity of each mount, by its alias. On others no grants are possible.
     pub(crate) mount_identities: Arc<BTreeMap<String, String>>,
     pub(crate) approval_queues: Arc<ApprovalQueues>,
 }
@@ -110,15 +110,15 @@ impl Host {
         }
     }
 
-    /// Lets people allow things for good on these mounts: for each alias, a name of the directory that no other one
-    /// has, so that a grant is about the directory and not about whatever gets the alias next. For a tool of another
-    /// program the alias is `mcp/server/tool`, and the name is a digest of what that program says about it.
+    /// Enables grants on these mounts: for each alias, a unique name of the directory, so that a grant is about the
+    /// directory and not about the next one with the alias. For an MCP tool the alias is `mcp/server/tool`, and the
+    /// name is a digest of its definition.
     #[must_use]
     pub fn with_grants(self, directories: BTreeMap<String, String>) -> Self {
         Self { mount_identities: Arc::new(directories), ..self }
     }
 
-    /// Where `by` sees and answers the requests that wait for a person.
+    /// The approval inbox of `by`.
     pub fn inbox<'a>(&'a self, by: &'a Principal) -> ApprovalInbox<'a> {
         ApprovalInbox { store: self.config.store.as_ref(), principal: by }
     }
@@ -133,7 +133,7 @@ impl Host {
         self.call_with_progress(session, call, cancel, None).await
     }
 
-    /// Makes one call, and lets somebody hear how it is getting on.
+    /// Makes one call, with a listener for its progress.
     pub async fn call_with_progress(
         &self,
         session: &Arc<Session>,
@@ -148,7 +148,7 @@ impl Host {
     }
 
     pub(crate) fn new_invocation(&self, session: &Arc<Session>, call: ToolCall) -> Invocation {
-        // What other programs say about their tools was read by whoever chose this one.
+        // Descriptions of MCP tools are untrusted content that the caller has read.
         if session.catalog.has_mcp_tools() {
             session.taint.add(Taint::SawUntrusted);
         }
@@ -234,7 +234,7 @@ impl Host {
                 CallProgress::Done(reply) => return Ok(ControlFlow::Break(reply)),
                 CallProgress::NeedsApproval(asked) => asked,
             };
-            // What a program left is kept by nobody but this call, so the call has to wait.
+            // A program's changes exist only as long as this call, so the call has to wait.
             let answer = match self.ask_approver(trip, &asked.prompt, !asked.is_follow_up(), cancel).await? {
                 AskOutcome::Answered(answer) => answer,
                 AskOutcome::Suspended(suspended) => {
@@ -328,7 +328,7 @@ impl Host {
         self.run_on_worker(trip, cancel, run).await.map(ControlFlow::Break)
     }
 
-    /// Plans and polices; runs too, unless somebody has to be asked.
+    /// Plans and judges; runs too, unless approval is required.
     pub(crate) async fn start(
         &self,
         trip: &Arc<Invocation>,
@@ -402,7 +402,7 @@ impl Host {
     }
 }
 
-/// Somebody who waits for a worker. Dropped while the work goes on, because the caller went away, it is a cancel.
+/// A caller that waits for a worker. Dropped while the work goes on, because the caller went away, it cancels the call.
 struct WorkerGuard {
     invocation: Arc<Invocation>,
     commit_state: CommitState,
@@ -429,7 +429,7 @@ impl WorkerGuard {
 impl Drop for WorkerGuard {
     fn drop(&mut self) {
         if !self.finished {
-            // There is nobody left to be told that the record failed.
+            // The failure of the record cannot be reported any more.
             let _ = self.abandon(AbandonReason::Cancel);
         }
     }

@@ -1,7 +1,7 @@
 //! Approval inbox: answering pending requests and revoking grants, with the caller's rights checked.
 //!
-//! Every front comes here: the terminal, the command line, later pages and protocols. An agent has no business at the
-//! desk: it sees no request and answers none, least of all its own.
+//! Every front comes here: the terminal, the command line, the page and the protocols. An agent has no access to the
+//! inbox: it sees no request and answers none, least of all its own.
 //!
 //! Not here: what the answer means for the call (`approval.rs`), which is checked again by the one who waits.
 
@@ -21,7 +21,7 @@ pub struct ApprovalInbox<'a> {
     pub principal: &'a Principal,
 }
 
-/// Why somebody was sent away.
+/// Refusal of an inbox operation.
 #[derive(Debug, thiserror::Error)]
 pub enum InboxError {
     #[error("`{0}` may not view or answer approval requests")]
@@ -127,7 +127,7 @@ impl ApprovalInbox<'_> {
         Ok(self.store.denial_streaks()?.into_iter().filter(|noes| noes.count >= denials_in_a_row).collect())
     }
 
-    /// Lets a session ask again. False where nobody said no to it.
+    /// Resumes a paused session. False where it has no denials.
     pub fn resume_session(&self, session: &str, assurance: Assurance) -> Result<bool, InboxError> {
         self.check_may_approve()?;
         let noes = self.store.denial_streaks()?.into_iter().find(|noes| noes.session == session);
@@ -140,7 +140,7 @@ impl ApprovalInbox<'_> {
         Ok(self.store.reset_denials(session)?)
     }
 
-    /// What was granted for good.
+    /// Persistent grants.
     pub fn grants(&self, now: SystemTime) -> Result<Vec<Grant>, InboxError> {
         self.check_may_administer()?;
         Ok(self.store.grants(now)?)

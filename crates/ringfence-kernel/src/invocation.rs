@@ -25,7 +25,7 @@ use crate::{
     ResourceAccess, Session, StoreError, Taint, TaintSet, Ticket, ToolCall, ToolError, ToolReply, Verdict, id,
 };
 
-/// How far a piece of work got.
+/// Progress of one phase of a call.
 pub(crate) enum CallProgress {
     Done(ToolReply),
     NeedsApproval(Box<PendingApproval>),
@@ -39,18 +39,18 @@ pub(crate) struct Invocation {
     pub(crate) session: Arc<Session>,
     pub(crate) call: ToolCall,
     pub(crate) started: Instant,
-    /// How long a piece of work for it may take.
+    /// Time limit of each phase.
     pub(crate) time_limit: Duration,
     pub(crate) stops_gracefully: bool,
     pub(crate) origin: CallOrigin,
-    /// What a person said yes to when they changed the arguments.
+    /// The approval that came with changed arguments.
     pub(crate) prior_approval: Option<PriorApproval>,
     pub(crate) notes: ReplyNotes,
     pub(crate) listener: Option<Arc<dyn ProgressListener>>,
     pub(crate) connection_log: ConnectionLog,
 }
 
-/// What somebody saw when they said yes.
+/// The plan of an earlier approval.
 #[derive(Debug)]
 pub(crate) struct PriorApproval {
     pub(crate) accesses: Vec<ResourceAccess>,
@@ -60,7 +60,7 @@ pub(crate) struct PriorApproval {
 }
 
 impl PriorApproval {
-    /// Fails where the same target is no longer what a person saw when they said yes.
+    /// Fails where the same target is no longer what the approval was about.
     fn check_unchanged(
         &self,
         touches: &[ResourceAccess],
@@ -126,14 +126,14 @@ impl Invocation {
             .with_services(self)
             .with_origin(&self.origin);
         let seen = asked.prompt.verdict.clone();
-        // Where by now only a look is wanted, somebody just had it.
+        // Where only a review is required by now, the approval was one.
         let enough =
             |verdict: &Verdict| *verdict == seen || verdict.is_review() && approval.assurance >= verdict.assurance;
         let may_run = |verdict: &Verdict| verdict.decision == Decision::Allow || enough(verdict);
         let (verdict, _) = self.authorize(&asked.accesses, asked.plan.as_ref(), &cx, may_run)?;
         let refused = match verdict.decision {
             Decision::Deny => denial_error(&verdict),
-            // Other calls went on while somebody was asked: this is no longer what they were told.
+            // Other calls went on during the approval: this is no longer what was approved.
             Decision::Ask if !enough(&verdict) => plan_changed_error(),
             _ => {
                 let permission = RunAuthorization { verdict: &verdict, approval: Some(approval) };
@@ -174,7 +174,7 @@ impl Invocation {
                 Ok(None)
             }
             (Decision::Ask, None) => match planned.preview(cx) {
-                // Nobody is asked about a call that is known to fail, as long as the reason is the caller's to know.
+                // No approval is requested for a call that is known to fail, as long as the caller may know the reason.
                 Ok(preview) if preview.failure().is_some() && self.may_read_without_approval(&touches) => {
                     let failure = preview.failure().cloned().unwrap_or_else(plan_changed_error);
                     self.finish_refused(&touches, &failure, cx)
@@ -189,7 +189,7 @@ impl Invocation {
         }
     }
 
-    /// Whether everything that a plan touches may be read without a question, and without a trace in the session.
+    /// Whether everything that a plan accesses may be read without approval, and without taint.
     fn may_read_without_approval(&self, touches: &[ResourceAccess]) -> bool {
         let may_read = |touch: &ResourceAccess| {
             let read = ResourceAccess { action: PolicyAction::Read, resource: touch.resource.clone() };
@@ -198,8 +198,8 @@ impl Invocation {
         touches.iter().all(may_read)
     }
 
-    /// Why there is no plan, or a plan is denied. What is or is not where nobody may even list is not told: both are said
-    /// in the same words.
+    /// The error where there is no plan, or a plan is denied. For a resource that the caller may not even list, both
+    /// cases have the same text, so that it does not reveal whether the resource exists.
     fn mask_denied(&self, error: ToolError, cx: &CallContext<'_>) -> ToolError {
         let list = |place| self.evaluate(&ResourceAccess { action: PolicyAction::List, resource: place });
         let denied = cx.lookup_resources().into_iter().map(list).find(|verdict| verdict.decision == Decision::Deny);
@@ -242,7 +242,7 @@ impl Invocation {
         bits: TaintSet,
         preview: Preview,
     ) -> PendingApproval {
-        // What goes for good is asked about each time.
+        // A permanent loss needs approval each time.
         let is_ours = |touch: &ResourceAccess| {
             touch.action != PolicyAction::Lose && self.mount_identities.contains_key(&access_subject(touch))
         };
@@ -254,8 +254,8 @@ impl Invocation {
         PendingApproval { plan: planned, accesses: touches, taint: bits, prompt: shown, follow_up: None }
     }
 
-    /// Decides, and where the call may run then, raises the bits that it raises. Both are one step: if another call
-    /// raised a bit in between, it is decided again.
+    /// Decides, and where the call may run then, adds its taint. Both are one atomic step: if another call added taint
+    /// in between, it is decided again.
     fn authorize(
         &self,
         touches: &[ResourceAccess],
@@ -276,7 +276,7 @@ impl Invocation {
             if grants_matter && cx.io_mode == IoMode::Blocking && self.refresh_grants()? {
                 continue;
             }
-            // A quick attempt that raises a bit is made again by a worker, and must not meet its own bit there.
+            // A non-blocking attempt that adds taint is repeated by a worker, and must not meet its own taint there.
             let runs = may_run(&verdict) && cx.io_mode == IoMode::Blocking;
             if !runs || self.session.taint.compare_and_add(question.taint, question.added_taint()) {
                 return Ok((verdict, question.taint));
@@ -284,7 +284,7 @@ impl Invocation {
         }
     }
 
-    /// Another process may have granted something, or taken it back. True when that is so.
+    /// Reloads grants that another process added or revoked. True when there are any.
     pub(crate) fn refresh_grants(&self) -> Result<bool, StoreError> {
         if self.mount_identities.is_empty() {
             return Ok(false);
@@ -338,15 +338,15 @@ impl Invocation {
         result: Result<String, ToolError>,
         cx: &CallContext<'_>,
     ) -> Result<Option<CallProgress>, HostError> {
-        // From here on the reply is ours to give, or nobody's.
+        // From here on the reply belongs to this attempt, or is dropped.
         if cx.has_blocked() || cx.commit_state().commit().is_err() {
             return Ok(None);
         }
         self.record_end(touches, result).map(|reply| Some(CallProgress::Done(reply)))
     }
 
-    /// What a person already said yes to, if it was these targets or wider ones, in a session that has been through
-    /// no more since. Nobody can have said yes to a plan that names no target.
+    /// An earlier approval of these targets or wider ones, if the session has no more taint since. A plan without
+    /// targets cannot have one.
     fn find_prior_approval(&self, touches: &[ResourceAccess]) -> Option<&PriorApproval> {
         let covered = self.prior_approval.as_ref().filter(|_| !touches.is_empty())?;
         if covered.taint != self.session.taint.snapshot() {
@@ -372,7 +372,7 @@ impl Invocation {
         Ok(Some(CallProgress::Done(reply)))
     }
 
-    /// What a finished job means for the one who waited.
+    /// The progress of the call after a finished job.
     pub(crate) fn progress_after(
         &self,
         done: Option<Result<Option<CallProgress>, HostError>>,
@@ -476,18 +476,18 @@ impl CallServices for Invocation {
     }
 }
 
-/// What the policy refuses.
+/// The error for a call that the policy denies.
 pub(crate) fn denial_error(verdict: &Verdict) -> ToolError {
     with_rule_details(ToolError::new(ErrorKind::PermissionDenied, verdict.reason.clone()), verdict)
 }
 
-/// What a call has begun cannot be asked about any other way than while it waits.
+/// The error for changed arguments of a call that has begun: it can only be approved as it is.
 pub(crate) fn arguments_fixed_error() -> ToolError {
     let message = "the call has started, so its arguments cannot be changed; approve or deny what it does next";
     ToolError::new(ErrorKind::ApprovalDenied, message)
 }
 
-/// What somebody said yes to is no longer so.
+/// The error for a plan that is not the approved one any more.
 pub(crate) fn plan_changed_error() -> ToolError {
     ToolError::new(ErrorKind::Conflict, "the approved plan has changed in the meantime; nothing was done")
 }

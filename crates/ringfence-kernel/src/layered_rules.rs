@@ -1,9 +1,9 @@
-//! Layered policy rules: what config, grants and presets decide together.
+//! Layered policy rules: the decision of config, grants and presets together.
 //!
 //! A deny anywhere is final. Else the first layer that has a matching rule decides, and within it the strictest rule:
-//! the machine's owner, the user, what was granted, what a workspace says that a person trusts, the preset. What any
-//! other workspace says about itself is added on top and can only tighten. Every touch is judged by itself, and the
-//! strictest one decides about the call.
+//! managed rules, the user's rules, grants, the rules of a trusted workspace, the preset. The rules of any other
+//! workspace are added on top and can only tighten. Every access is judged by itself, and the strictest decision holds
+//! for the call.
 //!
 //! Not here: what a rule matches (`rule.rs`), and how rules are read (config).
 
@@ -17,20 +17,20 @@ use crate::{
     TaintSet, Verdict, acting_program,
 };
 
-/// Whose rule it is. The first that has something to say decides.
+/// The layer of a rule. The first with a matching rule decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PolicyLayer {
     /// The owner of the machine's.
     Managed,
     User,
-    /// What a person once allowed for good.
+    /// Persistent grants.
     Grants,
-    /// What a workspace allows, where a person trusts it to. It reaches secrets and protected paths only by saying so.
+    /// Rules of a trusted workspace. They cover secrets and protected paths only explicitly.
     Trusted,
-    /// What holds where nobody said otherwise.
+    /// Defaults, where no other layer decides.
     Preset,
-    /// What a workspace says about itself: it holds on top of what the others decide, and never allows.
+    /// Rules of an untrusted workspace: they are added to the others' decision, and never allow.
     Workspace,
 }
 
@@ -46,7 +46,7 @@ impl PolicyLayer {
         }
     }
 
-    /// Whose rule it is, in words that follow its name.
+    /// The owner of a layer's rules, as a phrase that follows its name.
     const fn owner_text(self) -> &'static str {
         match self {
             Self::Managed => "set by the administrator of this machine",
@@ -65,7 +65,7 @@ pub struct LayeredRules {
     layers: Vec<(PolicyLayer, Vec<PolicyRule>)>,
     /// On top of what the others decide.
     workspace: Vec<PolicyRule>,
-    /// What asks even where a layer allows, unless the rule that does says it knows.
+    /// Rules that require approval even where a layer allows, unless the allowing rule names the taint.
     exfiltration_guard: Vec<PolicyRule>,
 }
 
@@ -79,7 +79,7 @@ impl LayeredRules {
         }
     }
 
-    /// Adds rules to a layer. What is added to one layer twice is asked one after the other.
+    /// Adds rules to a layer. Rules of a later call follow those of an earlier one.
     #[must_use]
     pub fn with_layer(mut self, layer: PolicyLayer, rules: Vec<PolicyRule>) -> Self {
         match layer {
@@ -94,14 +94,14 @@ impl LayeredRules {
         self
     }
 
-    /// What the owner of the machine chose as preset: nobody below can allow what it asks about.
+    /// Sets the preset of the machine's owner: no lower layer can allow what it requires approval for.
     #[must_use]
     pub fn with_managed_preset(self, preset: Preset) -> Self {
         let strict = preset.rules().into_iter().filter(|rule| rule.decision != Decision::Allow);
         self.with_layer(PolicyLayer::Managed, strict.collect())
     }
 
-    /// What a workspace chose as preset: it holds on top, as far as it is stricter than the others.
+    /// Sets the preset of a workspace: it is added on top, as far as it is stricter than the others.
     #[must_use]
     pub fn with_workspace_preset(self, preset: Preset) -> Self {
         self.with_layer(PolicyLayer::Workspace, preset.additional_rules())
@@ -138,7 +138,7 @@ impl Policy for LayeredRules {
         let names = |rule: &PolicyRule| {
             (!seen.is_secret() || rule.secret == Some(true)) && (!seen.is_protected() || rule.protected == Some(true))
         };
-        // Where the third bit would come up, only a rule that says it knows can allow, and a grant cannot know.
+        // Where the third taint would be added, only a rule that names the taint can allow, and a grant cannot.
         let counts = |layer: PolicyLayer, rule: &PolicyRule| {
             let knows = |guard: &PolicyRule| {
                 layer <= PolicyLayer::User && rule.required_taint.contains_all(guard.required_taint)
@@ -153,7 +153,7 @@ impl Policy for LayeredRules {
         let allowed = decided.as_ref().is_some_and(|verdict| verdict.decision == Decision::Allow);
         let guard = guard.filter(|_| !allowed).map(|rule| judge(PolicyLayer::Preset, rule));
         let tightened = self.workspace.iter().filter(about).map(|rule| judge(PolicyLayer::Workspace, rule));
-        // What is said first is what people are told where both ask.
+        // Where both require approval, the first one's reason is shown.
         strictest(guard.into_iter().chain(decided).chain(tightened)).unwrap_or_else(Verdict::unknown_effect)
     }
 
@@ -183,7 +183,7 @@ pub(crate) fn strictest(verdicts: impl Iterator<Item = Verdict>) -> Option<Verdi
     verdicts.reduce(|strictest, next| if next.strictness() > strictest.strictness() { next } else { strictest })
 }
 
-/// Data leaks where a secret, a stranger's words and a way out come together. Two of them make the third ask.
+/// Data leaks where a secret, untrusted content and egress come together. Two of them make the third require approval.
 fn exfiltration_rules() -> Vec<PolicyRule> {
     let rule = |bits: [Taint; 2], because: &str| PolicyRule {
         required_taint: TaintSet::from_iter(bits),
@@ -236,7 +236,8 @@ fn build_verdict(
     Verdict { decision: rule.decision, rule: rule.name.clone(), layer, reason, assurance, grant }
 }
 
-/// An answer that a client may have given by itself is enough for changes that can be taken back, and for no more.
+/// Required assurance of an access: an answer that a client may have given by itself is enough for changes that can be
+/// undone, and for no more.
 fn required_assurance(touch: &ResourceAccess, seen: &RuleSubject<'_>) -> Assurance {
     let gives_away =
         matches!(touch.action, PolicyAction::Fetch | PolicyAction::Lose | PolicyAction::Run | PolicyAction::External)
@@ -274,7 +275,7 @@ fn reason_text(layer: PolicyLayer, rule: &PolicyRule, because: Option<&str>, wou
     text
 }
 
-/// The line of config that would let this touch happen without asking, where a user may write one.
+/// The line of config that would allow this access without approval, where a user may write one.
 fn grant_line(layer: PolicyLayer, rule: &PolicyRule, touch: &ResourceAccess, tool: &str) -> Option<String> {
     match layer {
         _ if rule.decision == Decision::Allow => None,
@@ -291,7 +292,7 @@ fn grant_line(layer: PolicyLayer, rule: &PolicyRule, touch: &ResourceAccess, too
     }
 }
 
-/// The rule that allows a tool this very place, where one can be written.
+/// The rule that allows a tool exactly this resource, where one can be written.
 fn allow_rule_line(touch: &ResourceAccess, tool: &str) -> Option<String> {
     let names: Vec<String> = match touch.action {
         PolicyAction::Fetch => touch.resource.names().map(host_pattern).collect::<Option<_>>()?,

@@ -18,10 +18,10 @@ use crate::{
 
 /// Decides about plans. Where it cannot decide, it asks.
 pub trait Policy: Send + Sync + fmt::Debug {
-    /// About one of the touches of a plan.
+    /// The decision about one of the accesses of a plan.
     fn evaluate(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict;
 
-    /// About the whole plan: as about the touch that is judged most strictly.
+    /// The decision about the whole plan: the strictest one about any of its accesses.
     fn decide(&self, question: &PolicyRequest<'_>) -> Verdict {
         let judged = question.accesses.iter().map(|touch| self.evaluate(touch, question));
         strictest(judged).unwrap_or_else(Verdict::unknown_effect)
@@ -44,9 +44,9 @@ pub struct PolicyRequest<'a> {
     pub session: &'a Session,
     pub tool: &'a str,
     pub accesses: &'a [ResourceAccess],
-    /// What the session has been through, at the moment of the question.
+    /// The session's taint at the time of the request.
     pub taint: TaintSet,
-    /// For each bit, how many of the touches raise it.
+    /// For each taint, the number of accesses that add it.
     added_counts: [usize; Taint::ALL.len()],
 }
 
@@ -57,12 +57,12 @@ impl<'a> PolicyRequest<'a> {
         Self { session, tool, accesses, taint, added_counts }
     }
 
-    /// The bits that the call raises.
+    /// The taint that the call adds.
     pub(crate) fn added_taint(&self) -> TaintSet {
         self.added_taint_except(None)
     }
 
-    /// The bits that are up when everything was touched but this one of the touches.
+    /// The session's taint after every access but this one.
     pub(crate) fn taint_without(&self, touch: &ResourceAccess) -> TaintSet {
         match self.added_taint().is_empty() {
             true => self.taint,
@@ -82,18 +82,18 @@ pub struct Verdict {
     pub decision: Decision,
     /// The rule that decided, as records name it.
     pub rule: Arc<str>,
-    /// Whose rule it is.
+    /// The layer of the rule.
     pub layer: PolicyLayer,
     /// Why, in words for a person and a model.
     pub reason: String,
-    /// What an answer must at least be, where somebody is asked.
+    /// Required assurance of the answer, where approval is required.
     pub assurance: Assurance,
     /// The line of config that would make it allowed, where a user may write one.
     pub grant: Option<String>,
 }
 
 impl Verdict {
-    /// A plan that says it touches nothing is one that we do not understand.
+    /// The decision about a plan without accesses: its effects are unknown.
     pub(crate) fn unknown_effect() -> Self {
         Self {
             decision: Decision::Ask,
@@ -112,7 +112,7 @@ impl Verdict {
         self.decision == Decision::Ask && &*self.rule == Self::REVIEW && self.grant.is_none()
     }
 
-    /// What was allowed, for a call that wants to be looked at all the same.
+    /// An allowed call that requires a review all the same.
     pub(crate) fn requiring_review(self, ReviewRequirement { reason, assurance }: ReviewRequirement) -> Self {
         Self {
             decision: Decision::Ask,
@@ -150,7 +150,7 @@ impl Decision {
     }
 }
 
-/// How sure it is that a person gave an answer. The later, the surer.
+/// Assurance that a person gave an answer. The later, the surer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Assurance {
@@ -225,7 +225,7 @@ impl Preset {
         .concat()
     }
 
-    /// What the preset says that a looser one does not.
+    /// The preset's rules that a looser one does not have.
     pub(crate) fn additional_rules(self) -> Vec<PolicyRule> {
         match self {
             Self::Edits => Vec::new(),
@@ -237,7 +237,7 @@ impl Preset {
             }
             Self::ReadOnly => vec![PolicyRule {
                 decision: Decision::Deny,
-                // Nobody can promise that another program's tool changes nothing.
+                // An MCP tool cannot be known to change nothing.
                 actions: PolicyAction::ALL
                     .into_iter()
                     .filter(|verb| verb.changes_files() || *verb == PolicyAction::External)
@@ -256,7 +256,7 @@ impl Preset {
     }
 }
 
-/// What the journal cannot keep is gone for good.
+/// Permanent losses need approval: the journal cannot undo them.
 fn irreversible_rule() -> PolicyRule {
     PolicyRule {
         actions: vec![PolicyAction::Lose],
@@ -264,7 +264,7 @@ fn irreversible_rule() -> PolicyRule {
     }
 }
 
-/// What another program does is not in the journal, whatever it says about itself.
+/// Effects of an MCP tool are not in the journal, whatever its annotations.
 fn external_tool_rule() -> PolicyRule {
     PolicyRule {
         actions: vec![PolicyAction::External],
@@ -298,7 +298,7 @@ fn unlisted_host_rule() -> PolicyRule {
     }
 }
 
-/// Who chose a search engine wants it used.
+/// A configured search engine is meant to be used.
 fn search_engine_rule() -> PolicyRule {
     PolicyRule {
         decision: Decision::Allow,

@@ -12,14 +12,14 @@ use sha2::{Digest as _, Sha256};
 use crate::sanitize::{sanitize_line, sanitize_text};
 use crate::{ResourceAccess, ToolError};
 
-/// So many places that are not what they are called are named.
+/// Most resolved paths that are named.
 const MAX_RESOLVED_NAMES: usize = 5;
 
-/// What would happen, for a person to judge.
+/// Preview of a call's effects, for an approver.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Preview {
     summary: String,
-    /// What else there is to say, a line each.
+    /// Further notes, a line each.
     lines: Vec<String>,
     body: PreviewBody,
     fingerprint: String,
@@ -37,11 +37,11 @@ pub enum PreviewBody {
     Diff(String),
     /// Words about what cannot be shown as a diff.
     Text(String),
-    /// What goes or moves along.
+    /// Entries that are deleted or moved along.
     List(PreviewList),
     /// A program that would run.
     Code(String),
-    /// What would be fetched.
+    /// The URL of a request.
     Url(String),
 }
 
@@ -49,7 +49,7 @@ pub enum PreviewBody {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PreviewList {
     pub entries: Vec<PreviewEntry>,
-    /// How many there are beyond these.
+    /// The number of further entries.
     pub more: u64,
 }
 

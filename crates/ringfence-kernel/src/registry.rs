@@ -1,6 +1,6 @@
 //! Tool registry, and the catalog that a session is offered.
 //!
-//! One list: a tool is registered once, with its faces, and nowhere else.
+//! One list: a tool is registered once, with its bindings, and nowhere else.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ pub struct ToolRegistry {
     tools: Vec<Arc<dyn ErasedTool>>,
 }
 
-/// Two tools, or two faces of one, want the same name in the same dialect.
+/// Two tools, or two bindings of one, have the same name in the same dialect.
 #[derive(Debug, thiserror::Error)]
 #[error("the dialect {dialect} already has a tool named `{name}`", dialect = dialect.name())]
 pub struct DuplicateToolError {
@@ -36,7 +36,7 @@ pub struct UnknownToolError {
     suggestion: String,
 }
 
-/// Which tools a session is offered.
+/// Selection of the tools of a session.
 #[derive(Clone, Debug, Default)]
 pub struct ToolFilter {
     /// Only these, if given.
@@ -159,7 +159,7 @@ impl ToolCatalog {
     }
 }
 
-/// What the names of other programs' tools begin with.
+/// Prefix of the names of MCP tools.
 pub const MCP_TOOL_PREFIX: &str = "mcp__";
 
 /// The tools of other programs are there when those are. A rule about one may wait for it.

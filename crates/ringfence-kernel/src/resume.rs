@@ -22,7 +22,7 @@ use crate::{
 };
 
 impl Host {
-    /// Goes on with a call that was suspended. While nobody answered, the reply says so and the token stays good.
+    /// Resumes a suspended call. While the request is not answered, the reply says so and the token stays valid.
     pub async fn resume(
         &self,
         session: &Arc<Session>,
@@ -93,13 +93,13 @@ impl Host {
                         let desk = ApprovalInbox { store, principal: &by };
                         match desk.answer(&sealed.request, response, assurance, SystemTime::now()) {
                             Err(InboxError::Store(lost)) => Err(lost),
-                            // Whoever was first counts, and what nobody may answer waits on.
+                            // The first answer counts, and an answer without the right to give it changes nothing.
                             _ => Ok(()),
                         }
                     };
                     self.with_store(put).await?;
                 }
-                // A no that nobody said is the client's own: it gives its call up.
+                // An automatic denial is the client's own: it gives its call up.
                 Some(answered) if !answered.response.approved => {
                     self.record_first_answer(&sealed.request, answered).await?;
                 }
@@ -109,7 +109,7 @@ impl Host {
         self.resume_with_progress(session, &token, cancel, listener).await
     }
 
-    /// What was answered, if this token may still be used. Then it is used up.
+    /// The answer, if this token may still be used. Then it is used up.
     async fn redeem_token(&self, sealed: &ResumeToken) -> Result<AnswerLookup, HostError> {
         let ResumeToken { request: id, nonce, expires, .. } = sealed.clone();
         self.with_store(move |store| {
@@ -171,9 +171,9 @@ impl Host {
 pub struct ResumeRequest {
     pub token: String,
     pub call: ToolCall,
-    /// What the client's user said, if they were asked.
+    /// The answer of the client's user, if they were asked.
     pub decision: Option<ApprovalDecision>,
-    /// Who hears how the call is getting on.
+    /// Listener for the progress of the call.
     pub listener: Option<Arc<dyn ProgressListener>>,
 }
 
@@ -189,7 +189,7 @@ impl ResumeToken {
     }
 }
 
-/// What the store knows about the request of a token.
+/// State of a token's request in the store.
 enum AnswerLookup {
     Answered(Box<(ApprovalRequest, ApprovalDecision)>),
     Pending,

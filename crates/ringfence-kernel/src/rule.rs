@@ -1,7 +1,7 @@
 //! Policy rules: one matcher and one decision.
 //!
-//! A rule that allows reaches narrow and must hold for every name of a place; one that asks or denies reaches wide, and
-//! one name is enough.
+//! A rule that allows matches narrowly and must match every name of a resource; one that asks or denies matches
+//! broadly, and one name is enough.
 //!
 //! Not here: how a rule is written (`rule_text.rs`), and which one wins where several match (`layered_rules.rs`).
 
@@ -32,9 +32,9 @@ pub struct PolicyRule {
     pub(crate) protected: Option<bool>,
     pub(crate) assurance: Option<Assurance>,
     pub(crate) because: Option<String>,
-    /// It is no rule that somebody wrote.
+    /// A built-in rule, not a configured one.
     pub(crate) is_built_in: bool,
-    /// Where it is written, for the person in charge and for no reply.
+    /// Location of the rule in config, for the person in charge and for no reply.
     pub(crate) source: Option<String>,
     pub(crate) examples: Vec<RuleExample>,
 }
@@ -94,7 +94,7 @@ impl PolicyRule {
         self.matches_call(question, bits) && self.matches_access(seen)
     }
 
-    /// Whether the rule is about the call, whatever it touches.
+    /// Whether the rule matches the call, whatever its accesses.
     pub(crate) fn matches_any_access(&self, question: &PolicyRequest<'_>) -> bool {
         let open = self.actions.is_empty() && self.mounts.is_empty() && self.paths.is_none() && self.hosts.is_none();
         open && self.secret.is_none() && self.protected.is_none() && self.matches_call(question, question.taint)
@@ -113,7 +113,7 @@ impl PolicyRule {
 
     pub(crate) fn matches_access(&self, seen: &RuleSubject<'_>) -> bool {
         let reach = self.match_breadth();
-        // What allows must hold for every name of the place; what asks or denies, for one.
+        // An allow must match every name of the resource; an ask or deny, one.
         let holds = |test: &dyn Fn(&SubjectName) -> bool| match reach {
             MatchBreadth::Wide => seen.names.iter().any(test),
             MatchBreadth::Narrow => seen.names.iter().all(test),
@@ -152,8 +152,8 @@ impl PolicyRule {
         }
     }
 
-    /// The line that takes this touch out of the rule, where there is one that leaves the rest: of a file nothing else goes,
-    /// of a host what is below the path.
+    /// The line that excludes this access from the rule, where there is one that keeps the rest: of a file exactly the
+    /// file, of a host everything below the path.
     pub(crate) fn exception_line(&self, touch: &ResourceAccess) -> Option<String> {
         if touch.action == PolicyAction::Run {
             return None;
@@ -182,7 +182,7 @@ impl PolicyRule {
         Some(format!("{key} = {}", quote_words(&patterns)))
     }
 
-    /// What the rule is about, as it would be written. Nothing where it is about everything.
+    /// The scope of the rule, as it would be written. Empty where it is everything.
     pub(crate) fn scope_text(&self) -> String {
         fn key<'a>(key: &str, words: impl IntoIterator<Item = &'a str>) -> Option<String> {
             let words: Vec<&str> = words.into_iter().collect();
@@ -219,7 +219,7 @@ impl fmt::Display for PolicyRule {
     }
 }
 
-/// A touch, looked at once for all rules.
+/// An access, prepared once for all rules.
 #[derive(Debug)]
 pub(crate) struct RuleSubject<'a> {
     /// Not known in an example that names a tool.
@@ -254,7 +254,7 @@ impl<'a> RuleSubject<'a> {
         Self { action: Some(touch.action), mount: Some(mount), names }
     }
 
-    /// What an example is about; what it leaves open is not known.
+    /// The subject of an example; fields that it leaves open are unknown.
     pub(crate) fn from_example(action: Option<PolicyAction>, mount: Option<&'a str>, place: &str) -> Self {
         Self { action, mount, names: vec![SubjectName::new(place, action)] }
     }
@@ -280,7 +280,7 @@ impl SubjectName {
     }
 }
 
-/// Something that a rule must be about, or must not: an effect or a tool, and a place.
+/// An access that a rule must match, or must not: an action or a tool, and a resource.
 #[derive(Clone, Debug)]
 pub(crate) struct RuleExample {
     pub(crate) key: &'static str,

@@ -37,7 +37,7 @@ pub struct RuleText {
     pub agent: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub principal: Option<Vec<String>>,
-    /// Bits of the session that must all be up.
+    /// Taints that the session must all have.
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub when: Option<Vec<String>>,
     /// Whether the name is that of a secret.
@@ -46,15 +46,16 @@ pub struct RuleText {
     /// Whether the name is that of a setting that other programs act on.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub protected: Option<bool>,
-    /// What an answer must at least be: `relayed` or `person`.
+    /// Required assurance of an answer: `relayed` or `person`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub assurance: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub because: Option<String>,
-    /// What the rule must be about, such as `overwrite src/main.rs`, `write_file src/main.rs` or `fetch docs.rs:443`.
+    /// Accesses that the rule must match, such as `overwrite src/main.rs`, `write_file src/main.rs` or `fetch
+    /// docs.rs:443`.
     #[serde(skip_serializing_if = "Option::is_none", default, rename = "match", deserialize_with = "words")]
     pub matches: Option<Vec<String>>,
-    /// What it must not be about.
+    /// Accesses that it must not match.
     #[serde(skip_serializing_if = "Option::is_none", default, rename = "not_match", deserialize_with = "words")]
     pub not_matches: Option<Vec<String>>,
 }
@@ -117,7 +118,7 @@ impl PolicyRule {
         Ok(Self { examples, ..rule })
     }
 
-    /// What can be known to match nothing without an example.
+    /// Rejects rules that can be known to match nothing without an example.
     fn check(&self) -> Result<(), RuleError> {
         let about_paths = [
             ("path", self.paths.is_some()),

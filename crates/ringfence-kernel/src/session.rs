@@ -1,7 +1,6 @@
 //! Sessions and principals: who calls, and in which dialect.
 //!
-//! A session never changes after it was made, but for its bits, which only go up: whoever holds one knows what its
-//! calls may do.
+//! A session is immutable, but for its taint, which only grows: its holder knows what its calls may do.
 
 use std::collections::BTreeSet;
 
@@ -20,12 +19,12 @@ pub struct Session {
     pub limits: CallLimits,
     /// The tools that this session may call, and no others.
     pub catalog: ToolCatalog,
-    /// What it has been through.
+    /// Its taint.
     pub taint: SessionTaint,
 }
 
 impl Session {
-    /// One like this, of somebody else, that has been through nothing yet.
+    /// A session like this of another principal, without taint.
     pub fn for_principal(&self, id: impl Into<String>, principal: Principal) -> Self {
         Self {
             id: id.into(),
@@ -86,7 +85,7 @@ impl Principal {
         Self { name: name.into(), scopes: BTreeSet::from([AuthScope::Call]) }
     }
 
-    /// Somebody in charge of this machine: they answer for agents, and call only what takes back what agents did.
+    /// A person in charge of this machine: they answer for agents, and call only tools that undo agents' changes.
     pub fn person(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),

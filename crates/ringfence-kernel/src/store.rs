@@ -1,7 +1,7 @@
 //! Approval store: pending requests, answers and grants, which outlive a call.
 //!
-//! A request is in the store before anyone is asked, so that any front can show and answer it and a store on disk can
-//! bring it back after a restart. Of several answers the first one counts, whoever gives it: that is one step here.
+//! A request is in the store before any approver is asked, so that any front can show and answer it and a store on disk
+//! can restore it after a restart. Of several answers the first one counts, in one atomic step here.
 //!
 //! Not here: who may answer (`inbox.rs`). The clock is the caller's.
 
@@ -20,7 +20,7 @@ use crate::{ApprovalDecision, ApprovalRequest, Grant};
 #[error("the approval store is unavailable")]
 pub struct StoreError(#[source] pub std::io::Error);
 
-/// What became of an answer.
+/// The outcome of storing an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerStatus {
     /// It is the one that counts.
@@ -29,23 +29,23 @@ pub enum AnswerStatus {
     AlreadyAnswered,
     /// The time to answer is over.
     Expired,
-    /// Nobody waits for it, any more or at all.
+    /// No call waits for it, any more or at all.
     UnknownRequest,
 }
 
-/// How long it is remembered that no was said to a session.
+/// Lifetime of a denial streak.
 pub const DENIAL_STREAK_LIFETIME: Duration = Duration::from_hours(30 * 24);
 
-/// How often no was said to a session in a row.
+/// Consecutive denials in a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DenialStreak {
     pub session: String,
-    /// Whose session it is.
+    /// The session's principal.
     pub principal: String,
     pub count: u64,
 }
 
-/// How long the request of a suspended call waits.
+/// Lifetime of the request of a suspended call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SuspendLifetime {
     /// As long as the process that opened it is there: no other can bring the call back.
@@ -63,7 +63,7 @@ pub struct ArgumentDraft {
     pub outcome: Option<DraftOutcome>,
 }
 
-/// What a call would do with the arguments of a draft.
+/// The plan of a call with the arguments of a draft.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DraftOutcome {
     Planned {
@@ -75,7 +75,7 @@ pub enum DraftOutcome {
     Refused(String),
 }
 
-/// Keeps requests, answers and grants. Each method is one step for everybody who uses the same store.
+/// Stores requests, answers and grants. Each method is atomic for all users of the same store.
 pub trait ApprovalStore: Send + Sync + fmt::Debug {
     /// Keeps a request until it is closed, or until no caller waits for it: the one that opened it is gone and did
     /// not `detach` it. What expired before it was opened may go.
@@ -272,7 +272,7 @@ impl ApprovalStore for MemoryStore {
 }
 
 impl MemoryStore {
-    /// A panic elsewhere cannot leave this half changed: each change is one call.
+    /// A panic of another holder cannot leave this half changed: each change is one call.
     fn lock(&self) -> MutexGuard<'_, MemoryStoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

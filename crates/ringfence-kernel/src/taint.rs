@@ -1,8 +1,9 @@
-//! Per-session taint flags: three bits that are set and never cleared.
+//! Per-session taint flags, which are set and never cleared.
 //!
-//! Data leaks where all three come together: somebody who read a secret, was told something by a stranger, and can
-//! send. So where two bits are up, what would raise the third is asked about (`layered_rules.rs`). Raising is one atomic step
-//! with what was known when the call was decided about: of two calls at once, the second one is decided about again.
+//! Data leaks where all three come together: a session that has read a secret, has seen untrusted content, and can
+//! send. So with two of them set, an access that would add the third requires approval (`layered_rules.rs`). Adding is
+//! a compare-and-set against the taint that the decision was made with: of two concurrent calls, the second one is
+//! decided again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -14,7 +15,7 @@ use crate::{PolicyAction, ResourceAccess};
 pub enum Taint {
     /// A secret was read, or got another name under which it can be.
     ReadSecret,
-    /// Content that strangers wrote was seen: the web, another program's tools.
+    /// Untrusted content was seen: the web, output of MCP tools.
     SawUntrusted,
     /// A request left for a host.
     HasEgress,
@@ -35,10 +36,10 @@ impl Taint {
         Self::ALL.into_iter().find(|bit| bit.name() == name)
     }
 
-    /// What doing this means for the session. Whether content is a stranger's is known only to the tool that saw it.
+    /// The taint that an access adds. Whether content is untrusted is known only to the tool that saw it.
     pub fn from_access(touch: &ResourceAccess) -> Option<Self> {
         match touch.action {
-            // What another program is told, it can send.
+            // Arguments of an MCP tool can be sent on by its server.
             PolicyAction::Fetch | PolicyAction::External => Some(Self::HasEgress),
             PolicyAction::Read | PolicyAction::Move if touch.resource.effective_sensitivity().secret => {
                 Some(Self::ReadSecret)
@@ -56,7 +57,7 @@ impl Taint {
     }
 }
 
-/// Some of the bits.
+/// A set of taints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaintSet(u8);
 
@@ -89,7 +90,7 @@ impl FromIterator<Taint> for TaintSet {
     }
 }
 
-/// The bits of a session, shared by all of its calls.
+/// The taint of a session, shared by all of its calls.
 #[derive(Clone, Debug, Default)]
 pub struct SessionTaint(Arc<AtomicU8>);
 
@@ -106,7 +107,7 @@ impl SessionTaint {
         TaintSet(self.0.load(Ordering::Acquire))
     }
 
-    /// Raises `more` if the bits are still as they were `seen`. False when another call raised one since.
+    /// Adds `more` if the taint is still as it was `seen`. False when another call added some since.
     pub(crate) fn compare_and_add(&self, seen: TaintSet, more: TaintSet) -> bool {
         self.0.compare_exchange(seen.0, seen.0 | more.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }

@@ -29,7 +29,7 @@ pub struct ToolBinding<T: Tool> {
     render: OutcomeRenderer<T>,
 }
 
-/// What a model is told about a tool.
+/// A tool's definition for a model.
 #[derive(Clone, Debug)]
 pub struct ToolDefinition {
     pub dialect: Dialect,
@@ -39,13 +39,13 @@ pub struct ToolDefinition {
     pub parameters: Value,
     /// JSON Schema of the value in a success reply, in the dialects that reply with a value.
     pub output: Option<Value>,
-    /// What its calls can do.
+    /// The capabilities of its calls.
     pub capabilities: ToolCapabilities,
     /// False where every call ends as `Unavailable` until the user changes the config.
     pub is_available: bool,
 }
 
-/// What another program says about a tool of its own.
+/// An MCP server's definition of a tool.
 #[derive(Clone, Debug)]
 pub struct ExternalToolDefinition {
     pub name: String,
@@ -60,7 +60,7 @@ enum OutcomeRenderer<T: Tool> {
 }
 
 impl<T: Tool> ToolBinding<T> {
-    /// A face in the `standard` dialect: arguments `A`, reply value `V`.
+    /// A binding in the `standard` dialect: arguments `A`, reply value `V`.
     pub fn standard<A, V>(name: &'static str) -> Self
     where
         A: DeserializeOwned + JsonSchema + TryInto<T::Args>,
@@ -74,8 +74,8 @@ impl<T: Tool> ToolBinding<T> {
         }
     }
 
-    /// A face in the `standard` dialect for a tool that another program describes: any object of arguments, reply value
-    /// `V`. Whether they are what the schema says is for that program to judge.
+    /// A binding in the `standard` dialect for an MCP tool: any object of arguments, reply value `V`. Its server checks
+    /// them against the schema.
     pub fn external<V>(declared: ExternalToolDefinition) -> Self
     where
         Map<String, Value>: TryInto<T::Args>,
@@ -100,7 +100,7 @@ impl<T: Tool> ToolBinding<T> {
         }
     }
 
-    /// A face in the `crewagent` dialect: arguments `A`, reply fields `V`.
+    /// A binding in the `crewagent` dialect: arguments `A`, reply fields `V`.
     pub fn crewagent<A, V>(name: &'static str) -> Self
     where
         A: DeserializeOwned + JsonSchema + TryInto<T::Args>,
@@ -114,7 +114,7 @@ impl<T: Tool> ToolBinding<T> {
         }
     }
 
-    /// A face in the `miniclaw` dialect: arguments `A`, reply text.
+    /// A binding in the `miniclaw` dialect: arguments `A`, reply text.
     pub fn miniclaw<A>(name: &'static str, render: fn(&T::Outcome) -> String) -> Self
     where
         A: DeserializeOwned + JsonSchema + TryInto<T::Args>,
@@ -148,10 +148,10 @@ impl<T: Tool> ToolBinding<T> {
     }
 }
 
-/// A face bound to its tool, with the types gone: what a catalog holds.
+/// A type-erased binding: what a catalog holds.
 pub(crate) trait ErasedTool: Send + Sync {
     fn definition(&self) -> &ToolDefinition;
-    /// What the tool is called, in every dialect.
+    /// The tool's names, in all dialects.
     fn names(&self) -> &[Cow<'static, str>];
     fn supports_non_blocking(&self) -> bool;
     fn stops_gracefully(&self) -> bool;
@@ -172,7 +172,7 @@ pub(crate) trait ErasedPlan: Send {
     fn abort(self: Box<Self>, refused: ToolError, notes: ReplyNotes) -> Result<String, ToolError>;
 }
 
-/// How far a run brought a call.
+/// The state of a call after a run.
 pub(crate) enum RunOutcome {
     Finished(String),
     /// There is more to decide about.
@@ -266,7 +266,7 @@ impl<T: Tool> ErasedPlan for BoundPlan<T> {
     }
 }
 
-/// Callers were told what the tool can do, and may have decided by it.
+/// Refuses actions that the tool does not declare: callers may have relied on the declaration.
 fn check_actions<T: Tool>(touches: &[ResourceAccess]) -> Result<(), ToolError> {
     match touches.iter().find(|touch| !T::ACTIONS.contains(&touch.action)) {
         None => Ok(()),

@@ -38,7 +38,7 @@ impl Sensitivity {
     }
 }
 
-/// What the name of a path, or of a directory above it, says about it.
+/// Sensitivity of a path by its name, or that of a directory above it.
 pub fn sensitivity(path: &str) -> Sensitivity {
     lookup_names(path, path).sensitivity
 }
@@ -56,8 +56,8 @@ pub fn acting_program(path: &str) -> Option<&'static str> {
     lookup_names(path, path).program
 }
 
-/// What a program acts on below a directory of this name, wherever a link of this name leads: the names in there are not
-/// looked up under this one. Returns the rest of the row.
+/// The settings below a directory of this name, wherever a link of this name leads: the names in there are not looked
+/// up under this one. Returns the rest of the row.
 pub fn settings_through_link(path: &str) -> Option<&'static str> {
     let above = path.trim_end_matches('/').rsplit_once('/').map_or("", |(above, _)| above);
     let names: Vec<Cow<'_, str>> = path.split('/').filter(|part| !part.is_empty()).map(fold).collect();
@@ -75,7 +75,7 @@ pub fn settings_through_link(path: &str) -> Option<&'static str> {
 /// The most components that a row has.
 const MAX_ROW_COMPONENTS: usize = 3;
 
-/// What the tables say about a path.
+/// The rows for a path.
 #[derive(Default)]
 struct NameFindings {
     sensitivity: Sensitivity,
@@ -112,7 +112,7 @@ fn is_below_packages(directory: &str) -> bool {
     directory.split('/').any(|part| PACKAGES.contains(&&*fold(part)))
 }
 
-/// Which tables have a row for a name.
+/// Tables that have a row for a name, as flags.
 type RowKinds = u8;
 const SECRET: RowKinds = 1;
 const IS_PUBLIC: RowKinds = 2;
@@ -120,7 +120,7 @@ const ANYWHERE: RowKinds = 4;
 const PROJECT_ROOT: RowKinds = 8;
 const SECRET_FILE: RowKinds = 16;
 
-/// What one or more rows say.
+/// The verdict of one or more rows.
 #[derive(Clone, Copy, Default)]
 struct RowMatch {
     kinds: RowKinds,
@@ -137,7 +137,7 @@ impl RowMatch {
 /// The tables, made ready to be asked often: one look tells what all of them say to a name.
 struct SensitiveNameTables {
     by_name: HashMap<&'static str, NameRows>,
-    /// For each first letter, the lengths of the names above that begin with it, as bits.
+    /// For each first letter, the lengths of the names above that begin with it, as a bit set.
     lengths: [u64; 256],
     /// `*.extension`.
     by_extension: HashMap<&'static str, RowMatch>,
@@ -200,7 +200,7 @@ impl SensitiveNameTables {
         }
     }
 
-    /// What is said about a name below two directories. A backup is looked up by what it is a backup of, too.
+    /// Looks up a name below two directories. A backup is looked up by its original name, too.
     fn lookup(&self, [far, near, name]: [&str; MAX_ROW_COMPONENTS]) -> RowMatch {
         const MAX_BACKUP_SUFFIXES: usize = 4;
         let mut said = self.lookup_name([far, near, name]);
@@ -245,14 +245,14 @@ impl SensitiveNameTables {
     }
 }
 
-/// What stands for anything in a row.
+/// Wildcard of a row.
 const WILDCARD: u8 = b'*';
 
 fn first_letter(name: &str) -> u8 {
     name.bytes().next().unwrap_or_default()
 }
 
-/// Names of 63 bytes and more have one bit together.
+/// The bit of a length. Names of 63 bytes and more share one.
 fn length_bit(name: &str) -> u64 {
     1 << name.len().min(63)
 }
@@ -282,8 +282,8 @@ pub(crate) fn fold(part: &str) -> Cow<'_, str> {
     Cow::Owned(folded)
 }
 
-/// Folds case the long way round (`ß` and `ss`, the Kelvin sign and `k` become equal), takes accents off their letters,
-/// where some file systems put them together and others do not, and drops what nobody sees.
+/// Folds case fully (`ß` and `ss`, the Kelvin sign and `k` become equal), strips accents, which file systems normalise
+/// differently, and drops invisible characters.
 pub(crate) fn fold_case(text: &str) -> String {
     if text.is_ascii() {
         return text.to_ascii_lowercase();
