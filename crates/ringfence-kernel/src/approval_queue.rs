@@ -50,40 +50,40 @@ impl Host {
     /// As `start`, and where approval is needed, with this session's turn to ask.
     pub(crate) async fn start_in_queue(
         &self,
-        trip: &Arc<Invocation>,
+        invocation: &Arc<Invocation>,
         offer: &Arc<dyn ErasedTool>,
         turn: &mut Option<ApprovalTurn>,
         cancel: &CancellationToken,
     ) -> Result<CallProgress, HostError> {
-        let asked = match self.start(trip, offer, cancel).await? {
+        let asked = match self.start(invocation, offer, cancel).await? {
             CallProgress::NeedsApproval(asked) if turn.is_none() => asked,
-            leg => return Ok(leg),
+            step => return Ok(step),
         };
-        let line = self.approval_queues.queue(&trip.session.id);
+        let line = self.approval_queues.queue(&invocation.session.id);
         if let Ok(ours) = Arc::clone(&line).try_lock_owned() {
             *turn = Some(ours);
             return Ok(CallProgress::NeedsApproval(asked));
         }
         // What was planned is let go meanwhile, with the descriptors that it holds. What a program left is not.
-        let (touches, rest) = match asked.is_follow_up() {
+        let (accesses, rest) = match asked.is_follow_up() {
             true => (Vec::new(), Some(asked)),
             false => (asked.accesses, None),
         };
         let waited = tokio::select! {
             biased;
             () = cancel.cancelled() => Err(AbandonReason::Cancel.error()),
-            ours = timeout(trip.session.limits.approval_time, line.lock_owned()) => ours.map_err(|_| queue_timeout_error()),
+            ours = timeout(invocation.session.limits.approval_time, line.lock_owned()) => ours.map_err(|_| queue_timeout_error()),
         };
         match (waited, rest) {
             (Ok(ours), rest) => {
                 *turn = Some(ours);
                 match rest {
                     Some(asked) => Ok(CallProgress::NeedsApproval(asked)),
-                    None => self.start(trip, offer, cancel).await,
+                    None => self.start(invocation, offer, cancel).await,
                 }
             }
-            (Err(error), Some(asked)) => trip.finish_without(*asked, error).map(CallProgress::Done),
-            (Err(error), None) => trip.refuse(&touches, &error).map(CallProgress::Done),
+            (Err(error), Some(asked)) => invocation.finish_without(*asked, error).map(CallProgress::Done),
+            (Err(error), None) => invocation.refuse(&accesses, &error).map(CallProgress::Done),
         }
     }
 
@@ -91,9 +91,9 @@ impl Host {
     pub(crate) async fn approval_blocked(&self, session: &Session) -> Result<Option<ToolError>, HostError> {
         let (id, most) = (session.id.clone(), session.limits.denials_in_a_row);
         self.with_store(move |store| {
-            let noes = store.denial_streaks()?.into_iter().find(|noes| noes.session == id);
-            if let Some(noes) = noes.filter(|noes| noes.count >= most) {
-                return Ok(Some(session_paused_error(&id, noes.count)));
+            let streak = store.denial_streaks()?.into_iter().find(|streak| streak.session == id);
+            if let Some(streak) = streak.filter(|streak| streak.count >= most) {
+                return Ok(Some(session_paused_error(&id, streak.count)));
             }
             let pending = store.pending(SystemTime::now())?;
             Ok(pending

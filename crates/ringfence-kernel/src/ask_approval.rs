@@ -48,35 +48,35 @@ impl Host {
     /// Requests approval and waits. Where the call cannot be deferred, it waits for another front instead.
     pub(crate) async fn ask_approver(
         &self,
-        trip: &Invocation,
+        invocation: &Invocation,
         shown: &ApprovalPrompt,
         may_be_put_off: bool,
         cancel: &CancellationToken,
     ) -> Result<AskOutcome, HostError> {
-        if let Some(error) = self.approval_blocked(&trip.session).await? {
+        if let Some(error) = self.approval_blocked(&invocation.session).await? {
             return Ok(AskOutcome::Answered(ApprovalOutcome::Denied(error)));
         }
-        let request = build_request(trip, shown)?;
+        let request = build_request(invocation, shown)?;
         let pending = ApprovalRequestGuard::open(&self.config, &request).await?;
-        let word = tokio::select! {
+        let reply = tokio::select! {
             biased;
             () = cancel.cancelled() => None,
-            word = timeout(trip.session.limits.approval_time, self.first_reply(trip, &request, may_be_put_off)) => Some(word),
+            reply = timeout(invocation.session.limits.approval_time, self.first_reply(invocation, &request, may_be_put_off)) => Some(reply),
         };
-        let answered = match word {
+        let answered = match reply {
             None => {
                 pending.close().await?;
                 return Ok(AskOutcome::Answered(ApprovalOutcome::Denied(AbandonReason::Cancel.error())));
             }
-            Some(Ok(word)) => match word? {
+            Some(Ok(reply)) => match reply? {
                 ApproverReply::Decided(answered) => answered,
                 ApproverReply::Deferred => {
                     pending.detach(SuspendLifetime::Persistent).await?;
-                    return self.suspend(trip, &request).await;
+                    return self.suspend(invocation, &request).await;
                 }
                 ApproverReply::DeferredInProcess => {
                     pending.detach(SuspendLifetime::Process).await?;
-                    return self.suspend(trip, &request).await;
+                    return self.suspend(invocation, &request).await;
                 }
             },
             Some(Err(_)) => ApprovalDecision::automatic_denial("the approval request timed out".to_owned()),
@@ -84,8 +84,8 @@ impl Host {
         let answered = self.record_first_answer(&request.id, answered).await?;
         pending.close().await?;
         let may_grant = request.grant.is_some();
-        let asker = ApprovalContext { verdict: &shown.verdict, principal: &trip.session.principal, may_grant };
-        self.evaluate_answer(&trip.session, answered, &asker).await.map(AskOutcome::Answered)
+        let asker = ApprovalContext { verdict: &shown.verdict, principal: &invocation.session.principal, may_grant };
+        self.evaluate_answer(&invocation.session, answered, &asker).await.map(AskOutcome::Answered)
     }
 
     /// Checks an answer, and counts it for the session.
@@ -111,27 +111,27 @@ impl Host {
     /// The answer of our own approver, or of another front that was first.
     async fn first_reply(
         &self,
-        trip: &Invocation,
+        invocation: &Invocation,
         request: &ApprovalRequest,
         may_be_put_off: bool,
     ) -> Result<ApproverReply, HostError> {
-        let word = tokio::select! {
+        let reply = tokio::select! {
             biased;
-            word = self.config.approver.ask(request) => Ok(word),
-            answered = self.poll_store_for_answer(trip, &request.id, may_be_put_off) => answered.map(ApproverReply::Decided),
+            reply = self.config.approver.ask(request) => Ok(reply),
+            answered = self.poll_store_for_answer(invocation, &request.id, may_be_put_off) => answered.map(ApproverReply::Decided),
         };
-        match word {
+        match reply {
             Ok(ApproverReply::Deferred | ApproverReply::DeferredInProcess) if !may_be_put_off => {
-                self.poll_store_for_answer(trip, &request.id, may_be_put_off).await.map(ApproverReply::Decided)
+                self.poll_store_for_answer(invocation, &request.id, may_be_put_off).await.map(ApproverReply::Decided)
             }
-            word => word,
+            reply => reply,
         }
     }
 
     /// Waits for the answer of another front. Meanwhile drafts of other arguments are planned for it.
     async fn poll_store_for_answer(
         &self,
-        trip: &Invocation,
+        invocation: &Invocation,
         id: &str,
         may_change: bool,
     ) -> Result<ApprovalDecision, HostError> {
@@ -144,7 +144,7 @@ impl Host {
                 return Ok(answered);
             }
             if let Some(draft) = draft.filter(|draft| draft.outcome.is_none() && may_change) {
-                self.answer_draft(trip, id, draft).await?;
+                self.answer_draft(invocation, id, draft).await?;
             }
         }
     }
@@ -169,15 +169,15 @@ impl Host {
         self.with_store(work).await
     }
 
-    async fn suspend(&self, trip: &Invocation, request: &ApprovalRequest) -> Result<AskOutcome, HostError> {
+    async fn suspend(&self, invocation: &Invocation, request: &ApprovalRequest) -> Result<AskOutcome, HostError> {
         let sealed = ResumeToken {
             request: request.id.clone(),
-            call: trip.call.id.clone(),
-            tool: trip.call.name.clone(),
-            arguments: trip.call.arguments.clone(),
+            call: invocation.call.id.clone(),
+            tool: invocation.call.name.clone(),
+            arguments: invocation.call.arguments.clone(),
             fingerprint: request.fingerprint.clone(),
-            principal: trip.session.principal.name.clone(),
-            session: trip.session.id.clone(),
+            principal: invocation.session.principal.name.clone(),
+            session: invocation.session.id.clone(),
             expires: request.expires,
             nonce: id::new_id("n")?,
         };
@@ -235,18 +235,18 @@ fn withdrawn_request() -> ApprovalDecision {
     ApprovalDecision::automatic_denial("the approval request was withdrawn".to_owned())
 }
 
-fn build_request(trip: &Invocation, shown: &ApprovalPrompt) -> Result<ApprovalRequest, HostError> {
+fn build_request(invocation: &Invocation, shown: &ApprovalPrompt) -> Result<ApprovalRequest, HostError> {
     let ApprovalPrompt { verdict, preview, grant } = shown;
     let opened = SystemTime::now();
     Ok(ApprovalRequest {
         id: id::new_id("a")?,
-        step_id: trip.call.id.clone(),
-        session: trip.session.id.clone(),
-        principal: trip.session.principal.name.clone(),
-        agent: trip.session.agent.clone(),
-        tool: trip.call.name.clone(),
+        step_id: invocation.call.id.clone(),
+        session: invocation.session.id.clone(),
+        principal: invocation.session.principal.name.clone(),
+        agent: invocation.session.agent.clone(),
+        tool: invocation.call.name.clone(),
         // It decoded before, so it parses; an empty text stands for no arguments.
-        args: serde_json::from_str(&trip.call.arguments).unwrap_or_else(|_| Value::Object(Map::new())),
+        args: serde_json::from_str(&invocation.call.arguments).unwrap_or_else(|_| Value::Object(Map::new())),
         reason: verdict.reason.clone(),
         rule: verdict.rule.to_string(),
         layer: verdict.layer,
@@ -258,7 +258,7 @@ fn build_request(trip: &Invocation, shown: &ApprovalPrompt) -> Result<ApprovalRe
         grant: grant.as_ref().and_then(format_rule_line),
         suspended: false,
         opened,
-        expires: opened + trip.session.limits.approval_time,
+        expires: opened + invocation.session.limits.approval_time,
     })
 }
 

@@ -40,10 +40,10 @@ pub(crate) enum ConnectionOutcome {
 
 impl ConnectionLog {
     /// Whether this one has to be recorded. Otherwise it is counted.
-    pub(crate) fn should_record(&self, touch: &ResourceAccess, outcome: ConnectionOutcome) -> bool {
+    pub(crate) fn should_record(&self, access: &ResourceAccess, outcome: ConnectionOutcome) -> bool {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new =
-            outcome == ConnectionOutcome::Made && !counts.recorded_hosts.contains(&touch.resource.display_path);
+            outcome == ConnectionOutcome::Made && !counts.recorded_hosts.contains(&access.resource.display_path);
         if is_new || counts.recorded < MAX_RECORDED {
             counts.recorded += 1;
             return true;
@@ -56,9 +56,9 @@ impl ConnectionLog {
     }
 
     /// One that is made is in a record.
-    pub(crate) fn mark_recorded(&self, touch: &ResourceAccess) {
+    pub(crate) fn mark_recorded(&self, access: &ResourceAccess) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.recorded_hosts.insert(touch.resource.display_path.clone());
+        counts.recorded_hosts.insert(access.resource.display_path.clone());
     }
 
     /// Those that were counted since this was last asked.

@@ -85,11 +85,11 @@ mod tests {
 
     #[track_caller]
     fn check(arguments: &str, expected: Expect) {
-        let said = match decode::<Args>(arguments, 1000) {
+        let outcome = match decode::<Args>(arguments, 1000) {
             Ok(args) => format!("{args:?}"),
             Err(error) => error.message,
         };
-        expected.assert_eq(&said);
+        expected.assert_eq(&outcome);
     }
 
     #[test]

@@ -21,8 +21,10 @@ pub enum Dialect {
 }
 
 impl Dialect {
+    /// Every dialect.
     pub const ALL: [Self; 3] = [Self::Standard, Self::Miniclaw, Self::Crewagent];
 
+    /// Name of the dialect in config and in the API.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Standard => "standard",
@@ -31,6 +33,7 @@ impl Dialect {
         }
     }
 
+    /// The dialect of a name; `None` for an unknown one.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|dialect| dialect.name() == name)
     }

@@ -1,6 +1,6 @@
 //! Previews of changed arguments, for a person who edits a call before approving it.
 //!
-//! The process that waits with the call plans the changed call as on the road and goes no further: nothing runs, no
+//! The process that waits with the call plans the changed call like a real one and goes no further: nothing runs, no
 //! taint is added, no record is written. The person approves the arguments in a separate step, and the call is planned
 //! and decided again then.
 //!
@@ -22,12 +22,12 @@ impl Host {
     /// Puts the outcome of a draft where its author looks for it.
     pub(crate) async fn answer_draft(
         &self,
-        trip: &Invocation,
+        invocation: &Invocation,
         request: &str,
         draft: ArgumentDraft,
     ) -> Result<(), HostError> {
-        let call = ToolCall { arguments: draft.args.to_string(), ..trip.call.clone() };
-        let outcome = match self.preview_call(&trip.session, call).await {
+        let call = ToolCall { arguments: draft.args.to_string(), ..invocation.call.clone() };
+        let outcome = match self.preview_call(&invocation.session, call).await {
             Ok(preview) => DraftOutcome::Planned {
                 summary: preview.summary().to_owned(),
                 preview: preview.text(),
@@ -51,12 +51,12 @@ impl Host {
             let tool = offer.definition().name.as_ref();
             let looking = DryRun { policy: host.config.policy.as_ref(), session: &session, tool };
             let cx = CallContext::new(&session.limits, IoMode::Blocking, &worker).with_services(&looking);
-            let (touches, mut planned) = offer.plan(&call.arguments, &cx)?;
-            let verdict = looking.policy.decide(&looking.policy_request(&touches));
+            let (accesses, mut planned) = offer.plan(&call.arguments, &cx)?;
+            let verdict = looking.policy.decide(&looking.policy_request(&accesses));
             if verdict.decision == Decision::Deny {
                 return Err(ToolError::new(ErrorKind::PermissionDenied, verdict.reason));
             }
-            Ok(planned.preview(&cx)?.bound_to(&touches))
+            Ok(planned.preview(&cx)?.bound_to(&accesses))
         };
         let lost = |_| Err(ToolError::new(ErrorKind::Internal, "internal error in the tool"));
         match timeout(limit, spawn_blocking(look)).await {

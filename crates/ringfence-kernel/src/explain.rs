@@ -19,7 +19,9 @@ use crate::{
 /// The decision about a call, and about each of its accesses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyExplanation {
+    /// The decision about the whole call.
     pub verdict: Verdict,
+    /// Each access with its own decision, in the order of the plan.
     pub accesses: Vec<AccessExplanation>,
     /// For a program: what would be decided about what it leaves.
     pub follow_up_changes: Vec<ChangeExplanation>,
@@ -30,6 +32,7 @@ pub struct PolicyExplanation {
 pub struct ChangeExplanation {
     /// In words, such as "overwrite a file".
     pub change: &'static str,
+    /// The decision about such changes.
     pub verdict: Verdict,
 }
 
@@ -50,7 +53,9 @@ const EXPLAINED_CHANGES: [(&str, PolicyAction, Sensitivity); 6] = {
 /// The decision about one access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessExplanation {
+    /// The access.
     pub access: ResourceAccess,
+    /// The decision about it.
     pub verdict: Verdict,
 }
 
@@ -77,8 +82,8 @@ impl Host {
                 let tool = definition.name.as_ref();
                 let looking = DryRun { policy: host.config.policy.as_ref(), session: &session, tool };
                 let cx = CallContext::new(&session.limits, IoMode::Blocking, &worker).with_services(&looking);
-                let (touches, _) = offer.plan(&call.arguments, &cx)?;
-                Ok(looking.explain(touches, definition.capabilities.actions))
+                let (accesses, _) = offer.plan(&call.arguments, &cx)?;
+                Ok(looking.explain(accesses, definition.capabilities.actions))
             };
             spawn_blocking(look)
                 .await
@@ -100,43 +105,40 @@ pub(crate) struct DryRun<'a> {
 }
 
 impl DryRun<'_> {
-    fn explain(&self, touches: Vec<ResourceAccess>, verbs: &[PolicyAction]) -> PolicyExplanation {
-        let question = self.policy_request(&touches);
+    fn explain(&self, accesses: Vec<ResourceAccess>, actions: &[PolicyAction]) -> PolicyExplanation {
+        let question = self.policy_request(&accesses);
         let verdict = self.policy.decide(&question);
-        let judged: Vec<Verdict> = touches.iter().map(|touch| self.policy.evaluate(touch, &question)).collect();
-        let runs = touches.iter().any(|touch| touch.action == PolicyAction::Run);
-        let touches = touches
-            .into_iter()
-            .zip(judged)
-            .map(|(touch, verdict)| AccessExplanation { access: touch, verdict })
-            .collect();
-        let afterwards = EXPLAINED_CHANGES.into_iter().filter(|(_, verb, _)| runs && verbs.contains(verb));
+        let judged: Vec<Verdict> = accesses.iter().map(|access| self.policy.evaluate(access, &question)).collect();
+        let runs = accesses.iter().any(|access| access.action == PolicyAction::Run);
+        let accesses =
+            accesses.into_iter().zip(judged).map(|(access, verdict)| AccessExplanation { access, verdict }).collect();
+        let afterwards = EXPLAINED_CHANGES.into_iter().filter(|(_, action, _)| runs && actions.contains(action));
         let afterwards = afterwards.map(|change| self.explain_change(change)).collect();
-        PolicyExplanation { verdict, accesses: touches, follow_up_changes: afterwards }
+        PolicyExplanation { verdict, accesses, follow_up_changes: afterwards }
     }
 
     fn explain_change(
         &self,
-        (change, verb, sensitivity): (&'static str, PolicyAction, Sensitivity),
+        (change, action, sensitivity): (&'static str, PolicyAction, Sensitivity),
     ) -> ChangeExplanation {
-        let place = PolicyResource {
+        let resource = PolicyResource {
             mount: Arc::from(WORKSPACE_MOUNTS[0]),
             requested_path: "any path".to_owned(),
             display_path: "any path".to_owned(),
             sensitivity,
             ..PolicyResource::default()
         };
-        ChangeExplanation { change, verdict: self.evaluate(&ResourceAccess { action: verb, resource: place }) }
+        ChangeExplanation { change, verdict: self.evaluate(&ResourceAccess { action, resource }) }
     }
 
-    pub(crate) fn policy_request<'q>(&'q self, touches: &'q [ResourceAccess]) -> PolicyRequest<'q> {
-        PolicyRequest::new(self.session, self.tool, touches, self.session.taint.snapshot())
+    pub(crate) fn policy_request<'q>(&'q self, accesses: &'q [ResourceAccess]) -> PolicyRequest<'q> {
+        PolicyRequest::new(self.session, self.tool, accesses, self.session.taint.snapshot())
     }
 }
 
 impl CallServices for DryRun<'_> {
-    fn evaluate(&self, touch: &ResourceAccess) -> Verdict {
-        self.policy.evaluate(touch, &self.policy_request(std::slice::from_ref(touch)))
+    fn evaluate(&self, access: &ResourceAccess) -> Verdict {
+        self.policy.evaluate(access, &self.policy_request(std::slice::from_ref(access)))
     }
 
     /// Nothing happens.

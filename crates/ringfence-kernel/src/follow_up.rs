@@ -26,7 +26,7 @@ impl Invocation {
         cx: &CallContext<'_>,
     ) -> Result<Option<CallProgress>, HostError> {
         let is_allowed = |_: usize, verdict: &Verdict| verdict.decision == Decision::Allow;
-        let (seen, bits) = self.evaluate_groups(&groups, rest.as_ref(), is_allowed)?;
+        let (seen, taint) = self.evaluate_groups(&groups, rest.as_ref(), is_allowed)?;
         let decide = |(group, verdict): (&ChangeGroup, &Option<Verdict>)| match (&group.refusal, verdict) {
             (None, Some(verdict)) => match verdict.decision {
                 Decision::Allow => KeepDecision::Keep,
@@ -43,18 +43,12 @@ impl Invocation {
         }
         let asked_verdicts = asked.iter().filter_map(|index| pending.verdicts.get(*index).cloned().flatten());
         let verdict = strictest(asked_verdicts).unwrap_or_else(Verdict::unknown_effect);
-        let touches = pending.accesses_of(&asked);
+        let accesses = pending.accesses_of(&asked);
         match rest.preview(cx) {
             Ok(preview) => {
                 // Changes by programs cannot get a grant.
-                let shown = ApprovalPrompt { verdict, preview: preview.bound_to(&touches), grant: None };
-                let asked = PendingApproval {
-                    plan: rest,
-                    accesses: touches,
-                    taint: bits,
-                    prompt: shown,
-                    follow_up: Some(pending),
-                };
+                let shown = ApprovalPrompt { verdict, preview: preview.bound_to(&accesses), grant: None };
+                let asked = PendingApproval { plan: rest, accesses, taint, prompt: shown, follow_up: Some(pending) };
                 Ok(Some(CallProgress::NeedsApproval(Box::new(asked))))
             }
             Err(error) if is_abandoned(&error) => self.finish_without_follow_up(rest, &pending.run_accesses, error, cx),
@@ -120,13 +114,13 @@ impl Invocation {
             let error = refused.into_iter().next().map_or_else(plan_changed_error, |(_, error)| error);
             return self.finish_without_follow_up(planned, &pending.run_accesses, error, cx);
         }
-        let touches = pending.accesses_of(&kept);
+        let accesses = pending.accesses_of(&kept);
         let verdicts = kept.iter().filter_map(|index| pending.verdicts.get(*index).cloned().flatten());
         let verdict = strictest(verdicts).unwrap_or_else(Verdict::unknown_effect);
         let approval = approval.filter(|_| verdict.decision == Decision::Ask);
-        let ticket = self.issue_ticket(&touches, RunAuthorization { verdict: &verdict, approval }, cx)?;
+        let ticket = self.issue_ticket(&accesses, RunAuthorization { verdict: &verdict, approval }, cx)?;
         let result = match planned.run(&ticket, self.notes) {
-            Ok(RunOutcome::FollowUp(groups, rest)) => return self.run_follow_up(rest, groups, &touches, cx),
+            Ok(RunOutcome::FollowUp(groups, rest)) => return self.run_follow_up(rest, groups, &accesses, cx),
             Ok(RunOutcome::Finished(text)) => Ok(text),
             Err(error) => Err(error),
         };
@@ -148,10 +142,10 @@ impl Invocation {
     ) -> Result<(Vec<Option<Verdict>>, TaintSet), HostError> {
         loop {
             let possible = groups.iter().filter(|group| group.refusal.is_none());
-            let touches: Vec<ResourceAccess> = possible.flat_map(|group| group.accesses.iter().cloned()).collect();
-            let question = self.policy_request(&touches);
+            let accesses: Vec<ResourceAccess> = possible.flat_map(|group| group.accesses.iter().cloned()).collect();
+            let question = self.policy_request(&accesses);
             let judge = |group: &ChangeGroup| {
-                let judged = group.accesses.iter().map(|touch| self.config.policy.evaluate(touch, &question));
+                let judged = group.accesses.iter().map(|access| self.config.policy.evaluate(access, &question));
                 let verdict = strictest(judged).unwrap_or_else(Verdict::unknown_effect);
                 match planned.required_review().filter(|_| verdict.decision == Decision::Allow) {
                     Some(review) => verdict.requiring_review(review),
@@ -187,11 +181,11 @@ impl Invocation {
             }
         }
         for (error, indices) in kinds {
-            let mut touches = pending.accesses_of(&indices);
+            let mut accesses = pending.accesses_of(&indices);
             // A host that a redirect leads to and that is not asked is in the error of the call.
-            touches.retain(|touch| touch.action.changes_files());
-            if !touches.is_empty() {
-                self.record(&touches, AuditEvent::ChangesDiscarded { error })?;
+            accesses.retain(|access| access.action.changes_files());
+            if !accesses.is_empty() {
+                self.record(&accesses, AuditEvent::ChangesDiscarded { error })?;
             }
         }
         Ok(())

@@ -43,18 +43,22 @@ const GRACEFUL_STOP_TIME: Duration = Duration::from_secs(5);
 /// One request of a model: a tool by name, and its arguments as the model wrote them.
 #[derive(Clone, Debug)]
 pub struct ToolCall {
+    /// ID of the call, chosen by the caller.
     pub id: String,
+    /// Name of the tool in the session's dialect.
     pub name: String,
-    /// JSON text. It is parsed once, by the road.
+    /// JSON text. It is parsed once, by the kernel.
     pub arguments: String,
 }
 
 /// The reply to the model. An error reply is a reply.
 #[derive(Clone, Debug)]
 pub struct ToolReply {
+    /// ID of the call that this is the reply to.
     pub call_id: String,
     /// In the words of the session's dialect.
     pub text: String,
+    /// The kind of error; `None` for a success.
     pub error: Option<ErrorKind>,
     /// The call waits for a person, and can be brought back.
     pub suspended: Option<SuspendedCall>,
@@ -63,13 +67,16 @@ pub struct ToolReply {
 /// An error that ends a run: without its cause fixed no call can be made safely.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
+    /// A record could not be written, so the call did not run.
     #[error(transparent)]
     Audit(#[from] AuditSinkError),
     /// The world may have changed, and the trace does not say how it ended.
     #[error("the call ran, but its end could not be recorded")]
     EndUnrecorded(#[source] AuditSinkError),
+    /// The approval store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// No random bytes for an ID or a token.
     #[error("the system's random number generator failed")]
     Entropy(#[from] getrandom::Error),
 }
@@ -77,9 +84,13 @@ pub enum HostError {
 /// The parts of a host.
 #[derive(Debug)]
 pub struct HostConfig {
+    /// The policy that judges every plan.
     pub policy: Box<dyn Policy>,
+    /// The approver that requests are sent to first.
     pub approver: Box<dyn Approver>,
+    /// The sink for audit records.
     pub audit: Box<dyn AuditSink>,
+    /// The store for approval requests, answers and grants.
     pub store: Box<dyn ApprovalStore>,
     /// Most calls that run concurrently; further ones wait for a worker or their deadline.
     pub workers: usize,
@@ -98,9 +109,10 @@ pub struct Host {
 }
 
 impl Host {
+    /// A host without grants, see [`Host::with_grants`].
     pub fn new(parts: HostConfig) -> Self {
-        let places = || Arc::new(Semaphore::new(parts.workers.max(1)));
-        let (workers, program_workers) = (places(), places());
+        let semaphore = || Arc::new(Semaphore::new(parts.workers.max(1)));
+        let (workers, program_workers) = (semaphore(), semaphore());
         Self {
             config: Arc::new(parts),
             workers,
@@ -142,7 +154,7 @@ impl Host {
         listener: Option<Arc<dyn ProgressListener>>,
     ) -> Result<ToolReply, HostError> {
         match self.resolve_tool(session, call, listener)? {
-            Ok((trip, offer)) => self.drive(trip, offer, cancel).await,
+            Ok((invocation, offer)) => self.drive(invocation, offer, cancel).await,
             Err(reply) => Ok(reply),
         }
     }
@@ -186,64 +198,66 @@ impl Host {
             Some(offer) => ToolCall { name: offer.definition().name.to_string(), ..call },
             None => call,
         };
-        let mut trip = Invocation { listener, ..self.new_invocation(session, call) };
+        let mut invocation = Invocation { listener, ..self.new_invocation(session, call) };
         if let Some(offer) = &offer {
-            trip.time_limit = offer.time_limit(&session.limits);
-            trip.stops_gracefully = offer.stops_gracefully();
+            invocation.time_limit = offer.time_limit(&session.limits);
+            invocation.stops_gracefully = offer.stops_gracefully();
         }
-        let trip = Arc::new(trip);
+        let invocation = Arc::new(invocation);
         if !session.principal.has_scope(AuthScope::Call) {
             let message = format!("`{}` may not call tools", session.principal.name);
-            return trip.refuse(&[], &ToolError::new(ErrorKind::PermissionDenied, message)).map(Err);
+            return invocation.refuse(&[], &ToolError::new(ErrorKind::PermissionDenied, message)).map(Err);
         }
         let Some(offer) = offer else {
             let offered = session.catalog.list().map(|definition| definition.name.as_ref());
-            return trip.refuse(&[], &session.dialect.unknown_tool_error(&trip.call.name, offered)).map(Err);
+            return invocation
+                .refuse(&[], &session.dialect.unknown_tool_error(&invocation.call.name, offered))
+                .map(Err);
         };
-        Ok(Ok((trip, offer)))
+        Ok(Ok((invocation, offer)))
     }
 
     /// From the start to the reply, with as many questions as it takes.
     async fn drive(
         &self,
-        mut trip: Arc<Invocation>,
+        mut invocation: Arc<Invocation>,
         offer: Arc<dyn ErasedTool>,
         cancel: &CancellationToken,
     ) -> Result<ToolReply, HostError> {
         let mut turn = None;
         for _ in 0..MAX_ARGUMENT_CHANGES {
-            let leg = self.start_in_queue(&trip, &offer, &mut turn, cancel).await?;
-            match self.resolve_approvals(&trip, leg, cancel).await? {
+            let step = self.start_in_queue(&invocation, &offer, &mut turn, cancel).await?;
+            match self.resolve_approvals(&invocation, step, cancel).await? {
                 ControlFlow::Break(reply) => return Ok(reply),
-                ControlFlow::Continue(changed) => trip = changed,
+                ControlFlow::Continue(changed) => invocation = changed,
             }
         }
         let message = "the arguments were changed too often without a decision";
-        trip.refuse(&[], &ToolError::new(ErrorKind::ApprovalDenied, message))
+        invocation.refuse(&[], &ToolError::new(ErrorKind::ApprovalDenied, message))
     }
 
     /// Asks, as long as what was answered leads to another question. The reply, or the call as it was changed.
     async fn resolve_approvals(
         &self,
-        trip: &Arc<Invocation>,
-        mut leg: CallProgress,
+        invocation: &Arc<Invocation>,
+        mut step: CallProgress,
         cancel: &CancellationToken,
     ) -> Result<ControlFlow<ToolReply, Arc<Invocation>>, HostError> {
         loop {
-            let asked = match leg {
+            let asked = match step {
                 CallProgress::Done(reply) => return Ok(ControlFlow::Break(reply)),
                 CallProgress::NeedsApproval(asked) => asked,
             };
             // A program's changes exist only as long as this call, so the call has to wait.
-            let answer = match self.ask_approver(trip, &asked.prompt, !asked.is_follow_up(), cancel).await? {
+            let answer = match self.ask_approver(invocation, &asked.prompt, !asked.is_follow_up(), cancel).await? {
                 AskOutcome::Answered(answer) => answer,
                 AskOutcome::Suspended(suspended) => {
-                    let reply = trip.refuse(&asked.accesses, &pending_error(&suspended.request_id))?;
+                    let reply = invocation.refuse(&asked.accesses, &pending_error(&suspended.request_id))?;
                     return Ok(ControlFlow::Break(ToolReply { suspended: Some(suspended), ..reply }));
                 }
             };
-            match self.apply_answer(trip, asked, answer, cancel).await? {
-                ControlFlow::Break(next) => leg = next,
+            match self.apply_answer(invocation, asked, answer, cancel).await? {
+                ControlFlow::Break(next) => step = next,
                 ControlFlow::Continue(changed) => return Ok(ControlFlow::Continue(changed)),
             }
         }
@@ -252,14 +266,14 @@ impl Host {
     /// Does what was answered to a call that came back, and goes on from there.
     pub(crate) async fn resume_with_answer(
         &self,
-        trip: Arc<Invocation>,
+        invocation: Arc<Invocation>,
         offer: Arc<dyn ErasedTool>,
         asked: Box<PendingApproval>,
         answer: ApprovalOutcome,
         cancel: &CancellationToken,
     ) -> Result<ToolReply, HostError> {
-        let changed = match self.apply_answer(&trip, asked, answer, cancel).await? {
-            ControlFlow::Break(leg) => match self.resolve_approvals(&trip, leg, cancel).await? {
+        let changed = match self.apply_answer(&invocation, asked, answer, cancel).await? {
+            ControlFlow::Break(step) => match self.resolve_approvals(&invocation, step, cancel).await? {
                 ControlFlow::Break(reply) => return Ok(reply),
                 ControlFlow::Continue(changed) => changed,
             },
@@ -271,7 +285,7 @@ impl Host {
     /// Runs what was approved, or gives the call as it was changed.
     async fn apply_answer(
         &self,
-        trip: &Arc<Invocation>,
+        invocation: &Arc<Invocation>,
         asked: Box<PendingApproval>,
         answer: ApprovalOutcome,
         cancel: &CancellationToken,
@@ -285,73 +299,73 @@ impl Host {
                 approval
             }
             ApprovalOutcome::ApprovedWithChanges(..) if asked.is_follow_up() => {
-                return self.decline_follow_up(trip, asked, arguments_fixed_error(), cancel).await;
+                return self.decline_follow_up(invocation, asked, arguments_fixed_error(), cancel).await;
             }
             ApprovalOutcome::ApprovedWithChanges(arguments, approval) => {
-                let PendingApproval { accesses: touches, taint: bits, prompt: shown, .. } = *asked;
-                let covered = PriorApproval {
-                    accesses: touches,
-                    taint: bits,
-                    fingerprint: shown.preview.fingerprint().to_owned(),
-                    approval,
-                };
-                return Ok(ControlFlow::Continue(Arc::new(trip.with_arguments(arguments, covered))));
+                let PendingApproval { accesses, taint, prompt: shown, .. } = *asked;
+                let covered =
+                    PriorApproval { accesses, taint, fingerprint: shown.preview.fingerprint().to_owned(), approval };
+                return Ok(ControlFlow::Continue(Arc::new(invocation.with_arguments(arguments, covered))));
             }
             ApprovalOutcome::Denied(error) if asked.is_follow_up() => {
-                return self.decline_follow_up(trip, asked, error, cancel).await;
+                return self.decline_follow_up(invocation, asked, error, cancel).await;
             }
             ApprovalOutcome::Denied(error) => {
-                return trip.refuse(&asked.accesses, &error).map(CallProgress::Done).map(ControlFlow::Break);
+                return invocation.refuse(&asked.accesses, &error).map(CallProgress::Done).map(ControlFlow::Break);
             }
         };
-        let run = move |trip: &Invocation, signal: &CommitState| match asked.is_follow_up() {
-            true => trip.apply_follow_up_answer(*asked, Ok(&approval), signal),
-            false => trip.run_approved(asked, &approval, signal),
+        let run = move |invocation: &Invocation, signal: &CommitState| match asked.is_follow_up() {
+            true => invocation.apply_follow_up_answer(*asked, Ok(&approval), signal),
+            false => invocation.run_approved(asked, &approval, signal),
         };
-        self.run_on_worker(trip, cancel, run).await.map(ControlFlow::Break)
+        self.run_on_worker(invocation, cancel, run).await.map(ControlFlow::Break)
     }
 
     /// Keeps the changes of a run that need no approval, after the others were declined.
     async fn decline_follow_up(
         &self,
-        trip: &Arc<Invocation>,
+        invocation: &Arc<Invocation>,
         asked: Box<PendingApproval>,
         refused: ToolError,
         cancel: &CancellationToken,
     ) -> Result<ControlFlow<CallProgress, Arc<Invocation>>, HostError> {
         // The caller does not wait any more: nothing is kept.
         if refused.kind == ErrorKind::Cancelled {
-            return trip.finish_without(*asked, refused).map(CallProgress::Done).map(ControlFlow::Break);
+            return invocation.finish_without(*asked, refused).map(CallProgress::Done).map(ControlFlow::Break);
         }
-        let run =
-            move |trip: &Invocation, signal: &CommitState| trip.apply_follow_up_answer(*asked, Err(refused), signal);
-        self.run_on_worker(trip, cancel, run).await.map(ControlFlow::Break)
+        let run = move |invocation: &Invocation, signal: &CommitState| {
+            invocation.apply_follow_up_answer(*asked, Err(refused), signal)
+        };
+        self.run_on_worker(invocation, cancel, run).await.map(ControlFlow::Break)
     }
 
     /// Plans and judges; runs too, unless approval is required.
     pub(crate) async fn start(
         &self,
-        trip: &Arc<Invocation>,
+        invocation: &Arc<Invocation>,
         offer: &Arc<dyn ErasedTool>,
         cancel: &CancellationToken,
     ) -> Result<CallProgress, HostError> {
         if cancel.is_cancelled() {
-            return trip.refuse(&[], &AbandonReason::Cancel.error()).map(CallProgress::Done);
+            return invocation.refuse(&[], &AbandonReason::Cancel.error()).map(CallProgress::Done);
         }
         if offer.supports_non_blocking()
-            && let Some(leg) = trip.try_inline(offer.as_ref())?
+            && let Some(step) = invocation.try_inline(offer.as_ref())?
         {
-            return Ok(leg);
+            return Ok(step);
         }
         let offer = Arc::clone(offer);
-        self.run_on_worker(trip, cancel, move |trip, signal| trip.run_blocking(offer.as_ref(), signal)).await
+        self.run_on_worker(invocation, cancel, move |invocation, signal| {
+            invocation.run_blocking(offer.as_ref(), signal)
+        })
+        .await
     }
 
     /// Does a piece of work on a worker thread, and waits for it as long as the call may take. The thread ends
     /// by itself: at its next look at the signal, or when what it does returns.
     pub(crate) async fn run_on_worker<F>(
         &self,
-        trip: &Arc<Invocation>,
+        invocation: &Arc<Invocation>,
         cancel: &CancellationToken,
         work: F,
     ) -> Result<CallProgress, HostError>
@@ -359,9 +373,10 @@ impl Host {
         F: FnOnce(&Invocation, &CommitState) -> Result<Option<CallProgress>, HostError> + Send + 'static,
     {
         let signal = CommitState::new();
-        let mut waiting = WorkerGuard { invocation: Arc::clone(trip), commit_state: signal.clone(), finished: false };
-        let workers = Arc::clone(if trip.stops_gracefully { &self.program_workers } else { &self.workers });
-        let companion = Arc::clone(trip);
+        let mut waiting =
+            WorkerGuard { invocation: Arc::clone(invocation), commit_state: signal.clone(), finished: false };
+        let workers = Arc::clone(if invocation.stops_gracefully { &self.program_workers } else { &self.workers });
+        let companion = Arc::clone(invocation);
         let job = async move {
             // The semaphore is never closed, so this only ever waits.
             let permit = workers.acquire_owned().await.ok();
@@ -378,16 +393,16 @@ impl Host {
             biased;
             done = &mut job => {
                 waiting.finished = true;
-                return trip.progress_after(done);
+                return invocation.progress_after(done);
             }
             () = cancel.cancelled() => AbandonReason::Cancel,
-            () = sleep(trip.time_limit) => AbandonReason::Deadline,
+            () = sleep(invocation.time_limit) => AbandonReason::Deadline,
         };
-        if trip.stops_gracefully {
+        if invocation.stops_gracefully {
             waiting.commit_state.request_stop(why);
             if let Ok(done) = timeout(GRACEFUL_STOP_TIME, &mut job).await {
                 waiting.finished = true;
-                return trip.progress_after(done);
+                return invocation.progress_after(done);
             }
         }
         if let Some(reply) = waiting.abandon(why)? {
@@ -396,8 +411,8 @@ impl Host {
         let done = timeout(COMMIT_GRACE_TIME, &mut job).await;
         waiting.finished = true;
         match done {
-            Ok(done) => trip.progress_after(done),
-            Err(_) => trip.record_overdue(why, waiting.commit_state.subject()).map(CallProgress::Done),
+            Ok(done) => invocation.progress_after(done),
+            Err(_) => invocation.record_overdue(why, waiting.commit_state.subject()).map(CallProgress::Done),
         }
     }
 }
@@ -419,9 +434,9 @@ impl WorkerGuard {
         self.finished = true;
         let error = why.error().detail("committed", false);
         let reply = self.invocation.error_reply(&error);
-        let moment =
+        let event =
             AuditEvent::End { error: Some(&error), reply: &reply.text, duration: self.invocation.started.elapsed() };
-        self.invocation.record_with_subject(self.commit_state.subject(), &[], moment)?;
+        self.invocation.record_with_subject(self.commit_state.subject(), &[], event)?;
         Ok(Some(reply))
     }
 }

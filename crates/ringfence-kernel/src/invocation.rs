@@ -63,11 +63,11 @@ impl PriorApproval {
     /// Fails where the same target is no longer what the approval was about.
     fn check_unchanged(
         &self,
-        touches: &[ResourceAccess],
+        accesses: &[ResourceAccess],
         planned: &mut dyn ErasedPlan,
         cx: &CallContext<'_>,
     ) -> Result<(), ToolError> {
-        if self.accesses == touches && planned.preview(cx)?.bound_to(touches).fingerprint() != self.fingerprint {
+        if self.accesses == accesses && planned.preview(cx)?.bound_to(accesses).fingerprint() != self.fingerprint {
             return Err(plan_changed_error());
         }
         Ok(())
@@ -99,8 +99,8 @@ impl Invocation {
         let cx = CallContext::new(&self.session.limits, IoMode::NonBlocking, &signal)
             .with_services(self)
             .with_origin(&self.origin);
-        let leg = catch_tool_panic(self, &signal, || self.plan_and_decide(offer, &cx))?;
-        Ok(if cx.has_blocked() { None } else { leg })
+        let step = catch_tool_panic(self, &signal, || self.plan_and_decide(offer, &cx))?;
+        Ok(if cx.has_blocked() { None } else { step })
     }
 
     pub(crate) fn run_blocking(
@@ -145,28 +145,28 @@ impl Invocation {
 
     /// Decode, plan, police. `None` when the caller no longer waits for the result, or the quick attempt stalled.
     fn plan_and_decide(&self, offer: &dyn ErasedTool, cx: &CallContext<'_>) -> Result<Option<CallProgress>, HostError> {
-        let (touches, mut planned) = match offer.plan(&self.call.arguments, cx) {
+        let (accesses, mut planned) = match offer.plan(&self.call.arguments, cx) {
             Ok(plan) => plan,
             Err(_) if cx.has_blocked() => return Ok(None),
             Err(error) => return self.finish_refused(&[], &self.mask_denied(error, cx), cx),
         };
-        let covered = self.find_prior_approval(&touches);
-        let (verdict, bits) = self.authorize(&touches, planned.as_ref(), cx, |verdict| match verdict.decision {
+        let covered = self.find_prior_approval(&accesses);
+        let (verdict, taint) = self.authorize(&accesses, planned.as_ref(), cx, |verdict| match verdict.decision {
             Decision::Allow => true,
             Decision::Ask => covered.is_some(),
             Decision::Deny => false,
         })?;
         match (verdict.decision, covered) {
             (Decision::Allow, _) => {
-                self.run(planned, &touches, RunAuthorization { verdict: &verdict, approval: None }, cx)
+                self.run(planned, &accesses, RunAuthorization { verdict: &verdict, approval: None }, cx)
             }
-            (Decision::Ask, Some(covered)) => match covered.check_unchanged(&touches, planned.as_mut(), cx) {
+            (Decision::Ask, Some(covered)) => match covered.check_unchanged(&accesses, planned.as_mut(), cx) {
                 Ok(()) => {
                     let approval = Some(&covered.approval);
-                    self.run(planned, &touches, RunAuthorization { verdict: &verdict, approval }, cx)
+                    self.run(planned, &accesses, RunAuthorization { verdict: &verdict, approval }, cx)
                 }
                 Err(_) if cx.has_blocked() => Ok(None),
-                Err(error) => self.finish_refused(&touches, &error, cx),
+                Err(error) => self.finish_refused(&accesses, &error, cx),
             },
             // What is shown may take a while, and so may a look at what was granted meanwhile.
             (Decision::Ask, None) if cx.io_mode == IoMode::NonBlocking => {
@@ -175,37 +175,37 @@ impl Invocation {
             }
             (Decision::Ask, None) => match planned.preview(cx) {
                 // No approval is requested for a call that is known to fail, as long as the caller may know the reason.
-                Ok(preview) if preview.failure().is_some() && self.may_read_without_approval(&touches) => {
+                Ok(preview) if preview.failure().is_some() && self.may_read_without_approval(&accesses) => {
                     let failure = preview.failure().cloned().unwrap_or_else(plan_changed_error);
-                    self.finish_refused(&touches, &failure, cx)
+                    self.finish_refused(&accesses, &failure, cx)
                 }
                 Ok(preview) => {
-                    let asked = self.pending_approval(planned, touches, verdict, bits, preview);
+                    let asked = self.pending_approval(planned, accesses, verdict, taint, preview);
                     Ok(Some(CallProgress::NeedsApproval(Box::new(asked))))
                 }
-                Err(error) => self.finish_refused(&touches, &error, cx),
+                Err(error) => self.finish_refused(&accesses, &error, cx),
             },
-            (Decision::Deny, _) => self.finish_refused(&touches, &self.mask_denied(denial_error(&verdict), cx), cx),
+            (Decision::Deny, _) => self.finish_refused(&accesses, &self.mask_denied(denial_error(&verdict), cx), cx),
         }
     }
 
     /// Whether everything that a plan accesses may be read without approval, and without taint.
-    fn may_read_without_approval(&self, touches: &[ResourceAccess]) -> bool {
-        let may_read = |touch: &ResourceAccess| {
-            let read = ResourceAccess { action: PolicyAction::Read, resource: touch.resource.clone() };
+    fn may_read_without_approval(&self, accesses: &[ResourceAccess]) -> bool {
+        let may_read = |access: &ResourceAccess| {
+            let read = ResourceAccess { action: PolicyAction::Read, resource: access.resource.clone() };
             Taint::from_access(&read).is_none() && self.evaluate(&read).decision == Decision::Allow
         };
-        touches.iter().all(may_read)
+        accesses.iter().all(may_read)
     }
 
     /// The error where there is no plan, or a plan is denied. For a resource that the caller may not even list, both
     /// cases have the same text, so that it does not reveal whether the resource exists.
     fn mask_denied(&self, error: ToolError, cx: &CallContext<'_>) -> ToolError {
-        let list = |place| self.evaluate(&ResourceAccess { action: PolicyAction::List, resource: place });
+        let list = |resource| self.evaluate(&ResourceAccess { action: PolicyAction::List, resource });
         let denied = cx.lookup_resources().into_iter().map(list).find(|verdict| verdict.decision == Decision::Deny);
         match denied {
             Some(verdict) => denial_error(&verdict),
-            None => error.suggest_name(|place| list(place.clone()).decision != Decision::Deny),
+            None => error.suggest_name(|resource| list(resource.clone()).decision != Decision::Deny),
         }
     }
 
@@ -218,18 +218,18 @@ impl Invocation {
         let cx = CallContext::new(&self.session.limits, IoMode::Blocking, signal)
             .with_services(self)
             .with_origin(&self.origin);
-        let (touches, mut planned) = match offer.plan(&self.call.arguments, &cx) {
+        let (accesses, mut planned) = match offer.plan(&self.call.arguments, &cx) {
             Ok(plan) => plan,
             Err(error) => return self.finish_refused(&[], &self.mask_denied(error, &cx), &cx),
         };
-        let (verdict, bits) = self.authorize(&touches, planned.as_ref(), &cx, |_| false)?;
+        let (verdict, taint) = self.authorize(&accesses, planned.as_ref(), &cx, |_| false)?;
         match verdict.decision {
-            Decision::Deny => self.finish_refused(&touches, &self.mask_denied(denial_error(&verdict), &cx), &cx),
+            Decision::Deny => self.finish_refused(&accesses, &self.mask_denied(denial_error(&verdict), &cx), &cx),
             _ => match planned.preview(&cx) {
                 Ok(preview) => Ok(Some(CallProgress::NeedsApproval(Box::new(
-                    self.pending_approval(planned, touches, verdict, bits, preview),
+                    self.pending_approval(planned, accesses, verdict, taint, preview),
                 )))),
-                Err(error) => self.finish_refused(&touches, &error, &cx),
+                Err(error) => self.finish_refused(&accesses, &error, &cx),
             },
         }
     }
@@ -237,34 +237,34 @@ impl Invocation {
     fn pending_approval(
         &self,
         planned: Box<dyn ErasedPlan>,
-        touches: Vec<ResourceAccess>,
+        accesses: Vec<ResourceAccess>,
         verdict: Verdict,
-        bits: TaintSet,
+        taint: TaintSet,
         preview: Preview,
     ) -> PendingApproval {
         // A permanent loss needs approval each time.
-        let is_ours = |touch: &ResourceAccess| {
-            touch.action != PolicyAction::Lose && self.mount_identities.contains_key(&access_subject(touch))
+        let is_ours = |access: &ResourceAccess| {
+            access.action != PolicyAction::Lose && self.mount_identities.contains_key(&access_subject(access))
         };
-        let grant = match touches.iter().all(is_ours) {
-            true => self.config.policy.narrowest_grant(&self.policy_request(&touches)),
+        let grant = match accesses.iter().all(is_ours) {
+            true => self.config.policy.narrowest_grant(&self.policy_request(&accesses)),
             false => None,
         };
-        let shown = ApprovalPrompt { verdict, preview: preview.bound_to(&touches), grant };
-        PendingApproval { plan: planned, accesses: touches, taint: bits, prompt: shown, follow_up: None }
+        let shown = ApprovalPrompt { verdict, preview: preview.bound_to(&accesses), grant };
+        PendingApproval { plan: planned, accesses, taint, prompt: shown, follow_up: None }
     }
 
     /// Decides, and where the call may run then, adds its taint. Both are one atomic step: if another call added taint
     /// in between, it is decided again.
     fn authorize(
         &self,
-        touches: &[ResourceAccess],
+        accesses: &[ResourceAccess],
         planned: &dyn ErasedPlan,
         cx: &CallContext<'_>,
         may_run: impl Fn(&Verdict) -> bool,
     ) -> Result<(Verdict, TaintSet), HostError> {
         loop {
-            let question = self.policy_request(touches);
+            let question = self.policy_request(accesses);
             let verdict = self.config.policy.decide(&question);
             let review = planned.required_review().filter(|_| verdict.decision == Decision::Allow);
             let verdict = match review {
@@ -272,7 +272,7 @@ impl Invocation {
                 None => verdict,
             };
             let grants_matter =
-                verdict.decision == Decision::Ask || touches.iter().any(|touch| touch.action.changes_files());
+                verdict.decision == Decision::Ask || accesses.iter().any(|access| access.action.changes_files());
             if grants_matter && cx.io_mode == IoMode::Blocking && self.refresh_grants()? {
                 continue;
             }
@@ -292,49 +292,49 @@ impl Invocation {
         load_grants(&self.config, &self.mount_identities)
     }
 
-    pub(crate) fn policy_request<'a>(&'a self, touches: &'a [ResourceAccess]) -> PolicyRequest<'a> {
-        PolicyRequest::new(&self.session, &self.call.name, touches, self.session.taint.snapshot())
+    pub(crate) fn policy_request<'a>(&'a self, accesses: &'a [ResourceAccess]) -> PolicyRequest<'a> {
+        PolicyRequest::new(&self.session, &self.call.name, accesses, self.session.taint.snapshot())
     }
 
     fn run(
         &self,
         planned: Box<dyn ErasedPlan>,
-        touches: &[ResourceAccess],
+        accesses: &[ResourceAccess],
         permission: RunAuthorization<'_>,
         cx: &CallContext<'_>,
     ) -> Result<Option<CallProgress>, HostError> {
-        let changes = touches.iter().any(|touch| touch.action.changes_files());
-        let matters = changes || touches.iter().any(|touch| Taint::from_access(touch).is_some());
+        let changes = accesses.iter().any(|access| access.action.changes_files());
+        let matters = changes || accesses.iter().any(|access| Taint::from_access(access).is_some());
         if matters && cx.io_mode == IoMode::NonBlocking {
             let _ = cx.would_block();
             return Ok(None);
         }
-        let ticket = self.issue_ticket(touches, permission, cx)?;
+        let ticket = self.issue_ticket(accesses, permission, cx)?;
         let result = match planned.run(&ticket, self.notes) {
-            Ok(RunOutcome::FollowUp(groups, rest)) => return self.run_follow_up(rest, groups, touches, cx),
+            Ok(RunOutcome::FollowUp(groups, rest)) => return self.run_follow_up(rest, groups, accesses, cx),
             Ok(RunOutcome::Finished(text)) => Ok(text),
             Err(error) => Err(error),
         };
-        self.finish(touches, result, cx)
+        self.finish(accesses, result, cx)
     }
 
     /// Records that something is about to be done, and gives the right to do it.
     pub(crate) fn issue_ticket<'t>(
         &self,
-        touches: &'t [ResourceAccess],
+        accesses: &'t [ResourceAccess],
         RunAuthorization { verdict: Verdict { rule, layer, .. }, approval: approved }: RunAuthorization<'t>,
         cx: &'t CallContext<'t>,
     ) -> Result<Ticket<'t>, HostError> {
-        let changes = touches.iter().any(|touch| touch.action.changes_files());
+        let changes = accesses.iter().any(|access| access.action.changes_files());
         let change = if changes { id::new_id("c")? } else { String::new() };
-        self.record(touches, AuditEvent::Begin { rule, layer: *layer, approved, change: &change })?;
-        Ok(Ticket::new(cx, change, approved, touches))
+        self.record(accesses, AuditEvent::Begin { rule, layer: *layer, approved, change: &change })?;
+        Ok(Ticket::new(cx, change, approved, accesses))
     }
 
-    /// Ends a call that ran, unless the road gave up on it first.
+    /// Ends a call that ran, unless it was abandoned first.
     pub(crate) fn finish(
         &self,
-        touches: &[ResourceAccess],
+        accesses: &[ResourceAccess],
         result: Result<String, ToolError>,
         cx: &CallContext<'_>,
     ) -> Result<Option<CallProgress>, HostError> {
@@ -342,24 +342,25 @@ impl Invocation {
         if cx.has_blocked() || cx.commit_state().commit().is_err() {
             return Ok(None);
         }
-        self.record_end(touches, result).map(|reply| Some(CallProgress::Done(reply)))
+        self.record_end(accesses, result).map(|reply| Some(CallProgress::Done(reply)))
     }
 
     /// An earlier approval of these targets or wider ones, if the session has no more taint since. A plan without
     /// targets cannot have one.
-    fn find_prior_approval(&self, touches: &[ResourceAccess]) -> Option<&PriorApproval> {
-        let covered = self.prior_approval.as_ref().filter(|_| !touches.is_empty())?;
+    fn find_prior_approval(&self, accesses: &[ResourceAccess]) -> Option<&PriorApproval> {
+        let covered = self.prior_approval.as_ref().filter(|_| !accesses.is_empty())?;
         if covered.taint != self.session.taint.snapshot() {
             return None;
         }
-        let is_covered = |touch: &ResourceAccess| covered.accesses.iter().any(|covered| is_covered_by(touch, covered));
-        touches.iter().all(is_covered).then_some(covered)
+        let is_covered =
+            |access: &ResourceAccess| covered.accesses.iter().any(|covered| is_covered_by(access, covered));
+        accesses.iter().all(is_covered).then_some(covered)
     }
 
-    /// Ends a call that never began to run, unless the road gave up on it first.
+    /// Ends a call that never began to run, unless it was abandoned first.
     fn finish_refused(
         &self,
-        touches: &[ResourceAccess],
+        accesses: &[ResourceAccess],
         error: &ToolError,
         cx: &CallContext<'_>,
     ) -> Result<Option<CallProgress>, HostError> {
@@ -367,8 +368,8 @@ impl Invocation {
             return Ok(None);
         }
         let reply = self.error_reply(error);
-        let moment = AuditEvent::Refused { error, reply: &reply.text, duration: self.started.elapsed() };
-        self.record_with_subject(cx.commit_state().subject(), touches, moment)?;
+        let event = AuditEvent::Refused { error, reply: &reply.text, duration: self.started.elapsed() };
+        self.record_with_subject(cx.commit_state().subject(), accesses, event)?;
         Ok(Some(CallProgress::Done(reply)))
     }
 
@@ -378,7 +379,7 @@ impl Invocation {
         done: Option<Result<Option<CallProgress>, HostError>>,
     ) -> Result<CallProgress, HostError> {
         match done {
-            Some(Ok(Some(leg))) => Ok(leg),
+            Some(Ok(Some(step))) => Ok(step),
             Some(Err(fatal)) => Err(fatal),
             Some(Ok(None)) | None => self
                 .record_end(&[], Err(ToolError::new(ErrorKind::Internal, "the call was lost before it finished")))
@@ -386,15 +387,15 @@ impl Invocation {
         }
     }
 
-    pub(crate) fn refuse(&self, touches: &[ResourceAccess], error: &ToolError) -> Result<ToolReply, HostError> {
+    pub(crate) fn refuse(&self, accesses: &[ResourceAccess], error: &ToolError) -> Result<ToolReply, HostError> {
         let reply = self.error_reply(error);
-        self.record(touches, AuditEvent::Refused { error, reply: &reply.text, duration: self.started.elapsed() })?;
+        self.record(accesses, AuditEvent::Refused { error, reply: &reply.text, duration: self.started.elapsed() })?;
         Ok(reply)
     }
 
     pub(crate) fn record_end(
         &self,
-        touches: &[ResourceAccess],
+        accesses: &[ResourceAccess],
         result: Result<String, ToolError>,
     ) -> Result<ToolReply, HostError> {
         let (reply, error) = match result {
@@ -402,7 +403,7 @@ impl Invocation {
             Err(error) => (self.error_reply(&error), Some(error)),
         };
         let duration = self.started.elapsed();
-        self.record(touches, AuditEvent::End { error: error.as_ref(), reply: &reply.text, duration })
+        self.record(accesses, AuditEvent::End { error: error.as_ref(), reply: &reply.text, duration })
             .map_err(HostError::EndUnrecorded)?;
         Ok(reply)
     }
@@ -410,8 +411,8 @@ impl Invocation {
     pub(crate) fn record_overdue(&self, why: AbandonReason, subject: Option<&str>) -> Result<ToolReply, HostError> {
         let error = why.error().hint("it had already started and may still be running").detail("committed", "unknown");
         let reply = self.error_reply(&error);
-        let moment = AuditEvent::Overdue { error: &error, reply: &reply.text, duration: self.started.elapsed() };
-        self.record_with_subject(subject, &[], moment)?;
+        let event = AuditEvent::Overdue { error: &error, reply: &reply.text, duration: self.started.elapsed() };
+        self.record_with_subject(subject, &[], event)?;
         Ok(reply)
     }
 
@@ -420,17 +421,17 @@ impl Invocation {
         ToolReply { call_id: self.call.id.clone(), text, error: Some(error.kind), suspended: None }
     }
 
-    pub(crate) fn record(&self, touches: &[ResourceAccess], moment: AuditEvent<'_>) -> Result<(), AuditSinkError> {
-        self.record_with_subject(None, touches, moment)
+    pub(crate) fn record(&self, accesses: &[ResourceAccess], event: AuditEvent<'_>) -> Result<(), AuditSinkError> {
+        self.record_with_subject(None, accesses, event)
     }
 
     pub(crate) fn record_with_subject(
         &self,
         subject: Option<&str>,
-        touches: &[ResourceAccess],
-        moment: AuditEvent<'_>,
+        accesses: &[ResourceAccess],
+        event: AuditEvent<'_>,
     ) -> Result<(), AuditSinkError> {
-        if matches!(moment, AuditEvent::End { .. }) {
+        if matches!(event, AuditEvent::End { .. }) {
             let UnlistedConnections { made, refused } = self.connection_log.take_unlisted();
             if made > 0 || refused > 0 {
                 self.record(&[], AuditEvent::UnlistedConnections { made, refused })?;
@@ -443,19 +444,19 @@ impl Invocation {
             tool: &self.call.name,
             arguments: &self.call.arguments,
             subject,
-            accesses: touches,
-            event: moment,
+            accesses,
+            event,
         })
     }
 }
 
 impl CallServices for Invocation {
-    fn evaluate(&self, touch: &ResourceAccess) -> Verdict {
-        self.config.policy.evaluate(touch, &self.policy_request(std::slice::from_ref(touch)))
+    fn evaluate(&self, access: &ResourceAccess) -> Verdict {
+        self.config.policy.evaluate(access, &self.policy_request(std::slice::from_ref(access)))
     }
 
-    fn add_taint(&self, bit: Taint) {
-        self.session.taint.add(bit);
+    fn add_taint(&self, taint: Taint) {
+        self.session.taint.add(taint);
     }
 
     fn report_progress(&self, progress: &ProgressUpdate<'_>) {
@@ -464,12 +465,12 @@ impl CallServices for Invocation {
         }
     }
 
-    fn record_connection(&self, touch: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), AuditSinkError> {
+    fn record_connection(&self, access: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), AuditSinkError> {
         let outcome = if refused.is_some() { ConnectionOutcome::Refused } else { ConnectionOutcome::Made };
-        if self.connection_log.should_record(touch, outcome) {
-            self.record(std::slice::from_ref(touch), AuditEvent::Connection { refused })?;
+        if self.connection_log.should_record(access, outcome) {
+            self.record(std::slice::from_ref(access), AuditEvent::Connection { refused })?;
             if outcome == ConnectionOutcome::Made {
-                self.connection_log.mark_recorded(touch);
+                self.connection_log.mark_recorded(access);
             }
         }
         Ok(())
@@ -505,10 +506,10 @@ pub(crate) struct RunAuthorization<'a> {
     pub(crate) approval: Option<&'a Approval>,
 }
 
-/// A tool that panics is a bug of ours and not the caller's end: the call fails, the host goes on. Of a call that
-/// the road gave up on, the end is recorded already.
+/// A panic of a tool is a bug and not the end of the process: the call fails, the host goes on. For an abandoned call,
+/// the end is recorded already.
 pub(crate) fn catch_tool_panic(
-    trip: &Invocation,
+    invocation: &Invocation,
     signal: &CommitState,
     work: impl FnOnce() -> Result<Option<CallProgress>, HostError>,
 ) -> Result<Option<CallProgress>, HostError> {
@@ -516,19 +517,20 @@ pub(crate) fn catch_tool_panic(
         if signal.commit().is_err() {
             return Ok(None);
         }
-        trip.record_end(&[], Err(ToolError::new(ErrorKind::Internal, "internal error in the tool")))
+        invocation
+            .record_end(&[], Err(ToolError::new(ErrorKind::Internal, "internal error in the tool")))
             .map(|reply| Some(CallProgress::Done(reply)))
     })
 }
 
-fn is_covered_by(touch: &ResourceAccess, covered: &ResourceAccess) -> bool {
-    let real = |touch: &ResourceAccess| {
-        touch.resource.resolved_path.clone().unwrap_or_else(|| touch.resource.requested_path.clone())
+fn is_covered_by(access: &ResourceAccess, covered: &ResourceAccess) -> bool {
+    let real = |access: &ResourceAccess| {
+        access.resource.resolved_path.clone().unwrap_or_else(|| access.resource.requested_path.clone())
     };
-    let (inner, outer) = (real(touch), real(covered));
+    let (inner, outer) = (real(access), real(covered));
     let beneath = inner.strip_prefix(&outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    let no_worse = touch.action == covered.action
-        || touch.action == PolicyAction::List
-        || (touch.action, covered.action) == (PolicyAction::Create, PolicyAction::Overwrite);
-    touch.resource.mount == covered.resource.mount && beneath && no_worse
+    let no_worse = access.action == covered.action
+        || access.action == PolicyAction::List
+        || (access.action, covered.action) == (PolicyAction::Create, PolicyAction::Overwrite);
+    access.resource.mount == covered.resource.mount && beneath && no_worse
 }

@@ -23,6 +23,7 @@ use crate::{
 pub enum PolicyLayer {
     /// The owner of the machine's.
     Managed,
+    /// Rules of the user's own config.
     User,
     /// Persistent grants.
     Grants,
@@ -35,6 +36,7 @@ pub enum PolicyLayer {
 }
 
 impl PolicyLayer {
+    /// Name of the layer in messages and records.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Managed => "managed",
@@ -126,10 +128,10 @@ impl LayeredRules {
 }
 
 impl Policy for LayeredRules {
-    fn evaluate(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
-        let (seen, bits) = (RuleSubject::from_access(touch), question.taint_without(touch));
-        let judge = |layer: PolicyLayer, rule: &PolicyRule| build_verdict(layer, rule, touch, &seen, question.tool);
-        let about = |rule: &&PolicyRule| rule.matches(&seen, question, bits);
+    fn evaluate(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
+        let (seen, taint) = (RuleSubject::from_access(access), question.taint_without(access));
+        let judge = |layer: PolicyLayer, rule: &PolicyRule| build_verdict(layer, rule, access, &seen, question.tool);
+        let about = |rule: &&PolicyRule| rule.matches(&seen, question, taint);
         if let Some((layer, rule)) = self.denials().find(|(_, rule)| about(rule)) {
             return judge(layer, rule);
         }
@@ -158,7 +160,7 @@ impl Policy for LayeredRules {
     }
 
     fn decide(&self, question: &PolicyRequest<'_>) -> Verdict {
-        let judged = question.accesses.iter().map(|touch| self.evaluate(touch, question));
+        let judged = question.accesses.iter().map(|access| self.evaluate(access, question));
         if let Some(verdict) = strictest(judged) {
             return verdict;
         }
@@ -185,8 +187,8 @@ pub(crate) fn strictest(verdicts: impl Iterator<Item = Verdict>) -> Option<Verdi
 
 /// Data leaks where a secret, untrusted content and egress come together. Two of them make the third require approval.
 fn exfiltration_rules() -> Vec<PolicyRule> {
-    let rule = |bits: [Taint; 2], because: &str| PolicyRule {
-        required_taint: TaintSet::from_iter(bits),
+    let rule = |taints: [Taint; 2], because: &str| PolicyRule {
+        required_taint: TaintSet::from_iter(taints),
         ..PolicyRule::built_in("third bit", Some(because))
     };
     vec![
@@ -211,25 +213,25 @@ fn exfiltration_rules() -> Vec<PolicyRule> {
 fn build_verdict(
     layer: PolicyLayer,
     rule: &PolicyRule,
-    touch: &ResourceAccess,
+    access: &ResourceAccess,
     seen: &RuleSubject<'_>,
     tool: &str,
 ) -> Verdict {
-    let would = || match touch.action {
-        PolicyAction::External => format!("this would call the external tool `{}`", touch.resource.display_path),
-        verb => format!("this would {} `{}`", verb.as_str(), touch.resource.display_path),
+    let would = || match access.action {
+        PolicyAction::External => format!("this would call the external tool `{}`", access.resource.display_path),
+        action => format!("this would {} `{}`", action.as_str(), access.resource.display_path),
     };
-    let grant = grant_line(layer, rule, touch, tool);
-    let because = reason_with_program(rule, touch).or_else(|| rule.because.clone());
+    let grant = grant_line(layer, rule, access, tool);
+    let because = reason_with_program(rule, access).or_else(|| rule.because.clone());
     let (reason, assurance) = match rule.decision {
         Decision::Allow => (because.unwrap_or_default(), Assurance::None),
         Decision::Ask => (
             reason_text(layer, rule, because.as_deref(), &would()),
-            rule.assurance.unwrap_or_else(|| required_assurance(touch, seen)),
+            rule.assurance.unwrap_or_else(|| required_assurance(access, seen)),
         ),
         Decision::Deny => {
-            let place = if layer == PolicyLayer::Preset { "instead" } else { "in that rule" };
-            let lifted = grant.as_ref().map(|grant| format!("; `{grant}` {place} would lift this"));
+            let position = if layer == PolicyLayer::Preset { "instead" } else { "in that rule" };
+            let lifted = grant.as_ref().map(|grant| format!("; `{grant}` {position} would lift this"));
             (reason_text(layer, rule, because.as_deref(), &would()) + &lifted.unwrap_or_default(), Assurance::None)
         }
     };
@@ -238,11 +240,11 @@ fn build_verdict(
 
 /// Required assurance of an access: an answer that a client may have given by itself is enough for changes that can be
 /// undone, and for no more.
-fn required_assurance(touch: &ResourceAccess, seen: &RuleSubject<'_>) -> Assurance {
+fn required_assurance(access: &ResourceAccess, seen: &RuleSubject<'_>) -> Assurance {
     let gives_away =
-        matches!(touch.action, PolicyAction::Fetch | PolicyAction::Lose | PolicyAction::Run | PolicyAction::External)
-            || (seen.is_secret() && touch.action != PolicyAction::List);
-    if gives_away || (seen.is_protected() && touch.action.changes_files()) {
+        matches!(access.action, PolicyAction::Fetch | PolicyAction::Lose | PolicyAction::Run | PolicyAction::External)
+            || (seen.is_secret() && access.action != PolicyAction::List);
+    if gives_away || (seen.is_protected() && access.action.changes_files()) {
         Assurance::Person
     } else {
         Assurance::Relayed
@@ -250,9 +252,9 @@ fn required_assurance(touch: &ResourceAccess, seen: &RuleSubject<'_>) -> Assuran
 }
 
 /// The reason of our rule about protected paths, where the name tells which program acts on it.
-fn reason_with_program(rule: &PolicyRule, touch: &ResourceAccess) -> Option<String> {
+fn reason_with_program(rule: &PolicyRule, access: &ResourceAccess) -> Option<String> {
     let because = rule.because.as_deref().filter(|_| rule.is_built_in && rule.protected == Some(true))?;
-    let program = touch.resource.names().find_map(acting_program)?;
+    let program = access.resource.names().find_map(acting_program)?;
     Some(format!("{because} ({program})"))
 }
 
@@ -276,33 +278,33 @@ fn reason_text(layer: PolicyLayer, rule: &PolicyRule, because: Option<&str>, wou
 }
 
 /// The line of config that would allow this access without approval, where a user may write one.
-fn grant_line(layer: PolicyLayer, rule: &PolicyRule, touch: &ResourceAccess, tool: &str) -> Option<String> {
+fn grant_line(layer: PolicyLayer, rule: &PolicyRule, access: &ResourceAccess, tool: &str) -> Option<String> {
     match layer {
         _ if rule.decision == Decision::Allow => None,
-        PolicyLayer::User => rule.exception_line(touch),
+        PolicyLayer::User => rule.exception_line(access),
         PolicyLayer::Preset if rule.decision == Decision::Deny => {
-            Some(format!("preset = {}", quote_words(&[Preset::looser_preset_for(touch.action).name()])))
+            Some(format!("preset = {}", quote_words(&[Preset::looser_preset_for(access.action).name()])))
         }
         // What is asked because of its name, or because of what happened before, is not to be waved through.
         PolicyLayer::Preset if rule.secret.is_some() || rule.protected.is_some() || !rule.required_taint.is_empty() => {
             None
         }
-        PolicyLayer::Preset => allow_rule_line(touch, tool),
+        PolicyLayer::Preset => allow_rule_line(access, tool),
         PolicyLayer::Managed | PolicyLayer::Grants | PolicyLayer::Trusted | PolicyLayer::Workspace => None,
     }
 }
 
 /// The rule that allows a tool exactly this resource, where one can be written.
-fn allow_rule_line(touch: &ResourceAccess, tool: &str) -> Option<String> {
-    let names: Vec<String> = match touch.action {
-        PolicyAction::Fetch => touch.resource.names().map(host_pattern).collect::<Option<_>>()?,
-        _ => touch.resource.names().map(path_pattern).collect(),
+fn allow_rule_line(access: &ResourceAccess, tool: &str) -> Option<String> {
+    let names: Vec<String> = match access.action {
+        PolicyAction::Fetch => access.resource.names().map(host_pattern).collect::<Option<_>>()?,
+        _ => access.resource.names().map(path_pattern).collect(),
     };
-    let place = match touch.action {
+    let scope = match access.action {
         PolicyAction::Run => return Some(format!("{{ decision = \"allow\", tool = {} }}", quote_words(&[tool]))),
         PolicyAction::Fetch => format!("host = {}", quote_words(&names)),
         PolicyAction::External => format!("effect = \"external\", path = {}", quote_words(&names)),
-        _ => format!("mount = {}, path = {}", quote_words(&[&touch.resource.mount]), quote_words(&names)),
+        _ => format!("mount = {}, path = {}", quote_words(&[&access.resource.mount]), quote_words(&names)),
     };
-    Some(format!("{{ decision = \"allow\", tool = {}, {place} }}", quote_words(&[tool])))
+    Some(format!("{{ decision = \"allow\", tool = {}, {scope} }}", quote_words(&[tool])))
 }

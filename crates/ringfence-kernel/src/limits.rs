@@ -97,6 +97,7 @@ pub struct CallLimits {
 }
 
 impl CallLimits {
+    /// The default limits of a dialect.
     pub fn for_dialect(dialect: Dialect) -> Self {
         let standard = Self {
             argument_bytes: 32 * MIB,

@@ -47,7 +47,7 @@ struct FoldedPath {
 
 impl CandidatePath {
     pub(crate) fn new(path: &str) -> Self {
-        // The road spells the root `.`, and what is in it sometimes `./name`.
+        // Resources spell the root `.`, and its entries sometimes `./name`.
         let exact = path.strip_prefix("./").unwrap_or(path).to_owned();
         Self { exact, folded: OnceCell::new() }
     }
@@ -187,12 +187,12 @@ impl HostPatterns {
 
     /// The patterns with this endpoint taken out, where that can be written and leaves a part of each that is about the
     /// host.
-    pub(crate) fn sources_without(patterns: &[String], place: &str) -> Option<Vec<String>> {
-        let pattern = host_pattern(place)?;
+    pub(crate) fn sources_without(patterns: &[String], endpoint: &str) -> Option<Vec<String>> {
+        let pattern = host_pattern(endpoint)?;
         let out = HostPattern::parse(&pattern).ok()?;
         let patterns: Vec<String> = patterns.iter().cloned().chain([format!("!{pattern}")]).collect();
         let left = Self::parse(&patterns).ok()?;
-        (!left.include.iter().any(|host| host.is_within(&out)) && !left.matches(place, MatchBreadth::Wide))
+        (!left.include.iter().any(|host| host.is_within(&out)) && !left.matches(endpoint, MatchBreadth::Wide))
             .then_some(patterns)
     }
 
@@ -317,9 +317,9 @@ fn split_path(text: &str) -> (&str, Option<&str>) {
 }
 
 /// The pattern for this endpoint and everything below its path, where one can be written.
-pub(crate) fn host_pattern(place: &str) -> Option<String> {
-    let host = HostPattern::parse(place).ok()?;
-    (matches!(host.name, HostNamePattern::Exact(_)) && host.port.is_some()).then(|| place.to_owned())
+pub(crate) fn host_pattern(endpoint: &str) -> Option<String> {
+    let host = HostPattern::parse(endpoint).ok()?;
+    (matches!(host.name, HostNamePattern::Exact(_)) && host.port.is_some()).then(|| endpoint.to_owned())
 }
 
 /// `host:port` as DNS compares it: without letter case, and without the dot that may stand at the end.

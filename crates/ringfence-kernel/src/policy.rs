@@ -19,11 +19,11 @@ use crate::{
 /// Decides about plans. Where it cannot decide, it asks.
 pub trait Policy: Send + Sync + fmt::Debug {
     /// The decision about one of the accesses of a plan.
-    fn evaluate(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict;
+    fn evaluate(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict;
 
     /// The decision about the whole plan: the strictest one about any of its accesses.
     fn decide(&self, question: &PolicyRequest<'_>) -> Verdict {
-        let judged = question.accesses.iter().map(|touch| self.evaluate(touch, question));
+        let judged = question.accesses.iter().map(|access| self.evaluate(access, question));
         strictest(judged).unwrap_or_else(Verdict::unknown_effect)
     }
 
@@ -41,8 +41,11 @@ pub trait Policy: Send + Sync + fmt::Debug {
 /// A planned call, as the policy sees it.
 #[derive(Debug)]
 pub struct PolicyRequest<'a> {
+    /// The calling session.
     pub session: &'a Session,
+    /// Name of the tool.
     pub tool: &'a str,
+    /// Every access of the plan.
     pub accesses: &'a [ResourceAccess],
     /// The session's taint at the time of the request.
     pub taint: TaintSet,
@@ -51,9 +54,10 @@ pub struct PolicyRequest<'a> {
 }
 
 impl<'a> PolicyRequest<'a> {
+    /// A request with the session's taint at this time.
     pub fn new(session: &'a Session, tool: &'a str, accesses: &'a [ResourceAccess], taint: TaintSet) -> Self {
         let raised: Vec<Taint> = accesses.iter().filter_map(Taint::from_access).collect();
-        let added_counts = Taint::ALL.map(|bit| raised.iter().filter(|raised| **raised == bit).count());
+        let added_counts = Taint::ALL.map(|taint| raised.iter().filter(|raised| **raised == taint).count());
         Self { session, tool, accesses, taint, added_counts }
     }
 
@@ -63,22 +67,23 @@ impl<'a> PolicyRequest<'a> {
     }
 
     /// The session's taint after every access but this one.
-    pub(crate) fn taint_without(&self, touch: &ResourceAccess) -> TaintSet {
+    pub(crate) fn taint_without(&self, access: &ResourceAccess) -> TaintSet {
         match self.added_taint().is_empty() {
             true => self.taint,
-            false => self.added_taint_except(Taint::from_access(touch)).iter().fold(self.taint, TaintSet::with),
+            false => self.added_taint_except(Taint::from_access(access)).iter().fold(self.taint, TaintSet::with),
         }
     }
 
     fn added_taint_except(&self, less: Option<Taint>) -> TaintSet {
         let raised = Taint::ALL.into_iter().zip(self.added_counts);
-        raised.filter(|(bit, count)| *count > usize::from(less == Some(*bit))).map(|(bit, _)| bit).collect()
+        raised.filter(|(taint, count)| *count > usize::from(less == Some(*taint))).map(|(taint, _)| taint).collect()
     }
 }
 
 /// A decision, and what led to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
+    /// The decision itself.
     pub decision: Decision,
     /// The rule that decided, as records name it.
     pub rule: Arc<str>,
@@ -133,14 +138,19 @@ impl Verdict {
 /// The later, the stricter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Decision {
+    /// The call runs.
     Allow,
+    /// A person must approve the call.
     Ask,
+    /// The call is refused.
     Deny,
 }
 
 impl Decision {
+    /// Every decision, from the loosest to the strictest.
     pub const ALL: [Self; 3] = [Self::Allow, Self::Ask, Self::Deny];
 
+    /// Name of the decision in config and records.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -163,6 +173,7 @@ pub enum Assurance {
 }
 
 impl Assurance {
+    /// Name of the assurance in config and records.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -187,8 +198,10 @@ impl Preset {
     /// The rule by which only this preset asks: a looser one would not.
     pub(crate) const ASK_RULE: &str = "preset ask";
 
+    /// Every preset, from the loosest to the strictest.
     pub const ALL: [Self; 3] = [Self::Edits, Self::Ask, Self::ReadOnly];
 
+    /// Name of the preset in config and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Edits => "edits",
@@ -197,6 +210,7 @@ impl Preset {
         }
     }
 
+    /// The preset of a name; `None` for an unknown one.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|preset| preset.name() == name)
     }
@@ -240,7 +254,7 @@ impl Preset {
                 // An MCP tool cannot be known to change nothing.
                 actions: PolicyAction::ALL
                     .into_iter()
-                    .filter(|verb| verb.changes_files() || *verb == PolicyAction::External)
+                    .filter(|action| action.changes_files() || *action == PolicyAction::External)
                     .collect(),
                 ..PolicyRule::built_in(
                     "preset read-only",
@@ -251,8 +265,8 @@ impl Preset {
     }
 
     /// The word to write instead of `read-only`, so that this is no longer denied.
-    pub(crate) fn looser_preset_for(verb: PolicyAction) -> Self {
-        if matches!(verb, PolicyAction::Overwrite | PolicyAction::Delete) { Self::Edits } else { Self::Ask }
+    pub(crate) fn looser_preset_for(action: PolicyAction) -> Self {
+        if matches!(action, PolicyAction::Overwrite | PolicyAction::Delete) { Self::Edits } else { Self::Ask }
     }
 }
 
@@ -274,7 +288,7 @@ fn external_tool_rule() -> PolicyRule {
 
 /// Names that deserve a second look, whatever the preset.
 fn sensitive_name_rules() -> Vec<PolicyRule> {
-    let changes = PolicyAction::ALL.into_iter().filter(|verb| verb.changes_files()).collect();
+    let changes = PolicyAction::ALL.into_iter().filter(|action| action.changes_files()).collect();
     vec![
         PolicyRule {
             actions: vec![PolicyAction::Read, PolicyAction::Overwrite, PolicyAction::Move, PolicyAction::Delete],
@@ -309,7 +323,7 @@ fn search_engine_rule() -> PolicyRule {
 }
 
 impl Policy for Preset {
-    fn evaluate(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
+    fn evaluate(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
         static RULES: LazyLock<[LayeredRules; 3]> = LazyLock::new(|| Preset::ALL.map(LayeredRules::from_preset));
         let [edits, ask, read_only] = &*RULES;
         let rules = match self {
@@ -317,7 +331,7 @@ impl Policy for Preset {
             Self::Ask => ask,
             Self::ReadOnly => read_only,
         };
-        rules.evaluate(touch, question)
+        rules.evaluate(access, question)
     }
 }
 
@@ -331,15 +345,15 @@ mod tests {
         SessionTaint, TaintSet, ToolCatalog,
     };
 
-    fn access(verb: PolicyAction, given: &str, resolved: Option<&str>) -> ResourceAccess {
-        let place = PolicyResource {
+    fn access(action: PolicyAction, given: &str, resolved: Option<&str>) -> ResourceAccess {
+        let resource = PolicyResource {
             mount: Arc::from("workspace"),
             requested_path: given.to_owned(),
             resolved_path: resolved.map(str::to_owned),
             display_path: given.to_owned(),
             ..PolicyResource::default()
         };
-        ResourceAccess { action: verb, resource: place }
+        ResourceAccess { action, resource }
     }
 
     fn session() -> Session {
@@ -354,16 +368,16 @@ mod tests {
         }
     }
 
-    fn decide(preset: Preset, touches: &[ResourceAccess]) -> Decision {
-        preset.decide(&PolicyRequest::new(&session(), "t", touches, TaintSet::default())).decision
+    fn decide(preset: Preset, accesses: &[ResourceAccess]) -> Decision {
+        preset.decide(&PolicyRequest::new(&session(), "t", accesses, TaintSet::default())).decision
     }
 
     #[track_caller]
-    fn check(verb: PolicyAction, path: &str, [edits, ask, read_only]: [Decision; 3]) {
-        let touches = [access(verb, path, None)];
+    fn check(action: PolicyAction, path: &str, [edits, ask, read_only]: [Decision; 3]) {
+        let accesses = [access(action, path, None)];
         let expected = [(Preset::Edits, edits), (Preset::Ask, ask), (Preset::ReadOnly, read_only)];
         for (preset, expected) in expected {
-            assert_eq!(decide(preset, &touches), expected, "{} {path} under {}", verb.as_str(), preset.name());
+            assert_eq!(decide(preset, &accesses), expected, "{} {path} under {}", action.as_str(), preset.name());
         }
     }
 
@@ -423,8 +437,8 @@ mod tests {
 
     #[test]
     fn a_preset_by_itself_grants_nothing() {
-        let (session, touches) = (session(), [access(PolicyAction::Overwrite, "a", None)]);
-        let question = PolicyRequest::new(&session, "t", &touches, TaintSet::default());
+        let (session, accesses) = (session(), [access(PolicyAction::Overwrite, "a", None)]);
+        let question = PolicyRequest::new(&session, "t", &accesses, TaintSet::default());
         assert!(Preset::Ask.narrowest_grant(&question).is_none());
         assert!(!Preset::Ask.set_grants(&[]));
     }

@@ -46,19 +46,21 @@ pub struct ToolFilter {
 }
 
 impl ToolRegistry {
+    /// A registry without tools.
     pub fn new() -> Self {
         Self::default()
     }
 
+    /// Registers a tool with its bindings. Fails on a name that its dialect has already.
     pub fn register<T: Tool>(
         &mut self,
         tool: T,
-        faces: impl IntoIterator<Item = ToolBinding<T>>,
+        bindings: impl IntoIterator<Item = ToolBinding<T>>,
     ) -> Result<(), DuplicateToolError> {
-        let (tool, faces) = (Arc::new(tool), Vec::from_iter(faces));
-        let names: Arc<[_]> = faces.iter().map(ToolBinding::name).collect();
-        for face in faces {
-            let offer = bind(Arc::clone(&tool), face, Arc::clone(&names));
+        let (tool, bindings) = (Arc::new(tool), Vec::from_iter(bindings));
+        let names: Arc<[_]> = bindings.iter().map(ToolBinding::name).collect();
+        for binding in bindings {
+            let offer = bind(Arc::clone(&tool), binding, Arc::clone(&names));
             let ToolDefinition { dialect, name, .. } = offer.definition();
             if self.get(*dialect, name).is_some() {
                 return Err(DuplicateToolError { dialect: *dialect, name: name.clone() });
@@ -68,10 +70,12 @@ impl ToolRegistry {
         Ok(())
     }
 
+    /// The definition of a tool by its name in a dialect.
     pub fn get(&self, dialect: Dialect, name: &str) -> Option<&ToolDefinition> {
         self.list(dialect).find(|definition| definition.name == name)
     }
 
+    /// The definitions of all tools of a dialect.
     pub fn list(&self, dialect: Dialect) -> impl Iterator<Item = &ToolDefinition> {
         self.tools.iter().map(|offer| offer.definition()).filter(move |definition| definition.dialect == dialect)
     }
@@ -124,10 +128,12 @@ pub struct ToolCatalog {
 }
 
 impl ToolCatalog {
+    /// The definition of an offered tool by its name.
     pub fn get(&self, name: &str) -> Option<&ToolDefinition> {
         self.find_tool(name).map(|offer| offer.definition())
     }
 
+    /// The definitions of all offered tools.
     pub fn list(&self) -> impl Iterator<Item = &ToolDefinition> {
         self.tools.iter().map(|offer| offer.definition())
     }

@@ -70,7 +70,7 @@ impl Host {
     }
 
     /// The same for a front whose client brings the whole call back, perhaps with the answer of its user. The call must be
-    /// the one that the token is for. An answer that is not sure enough is none, and leaves the request to others.
+    /// the one that the token is for. An answer without the required assurance is ignored, and leaves the request open.
     pub async fn resume_call(
         &self,
         session: &Arc<Session>,
@@ -90,8 +90,8 @@ impl Host {
             match answered {
                 Some(ApprovalDecision { response, approval: Approval { assurance, by: Some(by) } }) => {
                     let put = move |store: &dyn ApprovalStore| {
-                        let desk = ApprovalInbox { store, principal: &by };
-                        match desk.answer(&sealed.request, response, assurance, SystemTime::now()) {
+                        let inbox = ApprovalInbox { store, principal: &by };
+                        match inbox.answer(&sealed.request, response, assurance, SystemTime::now()) {
                             Err(InboxError::Store(lost)) => Err(lost),
                             // The first answer counts, and an answer without the right to give it changes nothing.
                             _ => Ok(()),
@@ -138,7 +138,7 @@ impl Host {
         mut comeback: ResumedCall,
         cancel: &CancellationToken,
     ) -> Result<ToolReply, HostError> {
-        let (trip, offer) = match self.resolve_tool(session, call, comeback.listener.take())? {
+        let (invocation, offer) = match self.resolve_tool(session, call, comeback.listener.take())? {
             Ok(departed) => departed,
             Err(reply) => return Ok(reply),
         };
@@ -147,29 +147,33 @@ impl Host {
         if !response.approved {
             let message = denial_message(&comeback.request.reason, response, approval);
             self.record_answer(session, AnswerKind::Denied(approval.assurance)).await?;
-            return trip.refuse(&[], &ToolError::new(ErrorKind::ApprovalDenied, message));
+            return invocation.refuse(&[], &ToolError::new(ErrorKind::ApprovalDenied, message));
         }
         let again = Arc::clone(&offer);
-        let leg = self.run_on_worker(&trip, cancel, move |trip, signal| trip.replan(again.as_ref(), signal)).await?;
-        let asked = match leg {
+        let step = self
+            .run_on_worker(&invocation, cancel, move |invocation, signal| invocation.replan(again.as_ref(), signal))
+            .await?;
+        let asked = match step {
             CallProgress::Done(reply) => return Ok(reply),
             CallProgress::NeedsApproval(asked) => asked,
         };
         if !comeback.matches_plan(&asked) {
-            return trip.refuse(&asked.accesses, &plan_changed_error());
+            return invocation.refuse(&asked.accesses, &plan_changed_error());
         }
         let may_grant = asked.prompt.grant.as_ref().and_then(format_rule_line) == comeback.request.grant
             && comeback.request.grant.is_some();
         let asker = ApprovalContext { verdict: &asked.prompt.verdict, principal: &session.principal, may_grant };
         let answer = self.evaluate_answer(session, comeback.decision, &asker).await?;
-        self.resume_with_answer(trip, offer, asked, answer, cancel).await
+        self.resume_with_answer(invocation, offer, asked, answer, cancel).await
     }
 }
 
 /// A suspended call that its caller's client brings back.
 #[derive(Clone, Debug)]
 pub struct ResumeRequest {
+    /// The resume token, as the client got it.
     pub token: String,
+    /// The call, as the client repeats it.
     pub call: ToolCall,
     /// The answer of the client's user, if they were asked.
     pub decision: Option<ApprovalDecision>,

@@ -11,11 +11,15 @@ use crate::{CallLimits, Dialect, SessionTaint, ToolCatalog};
 /// One conversation of one caller with the host.
 #[derive(Debug)]
 pub struct Session {
+    /// Unique ID of the session.
     pub id: String,
+    /// The caller.
     pub principal: Principal,
+    /// The dialect of its tools and replies.
     pub dialect: Dialect,
     /// The agent on whose behalf the principal calls, where a dialect has agents.
     pub agent: Option<String>,
+    /// The limits of its calls.
     pub limits: CallLimits,
     /// The tools that this session may call, and no others.
     pub catalog: ToolCatalog,
@@ -41,7 +45,9 @@ impl Session {
 /// Someone who can be held to what they may do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {
+    /// Name in rules and records.
     pub name: String,
+    /// The scopes that it has.
     pub scopes: BTreeSet<AuthScope>,
 }
 
@@ -62,8 +68,10 @@ pub enum AuthScope {
 }
 
 impl AuthScope {
+    /// Every scope.
     pub const ALL: [Self; 5] = [Self::Call, Self::Approve, Self::Undo, Self::Admin, Self::Relay];
 
+    /// Name of the scope in config and tokens.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Call => "call",
@@ -74,6 +82,7 @@ impl AuthScope {
         }
     }
 
+    /// The scope of a name; `None` for an unknown one.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|scope| scope.name() == name)
     }
@@ -93,6 +102,7 @@ impl Principal {
         }
     }
 
+    /// Whether the principal has a scope.
     pub fn has_scope(&self, scope: AuthScope) -> bool {
         self.scopes.contains(&scope)
     }

@@ -39,9 +39,11 @@ pub const DENIAL_STREAK_LIFETIME: Duration = Duration::from_hours(30 * 24);
 /// Consecutive denials in a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DenialStreak {
+    /// ID of the session.
     pub session: String,
     /// The session's principal.
     pub principal: String,
+    /// Number of consecutive denials.
     pub count: u64,
 }
 
@@ -57,7 +59,9 @@ pub enum SuspendLifetime {
 /// Other arguments for a call that waits, and what they would do. Approving them is a separate step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArgumentDraft {
+    /// Unique ID of the draft.
     pub id: String,
+    /// The changed arguments.
     pub args: Value,
     /// From the process that waits with the call.
     pub outcome: Option<DraftOutcome>,
@@ -66,9 +70,13 @@ pub struct ArgumentDraft {
 /// The plan of a call with the arguments of a draft.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DraftOutcome {
+    /// The call would be planned like this.
     Planned {
+        /// The summary of the preview.
         summary: String,
+        /// The preview, as text.
         preview: String,
+        /// Whether the preview has a secret in it.
         secret: bool,
     },
     /// Why it would do nothing.
@@ -80,20 +88,24 @@ pub trait ApprovalStore: Send + Sync + fmt::Debug {
     /// Keeps a request until it is closed, or until no caller waits for it: the one that opened it is gone and did
     /// not `detach` it. What expired before it was opened may go.
     fn open_request(&self, request: &ApprovalRequest) -> Result<(), StoreError>;
+    /// The request with this ID, answered or not; `None` if it is unknown or closed.
     fn request(&self, id: &str) -> Result<Option<ApprovalRequest>, StoreError>;
     /// The unanswered requests, the oldest first.
     fn pending(&self, now: SystemTime) -> Result<Vec<ApprovalRequest>, StoreError>;
     /// Answers a request, unless it was answered before or its time is over.
     fn answer(&self, id: &str, answered: &ApprovalDecision, now: SystemTime) -> Result<AnswerStatus, StoreError>;
+    /// The answer to a request; `None` while there is none.
     fn answer_of(&self, id: &str) -> Result<Option<ApprovalDecision>, StoreError>;
     /// Lets a request wait for its answer by itself, and marks it as suspended.
     fn detach(&self, id: &str, lifetime: SuspendLifetime) -> Result<(), StoreError>;
     /// Sets the draft of a request. An outcome is only set for the draft that it is about. False where nothing was set.
     fn set_draft(&self, id: &str, draft: &ArgumentDraft) -> Result<bool, StoreError>;
+    /// The draft of a request; `None` where none was set.
     fn draft_of(&self, id: &str) -> Result<Option<ArgumentDraft>, StoreError>;
     /// Forgets a request and its answer, once no caller waits for it.
     fn close_request(&self, id: &str) -> Result<(), StoreError>;
 
+    /// Adds a grant.
     fn add_grant(&self, grant: &Grant) -> Result<(), StoreError>;
     /// The grants that still hold, the oldest first.
     fn grants(&self, now: SystemTime) -> Result<Vec<Grant>, StoreError>;
@@ -226,30 +238,31 @@ impl ApprovalStore for MemoryStore {
     }
 
     fn record_denial(&self, session: &str, principal: &str, now: SystemTime) -> Result<(), StoreError> {
-        let noes = &mut self.lock().denial_streaks;
-        noes.retain(|(_, last)| *last + DENIAL_STREAK_LIFETIME > now);
-        match noes.iter_mut().find(|(noes, _)| noes.session == session) {
-            Some((noes, last)) => {
-                noes.count += 1;
+        let streak = &mut self.lock().denial_streaks;
+        streak.retain(|(_, last)| *last + DENIAL_STREAK_LIFETIME > now);
+        match streak.iter_mut().find(|(streak, _)| streak.session == session) {
+            Some((streak, last)) => {
+                streak.count += 1;
                 *last = now;
             }
             None => {
-                let noes_now = DenialStreak { session: session.to_owned(), principal: principal.to_owned(), count: 1 };
-                noes.push((noes_now, now));
+                let streak_now =
+                    DenialStreak { session: session.to_owned(), principal: principal.to_owned(), count: 1 };
+                streak.push((streak_now, now));
             }
         }
         Ok(())
     }
 
     fn denial_streaks(&self) -> Result<Vec<DenialStreak>, StoreError> {
-        Ok(self.lock().denial_streaks.iter().map(|(noes, _)| noes.clone()).collect())
+        Ok(self.lock().denial_streaks.iter().map(|(streak, _)| streak.clone()).collect())
     }
 
     fn reset_denials(&self, session: &str) -> Result<bool, StoreError> {
-        let noes = &mut self.lock().denial_streaks;
-        let before = noes.len();
-        noes.retain(|(noes, _)| noes.session != session);
-        Ok(noes.len() < before)
+        let streak = &mut self.lock().denial_streaks;
+        let before = streak.len();
+        streak.retain(|(streak, _)| streak.session != session);
+        Ok(streak.len() < before)
     }
 
     fn consume_nonce(&self, nonce: &str, expires: SystemTime, now: SystemTime) -> Result<bool, StoreError> {

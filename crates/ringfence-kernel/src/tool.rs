@@ -43,7 +43,7 @@ pub trait Tool: Send + Sync + 'static {
     /// Does what was planned.
     fn run(&self, work: Self::Prepared, ticket: &Ticket<'_>) -> Result<Self::Outcome, ToolError>;
 
-    /// Whether a call that is to stop ends by itself and then has something to say. The road waits for that a while.
+    /// Whether a cancelled call stops by itself and still has a result. The kernel waits for that a while.
     const GRACEFUL_STOP: bool = false;
 
     /// Time limit of a call, without approval.
@@ -77,6 +77,7 @@ pub trait Tool: Send + Sync + 'static {
 /// The state of a call after a run.
 #[derive(Debug)]
 pub enum NextPhase<O, W> {
+    /// The call is complete.
     Done(O),
     /// Changes that wait, such as those that a program made in its jail.
     FollowUp(FollowUpPlan<W>),
@@ -85,7 +86,9 @@ pub enum NextPhase<O, W> {
 /// The plan of a second phase, in groups that are decided one by one.
 #[derive(Debug)]
 pub struct FollowUpPlan<W> {
+    /// The groups, which the policy judges one by one.
     pub groups: Vec<ChangeGroup>,
+    /// The tool's own state for the second phase.
     pub prepared: W,
 }
 
@@ -99,6 +102,7 @@ impl<W> From<ToolPlan<W>> for FollowUpPlan<W> {
 /// Changes that stand or fall together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChangeGroup {
+    /// The accesses of the group; the strictest decision holds for all.
     pub accesses: Vec<ResourceAccess>,
     /// Why they cannot be kept, whatever the policy says.
     pub refusal: Option<ToolError>,
@@ -107,9 +111,11 @@ pub struct ChangeGroup {
 /// The decision about a group of changes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KeepDecision {
+    /// The changes are committed.
     Keep,
     /// A person is asked first.
     Ask,
+    /// The changes are discarded, for this reason.
     Refuse(ToolError),
 }
 
@@ -150,6 +156,7 @@ impl ReviewRequirement {
 pub struct ToolPlan<W> {
     /// Every access of the call; the policy judges each.
     pub accesses: Vec<ResourceAccess>,
+    /// The tool's own state, which the run gets.
     pub prepared: W,
 }
 
@@ -178,7 +185,9 @@ pub const MCP_MOUNT: &str = "mcp";
 /// One action on one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceAccess {
+    /// The action.
     pub action: PolicyAction,
+    /// The resource that it is on.
     pub resource: PolicyResource,
 }
 
@@ -208,6 +217,7 @@ pub enum PolicyAction {
 }
 
 impl PolicyAction {
+    /// Every action.
     pub const ALL: [Self; 10] = [
         Self::List,
         Self::Read,
@@ -231,6 +241,7 @@ impl PolicyAction {
         !matches!(self, Self::Fetch | Self::Run | Self::External)
     }
 
+    /// Name of the action in rules and records.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::List => "list",
@@ -250,6 +261,7 @@ impl PolicyAction {
 /// The actions that a tool can have, whatever its arguments: the source of the annotations of protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToolCapabilities {
+    /// The actions that its plans may have.
     pub actions: &'static [PolicyAction],
     /// The same call, made again, changes nothing more.
     pub idempotent: bool,
@@ -261,27 +273,28 @@ impl ToolCapabilities {
         !self
             .actions
             .iter()
-            .any(|verb| verb.changes_files() || matches!(verb, PolicyAction::Run | PolicyAction::External))
+            .any(|action| action.changes_files() || matches!(action, PolicyAction::Run | PolicyAction::External))
     }
 
     /// Whether existing entries may be deleted or changed.
     pub fn is_destructive(self) -> bool {
-        let takes = |verb: &PolicyAction| {
-            (verb.changes_files() && *verb != PolicyAction::Create)
-                || matches!(verb, PolicyAction::Run | PolicyAction::External)
+        let takes = |action: &PolicyAction| {
+            (action.changes_files() && *action != PolicyAction::Create)
+                || matches!(action, PolicyAction::Run | PolicyAction::External)
         };
         self.actions.iter().any(takes)
     }
 
     /// It can reach what is not on this machine.
     pub fn is_open_world(self) -> bool {
-        self.actions.iter().any(|verb| matches!(verb, PolicyAction::Fetch | PolicyAction::External))
+        self.actions.iter().any(|action| matches!(action, PolicyAction::Fetch | PolicyAction::External))
     }
 }
 
 /// A path inside a mount, as given and, where a link or `..` made that another one, as resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyResource {
+    /// Alias of the mount, or a pseudo-mount such as `NET_MOUNT` or `CODE_MOUNT`.
     pub mount: Arc<str>,
     /// As the caller spelled it, without the mount.
     pub requested_path: String,
@@ -294,6 +307,7 @@ pub struct PolicyResource {
     /// It is data of a git repository that was there before the call, such as an object or a branch, and what it leads to
     /// was judged: then its name alone does not make it a setting that other programs act on.
     pub repository_data: bool,
+    /// Its sensitivity by its names, cached.
     pub name_sensitivity: CachedSensitivity,
 }
 
@@ -368,8 +382,11 @@ pub enum IoMode {
 /// The origin of a call, for tools that keep records of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallOrigin {
+    /// ID of the session.
     pub session: String,
+    /// ID of the call.
     pub call: String,
+    /// Name of the tool.
     pub tool: String,
     /// The principal may reverse changes of any session: a person.
     pub may_undo: bool,
@@ -378,7 +395,9 @@ pub struct CallOrigin {
 /// The context of a call while it is planned and run.
 #[derive(Debug)]
 pub struct CallContext<'a> {
+    /// The limits of the session.
     pub limits: &'a CallLimits,
+    /// Whether the call may block now.
     pub io_mode: IoMode,
     origin: Option<&'a CallOrigin>,
     commit_state: &'a CommitState,
@@ -395,10 +414,10 @@ pub trait LookupTarget: std::fmt::Debug {
 
 /// Kernel services for a running call.
 pub(crate) trait CallServices: std::fmt::Debug {
-    fn evaluate(&self, touch: &ResourceAccess) -> Verdict;
-    fn add_taint(&self, bit: Taint);
+    fn evaluate(&self, access: &ResourceAccess) -> Verdict;
+    fn add_taint(&self, taint: Taint);
     fn report_progress(&self, progress: &ProgressUpdate<'_>);
-    fn record_connection(&self, touch: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), AuditSinkError>;
+    fn record_connection(&self, access: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), AuditSinkError>;
 }
 
 /// Progress of a running call.
@@ -406,49 +425,53 @@ pub(crate) trait CallServices: std::fmt::Debug {
 pub struct ProgressUpdate<'a> {
     /// The output stream: `stdout`, `stderr`.
     pub stream: &'static str,
+    /// A piece of output, of any length and with any line breaks.
     pub text: &'a str,
 }
 
-/// Hears how a call is getting on.
+/// Listener for the progress of a call.
 pub trait ProgressListener: Send + Sync + std::fmt::Debug {
+    /// Takes one update. Called on the thread of the call, so it must not block.
     fn on_progress(&self, progress: &ProgressUpdate<'_>);
 }
 
 impl<'a> CallContext<'a> {
+    /// A context without origin and services: every decision is an ask, progress is dropped.
     pub fn new(limits: &'a CallLimits, io_mode: IoMode, commit_state: &'a CommitState) -> Self {
         let (blocked, lookups) = (Cell::new(false), RefCell::default());
         Self { limits, io_mode, origin: None, commit_state, blocked, services: None, lookups }
     }
 
-    pub(crate) fn with_services(self, road: &'a dyn CallServices) -> Self {
-        Self { services: Some(road), ..self }
+    pub(crate) fn with_services(self, services: &'a dyn CallServices) -> Self {
+        Self { services: Some(services), ..self }
     }
 
     /// The decision about an access that the call discovers, such as a file in a directory that is searched.
-    pub fn evaluate(&self, touch: &ResourceAccess) -> Verdict {
-        self.services.map_or_else(Verdict::unknown_effect, |road| road.evaluate(touch))
+    pub fn evaluate(&self, access: &ResourceAccess) -> Verdict {
+        self.services.map_or_else(Verdict::unknown_effect, |services| services.evaluate(access))
     }
 
     /// Adds taint to the session. Only the tool knows whether the content it saw was untrusted.
-    pub fn add_taint(&self, bit: Taint) {
-        if let Some(road) = self.services {
-            road.add_taint(bit);
+    pub fn add_taint(&self, taint: Taint) {
+        if let Some(services) = self.services {
+            services.add_taint(taint);
         }
     }
 
     /// Reports progress to the listener, if there is one.
     pub fn report_progress(&self, progress: &ProgressUpdate<'_>) {
-        if let Some(road) = self.services {
-            road.report_progress(progress);
+        if let Some(services) = self.services {
+            services.report_progress(progress);
         }
     }
 
     /// Records that the call reaches something while it runs, or wanted to and may not. No record, no connection.
-    pub fn record_connection(&self, touch: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), ToolError> {
+    pub fn record_connection(&self, access: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), ToolError> {
         let lost = |_| ToolError::new(ErrorKind::Internal, "cannot write to the audit log");
-        self.services.map_or(Ok(()), |road| road.record_connection(touch, refused)).map_err(lost)
+        self.services.map_or(Ok(()), |services| services.record_connection(access, refused)).map_err(lost)
     }
 
+    /// Sets the origin of the call.
     #[must_use]
     pub fn with_origin(self, origin: &'a CallOrigin) -> Self {
         Self { origin: Some(origin), ..self }
@@ -464,8 +487,8 @@ impl<'a> CallContext<'a> {
         self.commit_state.check()
     }
 
-    /// Says that the quick attempt would have to wait. The road then starts the call again on a worker,
-    /// and never shows this error.
+    /// The error of a non-blocking attempt that would block. The kernel then starts the call again on a worker, and
+    /// never shows this error.
     pub fn would_block(&self) -> ToolError {
         self.blocked.set(true);
         ToolError::new(ErrorKind::Internal, "a non-blocking call had to wait")

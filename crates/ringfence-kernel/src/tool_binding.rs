@@ -32,8 +32,11 @@ pub struct ToolBinding<T: Tool> {
 /// A tool's definition for a model.
 #[derive(Clone, Debug)]
 pub struct ToolDefinition {
+    /// The dialect of the name and the schemas.
     pub dialect: Dialect,
+    /// Name of the tool in this dialect.
     pub name: Cow<'static, str>,
+    /// Description for the model.
     pub description: String,
     /// JSON Schema of the arguments.
     pub parameters: Value,
@@ -48,7 +51,9 @@ pub struct ToolDefinition {
 /// An MCP server's definition of a tool.
 #[derive(Clone, Debug)]
 pub struct ExternalToolDefinition {
+    /// Name of the tool, with the server's prefix.
     pub name: String,
+    /// The server's description, which is untrusted.
     pub description: String,
     /// JSON Schema of the arguments.
     pub parameters: Value,
@@ -163,7 +168,7 @@ pub(crate) trait ErasedTool: Send + Sync {
     ) -> Result<(Vec<ResourceAccess>, Box<dyn ErasedPlan>), ToolError>;
 }
 
-/// A plan with the types gone: what the road carries from the policy to the run.
+/// A type-erased plan, carried from the policy to the run.
 pub(crate) trait ErasedPlan: Send {
     fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError>;
     fn required_review(&self) -> Option<ReviewRequirement>;
@@ -181,10 +186,10 @@ pub(crate) enum RunOutcome {
 
 pub(crate) fn bind<T: Tool>(
     tool: Arc<T>,
-    face: ToolBinding<T>,
+    binding: ToolBinding<T>,
     names: Arc<[Cow<'static, str>]>,
 ) -> Arc<dyn ErasedTool> {
-    Arc::new(BoundTool { tool, binding: Arc::new(face), names })
+    Arc::new(BoundTool { tool, binding: Arc::new(binding), names })
 }
 
 struct BoundTool<T: Tool> {
@@ -226,10 +231,10 @@ impl<T: Tool> ErasedTool for BoundTool<T> {
         cx: &CallContext<'_>,
     ) -> Result<(Vec<ResourceAccess>, Box<dyn ErasedPlan>), ToolError> {
         let args = (self.binding.decode)(arguments, cx.limits.argument_bytes)?;
-        let ToolPlan { accesses: touches, prepared: work } = self.tool.plan(args, cx)?;
-        check_actions::<T>(&touches)?;
+        let ToolPlan { accesses, prepared: work } = self.tool.plan(args, cx)?;
+        check_actions::<T>(&accesses)?;
         Ok((
-            touches,
+            accesses,
             Box::new(BoundPlan { tool: Arc::clone(&self.tool), binding: Arc::clone(&self.binding), prepared: work }),
         ))
     }
@@ -245,13 +250,13 @@ impl<T: Tool> ErasedPlan for BoundPlan<T> {
     }
 
     fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: ReplyNotes) -> Result<RunOutcome, ToolError> {
-        let Self { tool, binding: face, prepared: work } = *self;
+        let Self { tool, binding, prepared: work } = *self;
         let outcome = tool.run(work, ticket)?;
         Ok(match tool.next_phase(outcome) {
-            NextPhase::Done(outcome) => RunOutcome::Finished(face.render(outcome, notes)),
+            NextPhase::Done(outcome) => RunOutcome::Finished(binding.render(outcome, notes)),
             NextPhase::FollowUp(FollowUpPlan { groups, prepared: work }) => {
                 groups.iter().try_for_each(|group| check_actions::<T>(&group.accesses))?;
-                RunOutcome::FollowUp(groups, Box::new(Self { tool, binding: face, prepared: work }))
+                RunOutcome::FollowUp(groups, Box::new(Self { tool, binding, prepared: work }))
             }
         })
     }
@@ -267,11 +272,11 @@ impl<T: Tool> ErasedPlan for BoundPlan<T> {
 }
 
 /// Refuses actions that the tool does not declare: callers may have relied on the declaration.
-fn check_actions<T: Tool>(touches: &[ResourceAccess]) -> Result<(), ToolError> {
-    match touches.iter().find(|touch| !T::ACTIONS.contains(&touch.action)) {
+fn check_actions<T: Tool>(accesses: &[ResourceAccess]) -> Result<(), ToolError> {
+    match accesses.iter().find(|access| !T::ACTIONS.contains(&access.action)) {
         None => Ok(()),
-        Some(touch) => {
-            let message = format!("the tool tried to {}, which it does not declare", touch.action.as_str());
+        Some(access) => {
+            let message = format!("the tool tried to {}, which it does not declare", access.action.as_str());
             Err(ToolError::new(ErrorKind::Internal, message))
         }
     }

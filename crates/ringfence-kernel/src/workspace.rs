@@ -82,6 +82,7 @@ pub trait WorkspaceChanges: Send + fmt::Debug {
 pub struct ChangedPath {
     /// As replies spell it.
     pub path: String,
+    /// The kind of change.
     pub kind: ChangeKind,
     /// Bytes that are there now. Nothing for what has no contents.
     pub size: Option<u64>,
@@ -92,11 +93,15 @@ pub struct ChangedPath {
 /// The kind of change to a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
+    /// A new file or directory.
     Created,
+    /// New contents.
     Modified,
+    /// The path does not exist any more.
     Deleted,
     /// The same contents are at another path now.
     Renamed {
+        /// The old path, in its display form.
         from: String,
     },
     /// Only the permissions are others.
@@ -126,6 +131,7 @@ pub trait EgressChannel: Send + fmt::Debug {
 
 /// A connection that a program wants.
 pub struct ConnectionAttempt {
+    /// The access that the connection needs.
     pub access: ResourceAccess,
     /// Why it is not made. It is recorded all the same.
     pub refusal: Option<ToolError>,

@@ -27,6 +27,7 @@ pub struct Sensitivity {
 }
 
 impl Sensitivity {
+    /// Whether it is a secret or a protected setting.
     pub fn is_any(self) -> bool {
         self.secret || self.protected
     }
@@ -95,13 +96,13 @@ fn lookup_names(path: &str, last: &str) -> NameFindings {
             continue;
         }
         let part = fold(part);
-        let said = TABLES.lookup([&above[0], &above[1], &part]);
+        let matched = TABLES.lookup([&above[0], &above[1], &part]);
         let is_last = start >= path.len();
-        let is_secret = said.kinds & SECRET != 0 || (said.kinds & SECRET_FILE != 0 && is_last);
-        found.sensitivity.secret |= is_secret && said.kinds & IS_PUBLIC == 0;
-        let acts = said.kinds & ANYWHERE != 0 || (said.kinds & PROJECT_ROOT != 0 && !is_below_packages(before));
+        let is_secret = matched.kinds & SECRET != 0 || (matched.kinds & SECRET_FILE != 0 && is_last);
+        found.sensitivity.secret |= is_secret && matched.kinds & IS_PUBLIC == 0;
+        let acts = matched.kinds & ANYWHERE != 0 || (matched.kinds & PROJECT_ROOT != 0 && !is_below_packages(before));
         found.sensitivity.protected |= acts;
-        found.program = found.program.or(said.program.filter(|_| acts));
+        found.program = found.program.or(matched.program.filter(|_| acts));
         above = [std::mem::take(&mut above[1]), part];
     }
     found
@@ -178,14 +179,14 @@ impl SensitiveNameTables {
         tables
     }
 
-    fn add(&mut self, row: &'static str, said: RowMatch) {
+    fn add(&mut self, row: &'static str, matched: RowMatch) {
         let name = row.rsplit_once('/').map_or(row, |(_, name)| name);
         self.lengths[usize::from(first_letter(name))] |= length_bit(name);
         let plain_extension = |row: &'static str| row.strip_prefix("*.").filter(|rest| !rest.contains(['.', '*']));
         if let Some((above, name)) = row.rsplit_once('/') {
-            self.by_name.entry(name).or_default().nested.push((above.split('/').collect(), said));
+            self.by_name.entry(name).or_default().nested.push((above.split('/').collect(), matched));
         } else if let Some(extension) = plain_extension(row) {
-            self.by_extension.entry(extension).or_default().add(said);
+            self.by_extension.entry(extension).or_default().add(matched);
         } else if row.contains('*') {
             // One that is open at both ends is among those that are asked about every name.
             let (start, end) = (first_letter(row), row.bytes().last().unwrap_or_default());
@@ -194,32 +195,32 @@ impl SensitiveNameTables {
             } else {
                 &mut self.wildcard_by_first[usize::from(start)]
             };
-            rows.push((row.split('*').collect(), said));
+            rows.push((row.split('*').collect(), matched));
         } else {
-            self.by_name.entry(row).or_default().anywhere.add(said);
+            self.by_name.entry(row).or_default().anywhere.add(matched);
         }
     }
 
     /// Looks up a name below two directories. A backup is looked up by its original name, too.
     fn lookup(&self, [far, near, name]: [&str; MAX_ROW_COMPONENTS]) -> RowMatch {
         const MAX_BACKUP_SUFFIXES: usize = 4;
-        let mut said = self.lookup_name([far, near, name]);
+        let mut matched = self.lookup_name([far, near, name]);
         let originals = std::iter::successors(strip_backup_suffix(name), |name| strip_backup_suffix(name));
         for original in originals.take(MAX_BACKUP_SUFFIXES) {
             // The swap file of `id_rsa` is `.id_rsa.swp`.
             let undotted = original.strip_prefix('.').filter(|undotted| !undotted.is_empty());
             for original in std::iter::once(original).chain(undotted) {
-                said.kinds |= self.lookup_name([far, near, original]).kinds & (SECRET | SECRET_FILE | IS_PUBLIC);
+                matched.kinds |= self.lookup_name([far, near, original]).kinds & (SECRET | SECRET_FILE | IS_PUBLIC);
             }
         }
-        said
+        matched
     }
 
     fn lookup_name(&self, [far, near, name]: [&str; MAX_ROW_COMPONENTS]) -> RowMatch {
-        let mut said = RowMatch::default();
+        let mut matched = RowMatch::default();
         let may_be_known = self.lengths[usize::from(first_letter(name))] & length_bit(name) != 0;
         if let Some(NameRows { anywhere, nested }) = may_be_known.then(|| self.by_name.get(name)).flatten() {
-            said.add(*anywhere);
+            matched.add(*anywhere);
             for (above, row) in nested {
                 let fits = match above.as_slice() {
                     [directory] => *directory == near,
@@ -227,12 +228,12 @@ impl SensitiveNameTables {
                     _ => false,
                 };
                 if fits {
-                    said.add(*row);
+                    matched.add(*row);
                 }
             }
         }
         if let Some(row) = name.rsplit_once('.').and_then(|(_, extension)| self.by_extension.get(extension)) {
-            said.add(*row);
+            matched.add(*row);
         }
         let end = name.bytes().last().unwrap_or_default();
         let start = &self.wildcard_by_first[usize::from(first_letter(name))];
@@ -240,8 +241,8 @@ impl SensitiveNameTables {
             .iter()
             .chain(&self.wildcard_by_last[usize::from(end)])
             .chain(&self.wildcard_by_last[usize::from(WILDCARD)]);
-        open.filter(|(pieces, _)| matches_pieces(pieces, name)).for_each(|(_, row)| said.add(*row));
-        said
+        open.filter(|(pieces, _)| matches_pieces(pieces, name)).for_each(|(_, row)| matched.add(*row));
+        matched
     }
 }
 
