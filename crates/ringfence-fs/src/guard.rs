@@ -26,16 +26,16 @@ pub trait ChangeRule: Send + Sync + fmt::Debug {
     fn judge(&self, change: &GuardedChange<'_>) -> Result<(), ToolError>;
 }
 
-/// What is about to happen to a guarded file.
+/// A pending change to a guarded file.
 #[derive(Clone, Copy, Debug)]
 pub struct GuardedChange<'a> {
     /// The file, as replies spell it.
     pub shown: &'a str,
-    /// What is there now.
+    /// Current contents.
     pub before: Option<&'a [u8]>,
-    /// What shall be there; nothing if the file is to go.
+    /// Contents after the change; `None` if the file is to be deleted.
     pub after: Option<&'a [u8]>,
-    /// A person saw this change and said yes.
+    /// A person saw this change and approved it.
     pub by_person: bool,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct GuardedFile {
 }
 
 impl Mount {
-    /// Asks the rule about a file, whoever changes it in whatever way.
+    /// Asks the rule about a change to a file, regardless of the tool that makes it.
     pub(crate) fn judge(
         &self,
         path: &[u8],

@@ -30,7 +30,7 @@ const DIFF_TIMEOUT: Duration = Duration::from_millis(200);
 /// Texts that are longer are not compared line by line.
 const LONGEST_TEXT: u64 = 1 << 20;
 
-/// Lines of a diff that anybody could read before saying yes.
+/// Largest diff that is shown in full, in lines.
 const MOST_LINES: usize = 4000;
 
 /// Lines around a change.
@@ -49,7 +49,7 @@ pub(crate) struct FileContents<'a> {
 }
 
 impl<'a> FileContents<'a> {
-    /// What stands at a slot, which must be what the plan found there.
+    /// The contents of a write target, which must be the file that the plan found.
     pub(crate) fn read_target(slot: &WriteTarget, seen: &FileStat, cx: &CallContext<'_>) -> Result<Self, ToolError> {
         if seen.kind != FileKind::File || seen.denies_read() {
             return Ok(Self { size: seen.size, digest: None, bytes: None });
@@ -66,7 +66,7 @@ impl<'a> FileContents<'a> {
         Self::read_file(fd.as_fd(), seen, &slot.shown, cx)
     }
 
-    /// What an open file has.
+    /// The contents of an open file.
     pub(crate) fn read_file(
         fd: BorrowedFd<'_>,
         stamp: &FileStat,
@@ -102,12 +102,12 @@ impl<'a> FileContents<'a> {
         Ok(Self { size, digest: Some(Digest::of(&bytes)), bytes: Some(Cow::Owned(bytes)) })
     }
 
-    /// So many bytes that nobody looked at.
+    /// Contents known by their size alone, which were not read.
     pub(crate) fn of_size(size: u64) -> Self {
         Self { size, digest: None, bytes: None }
     }
 
-    /// What shall be there.
+    /// New contents.
     pub(crate) fn from_bytes(bytes: &'a [u8]) -> Self {
         Self { size: bytes.len() as u64, digest: Some(Digest::of(bytes)), bytes: Some(Cow::Borrowed(bytes)) }
     }
@@ -117,7 +117,7 @@ impl<'a> FileContents<'a> {
         if text.contains('\0') { None } else { Some(text) }
     }
 
-    /// The first lines, or what can be said of what has none.
+    /// The first lines, or a description of contents that have none.
     pub(crate) fn head(&self) -> PreviewBody {
         let Some(text) = self.text() else { return PreviewBody::Text(format!("not text: {}", self.describe())) };
         let lines: Vec<&str> = text.lines().take(FIRST_LINES).collect();
@@ -142,8 +142,8 @@ pub(crate) fn fingerprint(of: impl Debug) -> String {
     Digest::of(format!("{of:?}").as_bytes()).to_hex()
 }
 
-/// Fails where, since a person was asked, something else came to stand at a slot. To be called before anything is opened
-/// for the change, so that they are told so and not what is wrong with the other thing.
+/// Fails where the file at a write target was swapped since approval was requested. Call it before anything is opened
+/// for the change, so that the error names the swap and not a fault of the other file.
 pub(crate) fn check_still_planned(
     slot: &WriteTarget,
     seen: Option<&FileStat>,
@@ -155,8 +155,8 @@ pub(crate) fn check_still_planned(
     Err(changed_error(&slot.shown))
 }
 
-/// Fails where the file that is to be replaced no longer has the contents that a person was shown. Times can be set back,
-/// contents cannot. Where nobody was asked, nothing was shown.
+/// Fails where the file that is to be replaced no longer has the contents that were previewed. Times can be set back,
+/// contents cannot. Without an approval there is no preview to compare with.
 pub(crate) fn check_previewed(
     slot: &WriteTarget,
     shown: Option<Digest>,
@@ -196,7 +196,7 @@ impl DiffPreview {
         Self { until: Instant::now() + DIFF_TIMEOUT, text: String::new(), lines: 0, hunks: 0 }
     }
 
-    /// What a file has, and what it shall have; nothing for one that comes to be or goes.
+    /// Adds a file's old and new contents; `None` for one that is created or deleted.
     pub(crate) fn add(&mut self, shown: &str, old: Option<&FileContents<'_>>, new: Option<&FileContents<'_>>) {
         let text = |side: Option<&FileContents<'_>>| match side {
             None => Some(String::new()),
@@ -211,7 +211,7 @@ impl DiffPreview {
         self.compare(&names, &before, &after, 0);
     }
 
-    /// What is added to the end of a file, below the last lines that it has.
+    /// Adds text appended to a file, below the file's last lines.
     pub(crate) fn add_at_end(&mut self, shown: &str, old: &FileContents<'_>, added: &str) {
         let names = (format!("a/{shown}"), format!("b/{shown}"));
         let Some(text) = old.text() else {
@@ -294,7 +294,7 @@ fn hunk_range(lines: &std::ops::Range<usize>, above: usize) -> String {
     format!("{},{}", above + first, lines.len())
 }
 
-/// How large two texts are, and where they begin and cease to differ.
+/// Sizes of two texts, and the range of lines in which they differ.
 fn describe_extent(old: &str, new: &str, above: usize) -> String {
     let same = |(one, other): &(&str, &str)| one == other;
     let first = old.split_inclusive('\n').zip(new.split_inclusive('\n')).take_while(same).count();
@@ -310,7 +310,7 @@ fn describe_extent(old: &str, new: &str, above: usize) -> String {
     )
 }
 
-/// What was shown, or was planned with, is not what is there.
+/// The error for a file that is not the one that was planned with or previewed.
 pub(crate) fn changed_error(shown: &str) -> ToolError {
     let message = format!("`{shown}` changed since the call was planned; nothing was changed");
     ToolError::new(ErrorKind::Conflict, message)

@@ -1,6 +1,6 @@
 //! Approvers, their replies, and the rights of a principal.
 //!
-//! A `Ticket` proves that one call was allowed. Only the road makes one and a tool cannot run without one,
+//! A `Ticket` proves that one call was allowed. Only the kernel makes one and a tool cannot run without one,
 //! so there is no way around the gate: the compiler keeps it, not the callers.
 //!
 //! Not here: how a person is asked. A front brings its own `Approver`.
@@ -40,6 +40,7 @@ impl<'a> Ticket<'a> {
         Self { cx, change_id, approval, accesses, withheld: RefCell::default() }
     }
 
+    /// The context of the call, with its limits and its cancellation.
     pub fn context(&self) -> &'a CallContext<'a> {
         self.cx
     }
@@ -49,23 +50,23 @@ impl<'a> Ticket<'a> {
         &self.change_id
     }
 
-    /// Whether somebody saw this plan and said yes. Then what they saw is what must happen, and a target
-    /// that moved meanwhile is a conflict.
+    /// Whether a person approved this plan. Then the run must do exactly what was previewed, and a target that moved
+    /// meanwhile is a conflict.
     pub fn is_approved(&self) -> bool {
         self.approval.is_some()
     }
 
-    /// Who said yes, and how sure that is.
+    /// The approval of this plan; `None` where the policy allowed it without one.
     pub fn approval(&self) -> Option<&'a Approval> {
         self.approval
     }
 
-    /// Whether it was decided that something may go for good: the plan said so, and nothing else is meant by a yes.
+    /// Whether the decision covers permanent loss: the plan declared it, and an approval of anything else does not.
     pub fn may_lose(&self) -> bool {
-        self.accesses.iter().any(|touch| touch.action == PolicyAction::Lose)
+        self.accesses.iter().any(|access| access.action == PolicyAction::Lose)
     }
 
-    /// What the plan said that it touches: the policy judged this, and nothing else.
+    /// The accesses that the plan declared: the policy judged these, and nothing else.
     pub fn accesses(&self) -> &'a [ResourceAccess] {
         self.accesses
     }
@@ -80,47 +81,53 @@ impl<'a> Ticket<'a> {
         self.withheld.borrow().clone()
     }
 
-    /// To be called right before the world changes. An error means that nobody waits any more: stop.
+    /// Commits the call; call it right before the first change. An error means that the caller stopped waiting: stop.
     pub fn commit(&self) -> Result<(), ToolError> {
         self.cx.check()?;
         self.cx.commit_state().commit()
     }
 }
 
-/// What a person is asked.
+/// An approval request, as an approver sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovalRequest {
+    /// Unique ID of the request.
     pub id: String,
     /// The call that waits.
     pub step_id: String,
+    /// ID of the calling session.
     pub session: String,
-    /// Whose call it is. They never answer it.
+    /// The calling principal, who may never answer it.
     pub principal: String,
+    /// Name of the agent that the principal calls for, where the dialect has agents.
     pub agent: Option<String>,
+    /// Name of the tool.
     pub tool: String,
-    /// In the words of whoever calls, which is a model.
+    /// The arguments as the caller wrote them.
     pub args: Value,
+    /// The reason of the rule that requires approval.
     pub reason: String,
     /// The rule that wants it asked.
     pub rule: String,
-    /// Whose rule it is.
+    /// The layer of the rule.
     pub layer: PolicyLayer,
-    /// What an answer must at least be.
+    /// Required assurance of the answer.
     pub assurance: Assurance,
-    /// What would happen, as text.
+    /// Preview of the effects, as text.
     pub preview: String,
     /// The same in one line.
     pub summary: String,
     /// The preview shows what is or shall be in a secret.
     pub secret: bool,
-    /// What the preview showed; another one is another request.
+    /// Fingerprint of the preview; a different one makes a different request.
     pub fingerprint: String,
     /// The very rule that an answer to be remembered adds, where one may be added.
     pub grant: Option<String>,
     /// The call returned to its caller, and goes on only when the caller calls again.
     #[serde(default)]
     pub suspended: bool,
+    /// The time at which approval was requested.
     #[serde(with = "time")]
     pub opened: SystemTime,
     /// Until when an answer counts.
@@ -140,10 +147,11 @@ impl ApprovalRequest {
     }
 }
 
-/// What they said.
+/// An approver's response.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApprovalResponse {
+    /// True for an approval, false for a denial.
     pub approved: bool,
     /// Arguments to use instead of the ones asked about.
     #[serde(default)]
@@ -151,6 +159,7 @@ pub struct ApprovalResponse {
     /// Allow the same from now on, by the rule that the request shows.
     #[serde(default)]
     pub remember: bool,
+    /// The approver's explanation, which the caller sees.
     #[serde(default)]
     pub reason: Option<String>,
 }
@@ -158,27 +167,30 @@ pub struct ApprovalResponse {
 /// An answer, and what the front that brings it knows about who gave it. None of this comes from outside.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovalDecision {
+    /// The answer itself.
     pub response: ApprovalResponse,
+    /// The author of the answer, with the assurance of the front.
     pub approval: Approval,
 }
 
 impl ApprovalDecision {
-    /// A no that nobody said.
+    /// A denial that no person gave, such as a timeout.
     pub fn automatic_denial(reason: String) -> Self {
         let response = ApprovalResponse { reason: Some(reason), ..ApprovalResponse::default() };
         Self { response, approval: Approval { assurance: Assurance::None, by: None } }
     }
 }
 
-/// Who said yes, and how sure that is.
+/// An approval, with its assurance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approval {
+    /// Assurance that a person gave the answer.
     pub assurance: Assurance,
-    /// Where it is known who. They need the scope to approve.
+    /// The approving principal, if known. They need the scope to approve.
     pub by: Option<Principal>,
 }
 
-/// What an answer comes to, once it is known whether it counts.
+/// An answer after the checks of who gave it and how.
 pub(crate) enum ApprovalOutcome {
     Approved(Approval),
     /// Yes, and from now on.
@@ -187,10 +199,10 @@ pub(crate) enum ApprovalOutcome {
     Denied(ToolError),
 }
 
-/// Which question an answer is to.
+/// The request that an answer belongs to.
 pub(crate) struct ApprovalContext<'a> {
     pub(crate) verdict: &'a Verdict,
-    /// Who asked.
+    /// The calling principal.
     pub(crate) principal: &'a Principal,
     /// Whether the answer may be remembered.
     pub(crate) may_grant: bool,
@@ -207,8 +219,8 @@ impl ApprovalOutcome {
             return refuse(denial_message(&verdict.reason, &response, &approval));
         }
         let no = |why: &str| refuse(format!("not approved: {why} ({})", action_text(&verdict.reason)));
-        if let Some(stranger) = approval.by.as_ref().filter(|by| !by.has_scope(AuthScope::Approve)) {
-            return no(&format!("`{}` may not approve calls", stranger.name));
+        if let Some(unauthorized) = approval.by.as_ref().filter(|by| !by.has_scope(AuthScope::Approve)) {
+            return no(&format!("`{}` may not approve calls", unauthorized.name));
         }
         if let Some(own) = approval.by.as_ref().filter(|by| by.name == asker.principal.name) {
             return no(&format!("`{}` cannot approve a call of its own", own.name));
@@ -239,21 +251,21 @@ impl ApprovalOutcome {
 /// The message of a refusal: who refused, in their words, and which action.
 pub(crate) fn denial_message(asked_for: &str, response: &ApprovalResponse, approval: &Approval) -> String {
     let action = action_text(asked_for);
-    let said = response.reason.as_deref().map(str::trim).filter(|said| !said.is_empty());
+    let reason = response.reason.as_deref().map(str::trim).filter(|reason| !reason.is_empty());
     let by = match approval {
         Approval { assurance: Assurance::Person, .. } => Some("the user"),
         Approval { by, .. } => by.as_ref().map(|by| by.name.as_str()),
     };
-    match (by, said) {
-        (Some(by), Some(said)) => format!("denied by {by}: \"{said}\" ({action})"),
+    match (by, reason) {
+        (Some(by), Some(reason)) => format!("denied by {by}: \"{reason}\" ({action})"),
         (Some(by), None) => format!("denied by {by} ({action})"),
-        // Nobody said this: the words are ours.
-        (None, Some(said)) => format!("not approved: {said} ({action})"),
+        // An automatic denial: the text is the program's own.
+        (None, Some(reason)) => format!("not approved: {reason} ({action})"),
         (None, None) => format!("not approved ({action})"),
     }
 }
 
-/// What a call would have done, from the reason why somebody was asked.
+/// The action of a call, from the reason for its approval request.
 fn action_text(asked_for: &str) -> &str {
     asked_for.strip_prefix("this would ").unwrap_or(asked_for)
 }
@@ -267,9 +279,10 @@ pub(crate) fn with_rule_details(error: ToolError, verdict: &Verdict) -> ToolErro
     }
 }
 
-/// What an approver has to say.
+/// An approver's reply.
 #[derive(Clone, Debug)]
 pub enum ApproverReply {
+    /// An answer, which ends the request.
     Decided(ApprovalDecision),
     /// The answer comes later: the caller gets a token to resume the call with.
     Deferred,
@@ -280,13 +293,14 @@ pub enum ApproverReply {
 /// Puts a request to a person and waits for the answer. It is dropped when another front was first, when the time is
 /// over and when the call was cancelled.
 pub trait Approver: Send + Sync + fmt::Debug {
+    /// Asks about one request. Resolves with the reply; dropping the future withdraws the question.
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>>;
 }
 
-/// Nobody is there to be asked, so nothing is approved.
+/// No approver is available, so nothing is approved.
 #[derive(Clone, Debug)]
 pub struct DenyApprover {
-    /// What the caller can do instead, where a looser preset would do.
+    /// Advice for the caller, where a looser preset would allow the call.
     pub advice: String,
 }
 
@@ -325,7 +339,7 @@ mod tests {
     };
 
     async fn denial_reason(layer: PolicyLayer, rule: &str) -> String {
-        let nobody = DenyApprover { advice: "try another preset".to_owned() };
+        let approver = DenyApprover { advice: "try another preset".to_owned() };
         let request = ApprovalRequest {
             id: "a".to_owned(),
             step_id: "1".to_owned(),
@@ -347,7 +361,7 @@ mod tests {
             opened: SystemTime::UNIX_EPOCH,
             expires: SystemTime::UNIX_EPOCH,
         };
-        let ApproverReply::Decided(answered) = nobody.ask(&request).await else { panic!("nobody answers later") };
+        let ApproverReply::Decided(answered) = approver.ask(&request).await else { panic!("nobody answers later") };
         assert!(!answered.response.approved);
         assert_eq!(answered.approval.assurance, Assurance::None);
         answered.response.reason.unwrap()

@@ -1,8 +1,8 @@
 //! Approval requests: stored, sent to an approver, settled by the first answer.
 //!
-//! While a call waits it hears its own approver and, through the store, every other front. What nobody answers in time
-//! is a no. An approver may also put the answer off: then the caller gets a sealed token, and the call is over until
-//! somebody brings it back (`resume.rs`).
+//! A waiting call takes the first answer of its own approver or, through the store, of any other front. A timeout is a
+//! denial. An approver may also defer the answer: then the caller gets a resume token, and the call ends until it is
+//! resumed (`resume.rs`).
 //!
 //! Not here: what an answer means (`approval.rs`), and who may give one (`inbox.rs`).
 
@@ -26,7 +26,7 @@ use crate::{
     GRANT_LIFETIME, Grant, HostConfig, HostError, RuleText, StoreError, SuspendLifetime, id,
 };
 
-/// How often the store is looked at for an answer from elsewhere.
+/// Poll interval for answers in the store.
 const STORE_POLL_INTERVAL: Duration = Duration::from_millis(150);
 
 impl Invocation {
@@ -114,7 +114,7 @@ impl Invocation {
             Ok(ApproverReply::Deferred | ApproverReply::DeferredInProcess) if !may_suspend => {
                 self.poll_store_for_answer(&request.id, may_suspend).await.map(ApproverReply::Decided)
             }
-            word => word,
+            reply => reply,
         }
     }
 
@@ -282,7 +282,7 @@ impl Drop for ApprovalRequestGuard {
     fn drop(&mut self) {
         if let Some(id) = &self.id {
             self.dropped.store(true, Ordering::SeqCst);
-            // Nobody is left who could be told that it failed.
+            // The failure cannot be reported any more.
             let _ = self.config.store.close_request(id);
         }
     }

@@ -1,6 +1,6 @@
 //! Audit events of a call, and the sink that records them.
 //!
-//! Records are made by the road and never by tools. They say what was touched and how it ended, never contents.
+//! Records are made by the kernel and never by tools. They have the accesses and the outcome of a call, never contents.
 //! A sink that cannot take a record stops the call: no record, no run.
 
 use std::fmt;
@@ -8,39 +8,86 @@ use std::time::{Duration, SystemTime};
 
 use crate::{Approval, PolicyLayer, ResourceAccess, Session, ToolError};
 
-/// One moment of one call.
+/// The record of one event of one call.
 #[derive(Debug)]
 pub struct CallRecord<'a> {
+    /// The time of the event.
     pub time: SystemTime,
+    /// The calling session.
     pub session: &'a Session,
+    /// ID of the call, as the caller chose it.
     pub call_id: &'a str,
+    /// Name of the tool, as the caller spelled it.
     pub tool: &'a str,
     /// As the caller wrote them. A sink keeps their size and a keyed hash, never the text.
     pub arguments: &'a str,
-    /// What the call is about, where it never got as far as a plan.
+    /// The subject of a call that never got a plan.
     pub subject: Option<&'a str>,
-    /// What the call touches, as far as it was planned.
+    /// Accesses of the call, as far as it was planned.
     pub accesses: &'a [ResourceAccess],
+    /// The event.
     pub event: AuditEvent<'a>,
 }
 
-/// Which moment it is.
+/// The event of a record.
 #[derive(Debug)]
 pub enum AuditEvent<'a> {
-    /// It is about to run; `rule` let it, or somebody whom `rule` wanted to be asked. A quick attempt that turned out to have to wait is begun once more.
-    Begin { rule: &'a str, layer: PolicyLayer, approved: Option<&'a Approval>, change: &'a str },
-    /// While it runs, it is about to reach what it touches, such as a host that its program asks for; or may not.
-    Connection { refused: Option<&'a ToolError> },
+    /// It is about to run; `rule` allowed it, or an approval that `rule` required. A non-blocking attempt that would
+    /// block is begun once more.
+    Begin {
+        /// Name of the deciding rule.
+        rule: &'a str,
+        /// Its layer.
+        layer: PolicyLayer,
+        /// The approval, where one was required.
+        approved: Option<&'a Approval>,
+        /// ID of the change, should the call make one.
+        change: &'a str,
+    },
+    /// While it runs, it is about to connect to a host or another resource; or may not.
+    Connection {
+        /// The refusal; `None` for a connection that is made.
+        refused: Option<&'a ToolError>,
+    },
     /// After a run: changes that it left and that are not kept, and why.
-    ChangesDiscarded { error: &'a ToolError },
-    /// Before its end: so many more of those, without a record each.
-    UnlistedConnections { made: u64, refused: u64 },
-    /// It ran, and this is how it ended.
-    End { error: Option<&'a ToolError>, reply: &'a str, duration: Duration },
+    ChangesDiscarded {
+        /// The reason.
+        error: &'a ToolError,
+    },
+    /// Before its end: the number of further connections without a record each.
+    UnlistedConnections {
+        /// Number of connections that were made.
+        made: u64,
+        /// Number of connections that were refused.
+        refused: u64,
+    },
+    /// It ran and ended.
+    End {
+        /// The error; `None` for a success.
+        error: Option<&'a ToolError>,
+        /// The reply to the caller.
+        reply: &'a str,
+        /// Time since the call was made.
+        duration: Duration,
+    },
     /// It never ran.
-    Refused { error: &'a ToolError, reply: &'a str, duration: Duration },
-    /// The caller was told that the end is not known; a late `End` follows.
-    Overdue { error: &'a ToolError, reply: &'a str, duration: Duration },
+    Refused {
+        /// The refusal.
+        error: &'a ToolError,
+        /// The reply to the caller.
+        reply: &'a str,
+        /// Time since the call was made.
+        duration: Duration,
+    },
+    /// The caller got the reply that the outcome is unknown; a late `End` follows.
+    Overdue {
+        /// The error in that reply.
+        error: &'a ToolError,
+        /// The reply to the caller.
+        reply: &'a str,
+        /// Time since the call was made.
+        duration: Duration,
+    },
 }
 
 /// The trace was lost; nothing may run without it.
@@ -50,6 +97,7 @@ pub struct AuditSinkError(#[source] pub std::io::Error);
 
 /// Takes records.
 pub trait AuditSink: Send + Sync + fmt::Debug {
+    /// Records an event durably. An error stops the call.
     fn record(&self, record: &CallRecord<'_>) -> Result<(), AuditSinkError>;
 }
 

@@ -14,10 +14,12 @@ const COMMITTING: u8 = 1;
 const TIMED_OUT: u8 = 2;
 const CANCELLED: u8 = 3;
 
-/// Why the road stopped waiting.
+/// The reason for abandoning a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbandonReason {
+    /// The time limit of the call passed.
     Deadline,
+    /// The caller cancelled the call or went away.
     Cancel,
 }
 
@@ -44,13 +46,14 @@ pub struct CommitState(Arc<CommitStateInner>);
 #[derive(Debug, Default)]
 struct CommitStateInner {
     state: AtomicU8,
-    /// Why the work shall end by itself, before the road gives it up: `TIMED_OUT` or `CANCELLED`.
+    /// The reason to stop by itself, before the call is abandoned: `TIMED_OUT` or `CANCELLED`.
     stop: AtomicU8,
-    /// What the call is about, as soon as the worker knows.
+    /// The subject of the call, as soon as the worker knows it.
     subject: OnceLock<String>,
 }
 
 impl CommitState {
+    /// The state of a call that is running and has not committed.
     pub fn new() -> Self {
         Self::default()
     }
@@ -87,7 +90,7 @@ impl CommitState {
         }
     }
 
-    /// Says that nobody waits any more. False when the worker committed first.
+    /// Abandons the call, because the caller stopped waiting. False when the worker committed first.
     pub fn abandon(&self, why: AbandonReason) -> bool {
         self.0.state.compare_exchange(RUNNING, why.state_code(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     }

@@ -1,8 +1,8 @@
 //! Connection records of one call, and the limit on their number.
 //!
-//! A program can ask for connections without end, and the log is kept. The first ones are recorded one by one, and so is the
-//! first one to each host that is reached, always: no host is reached that is in no record. Of the others it is told how
-//! many there were, before the end of the call.
+//! A program can request connections without end, and the log is kept. The first ones are recorded one by one, and so
+//! is the first one to each host, always: every connected host is in a record. The others are counted, in one record
+//! before the end of the call.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +12,7 @@ use crate::ResourceAccess;
 /// Connections of a call that have a record of their own.
 const MAX_RECORDED: usize = 1000;
 
-/// What a call reached so far.
+/// Connections of a call so far.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionLog(Mutex<ConnectionCounts>);
 
@@ -31,7 +31,7 @@ struct ConnectionCounts {
     unlisted: UnlistedConnections,
 }
 
-/// Whether a connection comes about.
+/// Outcome of a connection request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionOutcome {
     Made,
@@ -40,10 +40,10 @@ pub(crate) enum ConnectionOutcome {
 
 impl ConnectionLog {
     /// Whether this one has to be recorded. Otherwise it is counted.
-    pub(crate) fn should_record(&self, touch: &ResourceAccess, outcome: ConnectionOutcome) -> bool {
+    pub(crate) fn should_record(&self, access: &ResourceAccess, outcome: ConnectionOutcome) -> bool {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new =
-            outcome == ConnectionOutcome::Made && !counts.recorded_hosts.contains(&touch.resource.display_path);
+            outcome == ConnectionOutcome::Made && !counts.recorded_hosts.contains(&access.resource.display_path);
         if is_new || counts.recorded < MAX_RECORDED {
             counts.recorded += 1;
             return true;
@@ -56,9 +56,9 @@ impl ConnectionLog {
     }
 
     /// One that is made is in a record.
-    pub(crate) fn mark_recorded(&self, touch: &ResourceAccess) {
+    pub(crate) fn mark_recorded(&self, access: &ResourceAccess) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.recorded_hosts.insert(touch.resource.display_path.clone());
+        counts.recorded_hosts.insert(access.resource.display_path.clone());
     }
 
     /// Those that were counted since this was last asked.

@@ -3,14 +3,14 @@
 //! The policy and the tool see the same decoded value, because the text is parsed a single time: a key given
 //! twice, an unknown key, a wrong type or a broken escape is refused here, with words that help to do it right.
 //!
-//! Not here: what a value means. A face converts, a tool plans.
+//! Not here: the meaning of a value. A tool binding converts, a tool plans.
 
 use serde::de::DeserializeOwned;
 
 use crate::suggest::nearest_name;
 use crate::{ErrorKind, ToolError};
 
-/// Messages quote the caller's own value back; longer than this it helps nobody.
+/// Longest quote of the caller's own value in a message.
 const MAX_MESSAGE_BYTES: usize = 300;
 
 pub(crate) fn decode<A: DeserializeOwned>(arguments: &str, limit: u64) -> Result<A, ToolError> {
@@ -85,11 +85,11 @@ mod tests {
 
     #[track_caller]
     fn check(arguments: &str, expected: Expect) {
-        let said = match decode::<Args>(arguments, 1000) {
+        let outcome = match decode::<Args>(arguments, 1000) {
             Ok(args) => format!("{args:?}"),
             Err(error) => error.message,
         };
-        expected.assert_eq(&said);
+        expected.assert_eq(&outcome);
     }
 
     #[test]

@@ -21,8 +21,10 @@ pub enum Dialect {
 }
 
 impl Dialect {
+    /// Every dialect.
     pub const ALL: [Self; 3] = [Self::Standard, Self::Miniclaw, Self::Crewagent];
 
+    /// Name of the dialect in config and in the API.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Standard => "standard",
@@ -31,6 +33,7 @@ impl Dialect {
         }
     }
 
+    /// The dialect of a name; `None` for an unknown one.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|dialect| dialect.name() == name)
     }
@@ -89,7 +92,7 @@ impl Dialect {
     }
 }
 
-/// What the road has to say about a call that went well.
+/// Notes of the kernel on a successful call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplyNotes {
     /// The arguments that ran are not those that were asked for: a person changed them.
@@ -97,7 +100,7 @@ pub struct ReplyNotes {
 }
 
 impl ErrorKind {
-    /// What programs outside of any dialect call it: the standard one's name.
+    /// Error code outside of any dialect: the standard one's name.
     pub fn code(self) -> &'static str {
         standard_code(self)
     }

@@ -1,6 +1,6 @@
 //! Previews of changed arguments, for a person who edits a call before approving it.
 //!
-//! The process that waits with the call plans the changed call as on the road and goes no further: nothing runs, no
+//! The process that waits with the call plans the changed call like a real one and goes no further: nothing runs, no
 //! taint is added, no record is written. The person approves the arguments in a separate step, and the call is planned
 //! and decided again then.
 //!
@@ -23,7 +23,7 @@ impl Invocation {
             Err(error) => DraftOutcome::Refused(error.message),
         };
         let (request, draft) = (request.to_owned(), ArgumentDraft { outcome: Some(outcome), ..draft });
-        // Another draft may have taken its place: then this one has no author any more.
+        // Another draft may have replaced it: then this one has no author any more.
         self.with_store(move |store| store.set_draft(&request, &draft).map(drop)).await
     }
 

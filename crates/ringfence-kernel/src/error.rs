@@ -71,6 +71,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Every kind, in the order of the reference.
     pub const ALL: [Self; 27] = [
         Self::InvalidArgs,
         Self::InvalidPath,
@@ -106,12 +107,15 @@ impl ErrorKind {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{message}")]
 pub struct ToolError {
+    /// The machine-readable kind.
     pub kind: ErrorKind,
+    /// The message for the reader: the affected thing and the next step, without host paths or contents.
     pub message: String,
-    /// Which argument the error is about, in the caller's own spelling.
+    /// The argument with the error, in the caller's own spelling.
     pub field: Option<&'static str>,
+    /// Further machine-readable fields, such as the limit that was exceeded.
     pub details: Map<String, Value>,
-    /// What may have been meant instead. The road names the nearest that the caller may list, and no other.
+    /// Candidates for the intended name. The kernel names the nearest that the caller may list, and no other.
     pub suggestions: Option<Box<NameSuggestions>>,
 }
 
@@ -120,14 +124,16 @@ pub struct ToolError {
 pub struct NameSuggestions {
     /// The name that does not exist.
     pub missing_name: String,
+    /// Existing names, the nearest first.
     pub names: Vec<String>,
     /// The directory that has them.
     pub directory: PolicyResource,
-    /// What replies say before each of them.
+    /// Prefix of each candidate in replies.
     pub display_prefix: String,
 }
 
 impl ToolError {
+    /// An error without a field, details or suggestions.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), field: None, details: Map::new(), suggestions: None }
     }
@@ -151,6 +157,7 @@ impl ToolError {
         self
     }
 
+    /// Adds a field to `details`.
     #[must_use]
     pub fn detail(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.details.insert(key.to_owned(), value.into());

@@ -1,7 +1,8 @@
 //! Policy dry run: the decision about a call, without making it.
 //!
-//! The call is decoded, planned and policed as on the road, by the same deadline, and goes no further: nothing runs,
-//! nobody is asked, no bit goes up. It leaves no record, because nothing happens and it is the person in charge who asks.
+//! The call is decoded, planned and judged like a real one, by the same deadline, and ends there: nothing runs, no
+//! approval is requested, no taint is added. It leaves no audit record, because it has no effect and the person in
+//! charge requests it.
 
 use std::sync::Arc;
 
@@ -16,20 +17,23 @@ use crate::{
     Verdict, WORKSPACE_MOUNTS,
 };
 
-/// What would be decided about a call, and about everything that it would touch.
+/// The decision about a call, and about each of its accesses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyExplanation {
+    /// The decision about the whole call.
     pub verdict: Verdict,
+    /// Each access with its own decision, in the order of the plan.
     pub accesses: Vec<AccessExplanation>,
     /// For a program: what would be decided about what it leaves.
     pub follow_up_changes: Vec<ChangeExplanation>,
 }
 
-/// What would be decided about one kind of change that a program leaves.
+/// The decision about one kind of change that a program makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeExplanation {
     /// In words, such as "overwrite a file".
     pub change: &'static str,
+    /// The decision about such changes.
     pub verdict: Verdict,
 }
 
@@ -47,10 +51,12 @@ const EXPLAINED_CHANGES: [(&str, PolicyAction, Sensitivity); 6] = {
     ]
 };
 
-/// What would be decided about one touch.
+/// The decision about one access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessExplanation {
+    /// The access.
     pub access: ResourceAccess,
+    /// The decision about it.
     pub verdict: Verdict,
 }
 
@@ -115,43 +121,40 @@ pub(crate) struct DryRun<'a> {
 }
 
 impl DryRun<'_> {
-    fn explain(&self, touches: Vec<ResourceAccess>, verbs: &[PolicyAction]) -> PolicyExplanation {
-        let question = self.policy_request(&touches);
+    fn explain(&self, accesses: Vec<ResourceAccess>, actions: &[PolicyAction]) -> PolicyExplanation {
+        let question = self.policy_request(&accesses);
         let verdict = self.policy.decide(&question);
-        let judged: Vec<Verdict> = touches.iter().map(|touch| self.policy.evaluate(touch, &question)).collect();
-        let runs = touches.iter().any(|touch| touch.action == PolicyAction::Run);
-        let touches = touches
-            .into_iter()
-            .zip(judged)
-            .map(|(touch, verdict)| AccessExplanation { access: touch, verdict })
-            .collect();
-        let afterwards = EXPLAINED_CHANGES.into_iter().filter(|(_, verb, _)| runs && verbs.contains(verb));
+        let judged: Vec<Verdict> = accesses.iter().map(|access| self.policy.evaluate(access, &question)).collect();
+        let runs = accesses.iter().any(|access| access.action == PolicyAction::Run);
+        let accesses =
+            accesses.into_iter().zip(judged).map(|(access, verdict)| AccessExplanation { access, verdict }).collect();
+        let afterwards = EXPLAINED_CHANGES.into_iter().filter(|(_, action, _)| runs && actions.contains(action));
         let afterwards = afterwards.map(|change| self.explain_change(change)).collect();
-        PolicyExplanation { verdict, accesses: touches, follow_up_changes: afterwards }
+        PolicyExplanation { verdict, accesses, follow_up_changes: afterwards }
     }
 
     fn explain_change(
         &self,
-        (change, verb, sensitivity): (&'static str, PolicyAction, Sensitivity),
+        (change, action, sensitivity): (&'static str, PolicyAction, Sensitivity),
     ) -> ChangeExplanation {
-        let place = PolicyResource {
+        let resource = PolicyResource {
             mount: Arc::from(WORKSPACE_MOUNTS[0]),
             requested_path: "any path".to_owned(),
             display_path: "any path".to_owned(),
             sensitivity,
             ..PolicyResource::default()
         };
-        ChangeExplanation { change, verdict: self.evaluate(&ResourceAccess { action: verb, resource: place }) }
+        ChangeExplanation { change, verdict: self.evaluate(&ResourceAccess { action, resource }) }
     }
 
-    pub(crate) fn policy_request<'q>(&'q self, touches: &'q [ResourceAccess]) -> PolicyRequest<'q> {
-        PolicyRequest::new(self.session, self.tool, touches, self.session.taint.snapshot())
+    pub(crate) fn policy_request<'q>(&'q self, accesses: &'q [ResourceAccess]) -> PolicyRequest<'q> {
+        PolicyRequest::new(self.session, self.tool, accesses, self.session.taint.snapshot())
     }
 }
 
 impl CallServices for DryRun<'_> {
-    fn evaluate(&self, touch: &ResourceAccess) -> Verdict {
-        self.policy.evaluate(touch, &self.policy_request(std::slice::from_ref(touch)))
+    fn evaluate(&self, access: &ResourceAccess) -> Verdict {
+        self.policy.evaluate(access, &self.policy_request(std::slice::from_ref(access)))
     }
 
     /// Nothing happens.

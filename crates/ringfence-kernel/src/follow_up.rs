@@ -26,7 +26,7 @@ impl Invocation {
     ) -> Result<CallState, HostError> {
         let UndecidedChanges { plan: mut rest, groups, run_accesses } = changes;
         let is_allowed = |_: usize, verdict: &Verdict| verdict.decision == Decision::Allow;
-        let (seen, bits) = self.evaluate_groups(&groups, rest.as_ref(), is_allowed)?;
+        let (seen, taint) = self.evaluate_groups(&groups, rest.as_ref(), is_allowed)?;
         let decide = |(group, verdict): (&ChangeGroup, &Option<Verdict>)| match (&group.refusal, verdict) {
             (None, Some(verdict)) => match verdict.decision {
                 Decision::Allow => KeepDecision::Keep,
@@ -43,7 +43,7 @@ impl Invocation {
         }
         let asked_verdicts = asked.iter().filter_map(|index| pending.verdicts.get(*index).cloned().flatten());
         let verdict = strictest(asked_verdicts).unwrap_or_else(Verdict::unknown_effect);
-        let touches = pending.accesses_of(&asked);
+        let accesses = pending.accesses_of(&asked);
         match rest.preview(cx) {
             Ok(preview) => {
                 // What code did is never allowed for good.
@@ -120,7 +120,7 @@ impl Invocation {
             let error = refused.into_iter().next().map_or_else(plan_changed_error, |(_, error)| error);
             return self.finish_without_follow_up(planned, &pending.run_accesses, error, cx);
         }
-        let touches = pending.accesses_of(&kept);
+        let accesses = pending.accesses_of(&kept);
         let verdicts = kept.iter().filter_map(|index| pending.verdicts.get(*index).cloned().flatten());
         let verdict = strictest(verdicts).unwrap_or_else(Verdict::unknown_effect);
         let approval = approval.filter(|_| verdict.decision == Decision::Ask);
@@ -140,8 +140,8 @@ impl Invocation {
         self.finish(&made, result, cx)
     }
 
-    /// What the policy says to each group, as to its strictest touch. The bits of what may be kept then are raised in the
-    /// same step: if another call raised one in between, it is judged again.
+    /// The decision about each group, as about its strictest access. The taint of the groups that may be kept is added
+    /// in the same step: if another call added taint in between, the groups are judged again.
     fn evaluate_groups(
         &self,
         groups: &[ChangeGroup],
@@ -150,8 +150,8 @@ impl Invocation {
     ) -> Result<(Vec<Option<Verdict>>, TaintSet), HostError> {
         loop {
             let possible = groups.iter().filter(|group| group.refusal.is_none());
-            let touches: Vec<ResourceAccess> = possible.flat_map(|group| group.accesses.iter().cloned()).collect();
-            let question = self.policy_request(&touches);
+            let accesses: Vec<ResourceAccess> = possible.flat_map(|group| group.accesses.iter().cloned()).collect();
+            let question = self.policy_request(&accesses);
             let judge = |group: &ChangeGroup| {
                 let judged = group.accesses.iter().map(|touch| self.host.config.policy.evaluate(touch, &question));
                 let verdict = strictest(judged).unwrap_or_else(Verdict::unknown_effect);
@@ -189,11 +189,11 @@ impl Invocation {
             }
         }
         for (error, indices) in kinds {
-            let mut touches = pending.accesses_of(&indices);
+            let mut accesses = pending.accesses_of(&indices);
             // A host that a redirect leads to and that is not asked is in the error of the call.
-            touches.retain(|touch| touch.action.changes_files());
-            if !touches.is_empty() {
-                self.record(&touches, AuditEvent::ChangesDiscarded { error })?;
+            accesses.retain(|access| access.action.changes_files());
+            if !accesses.is_empty() {
+                self.record(&accesses, AuditEvent::ChangesDiscarded { error })?;
             }
         }
         Ok(())

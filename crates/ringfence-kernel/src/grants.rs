@@ -1,11 +1,11 @@
 //! Persistent grants: rules that a person adds by approving a call.
 //!
-//! A grant is the narrowest rule that covers one call: this tool, this effect, these very places, on this directory and
-//! no other of the same alias, until a day. It is offered only where it would be enough and where nothing but the
-//! preset asks: no secret, no protected path, no host, nothing that the machine's owner or the workspace wants asked. One
-//! about another program's tool is bound to what that program said about the tool.
+//! A grant is the narrowest rule that covers one call: this tool, this action, exactly these resources, on this
+//! directory and no other of the same alias, until it expires. It is offered only where it would be enough and where
+//! nothing but the preset requires approval: no secret, no protected path, no host, nothing that the machine's owner or
+//! the workspace requires approval for. A grant for an MCP tool is bound to the server's definition of the tool.
 //!
-//! Not here: keeping them (`store.rs`), and who may revoke one (`inbox.rs`).
+//! Not here: storing them (`store.rs`), and who may revoke one (`inbox.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -20,23 +20,27 @@ use crate::{
     RuleText, Verdict,
 };
 
-/// How long a grant holds.
+/// Lifetime of a grant.
 pub const GRANT_LIFETIME: Duration = Duration::from_hours(30 * 24);
 
-/// More places than this are no longer taken in at one look.
+/// Most resources of a grant: a person reviews no more at one look.
 const MAX_GRANT_ACCESSES: usize = 8;
 
 /// A rule that a person added by an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
+    /// Unique ID, which revokes it.
     pub id: String,
+    /// The rule that it adds.
     pub rule: RuleText,
     /// The directory that it is about, whatever its alias, or the definition of the tool: see `Host::with_grants`.
     pub directory: String,
-    /// Who granted it.
+    /// The person who granted it.
     pub by: String,
+    /// The time of the approval.
     #[serde(with = "crate::approval::time")]
     pub since: SystemTime,
+    /// The time of expiry.
     #[serde(with = "crate::approval::time")]
     pub until: SystemTime,
 }
@@ -53,7 +57,7 @@ impl Grant {
     }
 }
 
-/// What a grant is bound to, as `Host::with_grants` calls it: the mount, or the one tool of another program.
+/// The subject of a grant, as `Host::with_grants` names it: the mount, or the one MCP tool.
 pub(crate) fn grant_subject(rule: &RuleText) -> Option<String> {
     let [mount] = rule.mount.as_deref()? else { return None };
     if rule.effect.as_deref() != Some(&[PolicyAction::External.as_str().to_owned()]) {
@@ -64,10 +68,10 @@ pub(crate) fn grant_subject(rule: &RuleText) -> Option<String> {
 }
 
 /// The same for what a grant would be about.
-pub(crate) fn access_subject(touch: &ResourceAccess) -> String {
-    match touch.action {
-        PolicyAction::External => format!("{MCP_MOUNT}/{}", touch.resource.requested_path),
-        _ => touch.resource.mount.to_string(),
+pub(crate) fn access_subject(access: &ResourceAccess) -> String {
+    match access.action {
+        PolicyAction::External => format!("{MCP_MOUNT}/{}", access.resource.requested_path),
+        _ => access.resource.mount.to_string(),
     }
 }
 
@@ -85,6 +89,7 @@ struct ActiveRules {
 }
 
 impl GrantedRules {
+    /// The rules of config, without any grant yet.
     pub fn new(config: LayeredRules) -> Self {
         let now = ActiveRules { grant_ids: Vec::new(), rules: Arc::new(config.clone()) };
         Self { config, active: RwLock::new(now) }
@@ -96,8 +101,8 @@ impl GrantedRules {
 }
 
 impl Policy for GrantedRules {
-    fn evaluate(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
-        self.rules().evaluate(touch, question)
+    fn evaluate(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
+        self.rules().evaluate(access, question)
     }
 
     fn decide(&self, question: &PolicyRequest<'_>) -> Verdict {
@@ -124,20 +129,21 @@ impl Policy for GrantedRules {
 /// The narrowest rule that would let the call happen, if it may be granted and is enough.
 pub(crate) fn narrowest_grant(rules: &LayeredRules, question: &PolicyRequest<'_>) -> Option<RuleText> {
     let mut asking = Vec::new();
-    for touch in question.accesses {
-        let verdict = rules.evaluate(touch, question);
+    for access in question.accesses {
+        let verdict = rules.evaluate(access, question);
         match verdict.decision {
             Decision::Allow => {}
-            Decision::Ask if is_grantable(touch, &verdict) => asking.push(touch),
+            Decision::Ask if is_grantable(access, &verdict) => asking.push(access),
             _ => return None,
         }
     }
     let (first, rest) = asking.split_first()?;
-    let alike = |touch: &&ResourceAccess| touch.action == first.action && touch.resource.mount == first.resource.mount;
+    let alike =
+        |access: &&ResourceAccess| access.action == first.action && access.resource.mount == first.resource.mount;
     if !rest.iter().all(alike) || asking.len() > MAX_GRANT_ACCESSES {
         return None;
     }
-    let mut path: Vec<String> = asking.iter().flat_map(|touch| touch.resource.names()).map(path_pattern).collect();
+    let mut path: Vec<String> = asking.iter().flat_map(|access| access.resource.names()).map(path_pattern).collect();
     path.dedup();
     let text = RuleText {
         decision: Decision::Allow.name().to_owned(),
@@ -159,10 +165,10 @@ pub(crate) fn format_rule_line(text: &RuleText) -> Option<String> {
     Some(format!("{{ decision = \"{}\", {} }}", rule.decision.name(), rule.scope_text()))
 }
 
-fn is_grantable(touch: &ResourceAccess, verdict: &Verdict) -> bool {
-    let seen = RuleSubject::from_access(touch);
+fn is_grantable(access: &ResourceAccess, verdict: &Verdict) -> bool {
+    let seen = RuleSubject::from_access(access);
     let ordinary = !seen.is_secret()
         && !seen.is_protected()
-        && (touch.action.is_file_action() || touch.action == PolicyAction::External);
+        && (access.action.is_file_action() || access.action == PolicyAction::External);
     ordinary && verdict.layer == PolicyLayer::Preset && verdict.grant.is_some()
 }

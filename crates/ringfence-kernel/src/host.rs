@@ -27,45 +27,56 @@ use crate::{
 /// One request of a model: a tool by name, and its arguments as the model wrote them.
 #[derive(Clone, Debug)]
 pub struct ToolCall {
+    /// ID of the call, chosen by the caller.
     pub id: String,
+    /// Name of the tool in the session's dialect.
     pub name: String,
-    /// JSON text. It is parsed once, by the road.
+    /// JSON text. It is parsed once, by the kernel.
     pub arguments: String,
 }
 
-/// What the model is told. An error reply is a reply.
+/// The reply to the model. An error reply is a reply.
 #[derive(Clone, Debug)]
 pub struct ToolReply {
+    /// ID of the call that this is the reply to.
     pub call_id: String,
     /// In the words of the session's dialect.
     pub text: String,
+    /// The kind of error; `None` for a success.
     pub error: Option<ErrorKind>,
     /// The call waits for a person, and can be brought back.
     pub suspended: Option<SuspendedCall>,
 }
 
-/// What ends a run: without it no call can be made safely.
+/// An error that ends a run: without its cause fixed no call can be made safely.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
+    /// A record could not be written, so the call did not run.
     #[error(transparent)]
     Audit(#[from] AuditSinkError),
     /// The world may have changed, and the trace does not say how it ended.
     #[error("the call ran, but its end could not be recorded")]
     EndUnrecorded(#[source] AuditSinkError),
+    /// The approval store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// No random bytes for an ID or a token.
     #[error("the system's random number generator failed")]
     Entropy(#[from] getrandom::Error),
 }
 
-/// What a host is made of.
+/// The parts of a host.
 #[derive(Debug)]
 pub struct HostConfig {
+    /// The policy that judges every plan.
     pub policy: Box<dyn Policy>,
+    /// The approver that requests are sent to first.
     pub approver: Box<dyn Approver>,
+    /// The sink for audit records.
     pub audit: Box<dyn AuditSink>,
+    /// The store for approval requests, answers and grants.
     pub store: Box<dyn ApprovalStore>,
-    /// How many calls may be at work at once; further ones wait for their turn or their deadline.
+    /// Most calls that run concurrently; further ones wait for a worker or their deadline.
     pub workers: usize,
 }
 
@@ -80,6 +91,7 @@ pub struct Host {
 }
 
 impl Host {
+    /// A host without grants, see [`Host::with_grants`].
     pub fn new(parts: HostConfig) -> Self {
         Self {
             workers: Arc::new(WorkerLimits::new(parts.workers)),
@@ -89,15 +101,15 @@ impl Host {
         }
     }
 
-    /// Lets people allow things for good on these mounts: for each alias, a name of the directory that no other one
-    /// has, so that a grant is about the directory and not about whatever gets the alias next. For a tool of another
-    /// program the alias is `mcp/server/tool`, and the name is a digest of what that program says about it.
+    /// Enables grants on these mounts: for each alias, a unique name of the directory, so that a grant is about the
+    /// directory and not about the next one with the alias. For an MCP tool the alias is `mcp/server/tool`, and the
+    /// name is a digest of its definition.
     #[must_use]
     pub fn with_grants(self, directories: BTreeMap<String, String>) -> Self {
         Self { mount_identities: Arc::new(directories), ..self }
     }
 
-    /// Where `by` sees and answers the requests that wait for a person.
+    /// The approval inbox of `by`.
     pub fn inbox<'a>(&'a self, by: &'a Principal) -> ApprovalInbox<'a> {
         ApprovalInbox { store: self.config.store.as_ref(), principal: by }
     }
@@ -112,7 +124,7 @@ impl Host {
         self.call_with_progress(session, call, cancel, None).await
     }
 
-    /// Makes one call, and lets somebody hear how it is getting on.
+    /// Makes one call, with a listener for its progress.
     pub async fn call_with_progress(
         &self,
         session: &Arc<Session>,
@@ -141,7 +153,7 @@ impl Host {
     }
 
     pub(crate) fn new_invocation(&self, session: &Arc<Session>, call: ToolCall) -> Invocation {
-        // What other programs say about their tools was read by whoever chose this one.
+        // Descriptions of MCP tools are untrusted content that the caller has read.
         if session.catalog.has_mcp_tools() {
             session.taint.add(Taint::SawUntrusted);
         }

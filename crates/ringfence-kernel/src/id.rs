@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// `prefix` and 80 random bits: enough that ids of all processes on a machine never meet.
+/// A prefix and 80 random bits: enough that ids of all processes on a machine never collide.
 pub(crate) fn new_id(prefix: &str) -> Result<String, getrandom::Error> {
     let mut bytes = [0u8; 10];
     getrandom::fill(&mut bytes)?;

@@ -1,7 +1,7 @@
 //! Approval inbox: answering pending requests and revoking grants, with the caller's rights checked.
 //!
-//! Every front comes here: the terminal, the command line, later pages and protocols. An agent has no business at the
-//! desk: it sees no request and answers none, least of all its own.
+//! Every front comes here: the terminal, the command line, the page and the protocols. An agent has no access to the
+//! inbox: it sees no request and answers none, least of all its own.
 //!
 //! Not here: what the answer means for the call (`approval.rs`), which is checked again by the one who waits.
 
@@ -17,37 +17,51 @@ use crate::{
 /// The requests and grants of a store, as one principal may see and answer them.
 #[derive(Clone, Copy, Debug)]
 pub struct ApprovalInbox<'a> {
+    /// The store, shared with the hosts that wait for answers.
     pub store: &'a dyn ApprovalStore,
+    /// The principal whose rights are checked.
     pub principal: &'a Principal,
 }
 
-/// Why somebody was sent away.
+/// Refusal of an inbox operation.
 #[derive(Debug, thiserror::Error)]
 pub enum InboxError {
+    /// The principal lacks the scope to approve.
     #[error("`{0}` may not view or answer approval requests")]
     MayNotApprove(String),
+    /// The principal lacks the scope to administer.
     #[error("`{0}` may not change grants")]
     MayNotAdmin(String),
+    /// The principal made the request itself.
     #[error("`{0}` cannot answer its own request")]
     OwnRequest(String),
+    /// The session belongs to the principal itself.
     #[error("`{0}` cannot resume its own session")]
     OwnSession(String),
+    /// There is no request with this ID, or it was withdrawn.
     #[error("no pending request `{0}`; list them with `ringfence approvals list`")]
     UnknownRequest(String),
+    /// The request has an answer already.
     #[error("request `{0}` was already answered; the first answer counts")]
     AlreadyAnswered(String),
+    /// The request's time limit passed.
     #[error("request `{0}` expired before it was answered")]
     Expired(String),
+    /// The answer lacks the required assurance.
     #[error("only a person at Ringfence's own terminal or page can answer this request")]
     NeedsPerson,
+    /// The request offers no grant.
     #[error("this answer cannot be remembered: persistent grants are disabled here")]
     NotGrantable,
+    /// The process that holds the call is gone, so a draft cannot be planned.
     #[error(
         "no preview: the caller of request `{0}` is not connected; changed arguments are planned when it calls again"
     )]
     CallerNotWaiting(String),
+    /// No random bytes for an ID.
     #[error("the system's random number generator failed")]
     Entropy,
+    /// The approval store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -124,14 +138,14 @@ impl ApprovalInbox<'_> {
     /// The sessions that were refused so often in a row that they are paused.
     pub fn paused_sessions(&self, denials_in_a_row: u64) -> Result<Vec<DenialStreak>, InboxError> {
         self.check_may_approve()?;
-        Ok(self.store.denial_streaks()?.into_iter().filter(|noes| noes.count >= denials_in_a_row).collect())
+        Ok(self.store.denial_streaks()?.into_iter().filter(|streak| streak.count >= denials_in_a_row).collect())
     }
 
-    /// Lets a session ask again. False where nobody said no to it.
+    /// Resumes a paused session. False where it has no denials.
     pub fn resume_session(&self, session: &str, assurance: Assurance) -> Result<bool, InboxError> {
         self.check_may_approve()?;
-        let noes = self.store.denial_streaks()?.into_iter().find(|noes| noes.session == session);
-        if noes.is_some_and(|noes| noes.principal == self.principal.name) {
+        let streak = self.store.denial_streaks()?.into_iter().find(|streak| streak.session == session);
+        if streak.is_some_and(|streak| streak.principal == self.principal.name) {
             return Err(InboxError::OwnSession(self.principal.name.clone()));
         }
         if assurance < Assurance::Person {
@@ -140,7 +154,7 @@ impl ApprovalInbox<'_> {
         Ok(self.store.reset_denials(session)?)
     }
 
-    /// What was granted for good.
+    /// Persistent grants.
     pub fn grants(&self, now: SystemTime) -> Result<Vec<Grant>, InboxError> {
         self.check_may_administer()?;
         Ok(self.store.grants(now)?)

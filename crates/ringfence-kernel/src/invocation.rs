@@ -37,14 +37,14 @@ pub(crate) struct Invocation {
     pub(crate) time_limit: Duration,
     pub(crate) stops_gracefully: bool,
     pub(crate) origin: CallOrigin,
-    /// What a person said yes to when they changed the arguments.
+    /// The approval that came with changed arguments.
     pub(crate) prior_approval: Option<PriorApproval>,
     pub(crate) notes: ReplyNotes,
     pub(crate) listener: Option<Arc<dyn ProgressListener>>,
     pub(crate) connection_log: ConnectionLog,
 }
 
-/// What somebody saw when they said yes.
+/// The plan of an earlier approval.
 #[derive(Debug)]
 pub(crate) struct PriorApproval {
     pub(crate) accesses: Vec<ResourceAccess>,
@@ -62,11 +62,11 @@ impl PriorApproval {
     /// Fails where the same target is no longer what a person saw when they said yes.
     fn check_unchanged(
         &self,
-        touches: &[ResourceAccess],
+        accesses: &[ResourceAccess],
         planned: &mut dyn ErasedPlan,
         cx: &CallContext<'_>,
     ) -> Result<(), ToolError> {
-        if self.accesses == touches && planned.preview(cx)?.bound_to(touches).fingerprint() != self.fingerprint {
+        if self.accesses == accesses && planned.preview(cx)?.bound_to(accesses).fingerprint() != self.fingerprint {
             return Err(plan_changed_error());
         }
         Ok(())
@@ -169,17 +169,17 @@ impl Invocation {
             let read = ResourceAccess { action: PolicyAction::Read, resource: touch.resource.clone() };
             Taint::from_access(&read).is_none() && self.evaluate(&read).decision == Decision::Allow
         };
-        touches.iter().all(may_read)
+        accesses.iter().all(may_read)
     }
 
-    /// Why there is no plan, or a plan is denied. What is or is not where nobody may even list is not told: both are said
-    /// in the same words.
+    /// The error where there is no plan, or a plan is denied. For a resource that the caller may not even list, both
+    /// cases have the same text, so that it does not reveal whether the resource exists.
     fn mask_denied(&self, error: ToolError, cx: &CallContext<'_>) -> ToolError {
-        let list = |place| self.evaluate(&ResourceAccess { action: PolicyAction::List, resource: place });
+        let list = |resource| self.evaluate(&ResourceAccess { action: PolicyAction::List, resource });
         let denied = cx.lookup_resources().into_iter().map(list).find(|verdict| verdict.decision == Decision::Deny);
         match denied {
             Some(verdict) => denial_error(&verdict),
-            None => error.suggest_name(|place| list(place.clone()).decision != Decision::Deny),
+            None => error.suggest_name(|resource| list(resource.clone()).decision != Decision::Deny),
         }
     }
 
@@ -213,11 +213,11 @@ impl Invocation {
         CallState::WaitingForApproval(Box::new(PendingApproval { plan, accesses, taint, prompt, follow_up: None }))
     }
 
-    /// Decides, and where the call may run then, raises the bits that it raises. Both are one step: if another call
-    /// raised a bit in between, it is decided again.
+    /// Decides, and where the call may run then, adds its taint. Both are one atomic step: if another call added taint
+    /// in between, it is decided again.
     fn authorize(
         &self,
-        touches: &[ResourceAccess],
+        accesses: &[ResourceAccess],
         planned: &dyn ErasedPlan,
         cx: &CallContext<'_>,
         may_run: impl Fn(&Verdict) -> bool,
@@ -231,11 +231,11 @@ impl Invocation {
                 None => verdict,
             };
             let grants_matter =
-                verdict.decision == Decision::Ask || touches.iter().any(|touch| touch.action.changes_files());
+                verdict.decision == Decision::Ask || accesses.iter().any(|access| access.action.changes_files());
             if grants_matter && cx.io_mode == IoMode::Blocking && self.refresh_grants()? {
                 continue;
             }
-            // A quick attempt that raises a bit is made again by a worker, and must not meet its own bit there.
+            // A non-blocking attempt that adds taint is repeated by a worker, and must not meet its own taint there.
             let runs = may_run(&verdict) && cx.io_mode == IoMode::Blocking;
             if !runs || self.session.taint.compare_and_add(question.taint, question.added_taint()) {
                 return Ok((verdict, question.taint));
@@ -243,7 +243,7 @@ impl Invocation {
         }
     }
 
-    /// Another process may have granted something, or taken it back. True when that is so.
+    /// Reloads grants that another process added or revoked. True when there are any.
     pub(crate) fn refresh_grants(&self) -> Result<bool, StoreError> {
         if self.host.mount_identities.is_empty() {
             return Ok(false);
@@ -251,8 +251,8 @@ impl Invocation {
         load_grants(&self.host.config, &self.host.mount_identities)
     }
 
-    pub(crate) fn policy_request<'a>(&'a self, touches: &'a [ResourceAccess]) -> PolicyRequest<'a> {
-        PolicyRequest::new(&self.session, &self.call.name, touches, self.session.taint.snapshot())
+    pub(crate) fn policy_request<'a>(&'a self, accesses: &'a [ResourceAccess]) -> PolicyRequest<'a> {
+        PolicyRequest::new(&self.session, &self.call.name, accesses, self.session.taint.snapshot())
     }
 
     /// Runs an authorized plan.
@@ -282,16 +282,16 @@ impl Invocation {
         approved: Option<&'t Approval>,
         cx: &'t CallContext<'t>,
     ) -> Result<Ticket<'t>, HostError> {
-        let changes = touches.iter().any(|touch| touch.action.changes_files());
+        let changes = accesses.iter().any(|access| access.action.changes_files());
         let change = if changes { id::new_id("c")? } else { String::new() };
-        self.record(touches, AuditEvent::Begin { rule, layer: *layer, approved, change: &change })?;
-        Ok(Ticket::new(cx, change, approved, touches))
+        self.record(accesses, AuditEvent::Begin { rule, layer: *layer, approved, change: &change })?;
+        Ok(Ticket::new(cx, change, approved, accesses))
     }
 
-    /// Ends a call that ran, unless the road gave up on it first.
+    /// Ends a call that ran, unless it was abandoned first.
     pub(crate) fn finish(
         &self,
-        touches: &[ResourceAccess],
+        accesses: &[ResourceAccess],
         result: Result<String, ToolError>,
         cx: &CallContext<'_>,
     ) -> Result<CallState, HostError> {
@@ -302,21 +302,22 @@ impl Invocation {
         self.record_end(touches, result).map(CallState::Done)
     }
 
-    /// What a person already said yes to, if it was these targets or wider ones, in a session that has been through
-    /// no more since. Nobody can have said yes to a plan that names no target.
-    fn find_prior_approval(&self, touches: &[ResourceAccess]) -> Option<&PriorApproval> {
-        let covered = self.prior_approval.as_ref().filter(|_| !touches.is_empty())?;
+    /// An earlier approval of these targets or wider ones, if the session has no more taint since. A plan without
+    /// targets cannot have one.
+    fn find_prior_approval(&self, accesses: &[ResourceAccess]) -> Option<&PriorApproval> {
+        let covered = self.prior_approval.as_ref().filter(|_| !accesses.is_empty())?;
         if covered.taint != self.session.taint.snapshot() {
             return None;
         }
-        let is_covered = |touch: &ResourceAccess| covered.accesses.iter().any(|covered| is_covered_by(touch, covered));
-        touches.iter().all(is_covered).then_some(covered)
+        let is_covered =
+            |access: &ResourceAccess| covered.accesses.iter().any(|covered| is_covered_by(access, covered));
+        accesses.iter().all(is_covered).then_some(covered)
     }
 
-    /// Ends a call that never began to run, unless the road gave up on it first.
+    /// Ends a call that never began to run, unless it was abandoned first.
     fn finish_refused(
         &self,
-        touches: &[ResourceAccess],
+        accesses: &[ResourceAccess],
         error: &ToolError,
         cx: &CallContext<'_>,
     ) -> Result<CallState, HostError> {
@@ -344,15 +345,15 @@ impl Invocation {
         Ok(CallState::Done(ToolReply { suspended: Some(suspended), ..reply }))
     }
 
-    pub(crate) fn refuse(&self, touches: &[ResourceAccess], error: &ToolError) -> Result<ToolReply, HostError> {
+    pub(crate) fn refuse(&self, accesses: &[ResourceAccess], error: &ToolError) -> Result<ToolReply, HostError> {
         let reply = self.error_reply(error);
-        self.record(touches, AuditEvent::Refused { error, reply: &reply.text, duration: self.started.elapsed() })?;
+        self.record(accesses, AuditEvent::Refused { error, reply: &reply.text, duration: self.started.elapsed() })?;
         Ok(reply)
     }
 
     pub(crate) fn record_end(
         &self,
-        touches: &[ResourceAccess],
+        accesses: &[ResourceAccess],
         result: Result<String, ToolError>,
     ) -> Result<ToolReply, HostError> {
         let (reply, error) = match result {
@@ -360,7 +361,7 @@ impl Invocation {
             Err(error) => (self.error_reply(&error), Some(error)),
         };
         let duration = self.started.elapsed();
-        self.record(touches, AuditEvent::End { error: error.as_ref(), reply: &reply.text, duration })
+        self.record(accesses, AuditEvent::End { error: error.as_ref(), reply: &reply.text, duration })
             .map_err(HostError::EndUnrecorded)?;
         Ok(reply)
     }
@@ -368,8 +369,8 @@ impl Invocation {
     pub(crate) fn record_overdue(&self, why: AbandonReason, subject: Option<&str>) -> Result<ToolReply, HostError> {
         let error = why.error().hint("it had already started and may still be running").detail("committed", "unknown");
         let reply = self.error_reply(&error);
-        let moment = AuditEvent::Overdue { error: &error, reply: &reply.text, duration: self.started.elapsed() };
-        self.record_with_subject(subject, &[], moment)?;
+        let event = AuditEvent::Overdue { error: &error, reply: &reply.text, duration: self.started.elapsed() };
+        self.record_with_subject(subject, &[], event)?;
         Ok(reply)
     }
 
@@ -378,17 +379,17 @@ impl Invocation {
         ToolReply { call_id: self.call.id.clone(), text, error: Some(error.kind), suspended: None }
     }
 
-    pub(crate) fn record(&self, touches: &[ResourceAccess], moment: AuditEvent<'_>) -> Result<(), AuditSinkError> {
-        self.record_with_subject(None, touches, moment)
+    pub(crate) fn record(&self, accesses: &[ResourceAccess], event: AuditEvent<'_>) -> Result<(), AuditSinkError> {
+        self.record_with_subject(None, accesses, event)
     }
 
     pub(crate) fn record_with_subject(
         &self,
         subject: Option<&str>,
-        touches: &[ResourceAccess],
-        moment: AuditEvent<'_>,
+        accesses: &[ResourceAccess],
+        event: AuditEvent<'_>,
     ) -> Result<(), AuditSinkError> {
-        if matches!(moment, AuditEvent::End { .. }) {
+        if matches!(event, AuditEvent::End { .. }) {
             let UnlistedConnections { made, refused } = self.connection_log.take_unlisted();
             if made > 0 || refused > 0 {
                 self.record(&[], AuditEvent::UnlistedConnections { made, refused })?;
@@ -401,8 +402,8 @@ impl Invocation {
             tool: &self.call.name,
             arguments: &self.call.arguments,
             subject,
-            accesses: touches,
-            event: moment,
+            accesses,
+            event,
         })
     }
 }
@@ -412,8 +413,8 @@ impl CallServices for Invocation {
         self.host.config.policy.evaluate(touch, &self.policy_request(std::slice::from_ref(touch)))
     }
 
-    fn add_taint(&self, bit: Taint) {
-        self.session.taint.add(bit);
+    fn add_taint(&self, taint: Taint) {
+        self.session.taint.add(taint);
     }
 
     fn report_progress(&self, progress: &ProgressUpdate<'_>) {
@@ -422,30 +423,30 @@ impl CallServices for Invocation {
         }
     }
 
-    fn record_connection(&self, touch: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), AuditSinkError> {
+    fn record_connection(&self, access: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), AuditSinkError> {
         let outcome = if refused.is_some() { ConnectionOutcome::Refused } else { ConnectionOutcome::Made };
-        if self.connection_log.should_record(touch, outcome) {
-            self.record(std::slice::from_ref(touch), AuditEvent::Connection { refused })?;
+        if self.connection_log.should_record(access, outcome) {
+            self.record(std::slice::from_ref(access), AuditEvent::Connection { refused })?;
             if outcome == ConnectionOutcome::Made {
-                self.connection_log.mark_recorded(touch);
+                self.connection_log.mark_recorded(access);
             }
         }
         Ok(())
     }
 }
 
-/// What the policy refuses.
+/// The error for a call that the policy denies.
 pub(crate) fn denial_error(verdict: &Verdict) -> ToolError {
     with_rule_details(ToolError::new(ErrorKind::PermissionDenied, verdict.reason.clone()), verdict)
 }
 
-/// What a call has begun cannot be asked about any other way than while it waits.
+/// The error for changed arguments of a call that has begun: it can only be approved as it is.
 pub(crate) fn arguments_fixed_error() -> ToolError {
     let message = "the call has started, so its arguments cannot be changed; approve or deny what it does next";
     ToolError::new(ErrorKind::ApprovalDenied, message)
 }
 
-/// What somebody said yes to is no longer so.
+/// The error for a plan that is not the approved one any more.
 pub(crate) fn plan_changed_error() -> ToolError {
     ToolError::new(ErrorKind::Conflict, "the approved plan has changed in the meantime; nothing was done")
 }
@@ -463,14 +464,14 @@ pub(crate) fn pending_error(request: &str) -> ToolError {
     ToolError::new(ErrorKind::ApprovalPending, message).detail("pending", true).detail("request", request)
 }
 
-fn is_covered_by(touch: &ResourceAccess, covered: &ResourceAccess) -> bool {
-    let real = |touch: &ResourceAccess| {
-        touch.resource.resolved_path.clone().unwrap_or_else(|| touch.resource.requested_path.clone())
+fn is_covered_by(access: &ResourceAccess, covered: &ResourceAccess) -> bool {
+    let real = |access: &ResourceAccess| {
+        access.resource.resolved_path.clone().unwrap_or_else(|| access.resource.requested_path.clone())
     };
-    let (inner, outer) = (real(touch), real(covered));
+    let (inner, outer) = (real(access), real(covered));
     let beneath = inner.strip_prefix(&outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    let no_worse = touch.action == covered.action
-        || touch.action == PolicyAction::List
-        || (touch.action, covered.action) == (PolicyAction::Create, PolicyAction::Overwrite);
-    touch.resource.mount == covered.resource.mount && beneath && no_worse
+    let no_worse = access.action == covered.action
+        || access.action == PolicyAction::List
+        || (access.action, covered.action) == (PolicyAction::Create, PolicyAction::Overwrite);
+    access.resource.mount == covered.resource.mount && beneath && no_worse
 }

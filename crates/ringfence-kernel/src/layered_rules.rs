@@ -1,9 +1,9 @@
-//! Layered policy rules: what config, grants and presets decide together.
+//! Layered policy rules: the decision of config, grants and presets together.
 //!
 //! A deny anywhere is final. Else the first layer that has a matching rule decides, and within it the strictest rule:
-//! the machine's owner, the user, what was granted, what a workspace says that a person trusts, the preset. What any
-//! other workspace says about itself is added on top and can only tighten. Every touch is judged by itself, and the
-//! strictest one decides about the call.
+//! managed rules, the user's rules, grants, the rules of a trusted workspace, the preset. The rules of any other
+//! workspace are added on top and can only tighten. Every access is judged by itself, and the strictest decision holds
+//! for the call.
 //!
 //! Not here: what a rule matches (`rule.rs`), and how rules are read (config).
 
@@ -17,24 +17,26 @@ use crate::{
     TaintSet, Verdict, acting_program,
 };
 
-/// Whose rule it is. The first that has something to say decides.
+/// The layer of a rule. The first with a matching rule decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PolicyLayer {
     /// The owner of the machine's.
     Managed,
+    /// Rules of the user's own config.
     User,
-    /// What a person once allowed for good.
+    /// Persistent grants.
     Grants,
-    /// What a workspace allows, where a person trusts it to. It reaches secrets and protected paths only by saying so.
+    /// Rules of a trusted workspace. They cover secrets and protected paths only explicitly.
     Trusted,
-    /// What holds where nobody said otherwise.
+    /// Defaults, where no other layer decides.
     Preset,
-    /// What a workspace says about itself: it holds on top of what the others decide, and never allows.
+    /// Rules of an untrusted workspace: they are added to the others' decision, and never allow.
     Workspace,
 }
 
 impl PolicyLayer {
+    /// Name of the layer in messages and records.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Managed => "managed",
@@ -46,7 +48,7 @@ impl PolicyLayer {
         }
     }
 
-    /// Whose rule it is, in words that follow its name.
+    /// The owner of a layer's rules, as a phrase that follows its name.
     const fn owner_text(self) -> &'static str {
         match self {
             Self::Managed => "set by the administrator of this machine",
@@ -65,7 +67,7 @@ pub struct LayeredRules {
     layers: Vec<(PolicyLayer, Vec<PolicyRule>)>,
     /// On top of what the others decide.
     workspace: Vec<PolicyRule>,
-    /// What asks even where a layer allows, unless the rule that does says it knows.
+    /// Rules that require approval even where a layer allows, unless the allowing rule names the taint.
     exfiltration_guard: Vec<PolicyRule>,
 }
 
@@ -79,7 +81,7 @@ impl LayeredRules {
         }
     }
 
-    /// Adds rules to a layer. What is added to one layer twice is asked one after the other.
+    /// Adds rules to a layer. Rules of a later call follow those of an earlier one.
     #[must_use]
     pub fn with_layer(mut self, layer: PolicyLayer, rules: Vec<PolicyRule>) -> Self {
         match layer {
@@ -94,14 +96,14 @@ impl LayeredRules {
         self
     }
 
-    /// What the owner of the machine chose as preset: nobody below can allow what it asks about.
+    /// Sets the preset of the machine's owner: no lower layer can allow what it requires approval for.
     #[must_use]
     pub fn with_managed_preset(self, preset: Preset) -> Self {
         let strict = preset.rules().into_iter().filter(|rule| rule.decision != Decision::Allow);
         self.with_layer(PolicyLayer::Managed, strict.collect())
     }
 
-    /// What a workspace chose as preset: it holds on top, as far as it is stricter than the others.
+    /// Sets the preset of a workspace: it is added on top, as far as it is stricter than the others.
     #[must_use]
     pub fn with_workspace_preset(self, preset: Preset) -> Self {
         self.with_layer(PolicyLayer::Workspace, preset.additional_rules())
@@ -126,10 +128,10 @@ impl LayeredRules {
 }
 
 impl Policy for LayeredRules {
-    fn evaluate(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
-        let (seen, bits) = (RuleSubject::from_access(touch), question.taint_without(touch));
-        let judge = |layer: PolicyLayer, rule: &PolicyRule| build_verdict(layer, rule, touch, &seen, question.tool);
-        let about = |rule: &&PolicyRule| rule.matches(&seen, question, bits);
+    fn evaluate(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
+        let (seen, taint) = (RuleSubject::from_access(access), question.taint_without(access));
+        let judge = |layer: PolicyLayer, rule: &PolicyRule| build_verdict(layer, rule, access, &seen, question.tool);
+        let about = |rule: &&PolicyRule| rule.matches(&seen, question, taint);
         if let Some((layer, rule)) = self.denials().find(|(_, rule)| about(rule)) {
             return judge(layer, rule);
         }
@@ -138,7 +140,7 @@ impl Policy for LayeredRules {
         let names = |rule: &PolicyRule| {
             (!seen.is_secret() || rule.secret == Some(true)) && (!seen.is_protected() || rule.protected == Some(true))
         };
-        // Where the third bit would come up, only a rule that says it knows can allow, and a grant cannot know.
+        // Where the third taint would be added, only a rule that names the taint can allow, and a grant cannot.
         let counts = |layer: PolicyLayer, rule: &PolicyRule| {
             let knows = |guard: &PolicyRule| {
                 layer <= PolicyLayer::User && rule.required_taint.contains_all(guard.required_taint)
@@ -153,12 +155,12 @@ impl Policy for LayeredRules {
         let allowed = decided.as_ref().is_some_and(|verdict| verdict.decision == Decision::Allow);
         let guard = guard.filter(|_| !allowed).map(|rule| judge(PolicyLayer::Preset, rule));
         let tightened = self.workspace.iter().filter(about).map(|rule| judge(PolicyLayer::Workspace, rule));
-        // What is said first is what people are told where both ask.
+        // Where both require approval, the first one's reason is shown.
         strictest(guard.into_iter().chain(decided).chain(tightened)).unwrap_or_else(Verdict::unknown_effect)
     }
 
     fn decide(&self, question: &PolicyRequest<'_>) -> Verdict {
-        let judged = question.accesses.iter().map(|touch| self.evaluate(touch, question));
+        let judged = question.accesses.iter().map(|access| self.evaluate(access, question));
         if let Some(verdict) = strictest(judged) {
             return verdict;
         }
@@ -183,10 +185,10 @@ pub(crate) fn strictest(verdicts: impl Iterator<Item = Verdict>) -> Option<Verdi
     verdicts.reduce(|strictest, next| if next.strictness() > strictest.strictness() { next } else { strictest })
 }
 
-/// Data leaks where a secret, a stranger's words and a way out come together. Two of them make the third ask.
+/// Data leaks where a secret, untrusted content and egress come together. Two of them make the third require approval.
 fn exfiltration_rules() -> Vec<PolicyRule> {
-    let rule = |bits: [Taint; 2], because: &str| PolicyRule {
-        required_taint: TaintSet::from_iter(bits),
+    let rule = |taints: [Taint; 2], because: &str| PolicyRule {
+        required_taint: TaintSet::from_iter(taints),
         ..PolicyRule::built_in("third bit", Some(because))
     };
     vec![
@@ -211,37 +213,38 @@ fn exfiltration_rules() -> Vec<PolicyRule> {
 fn build_verdict(
     layer: PolicyLayer,
     rule: &PolicyRule,
-    touch: &ResourceAccess,
+    access: &ResourceAccess,
     seen: &RuleSubject<'_>,
     tool: &str,
 ) -> Verdict {
-    let would = || match touch.action {
-        PolicyAction::External => format!("this would call the external tool `{}`", touch.resource.display_path),
-        verb => format!("this would {} `{}`", verb.as_str(), touch.resource.display_path),
+    let would = || match access.action {
+        PolicyAction::External => format!("this would call the external tool `{}`", access.resource.display_path),
+        action => format!("this would {} `{}`", action.as_str(), access.resource.display_path),
     };
-    let grant = grant_line(layer, rule, touch, tool);
-    let because = reason_with_program(rule, touch).or_else(|| rule.because.clone());
+    let grant = grant_line(layer, rule, access, tool);
+    let because = reason_with_program(rule, access).or_else(|| rule.because.clone());
     let (reason, assurance) = match rule.decision {
         Decision::Allow => (because.unwrap_or_default(), Assurance::None),
         Decision::Ask => (
             reason_text(layer, rule, because.as_deref(), &would()),
-            rule.assurance.unwrap_or_else(|| required_assurance(touch, seen)),
+            rule.assurance.unwrap_or_else(|| required_assurance(access, seen)),
         ),
         Decision::Deny => {
-            let place = if layer == PolicyLayer::Preset { "instead" } else { "in that rule" };
-            let lifted = grant.as_ref().map(|grant| format!("; `{grant}` {place} would lift this"));
+            let position = if layer == PolicyLayer::Preset { "instead" } else { "in that rule" };
+            let lifted = grant.as_ref().map(|grant| format!("; `{grant}` {position} would lift this"));
             (reason_text(layer, rule, because.as_deref(), &would()) + &lifted.unwrap_or_default(), Assurance::None)
         }
     };
     Verdict { decision: rule.decision, rule: rule.name.clone(), layer, reason, assurance, grant }
 }
 
-/// An answer that a client may have given by itself is enough for changes that can be taken back, and for no more.
-fn required_assurance(touch: &ResourceAccess, seen: &RuleSubject<'_>) -> Assurance {
+/// Required assurance of an access: an answer that a client may have given by itself is enough for changes that can be
+/// undone, and for no more.
+fn required_assurance(access: &ResourceAccess, seen: &RuleSubject<'_>) -> Assurance {
     let gives_away =
-        matches!(touch.action, PolicyAction::Fetch | PolicyAction::Lose | PolicyAction::Run | PolicyAction::External)
-            || (seen.is_secret() && touch.action != PolicyAction::List);
-    if gives_away || (seen.is_protected() && touch.action.changes_files()) {
+        matches!(access.action, PolicyAction::Fetch | PolicyAction::Lose | PolicyAction::Run | PolicyAction::External)
+            || (seen.is_secret() && access.action != PolicyAction::List);
+    if gives_away || (seen.is_protected() && access.action.changes_files()) {
         Assurance::Person
     } else {
         Assurance::Relayed
@@ -249,9 +252,9 @@ fn required_assurance(touch: &ResourceAccess, seen: &RuleSubject<'_>) -> Assuran
 }
 
 /// The reason of our rule about protected paths, where the name tells which program acts on it.
-fn reason_with_program(rule: &PolicyRule, touch: &ResourceAccess) -> Option<String> {
+fn reason_with_program(rule: &PolicyRule, access: &ResourceAccess) -> Option<String> {
     let because = rule.because.as_deref().filter(|_| rule.is_built_in && rule.protected == Some(true))?;
-    let program = touch.resource.names().find_map(acting_program)?;
+    let program = access.resource.names().find_map(acting_program)?;
     Some(format!("{because} ({program})"))
 }
 
@@ -274,34 +277,34 @@ fn reason_text(layer: PolicyLayer, rule: &PolicyRule, because: Option<&str>, wou
     text
 }
 
-/// The line of config that would let this touch happen without asking, where a user may write one.
-fn grant_line(layer: PolicyLayer, rule: &PolicyRule, touch: &ResourceAccess, tool: &str) -> Option<String> {
+/// The line of config that would allow this access without approval, where a user may write one.
+fn grant_line(layer: PolicyLayer, rule: &PolicyRule, access: &ResourceAccess, tool: &str) -> Option<String> {
     match layer {
         _ if rule.decision == Decision::Allow => None,
-        PolicyLayer::User => rule.exception_line(touch),
+        PolicyLayer::User => rule.exception_line(access),
         PolicyLayer::Preset if rule.decision == Decision::Deny => {
-            Some(format!("preset = {}", quote_words(&[Preset::looser_preset_for(touch.action).name()])))
+            Some(format!("preset = {}", quote_words(&[Preset::looser_preset_for(access.action).name()])))
         }
         // What is asked because of its name, or because of what happened before, is not to be waved through.
         PolicyLayer::Preset if rule.secret.is_some() || rule.protected.is_some() || !rule.required_taint.is_empty() => {
             None
         }
-        PolicyLayer::Preset => allow_rule_line(touch, tool),
+        PolicyLayer::Preset => allow_rule_line(access, tool),
         PolicyLayer::Managed | PolicyLayer::Grants | PolicyLayer::Trusted | PolicyLayer::Workspace => None,
     }
 }
 
-/// The rule that allows a tool this very place, where one can be written.
-fn allow_rule_line(touch: &ResourceAccess, tool: &str) -> Option<String> {
-    let names: Vec<String> = match touch.action {
-        PolicyAction::Fetch => touch.resource.names().map(host_pattern).collect::<Option<_>>()?,
-        _ => touch.resource.names().map(path_pattern).collect(),
+/// The rule that allows a tool exactly this resource, where one can be written.
+fn allow_rule_line(access: &ResourceAccess, tool: &str) -> Option<String> {
+    let names: Vec<String> = match access.action {
+        PolicyAction::Fetch => access.resource.names().map(host_pattern).collect::<Option<_>>()?,
+        _ => access.resource.names().map(path_pattern).collect(),
     };
-    let place = match touch.action {
+    let scope = match access.action {
         PolicyAction::Run => return Some(format!("{{ decision = \"allow\", tool = {} }}", quote_words(&[tool]))),
         PolicyAction::Fetch => format!("host = {}", quote_words(&names)),
         PolicyAction::External => format!("effect = \"external\", path = {}", quote_words(&names)),
-        _ => format!("mount = {}, path = {}", quote_words(&[&touch.resource.mount]), quote_words(&names)),
+        _ => format!("mount = {}, path = {}", quote_words(&[&access.resource.mount]), quote_words(&names)),
     };
-    Some(format!("{{ decision = \"allow\", tool = {}, {place} }}", quote_words(&[tool])))
+    Some(format!("{{ decision = \"allow\", tool = {}, {scope} }}", quote_words(&[tool])))
 }

@@ -1,8 +1,8 @@
 //! The kernel of Ringfence: the one path that every tool call of an agent takes.
 //!
-//! `Host::call` finds the tool, decodes its arguments, lets it plan, polices the plan, asks a person where the
-//! policy says so, records, and runs. There is no other way to run a tool: a `Ticket` is needed, and only the
-//! road makes one.
+//! `Host::call` finds the tool, decodes its arguments, lets it plan, judges the plan, requests approval where the
+//! policy requires one, records, and runs. There is no other way to run a tool: a `Ticket` is needed, and only the
+//! kernel makes one.
 //!
 //! Not here: any file, process, socket, protocol or model. Tools bring those.
 //!
@@ -52,6 +52,8 @@
 //! assert_eq!(tight.read_bytes, 4096);
 //! assert_eq!(tight.tightened(&defaults), tight);
 //! ```
+
+#![warn(missing_docs)]
 
 mod approval;
 mod approval_queue;

@@ -62,11 +62,11 @@ pub struct CallLimits {
     pub run_processes: u64,
     /// Files that one of its processes may have open.
     pub run_open_files: u64,
-    /// How long a program runs where the call says nothing.
+    /// Run time of a program, where the call does not set one.
     pub run_time: Duration,
-    /// How long a call may let it run.
+    /// Longest run time that a call may set.
     pub longest_run_time: Duration,
-    /// How much time of processors a process of it may use.
+    /// CPU time per process of a program.
     pub run_cpu_time: Duration,
     /// Bytes of a page that are read, after decompression.
     pub fetch_bytes: u64,
@@ -74,29 +74,30 @@ pub struct CallLimits {
     pub fetch_text_bytes: u64,
     /// Bytes of headers that a server may send.
     pub fetch_header_bytes: u64,
-    /// How often a request may be sent on.
+    /// Redirects per request.
     pub fetch_redirects: u64,
-    /// How long a request may take, with all that it is sent on to.
+    /// Time of a request, with all redirects.
     pub fetch_time: Duration,
-    /// How long it may take to reach a host, its name and its TLS included.
+    /// Time to connect to a host, with DNS and TLS.
     pub fetch_connect_time: Duration,
-    /// How long a host may take to begin its answer.
+    /// Time until a host sends the first byte of its response.
     pub fetch_first_byte_time: Duration,
-    /// How long another program's tool may take.
+    /// Time of a call of an MCP tool.
     pub mcp_time: Duration,
     /// Bytes of its answer that the reply has.
     pub mcp_bytes: u64,
     /// Bytes of a message with a reply, in every form in which a client gets it.
     pub reply_bytes: u64,
-    /// How long a call may take, approval not counted.
+    /// Time of a call, without approval.
     pub call_time: Duration,
-    /// How long a person has to answer.
+    /// Time to answer an approval request.
     pub approval_time: Duration,
-    /// After so many noes in a row nobody is asked any more until a person resumes the session.
+    /// Consecutive denials after which a session pauses until a person resumes it.
     pub denials_in_a_row: u64,
 }
 
 impl CallLimits {
+    /// The default limits of a dialect.
     pub fn for_dialect(dialect: Dialect) -> Self {
         let standard = Self {
             argument_bytes: 32 * MIB,

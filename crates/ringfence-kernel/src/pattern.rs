@@ -12,12 +12,12 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 use crate::sensitive::{fold, fold_case};
 
-/// How much a pattern takes in.
+/// Breadth of a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatchBreadth {
     /// Every spelling of a name, the directory that `dir/**` names, and all that is in a directory that matches.
     Wide,
-    /// What is written, letter by letter.
+    /// Literal comparison.
     Narrow,
 }
 
@@ -41,13 +41,13 @@ pub(crate) struct CandidatePath {
 #[derive(Debug)]
 struct FoldedPath {
     case: String,
-    /// Where more than the letter case is lost.
+    /// The name folded beyond letter case, where that differs.
     fully_folded: Option<String>,
 }
 
 impl CandidatePath {
     pub(crate) fn new(path: &str) -> Self {
-        // The road spells the root `.`, and what is in it sometimes `./name`.
+        // Resources spell the root `.`, and its entries sometimes `./name`.
         let exact = path.strip_prefix("./").unwrap_or(path).to_owned();
         Self { exact, folded: OnceCell::new() }
     }
@@ -93,7 +93,7 @@ impl PathPatterns {
 
 #[derive(Clone, Debug)]
 struct PathGlobs {
-    /// What is written.
+    /// Literal patterns.
     exact: GlobSet,
     /// The same for folded names, what is below it, and the directory in `directory/**`.
     folded: GlobSet,
@@ -185,14 +185,14 @@ impl HostPatterns {
         Ok(Self { sources: patterns.to_vec(), include: parse(include)?, exclude: parse(exclude)? })
     }
 
-    /// The patterns with this place of the network taken out, where that can be written and leaves something of each that is
-    /// about the host.
-    pub(crate) fn sources_without(patterns: &[String], place: &str) -> Option<Vec<String>> {
-        let pattern = host_pattern(place)?;
+    /// The patterns with this endpoint taken out, where that can be written and leaves a part of each that is about the
+    /// host.
+    pub(crate) fn sources_without(patterns: &[String], endpoint: &str) -> Option<Vec<String>> {
+        let pattern = host_pattern(endpoint)?;
         let out = HostPattern::parse(&pattern).ok()?;
         let patterns: Vec<String> = patterns.iter().cloned().chain([format!("!{pattern}")]).collect();
         let left = Self::parse(&patterns).ok()?;
-        (!left.include.iter().any(|host| host.is_within(&out)) && !left.matches(place, MatchBreadth::Wide))
+        (!left.include.iter().any(|host| host.is_within(&out)) && !left.matches(endpoint, MatchBreadth::Wide))
             .then_some(patterns)
     }
 
@@ -214,7 +214,7 @@ struct HostPattern {
     path: UrlPathPrefix,
 }
 
-/// Where the paths of a host begin that are meant; empty means anywhere.
+/// Prefix of the URL paths of a host; empty for all.
 #[derive(Clone, Debug)]
 struct UrlPathPrefix(String);
 
@@ -316,10 +316,10 @@ fn split_path(text: &str) -> (&str, Option<&str>) {
     text.find('/').map_or((text, None), |at| (&text[..at], Some(&text[at..])))
 }
 
-/// The pattern that means this place of the network and what is below its path, where one can be written.
-pub(crate) fn host_pattern(place: &str) -> Option<String> {
-    let host = HostPattern::parse(place).ok()?;
-    (matches!(host.name, HostNamePattern::Exact(_)) && host.port.is_some()).then(|| place.to_owned())
+/// The pattern for this endpoint and everything below its path, where one can be written.
+pub(crate) fn host_pattern(endpoint: &str) -> Option<String> {
+    let host = HostPattern::parse(endpoint).ok()?;
+    (matches!(host.name, HostNamePattern::Exact(_)) && host.port.is_some()).then(|| endpoint.to_owned())
 }
 
 /// `host:port` as DNS compares it: without letter case, and without the dot that may stand at the end.
@@ -504,7 +504,7 @@ mod tests {
         check_host(&["docs.rs:22"], "docs.rs:22", BOTH);
         check_host(&["docs.rs:22"], "docs.rs:443", NEITHER);
         check_host(&["docs.rs:22"], "docs.rs", WIDE);
-        // What ends an address without brackets is no port.
+        // The end of an IPv6 address without brackets is not a port.
         check_host(&["*:22"], "::22", WIDE);
         check_host(&["*", "!docs.rs"], "docs.rs:443", NEITHER);
         check_host(&["*", "!docs.rs"], "docs.rs:22", WIDE);

@@ -13,10 +13,10 @@ use crate::{
 pub(crate) struct PendingApproval {
     pub(crate) plan: Box<dyn ErasedPlan>,
     pub(crate) accesses: Vec<ResourceAccess>,
-    /// What the session had been through then.
+    /// The session's taint at that time.
     pub(crate) taint: TaintSet,
     pub(crate) prompt: ApprovalPrompt,
-    /// Where this is what a run left to decide about: all of it.
+    /// The groups of a run's changes, where the request is about these.
     pub(crate) follow_up: Option<PendingGroups>,
 }
 
@@ -26,8 +26,8 @@ impl PendingApproval {
     }
 }
 
-/// What is shown of a plan. Only this goes in, not the plan itself: it is not `Sync`, and a call must be able to move
-/// between threads while it waits.
+/// The visible part of a plan. The plan itself stays out: it is not `Sync`, and a waiting call must be able to move
+/// between threads.
 #[derive(Debug)]
 pub(crate) struct ApprovalPrompt {
     pub(crate) verdict: Verdict,
@@ -36,12 +36,12 @@ pub(crate) struct ApprovalPrompt {
     pub(crate) grant: Option<RuleText>,
 }
 
-/// What a run left, while a person is asked about some of it.
+/// Changes of a run, some of which wait for approval.
 pub(crate) struct PendingGroups {
-    /// What the run itself touched.
+    /// Accesses of the run itself.
     pub(crate) run_accesses: Vec<ResourceAccess>,
     pub(crate) groups: Vec<ChangeGroup>,
-    /// What the policy said to each. Nothing for a group that cannot be kept at all.
+    /// The decision about each group. `None` for one that cannot be kept at all.
     pub(crate) verdicts: Vec<Option<Verdict>>,
 }
 

@@ -18,12 +18,12 @@ use crate::{
 
 /// Decides about plans. Where it cannot decide, it asks.
 pub trait Policy: Send + Sync + fmt::Debug {
-    /// About one of the touches of a plan.
-    fn evaluate(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict;
+    /// The decision about one of the accesses of a plan.
+    fn evaluate(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict;
 
-    /// About the whole plan: as about the touch that is judged most strictly.
+    /// The decision about the whole plan: the strictest one about any of its accesses.
     fn decide(&self, question: &PolicyRequest<'_>) -> Verdict {
-        let judged = question.accesses.iter().map(|touch| self.evaluate(touch, question));
+        let judged = question.accesses.iter().map(|access| self.evaluate(access, question));
         strictest(judged).unwrap_or_else(Verdict::unknown_effect)
     }
 
@@ -41,59 +41,64 @@ pub trait Policy: Send + Sync + fmt::Debug {
 /// A planned call, as the policy sees it.
 #[derive(Debug)]
 pub struct PolicyRequest<'a> {
+    /// The calling session.
     pub session: &'a Session,
+    /// Name of the tool.
     pub tool: &'a str,
+    /// Every access of the plan.
     pub accesses: &'a [ResourceAccess],
-    /// What the session has been through, at the moment of the question.
+    /// The session's taint at the time of the request.
     pub taint: TaintSet,
-    /// For each bit, how many of the touches raise it.
+    /// For each taint, the number of accesses that add it.
     added_counts: [usize; Taint::ALL.len()],
 }
 
 impl<'a> PolicyRequest<'a> {
+    /// A request with the session's taint at this time.
     pub fn new(session: &'a Session, tool: &'a str, accesses: &'a [ResourceAccess], taint: TaintSet) -> Self {
         let raised: Vec<Taint> = accesses.iter().filter_map(Taint::from_access).collect();
-        let added_counts = Taint::ALL.map(|bit| raised.iter().filter(|raised| **raised == bit).count());
+        let added_counts = Taint::ALL.map(|taint| raised.iter().filter(|raised| **raised == taint).count());
         Self { session, tool, accesses, taint, added_counts }
     }
 
-    /// The bits that the call raises.
+    /// The taint that the call adds.
     pub(crate) fn added_taint(&self) -> TaintSet {
         self.added_taint_except(None)
     }
 
-    /// The bits that are up when everything was touched but this one of the touches.
-    pub(crate) fn taint_without(&self, touch: &ResourceAccess) -> TaintSet {
+    /// The session's taint after every access but this one.
+    pub(crate) fn taint_without(&self, access: &ResourceAccess) -> TaintSet {
         match self.added_taint().is_empty() {
             true => self.taint,
-            false => self.added_taint_except(Taint::from_access(touch)).iter().fold(self.taint, TaintSet::with),
+            false => self.added_taint_except(Taint::from_access(access)).iter().fold(self.taint, TaintSet::with),
         }
     }
 
     fn added_taint_except(&self, less: Option<Taint>) -> TaintSet {
         let raised = Taint::ALL.into_iter().zip(self.added_counts);
-        raised.filter(|(bit, count)| *count > usize::from(less == Some(*bit))).map(|(bit, _)| bit).collect()
+        raised.filter(|(taint, count)| *count > usize::from(less == Some(*taint))).map(|(taint, _)| taint).collect()
     }
 }
 
 /// A decision, and what led to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
+    /// The decision itself.
     pub decision: Decision,
     /// The rule that decided, as records name it.
     pub rule: Arc<str>,
-    /// Whose rule it is.
+    /// The layer of the rule.
     pub layer: PolicyLayer,
     /// Why, in words for a person and a model.
     pub reason: String,
-    /// What an answer must at least be, where somebody is asked.
+    /// Required assurance of the answer, where approval is required.
     pub assurance: Assurance,
     /// The line of config that would make it allowed, where a user may write one.
     pub grant: Option<String>,
 }
 
 impl Verdict {
-    /// A plan that says it touches nothing is one that we do not understand.
+    /// The decision about a plan without accesses: its effects are unknown.
     pub(crate) fn unknown_effect() -> Self {
         Self {
             decision: Decision::Ask,
@@ -112,7 +117,7 @@ impl Verdict {
         self.decision == Decision::Ask && &*self.rule == Self::REVIEW && self.grant.is_none()
     }
 
-    /// What was allowed, for a call that wants to be looked at all the same.
+    /// An allowed call that requires a review all the same.
     pub(crate) fn requiring_review(self, ReviewRequirement { reason, assurance }: ReviewRequirement) -> Self {
         Self {
             decision: Decision::Ask,
@@ -133,14 +138,19 @@ impl Verdict {
 /// The later, the stricter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Decision {
+    /// The call runs.
     Allow,
+    /// A person must approve the call.
     Ask,
+    /// The call is refused.
     Deny,
 }
 
 impl Decision {
+    /// Every decision, from the loosest to the strictest.
     pub const ALL: [Self; 3] = [Self::Allow, Self::Ask, Self::Deny];
 
+    /// Name of the decision in config and records.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -150,7 +160,7 @@ impl Decision {
     }
 }
 
-/// How sure it is that a person gave an answer. The later, the surer.
+/// Assurance that a person gave an answer. The later, the surer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Assurance {
@@ -163,6 +173,7 @@ pub enum Assurance {
 }
 
 impl Assurance {
+    /// Name of the assurance in config and records.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -187,8 +198,10 @@ impl Preset {
     /// The rule by which only this preset asks: a looser one would not.
     pub(crate) const ASK_RULE: &str = "preset ask";
 
+    /// Every preset, from the loosest to the strictest.
     pub const ALL: [Self; 3] = [Self::Edits, Self::Ask, Self::ReadOnly];
 
+    /// Name of the preset in config and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Edits => "edits",
@@ -197,6 +210,7 @@ impl Preset {
         }
     }
 
+    /// The preset of a name; `None` for an unknown one.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|preset| preset.name() == name)
     }
@@ -225,7 +239,7 @@ impl Preset {
         .concat()
     }
 
-    /// What the preset says that a looser one does not.
+    /// The preset's rules that a looser one does not have.
     pub(crate) fn additional_rules(self) -> Vec<PolicyRule> {
         match self {
             Self::Edits => Vec::new(),
@@ -237,10 +251,10 @@ impl Preset {
             }
             Self::ReadOnly => vec![PolicyRule {
                 decision: Decision::Deny,
-                // Nobody can promise that another program's tool changes nothing.
+                // An MCP tool cannot be known to change nothing.
                 actions: PolicyAction::ALL
                     .into_iter()
-                    .filter(|verb| verb.changes_files() || *verb == PolicyAction::External)
+                    .filter(|action| action.changes_files() || *action == PolicyAction::External)
                     .collect(),
                 ..PolicyRule::built_in(
                     "preset read-only",
@@ -251,12 +265,12 @@ impl Preset {
     }
 
     /// The word to write instead of `read-only`, so that this is no longer denied.
-    pub(crate) fn looser_preset_for(verb: PolicyAction) -> Self {
-        if matches!(verb, PolicyAction::Overwrite | PolicyAction::Delete) { Self::Edits } else { Self::Ask }
+    pub(crate) fn looser_preset_for(action: PolicyAction) -> Self {
+        if matches!(action, PolicyAction::Overwrite | PolicyAction::Delete) { Self::Edits } else { Self::Ask }
     }
 }
 
-/// What the journal cannot keep is gone for good.
+/// Permanent losses need approval: the journal cannot undo them.
 fn irreversible_rule() -> PolicyRule {
     PolicyRule {
         actions: vec![PolicyAction::Lose],
@@ -264,7 +278,7 @@ fn irreversible_rule() -> PolicyRule {
     }
 }
 
-/// What another program does is not in the journal, whatever it says about itself.
+/// Effects of an MCP tool are not in the journal, whatever its annotations.
 fn external_tool_rule() -> PolicyRule {
     PolicyRule {
         actions: vec![PolicyAction::External],
@@ -274,7 +288,7 @@ fn external_tool_rule() -> PolicyRule {
 
 /// Names that deserve a second look, whatever the preset.
 fn sensitive_name_rules() -> Vec<PolicyRule> {
-    let changes = PolicyAction::ALL.into_iter().filter(|verb| verb.changes_files()).collect();
+    let changes = PolicyAction::ALL.into_iter().filter(|action| action.changes_files()).collect();
     vec![
         PolicyRule {
             actions: vec![PolicyAction::Read, PolicyAction::Overwrite, PolicyAction::Move, PolicyAction::Delete],
@@ -298,7 +312,7 @@ fn unlisted_host_rule() -> PolicyRule {
     }
 }
 
-/// Who chose a search engine wants it used.
+/// A configured search engine is meant to be used.
 fn search_engine_rule() -> PolicyRule {
     PolicyRule {
         decision: Decision::Allow,
@@ -309,7 +323,7 @@ fn search_engine_rule() -> PolicyRule {
 }
 
 impl Policy for Preset {
-    fn evaluate(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
+    fn evaluate(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
         static RULES: LazyLock<[LayeredRules; 3]> = LazyLock::new(|| Preset::ALL.map(LayeredRules::from_preset));
         let [edits, ask, read_only] = &*RULES;
         let rules = match self {
@@ -317,7 +331,7 @@ impl Policy for Preset {
             Self::Ask => ask,
             Self::ReadOnly => read_only,
         };
-        rules.evaluate(touch, question)
+        rules.evaluate(access, question)
     }
 }
 
@@ -331,15 +345,15 @@ mod tests {
         SessionTaint, TaintSet, ToolCatalog,
     };
 
-    fn access(verb: PolicyAction, given: &str, resolved: Option<&str>) -> ResourceAccess {
-        let place = PolicyResource {
+    fn access(action: PolicyAction, given: &str, resolved: Option<&str>) -> ResourceAccess {
+        let resource = PolicyResource {
             mount: Arc::from("workspace"),
             requested_path: given.to_owned(),
             resolved_path: resolved.map(str::to_owned),
             display_path: given.to_owned(),
             ..PolicyResource::default()
         };
-        ResourceAccess { action: verb, resource: place }
+        ResourceAccess { action, resource }
     }
 
     fn session() -> Session {
@@ -354,16 +368,16 @@ mod tests {
         }
     }
 
-    fn decide(preset: Preset, touches: &[ResourceAccess]) -> Decision {
-        preset.decide(&PolicyRequest::new(&session(), "t", touches, TaintSet::default())).decision
+    fn decide(preset: Preset, accesses: &[ResourceAccess]) -> Decision {
+        preset.decide(&PolicyRequest::new(&session(), "t", accesses, TaintSet::default())).decision
     }
 
     #[track_caller]
-    fn check(verb: PolicyAction, path: &str, [edits, ask, read_only]: [Decision; 3]) {
-        let touches = [access(verb, path, None)];
+    fn check(action: PolicyAction, path: &str, [edits, ask, read_only]: [Decision; 3]) {
+        let accesses = [access(action, path, None)];
         let expected = [(Preset::Edits, edits), (Preset::Ask, ask), (Preset::ReadOnly, read_only)];
         for (preset, expected) in expected {
-            assert_eq!(decide(preset, &touches), expected, "{} {path} under {}", verb.as_str(), preset.name());
+            assert_eq!(decide(preset, &accesses), expected, "{} {path} under {}", action.as_str(), preset.name());
         }
     }
 
@@ -423,8 +437,8 @@ mod tests {
 
     #[test]
     fn a_preset_by_itself_grants_nothing() {
-        let (session, touches) = (session(), [access(PolicyAction::Overwrite, "a", None)]);
-        let question = PolicyRequest::new(&session, "t", &touches, TaintSet::default());
+        let (session, accesses) = (session(), [access(PolicyAction::Overwrite, "a", None)]);
+        let question = PolicyRequest::new(&session, "t", &accesses, TaintSet::default());
         assert!(Preset::Ask.narrowest_grant(&question).is_none());
         assert!(!Preset::Ask.set_grants(&[]));
     }

@@ -12,14 +12,14 @@ use sha2::{Digest as _, Sha256};
 use crate::sanitize::{sanitize_line, sanitize_text};
 use crate::{ResourceAccess, ToolError};
 
-/// So many places that are not what they are called are named.
+/// Most resolved paths that are named.
 const MAX_RESOLVED_NAMES: usize = 5;
 
-/// What would happen, for a person to judge.
+/// Preview of a call's effects, for an approver.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Preview {
     summary: String,
-    /// What else there is to say, a line each.
+    /// Further notes, a line each.
     lines: Vec<String>,
     body: PreviewBody,
     fingerprint: String,
@@ -31,32 +31,36 @@ pub struct Preview {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", content = "value", rename_all = "camelCase")]
 pub enum PreviewBody {
+    /// No body: the summary says everything.
     #[default]
     None,
     /// A unified diff.
     Diff(String),
     /// Words about what cannot be shown as a diff.
     Text(String),
-    /// What goes or moves along.
+    /// Entries that are deleted or moved along.
     List(PreviewList),
     /// A program that would run.
     Code(String),
-    /// What would be fetched.
+    /// The URL of a request.
     Url(String),
 }
 
 /// Entries of a directory, as many as are worth listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PreviewList {
+    /// The listed entries.
     pub entries: Vec<PreviewEntry>,
-    /// How many there are beyond these.
+    /// The number of further entries.
     pub more: u64,
 }
 
 /// One of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PreviewEntry {
+    /// Display form of the path.
     pub path: String,
+    /// Size in bytes.
     pub size: u64,
     /// `file`, `directory`, `symlink`; rarely another.
     pub kind: &'static str,
@@ -76,6 +80,7 @@ impl Preview {
         self
     }
 
+    /// Sets the body.
     #[must_use]
     pub fn with_body(mut self, body: PreviewBody) -> Self {
         self.body = match body {
@@ -96,11 +101,11 @@ impl Preview {
 
     /// Binds an answer to where it would happen, and says so where that is not what the caller called it.
     #[must_use]
-    pub(crate) fn bound_to(mut self, touches: &[ResourceAccess]) -> Self {
+    pub(crate) fn bound_to(mut self, accesses: &[ResourceAccess]) -> Self {
         let mut hash = Sha256::new();
-        for ResourceAccess { action: verb, resource: place } in touches {
-            let resolved = place.resolved_path.as_deref();
-            let parts = [verb.as_str(), &place.mount, &place.requested_path, resolved.unwrap_or_default()];
+        for ResourceAccess { action, resource } in accesses {
+            let resolved = resource.resolved_path.as_deref();
+            let parts = [action.as_str(), &resource.mount, &resource.requested_path, resolved.unwrap_or_default()];
             for part in parts {
                 hash.update(part.len().to_le_bytes());
                 hash.update(part);
@@ -111,10 +116,11 @@ impl Preview {
         let hex = digest.iter().take(16).fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
         self.fingerprint = format!("{}@{hex}", self.fingerprint);
         let mut named: Vec<(&str, String)> = Vec::new();
-        for place in touches.iter().map(|touch| &touch.resource) {
-            let real =
-                place.resolved_display_path().filter(|_| !named.iter().any(|(shown, _)| *shown == place.display_path));
-            named.extend(real.map(|real| (place.display_path.as_str(), real)));
+        for resource in accesses.iter().map(|access| &access.resource) {
+            let real = resource
+                .resolved_display_path()
+                .filter(|_| !named.iter().any(|(shown, _)| *shown == resource.display_path));
+            named.extend(real.map(|real| (resource.display_path.as_str(), real)));
         }
         for (shown, real) in named.iter().take(MAX_RESOLVED_NAMES) {
             let _ = write!(self.summary, "; `{}` is `{}`", sanitize_line(shown), sanitize_line(real));
@@ -153,14 +159,17 @@ impl Preview {
         }
     }
 
+    /// The summary, one sentence.
     pub fn summary(&self) -> &str {
         &self.summary
     }
 
+    /// The body.
     pub fn body(&self) -> &PreviewBody {
         &self.body
     }
 
+    /// The fingerprint, which an approval is bound to.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }

@@ -1,6 +1,6 @@
 //! Tool registry, and the catalog that a session is offered.
 //!
-//! One list: a tool is registered once, with its faces, and nowhere else.
+//! One list: a tool is registered once, with its bindings, and nowhere else.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ pub struct ToolRegistry {
     tools: Vec<Arc<dyn ErasedTool>>,
 }
 
-/// Two tools, or two faces of one, want the same name in the same dialect.
+/// Two tools, or two bindings of one, have the same name in the same dialect.
 #[derive(Debug, thiserror::Error)]
 #[error("the dialect {dialect} already has a tool named `{name}`", dialect = dialect.name())]
 pub struct DuplicateToolError {
@@ -36,7 +36,7 @@ pub struct UnknownToolError {
     suggestion: String,
 }
 
-/// Which tools a session is offered.
+/// Selection of the tools of a session.
 #[derive(Clone, Debug, Default)]
 pub struct ToolFilter {
     /// Only these, if given.
@@ -46,6 +46,7 @@ pub struct ToolFilter {
 }
 
 impl ToolRegistry {
+    /// A registry without tools.
     pub fn new() -> Self {
         Self::default()
     }
@@ -53,12 +54,12 @@ impl ToolRegistry {
     pub fn register<T: PhasedTool>(
         &mut self,
         tool: T,
-        faces: impl IntoIterator<Item = ToolBinding<T>>,
+        bindings: impl IntoIterator<Item = ToolBinding<T>>,
     ) -> Result<(), DuplicateToolError> {
-        let (tool, faces) = (Arc::new(tool), Vec::from_iter(faces));
-        let names: Arc<[_]> = faces.iter().map(ToolBinding::name).collect();
-        for face in faces {
-            let offer = bind(Arc::clone(&tool), face, Arc::clone(&names));
+        let (tool, bindings) = (Arc::new(tool), Vec::from_iter(bindings));
+        let names: Arc<[_]> = bindings.iter().map(ToolBinding::name).collect();
+        for binding in bindings {
+            let offer = bind(Arc::clone(&tool), binding, Arc::clone(&names));
             let ToolDefinition { dialect, name, .. } = offer.definition();
             if self.get(*dialect, name).is_some() {
                 return Err(DuplicateToolError { dialect: *dialect, name: name.clone() });
@@ -68,10 +69,12 @@ impl ToolRegistry {
         Ok(())
     }
 
+    /// The definition of a tool by its name in a dialect.
     pub fn get(&self, dialect: Dialect, name: &str) -> Option<&ToolDefinition> {
         self.list(dialect).find(|definition| definition.name == name)
     }
 
+    /// The definitions of all tools of a dialect.
     pub fn list(&self, dialect: Dialect) -> impl Iterator<Item = &ToolDefinition> {
         self.tools.iter().map(|offer| offer.definition()).filter(move |definition| definition.dialect == dialect)
     }
@@ -124,10 +127,12 @@ pub struct ToolCatalog {
 }
 
 impl ToolCatalog {
+    /// The definition of an offered tool by its name.
     pub fn get(&self, name: &str) -> Option<&ToolDefinition> {
         self.find_tool(name).map(|offer| offer.definition())
     }
 
+    /// The definitions of all offered tools.
     pub fn list(&self) -> impl Iterator<Item = &ToolDefinition> {
         self.tools.iter().map(|offer| offer.definition())
     }
@@ -159,7 +164,7 @@ impl ToolCatalog {
     }
 }
 
-/// What the names of other programs' tools begin with.
+/// Prefix of the names of MCP tools.
 pub const MCP_TOOL_PREFIX: &str = "mcp__";
 
 /// The tools of other programs are there when those are. A rule about one may wait for it.

@@ -140,11 +140,13 @@ impl Host {
 /// A suspended call that its caller's client brings back.
 #[derive(Clone, Debug)]
 pub struct ResumeRequest {
+    /// The resume token, as the client got it.
     pub token: String,
+    /// The call, as the client repeats it.
     pub call: ToolCall,
-    /// What the client's user said, if they were asked.
+    /// The answer of the client's user, if they were asked.
     pub decision: Option<ApprovalDecision>,
-    /// Who hears how the call is getting on.
+    /// Listener for the progress of the call.
     pub listener: Option<Arc<dyn ProgressListener>>,
 }
 
@@ -160,7 +162,7 @@ impl ResumeToken {
     }
 }
 
-/// What the store knows about the request of a token.
+/// State of a token's request in the store.
 enum AnswerLookup {
     Answered(Box<(ApprovalRequest, ApprovalDecision)>),
     Pending,

@@ -1,8 +1,8 @@
 //! Resume tokens: authenticated, single-use references to a deferred call.
 //!
-//! A token holds the whole call and what a person was shown of it. Whoever carries it can neither read nor change it:
-//! it is encrypted and authenticated with the key of the store. Whether it is late, used or somebody else's is known
-//! once it is open (`resume.rs`).
+//! A token holds the whole call and its preview. Its bearer can neither read nor change it: it is encrypted and
+//! authenticated with the key of the store. Whether it is expired, used or another session's is checked once it is open
+//! (`resume.rs`).
 
 use std::time::SystemTime;
 
@@ -30,7 +30,7 @@ pub(crate) struct ResumeToken {
     pub(crate) session: String,
     #[serde(with = "crate::approval::time")]
     pub(crate) expires: SystemTime,
-    /// What makes it good for one use.
+    /// Nonce for single use.
     pub(crate) nonce: String,
 }
 
@@ -45,7 +45,7 @@ impl ResumeToken {
         Some(format!("{TOKEN_PREFIX}{}", URL_SAFE_NO_PAD.encode([nonce.as_slice(), &hidden].concat())))
     }
 
-    /// What is in a token, if it was sealed with this key and is as it was.
+    /// The contents of a token, if it was sealed with this key and is unchanged.
     pub(crate) fn open(token: &str, key: &[u8; 32]) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(token.strip_prefix(TOKEN_PREFIX)?).ok()?;
         let (nonce, hidden) = bytes.split_first_chunk::<NONCE_BYTES>()?;

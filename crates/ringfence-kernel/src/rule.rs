@@ -1,7 +1,7 @@
 //! Policy rules: one matcher and one decision.
 //!
-//! A rule that allows reaches narrow and must hold for every name of a place; one that asks or denies reaches wide, and
-//! one name is enough.
+//! A rule that allows matches narrowly and must match every name of a resource; one that asks or denies matches
+//! broadly, and one name is enough.
 //!
 //! Not here: how a rule is written (`rule_text.rs`), and which one wins where several match (`layered_rules.rs`).
 
@@ -32,9 +32,9 @@ pub struct PolicyRule {
     pub(crate) protected: Option<bool>,
     pub(crate) assurance: Option<Assurance>,
     pub(crate) because: Option<String>,
-    /// It is no rule that somebody wrote.
+    /// A built-in rule, not a configured one.
     pub(crate) is_built_in: bool,
-    /// Where it is written, for the person in charge and for no reply.
+    /// Location of the rule in config, for the person in charge and for no reply.
     pub(crate) source: Option<String>,
     pub(crate) examples: Vec<RuleExample>,
 }
@@ -63,14 +63,17 @@ impl PolicyRule {
         }
     }
 
+    /// The rule's name, for messages and records.
     pub fn name(&self) -> &str {
         &self.name
     }
 
+    /// The decision of the rule.
     pub fn decision(&self) -> Decision {
         self.decision
     }
 
+    /// Sets the file and line that it was written in.
     #[must_use]
     pub fn with_source(self, source: String) -> Self {
         Self { source: Some(source), ..self }
@@ -86,21 +89,22 @@ impl PolicyRule {
         self.tools.iter().map(String::as_str).chain(self.examples.iter().filter_map(RuleExample::tool))
     }
 
+    /// Every mount that the rule names.
     pub fn mount_names(&self) -> impl Iterator<Item = &str> {
         self.mounts.iter().map(String::as_str)
     }
 
-    pub(crate) fn matches(&self, seen: &RuleSubject<'_>, question: &PolicyRequest<'_>, bits: TaintSet) -> bool {
-        self.matches_call(question, bits) && self.matches_access(seen)
+    pub(crate) fn matches(&self, seen: &RuleSubject<'_>, question: &PolicyRequest<'_>, taint: TaintSet) -> bool {
+        self.matches_call(question, taint) && self.matches_access(seen)
     }
 
-    /// Whether the rule is about the call, whatever it touches.
+    /// Whether the rule matches the call, whatever its accesses.
     pub(crate) fn matches_any_access(&self, question: &PolicyRequest<'_>) -> bool {
         let open = self.actions.is_empty() && self.mounts.is_empty() && self.paths.is_none() && self.hosts.is_none();
         open && self.secret.is_none() && self.protected.is_none() && self.matches_call(question, question.taint)
     }
 
-    fn matches_call(&self, question: &PolicyRequest<'_>, bits: TaintSet) -> bool {
+    fn matches_call(&self, question: &PolicyRequest<'_>, taint: TaintSet) -> bool {
         let PolicyRequest { session, tool, .. } = question;
         let one_of = |names: &[String], name: Option<&str>| {
             names.is_empty() || name.is_some_and(|name| names.iter().any(|one| one == name))
@@ -108,34 +112,34 @@ impl PolicyRule {
         (self.tools.is_empty() || self.tools.iter().any(|name| session.catalog.has_alias(tool, name)))
             && one_of(&self.agents, session.agent.as_deref())
             && one_of(&self.principals, Some(&session.principal.name))
-            && bits.contains_all(self.required_taint)
+            && taint.contains_all(self.required_taint)
     }
 
     pub(crate) fn matches_access(&self, seen: &RuleSubject<'_>) -> bool {
         let reach = self.match_breadth();
-        // What allows must hold for every name of the place; what asks or denies, for one.
+        // An allow must match every name of the resource; an ask or deny, one.
         let holds = |test: &dyn Fn(&SubjectName) -> bool| match reach {
             MatchBreadth::Wide => seen.names.iter().any(test),
             MatchBreadth::Narrow => seen.names.iter().all(test),
         };
         let of_file = |test: &dyn Fn(&SubjectName) -> bool| seen.may_match(PolicyAction::is_file_action) && holds(test);
         // A pattern that is meant for files says nothing about tools.
-        let has_path = |verb: PolicyAction| {
-            verb.is_file_action() || (verb == PolicyAction::External && self.targets_external_tools())
+        let has_path = |action: PolicyAction| {
+            action.is_file_action() || (action == PolicyAction::External && self.targets_external_tools())
         };
         let of_path = |test: &dyn Fn(&SubjectName) -> bool| seen.may_match(has_path) && holds(test);
         // What moves can be read under its new name.
-        let reads = |verb: PolicyAction| {
-            reach == MatchBreadth::Wide && verb == PolicyAction::Move && self.actions.contains(&PolicyAction::Read)
+        let reads = |action: PolicyAction| {
+            reach == MatchBreadth::Wide && action == PolicyAction::Move && self.actions.contains(&PolicyAction::Read)
         };
-        seen.may_match(|verb| self.actions.is_empty() || self.actions.contains(&verb) || reads(verb))
+        seen.may_match(|action| self.actions.is_empty() || self.actions.contains(&action) || reads(action))
             && (self.mounts.is_empty()
                 || seen.mount.is_none_or(|of| self.mounts.iter().any(|mount| is_same_mount(mount, of))))
             && self.paths.as_ref().is_none_or(|paths| of_path(&|name| paths.matches(&name.path, reach)))
             && self.secret.is_none_or(|secret| of_file(&|name| name.sensitivity.secret == secret))
             && self.protected.is_none_or(|protected| of_file(&|name| name.sensitivity.protected == protected))
             && self.hosts.as_ref().is_none_or(|hosts| {
-                seen.may_match(|verb| verb == PolicyAction::Fetch)
+                seen.may_match(|action| action == PolicyAction::Fetch)
                     && holds(&|name| hosts.matches(name.path.text(), reach))
             })
     }
@@ -152,19 +156,19 @@ impl PolicyRule {
         }
     }
 
-    /// The line that takes this touch out of the rule, where there is one that leaves the rest: of a file nothing else goes,
-    /// of a host what is below the path.
-    pub(crate) fn exception_line(&self, touch: &ResourceAccess) -> Option<String> {
-        if touch.action == PolicyAction::Run {
+    /// The line that excludes this access from the rule, where there is one that keeps the rest: of a file exactly the
+    /// file, of a host everything below the path.
+    pub(crate) fn exception_line(&self, access: &ResourceAccess) -> Option<String> {
+        if access.action == PolicyAction::Run {
             return None;
         }
-        let fetches = touch.action == PolicyAction::Fetch;
+        let fetches = access.action == PolicyAction::Fetch;
         let (key, written) = match fetches {
             true => ("host", self.hosts.as_ref().map(|hosts| &hosts.sources)),
             false => ("path", self.paths.as_ref().map(|paths| &paths.sources)),
         };
         // With a path, a rule about every effect would no longer be about hosts, and the other way round.
-        let alike = |effect: &PolicyAction| match touch.action {
+        let alike = |effect: &PolicyAction| match access.action {
             PolicyAction::External => *effect == PolicyAction::External,
             _ if fetches => *effect == PolicyAction::Fetch,
             _ => effect.is_file_action(),
@@ -173,7 +177,7 @@ impl PolicyRule {
             return None;
         }
         let mut patterns: Vec<String> = written.into_iter().flatten().cloned().collect();
-        for name in touch.resource.names() {
+        for name in access.resource.names() {
             match fetches {
                 true => patterns = HostPatterns::sources_without(&patterns, name)?,
                 false => patterns.push(format!("!{}", path_pattern(name))),
@@ -182,7 +186,7 @@ impl PolicyRule {
         Some(format!("{key} = {}", quote_words(&patterns)))
     }
 
-    /// What the rule is about, as it would be written. Nothing where it is about everything.
+    /// The scope of the rule, as it would be written. Empty where it is everything.
     pub(crate) fn scope_text(&self) -> String {
         fn key<'a>(key: &str, words: impl IntoIterator<Item = &'a str>) -> Option<String> {
             let words: Vec<&str> = words.into_iter().collect();
@@ -219,7 +223,7 @@ impl fmt::Display for PolicyRule {
     }
 }
 
-/// A touch, looked at once for all rules.
+/// An access, prepared once for all rules.
 #[derive(Debug)]
 pub(crate) struct RuleSubject<'a> {
     /// Not known in an example that names a tool.
@@ -236,27 +240,29 @@ struct SubjectName {
 }
 
 impl<'a> RuleSubject<'a> {
-    pub(crate) fn from_access(touch: &'a ResourceAccess) -> Self {
-        let PolicyResource { mount, .. } = &touch.resource;
+    pub(crate) fn from_access(access: &'a ResourceAccess) -> Self {
+        let PolicyResource { mount, .. } = &access.resource;
         // What is known of a file whatever it is called holds under each of its names.
-        let known =
-            |name: SubjectName| SubjectName { sensitivity: name.sensitivity.union(touch.resource.sensitivity), ..name };
-        let names = match &touch.resource {
+        let known = |name: SubjectName| SubjectName {
+            sensitivity: name.sensitivity.union(access.resource.sensitivity),
+            ..name
+        };
+        let names = match &access.resource {
             // What its only name says was asked before, or will be once more.
-            PolicyResource { requested_path: given, resolved_path: None, .. } if touch.action.is_file_action() => {
+            PolicyResource { requested_path: given, resolved_path: None, .. } if access.action.is_file_action() => {
                 vec![SubjectName {
                     path: CandidatePath::new(given),
-                    sensitivity: touch.resource.effective_sensitivity(),
+                    sensitivity: access.resource.effective_sensitivity(),
                 }]
             }
-            place => place.names().map(|name| known(SubjectName::new(name, Some(touch.action)))).collect(),
+            target => target.names().map(|name| known(SubjectName::new(name, Some(access.action)))).collect(),
         };
-        Self { action: Some(touch.action), mount: Some(mount), names }
+        Self { action: Some(access.action), mount: Some(mount), names }
     }
 
-    /// What an example is about; what it leaves open is not known.
-    pub(crate) fn from_example(action: Option<PolicyAction>, mount: Option<&'a str>, place: &str) -> Self {
-        Self { action, mount, names: vec![SubjectName::new(place, action)] }
+    /// The subject of an example; fields that it leaves open are unknown.
+    pub(crate) fn from_example(action: Option<PolicyAction>, mount: Option<&'a str>, target: &str) -> Self {
+        Self { action, mount, names: vec![SubjectName::new(target, action)] }
     }
 
     pub(crate) fn is_secret(&self) -> bool {
@@ -273,14 +279,14 @@ impl<'a> RuleSubject<'a> {
 }
 
 impl SubjectName {
-    fn new(text: &str, verb: Option<PolicyAction>) -> Self {
-        let is_file = verb.is_none_or(PolicyAction::is_file_action);
+    fn new(text: &str, action: Option<PolicyAction>) -> Self {
+        let is_file = action.is_none_or(PolicyAction::is_file_action);
         let sensitivity = if is_file { sensitivity(text) } else { Sensitivity::default() };
         Self { path: CandidatePath::new(text), sensitivity }
     }
 }
 
-/// Something that a rule must be about, or must not: an effect or a tool, and a place.
+/// An access that a rule must match, or must not: an action or a tool, and a resource.
 #[derive(Clone, Debug)]
 pub(crate) struct RuleExample {
     pub(crate) key: &'static str,
@@ -295,13 +301,13 @@ impl RuleExample {
     }
 
     pub(crate) fn parts(&self) -> Option<(&str, &str)> {
-        let (word, place) = self.text.trim().split_once(char::is_whitespace)?;
-        Some((word, place.trim_start()))
+        let (word, target) = self.text.trim().split_once(char::is_whitespace)?;
+        Some((word, target.trim_start()))
     }
 }
 
 pub(crate) fn action_from_name(name: &str) -> Option<PolicyAction> {
-    PolicyAction::ALL.into_iter().find(|verb| verb.as_str() == name)
+    PolicyAction::ALL.into_iter().find(|action| action.as_str() == name)
 }
 
 /// Words that stand for several effects.
@@ -312,10 +318,10 @@ pub(crate) const ACTION_GROUPS: [(&str, &[PolicyAction]); 2] = [
 
 /// Effects in the fewest words.
 fn action_words(effects: &[PolicyAction]) -> Vec<&'static str> {
-    let whole = ACTION_GROUPS.iter().filter(|(_, verbs)| verbs.iter().all(|verb| effects.contains(verb)));
+    let whole = ACTION_GROUPS.iter().filter(|(_, actions)| actions.iter().all(|action| effects.contains(action)));
     let whole: Vec<_> = whole.collect();
-    let rest = effects.iter().filter(|effect| !whole.iter().any(|(_, verbs)| verbs.contains(effect)));
-    whole.iter().map(|(word, _)| *word).chain(rest.map(|verb| verb.as_str())).collect()
+    let rest = effects.iter().filter(|effect| !whole.iter().any(|(_, actions)| actions.contains(effect)));
+    whole.iter().map(|(word, _)| *word).chain(rest.map(|action| action.as_str())).collect()
 }
 
 /// Words as a config file has them: one by itself, several in a list.

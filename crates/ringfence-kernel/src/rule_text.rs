@@ -19,25 +19,32 @@ use crate::{Assurance, Decision, NET_MOUNT, PolicyAction, SEARCH_MOUNT, Taint, T
 pub struct RuleText {
     /// `allow`, `ask` or `deny`.
     pub decision: String,
+    /// Name of the rule in messages and records; derived from the rule where it is left out.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
+    /// Names of tools.
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub tool: Option<Vec<String>>,
     /// `list`, `read`, `create`, `overwrite`, `move`, `delete`, `fetch`, `lose`, `run`, `external`; `look` and `change`
     /// stand for several.
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub effect: Option<Vec<String>>,
+    /// Glob patterns of paths.
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub path: Option<Vec<String>>,
+    /// Aliases of mounts.
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub mount: Option<Vec<String>>,
+    /// Patterns of hosts, as `host`, `host:port` or with a path.
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub host: Option<Vec<String>>,
+    /// Names of agents.
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub agent: Option<Vec<String>>,
+    /// Names of principals.
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub principal: Option<Vec<String>>,
-    /// Bits of the session that must all be up.
+    /// Taints that the session must all have.
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "words")]
     pub when: Option<Vec<String>>,
     /// Whether the name is that of a secret.
@@ -46,15 +53,17 @@ pub struct RuleText {
     /// Whether the name is that of a setting that other programs act on.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub protected: Option<bool>,
-    /// What an answer must at least be: `relayed` or `person`.
+    /// Required assurance of an answer: `relayed` or `person`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub assurance: Option<String>,
+    /// The reason that the caller and the approver see.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub because: Option<String>,
-    /// What the rule must be about, such as `overwrite src/main.rs`, `write_file src/main.rs` or `fetch docs.rs:443`.
+    /// Accesses that the rule must match, such as `overwrite src/main.rs`, `write_file src/main.rs` or `fetch
+    /// docs.rs:443`.
     #[serde(skip_serializing_if = "Option::is_none", default, rename = "match", deserialize_with = "words")]
     pub matches: Option<Vec<String>>,
-    /// What it must not be about.
+    /// Accesses that it must not match.
     #[serde(skip_serializing_if = "Option::is_none", default, rename = "not_match", deserialize_with = "words")]
     pub not_matches: Option<Vec<String>>,
 }
@@ -65,6 +74,7 @@ pub struct RuleText {
 pub struct RuleError {
     /// The key that is wrong.
     pub key: &'static str,
+    /// The problem with it.
     pub problem: String,
 }
 
@@ -117,7 +127,7 @@ impl PolicyRule {
         Ok(Self { examples, ..rule })
     }
 
-    /// What can be known to match nothing without an example.
+    /// Rejects rules that can be known to match nothing without an example.
     fn check(&self) -> Result<(), RuleError> {
         let about_paths = [
             ("path", self.paths.is_some()),
@@ -174,28 +184,28 @@ impl RuleExample {
     fn check(&self, rule: &PolicyRule) -> Result<(), RuleError> {
         let Self { key, text, matches } = self;
         let shape = "write an effect or a tool, and a path or host, such as `overwrite src/main.rs`";
-        let Some((word, place)) = self.parts() else {
+        let Some((word, target)) = self.parts() else {
             return Err(rule_error(key, format!("`{text}` has no path or host; {shape}")));
         };
         if ACTION_GROUPS.iter().any(|(group, _)| *group == word) {
             return Err(rule_error(key, format!("`{word}` stands for several effects; an example names one")));
         }
-        let verb = action_from_name(word);
-        let is_host = verb.map_or(rule.hosts.is_some(), |verb| verb == PolicyAction::Fetch);
-        let (mount, place) = match place.strip_prefix('@') {
+        let action = action_from_name(word);
+        let is_host = action.map_or(rule.hosts.is_some(), |action| action == PolicyAction::Fetch);
+        let (mount, target) = match target.strip_prefix('@') {
             Some(rest) => rest.split_once('/').map_or((Some(rest), "."), |(mount, path)| (Some(mount), path)),
-            None => (None, place),
+            None => (None, target),
         };
-        if !is_host && (place.starts_with('/') || place.split('/').any(|part| part == "..")) {
+        if !is_host && (target.starts_with('/') || target.split('/').any(|part| part == "..")) {
             return Err(rule_error(
                 key,
                 format!("invalid path in `{text}`: paths are relative to their mount, without `..`"),
             ));
         }
-        let place = if is_host && !has_port(place) { format!("{place}:443") } else { place.to_owned() };
-        let seen = RuleSubject::from_example(verb, mount, &place);
+        let target = if is_host && !has_port(target) { format!("{target}:443") } else { target.to_owned() };
+        let seen = RuleSubject::from_example(action, mount, &target);
         let tool_fits =
-            verb.is_some() || rule.tools.is_empty() || rule.tools.iter().any(|tool| name_matches(tool, word));
+            action.is_some() || rule.tools.is_empty() || rule.tools.iter().any(|tool| name_matches(tool, word));
         match (tool_fits && rule.matches_access(&seen), *matches) {
             (true, false) => Err(rule_error(key, format!("the rule matches `{text}`, but should not"))),
             (false, true) => Err(rule_error(key, format!("the rule does not match `{text}`, but should"))),
@@ -212,14 +222,15 @@ const ASSURANCES: [(&str, Assurance); 2] =
     [(Assurance::Relayed.name(), Assurance::Relayed), (Assurance::Person.name(), Assurance::Person)];
 
 fn parse_actions(words: &[String]) -> Result<Vec<PolicyAction>, RuleError> {
-    let single = PolicyAction::ALL.map(|verb| (verb.as_str(), vec![verb]));
-    let known: Vec<_> = single.into_iter().chain(ACTION_GROUPS.map(|(word, verbs)| (word, verbs.to_vec()))).collect();
+    let single = PolicyAction::ALL.map(|action| (action.as_str(), vec![action]));
+    let known: Vec<_> =
+        single.into_iter().chain(ACTION_GROUPS.map(|(word, actions)| (word, actions.to_vec()))).collect();
     let meant = words.iter().map(|text| parse_word("effect", text, &known)).collect::<Result<Vec<_>, _>>()?.concat();
-    Ok(PolicyAction::ALL.into_iter().filter(|verb| meant.contains(verb)).collect())
+    Ok(PolicyAction::ALL.into_iter().filter(|action| meant.contains(action)).collect())
 }
 
 fn parse_taints(words: &[String]) -> Result<TaintSet, RuleError> {
-    words.iter().map(|text| parse_word("when", text, &Taint::ALL.map(|bit| (bit.name(), bit)))).collect()
+    words.iter().map(|text| parse_word("when", text, &Taint::ALL.map(|taint| (taint.name(), taint)))).collect()
 }
 
 fn parse_word<T: Clone>(key: &'static str, text: &str, known: &[(&str, T)]) -> Result<T, RuleError> {

@@ -9,10 +9,10 @@ use std::fmt::Write as _;
 
 use crate::sensitive::is_ignorable;
 
-/// Characters of a line that are shown. The end of a longer one is left out, and that is said.
+/// Most characters of a line that are shown. A longer one is truncated, with a notice.
 const MAX_LINE_CHARS: usize = 2000;
 
-/// What is kept free of these for saying so.
+/// Characters of these that are reserved for the notice.
 const CUT_NOTICE_CHARS: usize = 64;
 
 /// Text of several lines.
@@ -20,7 +20,7 @@ pub fn sanitize_text(text: &str) -> String {
     sanitize_lines(text, MAX_LINE_CHARS)
 }
 
-/// The same with lines as long as they are, for what somebody asked for and wants all of.
+/// The same without truncation, for text that was requested in full.
 pub fn sanitize_untruncated(text: &str) -> String {
     sanitize_lines(text, usize::MAX)
 }
@@ -84,8 +84,8 @@ fn push_sanitized_line(shown: &mut String, line: &str, longest: usize, is_plain:
     }
 }
 
-/// What is not seen as the character that it is: it steers a terminal, turns the direction of writing, takes no room,
-/// breaks a line where no newline is, or is no character at all.
+/// Whether a character is not displayed as itself: terminal controls, bidirectional controls, zero-width characters,
+/// line separators and noncharacters.
 fn is_misleading(c: char) -> bool {
     c.is_control()
         || is_ignorable(c)

@@ -1,7 +1,6 @@
 //! Sessions and principals: who calls, and in which dialect.
 //!
-//! A session never changes after it was made, but for its bits, which only go up: whoever holds one knows what its
-//! calls may do.
+//! A session is immutable, but for its taint, which only grows: its holder knows what its calls may do.
 
 use std::collections::BTreeSet;
 
@@ -12,20 +11,24 @@ use crate::{CallLimits, Dialect, SessionTaint, ToolCatalog};
 /// One conversation of one caller with the host.
 #[derive(Debug)]
 pub struct Session {
+    /// Unique ID of the session.
     pub id: String,
+    /// The caller.
     pub principal: Principal,
+    /// The dialect of its tools and replies.
     pub dialect: Dialect,
     /// The agent on whose behalf the principal calls, where a dialect has agents.
     pub agent: Option<String>,
+    /// The limits of its calls.
     pub limits: CallLimits,
     /// The tools that this session may call, and no others.
     pub catalog: ToolCatalog,
-    /// What it has been through.
+    /// Its taint.
     pub taint: SessionTaint,
 }
 
 impl Session {
-    /// One like this, of somebody else, that has been through nothing yet.
+    /// A session like this of another principal, without taint.
     pub fn for_principal(&self, id: impl Into<String>, principal: Principal) -> Self {
         Self {
             id: id.into(),
@@ -42,7 +45,9 @@ impl Session {
 /// Someone who can be held to what they may do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {
+    /// Name in rules and records.
     pub name: String,
+    /// The scopes that it has.
     pub scopes: BTreeSet<AuthScope>,
 }
 
@@ -63,8 +68,10 @@ pub enum AuthScope {
 }
 
 impl AuthScope {
+    /// Every scope.
     pub const ALL: [Self; 5] = [Self::Call, Self::Approve, Self::Undo, Self::Admin, Self::Relay];
 
+    /// Name of the scope in config and tokens.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Call => "call",
@@ -75,6 +82,7 @@ impl AuthScope {
         }
     }
 
+    /// The scope of a name; `None` for an unknown one.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|scope| scope.name() == name)
     }
@@ -86,7 +94,7 @@ impl Principal {
         Self { name: name.into(), scopes: BTreeSet::from([AuthScope::Call]) }
     }
 
-    /// Somebody in charge of this machine: they answer for agents, and call only what takes back what agents did.
+    /// A person in charge of this machine: they answer for agents, and call only tools that undo agents' changes.
     pub fn person(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -94,6 +102,7 @@ impl Principal {
         }
     }
 
+    /// Whether the principal has a scope.
     pub fn has_scope(&self, scope: AuthScope) -> bool {
         self.scopes.contains(&scope)
     }

@@ -1,7 +1,7 @@
 //! Approval store: pending requests, answers and grants, which outlive a call.
 //!
-//! A request is in the store before anyone is asked, so that any front can show and answer it and a store on disk can
-//! bring it back after a restart. Of several answers the first one counts, whoever gives it: that is one step here.
+//! A request is in the store before any approver is asked, so that any front can show and answer it and a store on disk
+//! can restore it after a restart. Of several answers the first one counts, in one atomic step here.
 //!
 //! Not here: who may answer (`inbox.rs`). The clock is the caller's.
 
@@ -20,7 +20,7 @@ use crate::{ApprovalDecision, ApprovalRequest, Grant};
 #[error("the approval store is unavailable")]
 pub struct StoreError(#[source] pub std::io::Error);
 
-/// What became of an answer.
+/// The outcome of storing an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerStatus {
     /// It is the one that counts.
@@ -29,23 +29,25 @@ pub enum AnswerStatus {
     AlreadyAnswered,
     /// The time to answer is over.
     Expired,
-    /// Nobody waits for it, any more or at all.
+    /// No call waits for it, any more or at all.
     UnknownRequest,
 }
 
-/// How long it is remembered that no was said to a session.
+/// Lifetime of a denial streak.
 pub const DENIAL_STREAK_LIFETIME: Duration = Duration::from_hours(30 * 24);
 
-/// How often no was said to a session in a row.
+/// Consecutive denials in a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DenialStreak {
+    /// ID of the session.
     pub session: String,
-    /// Whose session it is.
+    /// The session's principal.
     pub principal: String,
+    /// Number of consecutive denials.
     pub count: u64,
 }
 
-/// How long the request of a suspended call waits.
+/// Lifetime of the request of a suspended call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SuspendLifetime {
     /// As long as the process that opened it is there: no other can bring the call back.
@@ -57,43 +59,53 @@ pub enum SuspendLifetime {
 /// Other arguments for a call that waits, and what they would do. Approving them is a separate step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArgumentDraft {
+    /// Unique ID of the draft.
     pub id: String,
+    /// The changed arguments.
     pub args: Value,
     /// From the process that waits with the call.
     pub outcome: Option<DraftOutcome>,
 }
 
-/// What a call would do with the arguments of a draft.
+/// The plan of a call with the arguments of a draft.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DraftOutcome {
+    /// The call would be planned like this.
     Planned {
+        /// The summary of the preview.
         summary: String,
+        /// The preview, as text.
         preview: String,
+        /// Whether the preview has a secret in it.
         secret: bool,
     },
     /// Why it would do nothing.
     Refused(String),
 }
 
-/// Keeps requests, answers and grants. Each method is one step for everybody who uses the same store.
+/// Stores requests, answers and grants. Each method is atomic for all users of the same store.
 pub trait ApprovalStore: Send + Sync + fmt::Debug {
     /// Keeps a request until it is closed, or until no caller waits for it: the one that opened it is gone and did
     /// not `detach` it. What expired before it was opened may go.
     fn open_request(&self, request: &ApprovalRequest) -> Result<(), StoreError>;
+    /// The request with this ID, answered or not; `None` if it is unknown or closed.
     fn request(&self, id: &str) -> Result<Option<ApprovalRequest>, StoreError>;
     /// The unanswered requests, the oldest first.
     fn pending(&self, now: SystemTime) -> Result<Vec<ApprovalRequest>, StoreError>;
     /// Answers a request, unless it was answered before or its time is over.
     fn answer(&self, id: &str, answered: &ApprovalDecision, now: SystemTime) -> Result<AnswerStatus, StoreError>;
+    /// The answer to a request; `None` while there is none.
     fn answer_of(&self, id: &str) -> Result<Option<ApprovalDecision>, StoreError>;
     /// Lets a request wait for its answer by itself, and marks it as suspended.
     fn detach(&self, id: &str, lifetime: SuspendLifetime) -> Result<(), StoreError>;
     /// Sets the draft of a request. An outcome is only set for the draft that it is about. False where nothing was set.
     fn set_draft(&self, id: &str, draft: &ArgumentDraft) -> Result<bool, StoreError>;
+    /// The draft of a request; `None` where none was set.
     fn draft_of(&self, id: &str) -> Result<Option<ArgumentDraft>, StoreError>;
     /// Forgets a request and its answer, once no caller waits for it.
     fn close_request(&self, id: &str) -> Result<(), StoreError>;
 
+    /// Adds a grant.
     fn add_grant(&self, grant: &Grant) -> Result<(), StoreError>;
     /// The grants that still hold, the oldest first.
     fn grants(&self, now: SystemTime) -> Result<Vec<Grant>, StoreError>;
@@ -226,30 +238,31 @@ impl ApprovalStore for MemoryStore {
     }
 
     fn record_denial(&self, session: &str, principal: &str, now: SystemTime) -> Result<(), StoreError> {
-        let noes = &mut self.lock().denial_streaks;
-        noes.retain(|(_, last)| *last + DENIAL_STREAK_LIFETIME > now);
-        match noes.iter_mut().find(|(noes, _)| noes.session == session) {
-            Some((noes, last)) => {
-                noes.count += 1;
+        let streak = &mut self.lock().denial_streaks;
+        streak.retain(|(_, last)| *last + DENIAL_STREAK_LIFETIME > now);
+        match streak.iter_mut().find(|(streak, _)| streak.session == session) {
+            Some((streak, last)) => {
+                streak.count += 1;
                 *last = now;
             }
             None => {
-                let noes_now = DenialStreak { session: session.to_owned(), principal: principal.to_owned(), count: 1 };
-                noes.push((noes_now, now));
+                let streak_now =
+                    DenialStreak { session: session.to_owned(), principal: principal.to_owned(), count: 1 };
+                streak.push((streak_now, now));
             }
         }
         Ok(())
     }
 
     fn denial_streaks(&self) -> Result<Vec<DenialStreak>, StoreError> {
-        Ok(self.lock().denial_streaks.iter().map(|(noes, _)| noes.clone()).collect())
+        Ok(self.lock().denial_streaks.iter().map(|(streak, _)| streak.clone()).collect())
     }
 
     fn reset_denials(&self, session: &str) -> Result<bool, StoreError> {
-        let noes = &mut self.lock().denial_streaks;
-        let before = noes.len();
-        noes.retain(|(noes, _)| noes.session != session);
-        Ok(noes.len() < before)
+        let streak = &mut self.lock().denial_streaks;
+        let before = streak.len();
+        streak.retain(|(streak, _)| streak.session != session);
+        Ok(streak.len() < before)
     }
 
     fn consume_nonce(&self, nonce: &str, expires: SystemTime, now: SystemTime) -> Result<bool, StoreError> {
@@ -272,7 +285,7 @@ impl ApprovalStore for MemoryStore {
 }
 
 impl MemoryStore {
-    /// A panic elsewhere cannot leave this half changed: each change is one call.
+    /// A panic of another holder cannot leave this half changed: each change is one call.
     fn lock(&self) -> MutexGuard<'_, MemoryStoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -18,15 +18,16 @@ use crate::{
 pub trait Tool: Send + Sync + 'static {
     /// The kernel's arguments, the same for every dialect.
     type Args: Send + 'static;
-    /// What `plan` found and `run` needs: held descriptors, what was seen.
+    /// The state that `plan` hands to `run`: held descriptors, stats.
     type Prepared: Send + 'static;
-    /// What happened.
+    /// The result of a run.
     type Outcome: Send + 'static;
 
     /// Whether the tool honours `IoMode::NonBlocking`, and may therefore be tried on the caller's own thread.
     const SUPPORTS_NON_BLOCKING: bool = false;
 
-    /// Everything that a call may ever do. A plan with any other verb is refused, so what callers are told by it is true.
+    /// Every action that a call may ever have. A plan with any other action is refused, so the annotations made from
+    /// this are true.
     const ACTIONS: &'static [PolicyAction] = &PolicyAction::ALL;
 
     /// Whether the same call, made again, changes nothing more.
@@ -35,17 +36,17 @@ pub trait Tool: Send + Sync + 'static {
     /// Finds out what the call would do. Reads only, and within the limits.
     fn plan(&self, args: Self::Args, cx: &CallContext<'_>) -> Result<ToolPlan<Self::Prepared>, ToolError>;
 
-    /// What a person is shown before it happens. Reads only; what it showed is kept in `work`, so that `run` can tell
-    /// whether it is still there.
+    /// The preview for an approver. Reads only; digests of what it showed are kept in `work`, so that `run` can check
+    /// that nothing changed.
     fn preview(&self, work: &mut Self::Prepared, cx: &CallContext<'_>) -> Result<Preview, ToolError>;
 
     /// Does what was planned.
     fn run(&self, work: Self::Prepared, ticket: &Ticket<'_>) -> Result<Self::Outcome, ToolError>;
 
-    /// Whether a call that is to stop ends by itself and then has something to say. The road waits for that a while.
+    /// Whether a cancelled call stops by itself and still has a result. The kernel waits for that a while.
     const GRACEFUL_STOP: bool = false;
 
-    /// How long a call may take, approval not counted.
+    /// Time limit of a call, without approval.
     fn time_limit(limits: &CallLimits) -> Duration {
         limits.call_time
     }
@@ -150,15 +151,18 @@ impl<T: Tool> PhasedTool for T {
 /// The result of one phase of a call.
 #[derive(Debug)]
 pub enum NextPhase<O, W> {
+    /// The call is complete.
     Done(O),
     /// Changes that wait, such as those that a program made in its jail.
     FollowUp(FollowUpPlan<W>),
 }
 
-/// What a run left to decide about, in groups that are decided one by one.
+/// The plan of a second phase, in groups that are decided one by one.
 #[derive(Debug)]
 pub struct FollowUpPlan<W> {
+    /// The groups, which the policy judges one by one.
     pub groups: Vec<ChangeGroup>,
+    /// The tool's own state for the second phase.
     pub prepared: W,
 }
 
@@ -172,17 +176,20 @@ impl<W> From<ToolPlan<W>> for FollowUpPlan<W> {
 /// Changes that stand or fall together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChangeGroup {
+    /// The accesses of the group; the strictest decision holds for all.
     pub accesses: Vec<ResourceAccess>,
     /// Why they cannot be kept, whatever the policy says.
     pub refusal: Option<ToolError>,
 }
 
-/// What becomes of a group of changes.
+/// The decision about a group of changes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KeepDecision {
+    /// The changes are committed.
     Keep,
     /// A person is asked first.
     Ask,
+    /// The changes are discarded, for this reason.
     Refuse(ToolError),
 }
 
@@ -208,26 +215,27 @@ impl KeepDecision {
 pub struct ReviewRequirement {
     /// In words for a person and a model.
     pub reason: &'static str,
-    /// What an answer must at least be.
+    /// Required assurance of the answer.
     pub assurance: Assurance,
 }
 
 impl ReviewRequirement {
-    /// Who called wants it.
+    /// The caller requested it.
     pub const REQUESTED_BY_CALLER: Self =
         Self { reason: "the call itself requests a review of its changes", assurance: Assurance::Relayed };
 }
 
-/// What a call would do.
+/// The plan of a call.
 #[derive(Debug)]
 pub struct ToolPlan<W> {
-    /// Everything that it would touch; the policy judges each.
+    /// Every access of the call; the policy judges each.
     pub accesses: Vec<ResourceAccess>,
+    /// The tool's own state, which the run gets.
     pub prepared: W,
 }
 
-/// The names of the workspace as a mount: what most dialects call it, and what `crewagent` does. Whoever calls chooses the
-/// dialect, so a rule means it by either name, and no other mount has one of them.
+/// Names of the workspace as a mount: in most dialects, and in `crewagent`. The caller chooses the dialect, so a rule
+/// means it by either name, and no other mount has one of them.
 pub const WORKSPACE_MOUNTS: [&str; 2] = ["workspace", "project"];
 
 /// Whether two names are those of one mount.
@@ -248,14 +256,16 @@ pub const CODE_MOUNT: &str = "code";
 /// The mount that stands for the tools of other programs: its paths are `server/tool`.
 pub const MCP_MOUNT: &str = "mcp";
 
-/// One thing done to one place.
+/// One action on one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceAccess {
+    /// The action.
     pub action: PolicyAction,
+    /// The resource that it is on.
     pub resource: PolicyResource,
 }
 
-/// What is done to a place.
+/// An action on a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyAction {
     /// Names, types, sizes and times are seen.
@@ -266,13 +276,13 @@ pub enum PolicyAction {
     Create,
     /// Contents that were there are no longer.
     Overwrite,
-    /// It goes away, to be found at another place of the same call.
+    /// The entry is moved to another path of the same call.
     Move,
     /// It goes away.
     Delete,
     /// A request leaves for a host; the mount is `NET_MOUNT` or `SEARCH_MOUNT`.
     Fetch,
-    /// Contents go for good: nothing is kept to bring them back from.
+    /// Contents are deleted permanently, without a pre-image.
     Lose,
     /// A program runs in a jail; the mount is `CODE_MOUNT`. What it changes waits there, and is judged by itself.
     Run,
@@ -281,6 +291,7 @@ pub enum PolicyAction {
 }
 
 impl PolicyAction {
+    /// Every action.
     pub const ALL: [Self; 10] = [
         Self::List,
         Self::Read,
@@ -299,11 +310,12 @@ impl PolicyAction {
         !matches!(self, Self::List | Self::Read | Self::Fetch | Self::Run | Self::External)
     }
 
-    /// Whether its places are files.
+    /// Whether its resources are files.
     pub fn is_file_action(self) -> bool {
         !matches!(self, Self::Fetch | Self::Run | Self::External)
     }
 
+    /// Name of the action in rules and records.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::List => "list",
@@ -320,9 +332,10 @@ impl PolicyAction {
     }
 }
 
-/// What a tool can do at all, whatever its arguments: the kernel's truth behind what protocols call annotations.
+/// The actions that a tool can have, whatever its arguments: the source of the annotations of protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToolCapabilities {
+    /// The actions that its plans may have.
     pub actions: &'static [PolicyAction],
     /// The same call, made again, changes nothing more.
     pub idempotent: bool,
@@ -334,43 +347,45 @@ impl ToolCapabilities {
         !self
             .actions
             .iter()
-            .any(|verb| verb.changes_files() || matches!(verb, PolicyAction::Run | PolicyAction::External))
+            .any(|action| action.changes_files() || matches!(action, PolicyAction::Run | PolicyAction::External))
     }
 
-    /// What is there may be gone or changed after it: more than new things come to be.
+    /// Whether existing entries may be deleted or changed.
     pub fn is_destructive(self) -> bool {
-        let takes = |verb: &PolicyAction| {
-            (verb.changes_files() && *verb != PolicyAction::Create)
-                || matches!(verb, PolicyAction::Run | PolicyAction::External)
+        let takes = |action: &PolicyAction| {
+            (action.changes_files() && *action != PolicyAction::Create)
+                || matches!(action, PolicyAction::Run | PolicyAction::External)
         };
         self.actions.iter().any(takes)
     }
 
     /// It can reach what is not on this machine.
     pub fn is_open_world(self) -> bool {
-        self.actions.iter().any(|verb| matches!(verb, PolicyAction::Fetch | PolicyAction::External))
+        self.actions.iter().any(|action| matches!(action, PolicyAction::Fetch | PolicyAction::External))
     }
 }
 
 /// A path inside a mount, as given and, where a link or `..` made that another one, as resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyResource {
+    /// Alias of the mount, or a pseudo-mount such as `NET_MOUNT` or `CODE_MOUNT`.
     pub mount: Arc<str>,
     /// As the caller spelled it, without the mount.
     pub requested_path: String,
-    /// Where it really is, if that is not `given`.
+    /// Its resolved path, if that is not `given`.
     pub resolved_path: Option<String>,
-    /// How replies and records spell it.
+    /// Its display form in replies and records.
     pub display_path: String,
-    /// What is known of it by what it is, whatever it is called here.
+    /// Its sensitivity by identity, independent of its name.
     pub sensitivity: Sensitivity,
     /// It is data of a git repository that was there before the call, such as an object or a branch, and what it leads to
     /// was judged: then its name alone does not make it a setting that other programs act on.
     pub repository_data: bool,
+    /// Its sensitivity by its names, cached.
     pub name_sensitivity: CachedSensitivity,
 }
 
-/// What the names of a place say, once somebody asked. A copy is asked anew: it may get other names.
+/// The sensitivity of a resource by its names, computed on first use. A copy starts empty: it may get other names.
 #[derive(Debug, Default)]
 pub struct CachedSensitivity(OnceLock<Sensitivity>);
 
@@ -395,14 +410,14 @@ impl PolicyResource {
         std::iter::once(self.requested_path.as_str()).chain(self.resolved_path.as_deref())
     }
 
-    /// Where it really is, as replies and records spell it, if that is not what it was called.
+    /// Display form of its resolved path, if that is not the given one.
     pub fn resolved_display_path(&self) -> Option<String> {
         let resolved = self.resolved_path.as_deref().filter(|resolved| *resolved != self.requested_path)?;
         let mount = self.display_path.strip_suffix(self.requested_path.as_str()).unwrap_or_default();
         Some(format!("{mount}{resolved}"))
     }
 
-    /// What is at `path` below it.
+    /// The resource at `path` below it.
     #[must_use]
     pub fn join(&self, path: &str) -> Self {
         let join = |above: &str| if above == "." { path.to_owned() } else { format!("{above}/{path}") };
@@ -415,7 +430,7 @@ impl PolicyResource {
         }
     }
 
-    /// What a link of this name gives another program to act on, by a name below it.
+    /// The settings that a link of this name exposes to other programs, by a name below it.
     pub fn settings_through_link(&self) -> Option<Self> {
         let rest = self.names().find_map(settings_through_link)?;
         Some(self.join(rest))
@@ -429,7 +444,7 @@ impl PolicyResource {
     }
 }
 
-/// Whether work may wait for a device.
+/// Whether work may block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoMode {
     /// Only what the kernel can answer from memory: the caller's own thread does it.
@@ -438,20 +453,25 @@ pub enum IoMode {
     Blocking,
 }
 
-/// Who makes a call, for tools that keep a trace of their own.
+/// The origin of a call, for tools that keep records of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallOrigin {
+    /// ID of the session.
     pub session: String,
+    /// ID of the call.
     pub call: String,
+    /// Name of the tool.
     pub tool: String,
     /// The principal may reverse changes of any session: a person.
     pub may_undo: bool,
 }
 
-/// What a tool knows about the call while it plans and runs.
+/// The context of a call while it is planned and run.
 #[derive(Debug)]
 pub struct CallContext<'a> {
+    /// The limits of the session.
     pub limits: &'a CallLimits,
+    /// Whether the call may block now.
     pub io_mode: IoMode,
     origin: Option<&'a CallOrigin>,
     commit_state: &'a CommitState,
@@ -460,85 +480,89 @@ pub struct CallContext<'a> {
     lookups: RefCell<Vec<Box<dyn LookupTarget>>>,
 }
 
-/// What a plan looks for. Where that fails, its place says whether the caller may know why.
+/// The target of a lookup. Where that fails, its resource decides whether the caller may know why.
 pub trait LookupTarget: std::fmt::Debug {
-    /// The place itself, then those that it leads to as a link.
+    /// The resource itself, then those that it leads to as a link.
     fn resources(&self) -> Vec<PolicyResource>;
 }
 
-/// What the road knows about the call that the tool does not.
+/// Kernel services for a running call.
 pub(crate) trait CallServices: std::fmt::Debug {
-    fn evaluate(&self, touch: &ResourceAccess) -> Verdict;
-    fn add_taint(&self, bit: Taint);
+    fn evaluate(&self, access: &ResourceAccess) -> Verdict;
+    fn add_taint(&self, taint: Taint);
     fn report_progress(&self, progress: &ProgressUpdate<'_>);
-    fn record_connection(&self, touch: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), AuditSinkError>;
+    fn record_connection(&self, access: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), AuditSinkError>;
 }
 
-/// What a call has to say before it ends.
+/// Progress of a running call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgressUpdate<'a> {
-    /// What it is a piece of: `stdout`, `stderr`.
+    /// The output stream: `stdout`, `stderr`.
     pub stream: &'static str,
+    /// A piece of output, of any length and with any line breaks.
     pub text: &'a str,
 }
 
-/// Hears how a call is getting on.
+/// Listener for the progress of a call.
 pub trait ProgressListener: Send + Sync + std::fmt::Debug {
+    /// Takes one update. Called on the thread of the call, so it must not block.
     fn on_progress(&self, progress: &ProgressUpdate<'_>);
 }
 
 impl<'a> CallContext<'a> {
+    /// A context without origin and services: every decision is an ask, progress is dropped.
     pub fn new(limits: &'a CallLimits, io_mode: IoMode, commit_state: &'a CommitState) -> Self {
         let (blocked, lookups) = (Cell::new(false), RefCell::default());
         Self { limits, io_mode, origin: None, commit_state, blocked, services: None, lookups }
     }
 
-    pub(crate) fn with_services(self, road: &'a dyn CallServices) -> Self {
-        Self { services: Some(road), ..self }
+    pub(crate) fn with_services(self, services: &'a dyn CallServices) -> Self {
+        Self { services: Some(services), ..self }
     }
 
-    /// What the policy says to something that the call comes upon, such as a file in a directory that is searched.
-    pub fn evaluate(&self, touch: &ResourceAccess) -> Verdict {
-        self.services.map_or_else(Verdict::unknown_effect, |road| road.evaluate(touch))
+    /// The decision about an access that the call discovers, such as a file in a directory that is searched.
+    pub fn evaluate(&self, access: &ResourceAccess) -> Verdict {
+        self.services.map_or_else(Verdict::unknown_effect, |services| services.evaluate(access))
     }
 
-    /// Says what the session has now been through. Only the tool knows whether what it saw was a stranger's.
-    pub fn add_taint(&self, bit: Taint) {
-        if let Some(road) = self.services {
-            road.add_taint(bit);
+    /// Adds taint to the session. Only the tool knows whether the content it saw was untrusted.
+    pub fn add_taint(&self, taint: Taint) {
+        if let Some(services) = self.services {
+            services.add_taint(taint);
         }
     }
 
-    /// Tells whoever listens how far the call is.
+    /// Reports progress to the listener, if there is one.
     pub fn report_progress(&self, progress: &ProgressUpdate<'_>) {
-        if let Some(road) = self.services {
-            road.report_progress(progress);
+        if let Some(services) = self.services {
+            services.report_progress(progress);
         }
     }
 
     /// Records that the call reaches something while it runs, or wanted to and may not. No record, no connection.
-    pub fn record_connection(&self, touch: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), ToolError> {
+    pub fn record_connection(&self, access: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), ToolError> {
         let lost = |_| ToolError::new(ErrorKind::Internal, "cannot write to the audit log");
-        self.services.map_or(Ok(()), |road| road.record_connection(touch, refused)).map_err(lost)
+        self.services.map_or(Ok(()), |services| services.record_connection(access, refused)).map_err(lost)
     }
 
+    /// Sets the origin of the call.
     #[must_use]
     pub fn with_origin(self, origin: &'a CallOrigin) -> Self {
         Self { origin: Some(origin), ..self }
     }
 
-    /// Who makes the call. Nobody, where the host works for itself.
+    /// The origin of the call. `None` where the host works for itself.
     pub fn origin(&self) -> Option<&'a CallOrigin> {
         self.origin
     }
 
-    /// Fails once nobody waits for the call any more.
+    /// Fails once the call is cancelled or overdue.
     pub fn check(&self) -> Result<(), ToolError> {
         self.commit_state.check()
     }
 
-    /// Says that the quick attempt would have to wait. The road then starts the call again on a worker,
-    /// and never shows this error.
+    /// The error of a non-blocking attempt that would block. The kernel then starts the call again on a worker, and
+    /// never shows this error.
     pub fn would_block(&self) -> ToolError {
         self.blocked.set(true);
         ToolError::new(ErrorKind::Internal, "a non-blocking call had to wait")
@@ -562,7 +586,7 @@ impl<'a> CallContext<'a> {
         self.blocked.get()
     }
 
-    /// Whether the call is still wanted, for threads that help with it.
+    /// The commit state, for threads that help with the call.
     pub fn commit_state(&self) -> &CommitState {
         self.commit_state
     }

@@ -29,26 +29,31 @@ pub struct ToolBinding<T: PhasedTool> {
     render: OutcomeRenderer<T>,
 }
 
-/// What a model is told about a tool.
+/// A tool's definition for a model.
 #[derive(Clone, Debug)]
 pub struct ToolDefinition {
+    /// The dialect of the name and the schemas.
     pub dialect: Dialect,
+    /// Name of the tool in this dialect.
     pub name: Cow<'static, str>,
+    /// Description for the model.
     pub description: String,
     /// JSON Schema of the arguments.
     pub parameters: Value,
     /// JSON Schema of the value in a success reply, in the dialects that reply with a value.
     pub output: Option<Value>,
-    /// What its calls can do.
+    /// The capabilities of its calls.
     pub capabilities: ToolCapabilities,
     /// False where every call ends as `Unavailable` until the user changes the config.
     pub is_available: bool,
 }
 
-/// What another program says about a tool of its own.
+/// An MCP server's definition of a tool.
 #[derive(Clone, Debug)]
 pub struct ExternalToolDefinition {
+    /// Name of the tool, with the server's prefix.
     pub name: String,
+    /// The server's description, which is untrusted.
     pub description: String,
     /// JSON Schema of the arguments.
     pub parameters: Value,
@@ -74,8 +79,8 @@ impl<T: PhasedTool> ToolBinding<T> {
         }
     }
 
-    /// A face in the `standard` dialect for a tool that another program describes: any object of arguments, reply value
-    /// `V`. Whether they are what the schema says is for that program to judge.
+    /// A binding in the `standard` dialect for an MCP tool: any object of arguments, reply value `V`. Its server checks
+    /// them against the schema.
     pub fn external<V>(declared: ExternalToolDefinition) -> Self
     where
         Map<String, Value>: TryInto<T::Args>,
@@ -100,7 +105,7 @@ impl<T: PhasedTool> ToolBinding<T> {
         }
     }
 
-    /// A face in the `crewagent` dialect: arguments `A`, reply fields `V`.
+    /// A binding in the `crewagent` dialect: arguments `A`, reply fields `V`.
     pub fn crewagent<A, V>(name: &'static str) -> Self
     where
         A: DeserializeOwned + JsonSchema + TryInto<T::Args>,
@@ -114,7 +119,7 @@ impl<T: PhasedTool> ToolBinding<T> {
         }
     }
 
-    /// A face in the `miniclaw` dialect: arguments `A`, reply text.
+    /// A binding in the `miniclaw` dialect: arguments `A`, reply text.
     pub fn miniclaw<A>(name: &'static str, render: fn(&T::Outcome) -> String) -> Self
     where
         A: DeserializeOwned + JsonSchema + TryInto<T::Args>,
@@ -148,10 +153,10 @@ impl<T: PhasedTool> ToolBinding<T> {
     }
 }
 
-/// A face bound to its tool, with the types gone: what a catalog holds.
+/// A type-erased binding: what a catalog holds.
 pub(crate) trait ErasedTool: Send + Sync {
     fn definition(&self) -> &ToolDefinition;
-    /// What the tool is called, in every dialect.
+    /// The tool's names, in all dialects.
     fn names(&self) -> &[Cow<'static, str>];
     fn supports_non_blocking(&self) -> bool;
     fn stops_gracefully(&self) -> bool;
@@ -163,7 +168,7 @@ pub(crate) trait ErasedTool: Send + Sync {
     ) -> Result<(Vec<ResourceAccess>, Box<dyn ErasedPlan>), ToolError>;
 }
 
-/// A plan with the types gone: what the road carries from the policy to the run.
+/// A type-erased plan, carried from the policy to the run.
 pub(crate) trait ErasedPlan: Send {
     fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError>;
     fn required_review(&self) -> Option<ReviewRequirement>;
@@ -172,7 +177,7 @@ pub(crate) trait ErasedPlan: Send {
     fn abort(self: Box<Self>, refused: ToolError, notes: ReplyNotes) -> Result<String, ToolError>;
 }
 
-/// How far a run brought a call.
+/// The state of a call after a run.
 pub(crate) enum RunOutcome {
     Finished(String),
     /// There is more to decide about.
@@ -181,10 +186,10 @@ pub(crate) enum RunOutcome {
 
 pub(crate) fn bind<T: PhasedTool>(
     tool: Arc<T>,
-    face: ToolBinding<T>,
+    binding: ToolBinding<T>,
     names: Arc<[Cow<'static, str>]>,
 ) -> Arc<dyn ErasedTool> {
-    Arc::new(BoundTool { tool, binding: Arc::new(face), names })
+    Arc::new(BoundTool { tool, binding: Arc::new(binding), names })
 }
 
 struct BoundTool<T: PhasedTool> {
@@ -226,10 +231,10 @@ impl<T: PhasedTool> ErasedTool for BoundTool<T> {
         cx: &CallContext<'_>,
     ) -> Result<(Vec<ResourceAccess>, Box<dyn ErasedPlan>), ToolError> {
         let args = (self.binding.decode)(arguments, cx.limits.argument_bytes)?;
-        let ToolPlan { accesses: touches, prepared: work } = self.tool.plan(args, cx)?;
-        check_actions::<T>(&touches)?;
+        let ToolPlan { accesses, prepared: work } = self.tool.plan(args, cx)?;
+        check_actions::<T>(&accesses)?;
         Ok((
-            touches,
+            accesses,
             Box::new(BoundPlan { tool: Arc::clone(&self.tool), binding: Arc::clone(&self.binding), prepared: work }),
         ))
     }
@@ -250,7 +255,7 @@ impl<T: PhasedTool> ErasedPlan for BoundPlan<T> {
             NextPhase::Done(outcome) => RunOutcome::Finished(face.render(outcome, notes)),
             NextPhase::FollowUp(FollowUpPlan { groups, prepared: work }) => {
                 groups.iter().try_for_each(|group| check_actions::<T>(&group.accesses))?;
-                RunOutcome::FollowUp(groups, Box::new(Self { tool, binding: face, prepared: work }))
+                RunOutcome::FollowUp(groups, Box::new(Self { tool, binding, prepared: work }))
             }
         })
     }
@@ -269,8 +274,8 @@ impl<T: PhasedTool> ErasedPlan for BoundPlan<T> {
 fn check_actions<T: PhasedTool>(touches: &[ResourceAccess]) -> Result<(), ToolError> {
     match touches.iter().find(|touch| !T::ACTIONS.contains(&touch.action)) {
         None => Ok(()),
-        Some(touch) => {
-            let message = format!("the tool tried to {}, which it does not declare", touch.action.as_str());
+        Some(access) => {
+            let message = format!("the tool tried to {}, which it does not declare", access.action.as_str());
             Err(ToolError::new(ErrorKind::Internal, message))
         }
     }

@@ -1,7 +1,7 @@
 //! Workspace views: what a program sees of the files, and how its changes are committed.
 //!
 //! The jail knows nothing of mounts, policy and journal; the fence knows nothing of processes. They meet in
-//! `Workspace`: a jail shows its program a `WorkspaceView`, and gives back the upper layer that it left.
+//! `Workspace`: a jail shows its program a `WorkspaceView`, and gives back the upper directory of its overlay.
 //!
 //! Not here: any file. `ringfence-fs` implements this, `ringfence-sandbox` uses it.
 
@@ -14,11 +14,11 @@ use crate::{CallContext, ChangeGroup, KeepDecision, Preview, ResourceAccess, Tic
 
 /// The files that programs may work on.
 pub trait Workspace: Send + Sync + fmt::Debug {
-    /// What a program sees that starts now.
+    /// The view of a program that starts now.
     fn view(&self, cx: &CallContext<'_>) -> Result<WorkspaceView, ToolError>;
 
-    /// What a program changed. `upper` is the layer of an overlay above the view's directory, made by the program and
-    /// therefore by nobody that is trusted. Reads only.
+    /// The changes of a program. `upper` is the upper directory of an overlay above the view's directory, made by the
+    /// program and therefore untrusted. Reads only.
     fn changes(
         &self,
         view: &WorkspaceView,
@@ -27,26 +27,25 @@ pub trait Workspace: Send + Sync + fmt::Debug {
     ) -> Result<Box<dyn WorkspaceChanges>, ToolError>;
 }
 
-/// What a program sees.
+/// The files that a program sees.
 #[derive(Debug)]
 pub struct WorkspaceView {
-    /// The workspace, which the program may change in a layer of its own.
+    /// The workspace, which the program may change in an overlay of its own.
     pub workspace: ExposedDir,
     /// Further mounts, which it may read.
     pub read_only_mounts: Vec<ExposedDir>,
-    /// What is changed below later than this was not changed by the program.
+    /// Later changes in the workspace itself were not made by the program.
     pub started: SystemTime,
 }
 
 /// One directory that a program sees.
 #[derive(Debug)]
 pub struct ExposedDir {
-    /// What callers call it, without `@`.
+    /// Its alias, without `@`.
     pub alias: String,
     /// The directory itself, held.
     pub directory: OwnedFd,
-    /// Where it was found, for the one who has to find it again in another mount namespace. What is found there counts
-    /// only if it is the held one.
+    /// Its path, to find it again in another mount namespace. The directory there counts only if it is the held one.
     pub path: PathBuf,
     /// Files and directories below it that the program must find empty: secrets.
     pub masked: Vec<PathBuf>,
@@ -54,8 +53,8 @@ pub struct ExposedDir {
     pub hidden: Vec<PathBuf>,
 }
 
-/// What a program changed in the workspace, in groups that stand or fall together: each is judged, and those that may be kept
-/// are committed as one.
+/// A program's changes in the workspace, in groups that are kept or discarded as one: each is judged, and those that
+/// may be kept are committed together.
 pub trait WorkspaceChanges: Send + fmt::Debug {
     /// For the policy. Nothing, where nothing changed.
     fn groups(&self) -> Vec<ChangeGroup>;
@@ -73,8 +72,8 @@ pub trait WorkspaceChanges: Send + fmt::Debug {
     /// still holds.
     fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError>;
 
-    /// Makes every group beneath the workspace that is to be kept, as one change. A group that was changed below in the
-    /// meantime is withheld, and the ticket is told.
+    /// Commits every group that is to be kept to the workspace, as one change. A group whose files changed there in the
+    /// meantime is withheld, and reported to the ticket.
     fn commit(self: Box<Self>, ticket: &Ticket<'_>) -> Result<(), ToolError>;
 }
 
@@ -83,26 +82,31 @@ pub trait WorkspaceChanges: Send + fmt::Debug {
 pub struct ChangedPath {
     /// As replies spell it.
     pub path: String,
+    /// The kind of change.
     pub kind: ChangeKind,
     /// Bytes that are there now. Nothing for what has no contents.
     pub size: Option<u64>,
-    /// Which group it belongs to.
+    /// Index of its group.
     pub group: usize,
 }
 
-/// What happened to a path.
+/// The kind of change to a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
+    /// A new file or directory.
     Created,
+    /// New contents.
     Modified,
+    /// The path does not exist any more.
     Deleted,
     /// The same contents are at another path now.
     Renamed {
+        /// The old path, in its display form.
         from: String,
     },
     /// Only the permissions are others.
     Mode,
-    /// A symbolic link, new or pointing elsewhere.
+    /// A symbolic link, new or with a new target.
     Link,
 }
 
@@ -117,16 +121,17 @@ pub trait Egress: Send + Sync + fmt::Debug {
 
 /// A way out that is open as long as this is there.
 pub trait EgressChannel: Send + fmt::Debug {
-    /// What the jail gets, once: a socket on which it hands over the socket that it listens on for its programs. When all
-    /// copies of it are closed, so is the way.
+    /// The jail's end, once: a socket on which it hands over the socket that it listens on for its programs. When all
+    /// copies of it are closed, so is the channel.
     fn socket(&mut self) -> Option<OwnedFd>;
 
-    /// The next connection that waits to be made. Whoever runs the call records it, and then lets it go ahead.
+    /// The next connection request. The runner of the call records it, and then lets it go ahead.
     fn next_attempt(&self) -> Option<ConnectionAttempt>;
 }
 
 /// A connection that a program wants.
 pub struct ConnectionAttempt {
+    /// The access that the connection needs.
     pub access: ResourceAccess,
     /// Why it is not made. It is recorded all the same.
     pub refusal: Option<ToolError>,

@@ -1,7 +1,7 @@
 //! Audit log keys: one signs heads, one keys the hashes of contents.
 //!
-//! They are made at the first use, in a file that only we may read. Whoever has them can write a log that looks true;
-//! a head that was sent elsewhere before is what they cannot change.
+//! They are made at the first use, in a file that only its owner may read. With them one can forge a log; a head that
+//! was copied to another system before cannot be changed by that.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -45,7 +45,7 @@ impl AuditKeys {
     fn generate(directory: &OwnedFd) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; 2 * KEY_BYTES];
         getrandom::fill(&mut bytes).map_err(|_| io::Error::other("the system's random number generator failed"))?;
-        // Whole or not at all: a key that was cut short would lock everybody out.
+        // Whole or not at all: a truncated key would make every later start fail.
         let put = |name: &str, bytes: &[u8]| {
             let fresh = format!("{name}.new");
             let file = open_file(directory, &fresh, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
@@ -65,7 +65,7 @@ impl AuditKeys {
         SignedHead { seq, hash: hash.to_owned(), ts: ts.to_owned(), sig: to_hex(&signature.to_bytes()) }
     }
 
-    /// A hash that only says something to who has the key: equal contents can be told, contents cannot be guessed.
+    /// A keyed hash: equal contents can be compared, contents cannot be guessed without the key.
     pub(super) fn hmac(&self, text: &str) -> String {
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.hmac_key) else { return String::new() };
         mac.update(text.as_bytes());
@@ -75,7 +75,7 @@ impl AuditKeys {
     }
 }
 
-/// Who signed heads, as others know them.
+/// The public key that heads are verified with.
 pub(super) fn public_key(directory: &OwnedFd) -> io::Result<VerifyingKey> {
     let mut hex = String::new();
     File::from(open_file(directory, PUBLIC_KEY, OFlags::RDONLY)?).take(1024).read_to_string(&mut hex)?;

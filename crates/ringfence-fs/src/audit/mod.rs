@@ -1,11 +1,11 @@
 //! The audit log: a tamper-evident hash chain of records.
 //!
 //! Each line carries the hash of the exact bytes of the one before. Now and then, and when a process closes, the last
-//! line's hash is signed: a chain alone could be cut or written anew from the start, a signed head that was sent
-//! elsewhere shows it. Several processes append to one chain and meet at a lock. A log that is removed or replaced while it is
-//! open takes no further record, and so no further call is made.
+//! line's hash is signed: a chain alone could be truncated or rewritten from the start, which a copy of a signed head
+//! on another system shows. Several processes append to one chain under a lock. A log that is removed or replaced while
+//! it is open takes no further record, and so no further call is made.
 //!
-//! Not here: when a record is made (the kernel's road), and what a person is shown of it (the fronts).
+//! Not here: when a record is made (the kernel's `CallServices`), and how it is displayed (the fronts).
 
 mod keys;
 mod verify;
@@ -39,10 +39,10 @@ const HEADS: &str = "heads.jsonl";
 const SECRET_KEY: &str = "key";
 const PUBLIC_KEY: &str = "key.pub";
 
-/// What the first line of all says came before it.
+/// The previous hash of the first line.
 const GENESIS_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// Where the log is kept, below the state directory.
+/// Directory of the log, below the state directory.
 const DIRECTORY: &str = "audit";
 
 /// Beside that directory: every signed head once more, so that a log that was removed or cut is missed.
@@ -72,7 +72,7 @@ fn segment_name(number: u64) -> String {
     format!("{number:06}.jsonl")
 }
 
-/// What every line has, for whoever checks the chain.
+/// The fields of every line that link the chain.
 #[derive(Debug, Deserialize)]
 struct ChainLink {
     seq: u64,

@@ -19,17 +19,17 @@ use crate::mount::set::open_state_dir;
 use crate::sys::stat::FileStat;
 use crate::sys::syscall::fstat;
 
-/// What was found to be true.
+/// A successful verification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditVerification {
     pub records: u64,
     /// The last record that a signed head covers.
     pub last_signed: u64,
-    /// The hash of the last record, to be kept elsewhere together with its number.
+    /// The hash of the last record, to be stored on another system together with its number.
     pub hash: String,
 }
 
-/// A head that was kept elsewhere: a record's number and hash.
+/// A head that was stored on another system: a record's number and hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownHead {
     pub number: u64,
@@ -51,7 +51,7 @@ pub enum AuditChainError {
     Read(#[from] io::Error),
 }
 
-/// Checks the log below `state`. `known` are heads that were kept elsewhere.
+/// Checks the log below `state`. `known` are heads that were stored on another system.
 pub fn verify(state: &Path, known: &[KnownHead]) -> Result<AuditVerification, AuditChainError> {
     let directory = open_state_dir(state, DIRECTORY)?;
     // Before the log itself: a process that appends meanwhile adds to both.
@@ -91,8 +91,8 @@ fn read_anchor(state: &Path) -> Result<Vec<KnownHead>, AuditChainError> {
     }
 }
 
-/// Reads heads that were sent to a second place, a line each. They are compared with the log as they are: whoever could
-/// write the log anew could sign it anew too.
+/// Reads copies of heads, a line each. They are compared with the log as they are: a party that could rewrite the log
+/// could sign it again too.
 pub fn read_known_heads(mut second: impl BufRead) -> Result<Vec<KnownHead>, AuditChainError> {
     let mut heads = Vec::new();
     let mut line = Vec::new();
@@ -110,7 +110,7 @@ pub fn read_known_heads(mut second: impl BufRead) -> Result<Vec<KnownHead>, Audi
     if heads.is_empty() { Err(AuditChainError::NoHeads) } else { Ok(heads) }
 }
 
-/// What there is at one moment between two records, so that calls can go on while it is checked.
+/// A snapshot of the log between two records, so that calls can go on while it is checked.
 struct AuditSnapshot {
     /// Numbers and lengths.
     segments: Vec<(u64, u64)>,
@@ -135,7 +135,7 @@ impl AuditSnapshot {
 struct ChainVerifier {
     seq: u64,
     hash: String,
-    /// Records that somebody vouched for.
+    /// Hashes of records that heads attest.
     expected_hashes: HashMap<u64, Vec<String>>,
 }
 

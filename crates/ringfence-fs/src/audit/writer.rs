@@ -29,11 +29,11 @@ use crate::txn::replace::write_all;
 /// A segment that has grown past this is closed, and the next one begun.
 const SEGMENT_BYTES: u64 = 64 << 20;
 
-/// A head is signed after so many records, or when the last one is that old.
+/// A head is signed after this number of records, or when the last one is old.
 const HEAD_RECORDS: u64 = 1000;
 const HEAD_AGE: Duration = Duration::from_secs(60);
 
-/// Refused calls past this number in a minute are counted and not listed: nobody shall fill the disk with them.
+/// Refused calls past this number in a minute are counted and not listed, so that they cannot fill the disk.
 const MOST_REFUSED: u64 = 100;
 const REFUSED_WINDOW: Duration = Duration::from_secs(60);
 
@@ -54,14 +54,14 @@ pub struct AuditOpenError(#[from] io::Error);
 
 /// The log, open for appending.
 pub struct AuditLog {
-    /// Where it is by name.
+    /// Path of the log's directory.
     path: PathBuf,
     directory: OwnedFd,
     lock: OwnedFd,
     keys: AuditKeys,
     /// Beside the directory: a copy of every signed head.
     anchor: OwnedFd,
-    /// Where signed heads go too.
+    /// The copy of signed heads.
     head_copy: Option<File>,
     segment_bytes: u64,
     state: Mutex<AuditWriterState>,
@@ -74,7 +74,7 @@ struct AuditWriterState {
     refused: RefusalLimiter,
 }
 
-/// Where the chain ends, as far as we know.
+/// The end of the chain, as far as we know.
 struct ChainTail {
     segment: u64,
     file: OwnedFd,
@@ -114,14 +114,14 @@ impl AuditLog {
         })
     }
 
-    /// Begins a new segment once one has so many bytes.
+    /// Begins a new segment once one has this number of bytes.
     #[must_use]
     pub fn with_segment_bytes(mut self, segment_bytes: u64) -> Self {
         self.segment_bytes = segment_bytes;
         self
     }
 
-    /// Sends every signed head to a second place as well: a file that whoever rewrites the log does not reach.
+    /// Copies every signed head to a second file, which must be out of reach of those who could rewrite the log.
     #[must_use]
     pub fn with_head_copy(mut self, second: File) -> Self {
         self.head_copy = Some(second);
@@ -159,8 +159,8 @@ impl AuditLog {
         Ok(())
     }
 
-    /// Whether what we have open is what stands there by name. A log that was removed or replaced would swallow records: what
-    /// is written to it is seen by no reader, and others would not meet us at its lock.
+    /// Fails where the open log is not the one at its path. A log that was removed or replaced would swallow records:
+    /// readers do not see them, and other writers use another lock.
     fn check_in_place(&self, state: &AuditWriterState) -> io::Result<()> {
         let gone =
             || io::Error::new(io::ErrorKind::NotFound, "the audit log was removed or replaced while it was open");
@@ -289,7 +289,7 @@ impl Drop for AuditLog {
         if state.since_head == 0 && state.refused.suppressed == 0 {
             return;
         }
-        // There is nobody left to tell; the records themselves are written.
+        // The error cannot be reported any more; the records themselves are written.
         let _ = acquire_lock(&self.lock).and_then(|()| {
             self.check_in_place(&state)?;
             self.find_end(&mut state)?;
@@ -333,7 +333,7 @@ impl RefusalLimiter {
     }
 }
 
-/// Appends a line, in place of one that a dying process left incomplete.
+/// Appends a line, over a torn line that a crashed process left.
 fn append_line(file: &OwnedFd, line: &[u8]) -> io::Result<()> {
     let size = FileStat::from_stat(&fstat(file)?).size;
     let tail = read_tail(file, size)?;
@@ -344,7 +344,7 @@ fn append_line(file: &OwnedFd, line: &[u8]) -> io::Result<()> {
     Ok(write_all(file.as_fd(), line)?)
 }
 
-/// A line with its place in the chain.
+/// A line with its position in the chain.
 #[derive(Serialize)]
 struct ChainedAuditLine<'a> {
     v: u64,
@@ -537,7 +537,7 @@ fn truncate_text(text: &str) -> &str {
     &text[..text.floor_char_boundary(LONGEST_TEXT)]
 }
 
-/// Takes the lock, or says that somebody sits on it.
+/// Acquires the lock, or fails if another process holds it too long.
 pub(crate) fn acquire_lock(lock: &OwnedFd) -> io::Result<()> {
     let started = Instant::now();
     let mut pause = Duration::from_micros(20);

@@ -40,7 +40,7 @@ const TOKENS: &[&str] = &[
     "0x1f",
 ];
 
-/// Which of several updates is made, and with which words.
+/// One of several updates, with these words.
 fn update(choice: u8, word: &str) -> FrontMatterUpdate {
     let (one, none) = (vec![word.to_owned()], Vec::new);
     let mut update = FrontMatterUpdate::default();
@@ -59,7 +59,7 @@ fn update(choice: u8, word: &str) -> FrontMatterUpdate {
     update
 }
 
-/// What an update is about.
+/// Keys of updates.
 const KEYS: [&str; 6] = ["stepsCompleted", "artifacts", "variables", "decisionLog", "currentNodeId", "updatedAt"];
 
 fn cause(error: &FrontMatterError) -> String {
@@ -88,7 +88,7 @@ fn an_update_says_what_it_should_and_leaves_the_rest() {
         for (key, value) in before.iter().filter(|(key, _)| !KEYS.contains(&key.as_str())) {
             assert_eq!(now.get(key), Some(value), "{key} changed");
         }
-        // A comment is nobody's value, and stays.
+        // Comments are kept.
         let comments = |text: &str| text.lines().filter(|line| line.trim_start().starts_with("# ")).count();
         if !front.block.contains(['|', '>', '"', '\'']) {
             assert!(comments(after.block) >= comments(front.block), "a comment is gone");

@@ -28,7 +28,7 @@ use tree::YamlTree;
 /// The longest front matter, without the lines that open and close it.
 const MOST_BYTES: usize = 64 * 1024;
 
-/// Why a front matter cannot be read or updated. Lines are counted in the file, and no contents are told.
+/// A front matter cannot be read or updated. Lines are counted in the file, and messages have no contents.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub(crate) enum FrontMatterError {
     #[error("no front matter: the first line must be exactly `---`")]
@@ -39,12 +39,12 @@ pub(crate) enum FrontMatterError {
     TooLarge { bytes: usize },
     #[error("line {line} of the front matter: {reason}")]
     Invalid { line: usize, reason: Cow<'static, str> },
-    /// What is there cannot take the update.
+    /// The current value cannot take the update.
     #[error("`{key}` in line {line} of the front matter {reason}")]
     Target { key: String, line: usize, reason: &'static str },
     #[error("the update would make the front matter invalid: {0}")]
     ResultInvalid(Box<FrontMatterError>),
-    /// The edited text does not say what it should. Nobody gets to see it.
+    /// The edited text does not parse to the expected value. It is discarded.
     #[error("the front matter cannot be updated in place; rewrite the file")]
     EditMismatch,
 }
@@ -81,7 +81,7 @@ impl<'t> FrontMatter<'t> {
         Ok(Self { opening, block, closing, body, tree: parse::parse(block)? })
     }
 
-    /// What it says, by the core schema of YAML 1.2.
+    /// Its value, by the core schema of YAML 1.2.
     pub(crate) fn to_json(&self) -> Map<String, Value> {
         self.tree.root.to_json()
     }
@@ -91,13 +91,13 @@ impl<'t> FrontMatter<'t> {
         self.body
     }
 
-    /// How its lines end.
+    /// Its line ending.
     fn line_end(&self) -> &'static str {
         if self.opening.ends_with("\r\n") { "\r\n" } else { "\n" }
     }
 }
 
-/// What a whole file of YAML says, if it is a mapping and within the same limits.
+/// The value of a whole file of YAML, if it is a mapping and within the same limits.
 pub fn yaml_mapping(text: &str) -> Option<Map<String, Value>> {
     let is_short = text.len() <= MOST_BYTES;
     let tree = is_short.then(|| check_characters(text).and_then(|()| parse::parse(text)))?;
@@ -130,7 +130,7 @@ fn without_end(line: &str) -> &str {
     line.strip_suffix('\r').unwrap_or(line)
 }
 
-/// Characters that readers of YAML do not agree on, or that nobody sees.
+/// Rejects characters that readers of YAML do not agree on, or that are invisible.
 fn check_characters(block: &str) -> Result<(), FrontMatterError> {
     for (index, line) in block.split_terminator('\n').enumerate() {
         let line = line.strip_suffix('\r').unwrap_or(line);

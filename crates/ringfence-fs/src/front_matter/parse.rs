@@ -59,7 +59,7 @@ struct YamlTreeBuilder<'t> {
     aliases: Vec<(usize, usize)>,
 }
 
-/// How much there is, with what aliases repeat.
+/// Size of a document, with aliases expanded.
 #[derive(Clone, Copy, Debug, Default)]
 struct YamlSize {
     nodes: usize,
@@ -205,7 +205,7 @@ impl<'t> YamlTreeBuilder<'t> {
         if name.len() > LONGEST_KEY {
             return Err(invalid_at(span, "a key of more than 1024 bytes"));
         }
-        // Some readers put what it says in the place of other keys, and others do not.
+        // Some readers merge its value into the mapping, and others do not.
         if name == "<<" {
             return Err(invalid_at(span, "a merge key; write the values out"));
         }

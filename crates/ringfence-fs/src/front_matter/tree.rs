@@ -37,7 +37,7 @@ pub(super) struct YamlPair<'t> {
 
 #[derive(Debug)]
 pub(super) struct YamlNode<'t> {
-    /// Where its contents are. A block style does not start there but at what leads it in; see `YamlPair::opening`.
+    /// Range of its contents. A block style starts at its indicator instead; see `YamlPair::opening`.
     pub(super) range: Range<usize>,
     pub(super) anchor_end: Option<usize>,
     pub(super) kind: YamlNodeKind<'t>,
@@ -94,7 +94,7 @@ impl YamlNode<'_> {
     }
 }
 
-/// Where the next thing that is neither white space nor a comment begins.
+/// Offset of the next character that is neither white space nor in a comment.
 pub(super) fn skip_blank(block: &str, from: usize) -> usize {
     let mut rest = block.get(from..).unwrap_or_default();
     loop {

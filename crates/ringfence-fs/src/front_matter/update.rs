@@ -1,7 +1,7 @@
 //! In-place updates of front matter text.
 //!
-//! Only the bytes that have to change do: comments, order, quoting, blank lines and the body stay. The result is read
-//! again and must say what the old one said with the update applied; otherwise there is no result.
+//! Only the bytes that have to change do: comments, order, quoting, blank lines and the body stay. The result is parsed
+//! again and must equal the old value with the update applied; otherwise there is no result.
 //!
 //! Comments inside of a value that is replaced go with it. Those before and behind it stay.
 
@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::front_matter::tree::{YamlMapping, YamlNodeKind, YamlPair, skip_blank, trimmed};
 use crate::front_matter::{FrontMatter, FrontMatterError, render, scalar};
 
-/// What an update asks for.
+/// A requested update.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FrontMatterUpdate {
     /// Added to `stepsCompleted`, without those that are there.
@@ -57,7 +57,7 @@ fn check(updated: &str, json: &Map<String, Value>, body: &str) -> Result<(), Fro
     if front.to_json() == *json && front.body() == body { Ok(()) } else { Err(FrontMatterError::EditMismatch) }
 }
 
-/// What happens to one key.
+/// An edit of one key.
 #[derive(Clone, Debug)]
 enum FrontMatterEdit {
     Append(Vec<Value>),
@@ -66,7 +66,7 @@ enum FrontMatterEdit {
 }
 
 impl FrontMatterUpdate {
-    /// What is not as it should be yet.
+    /// Edits that are still to be made.
     fn changes(&self, json: &Map<String, Value>) -> Vec<(&'static str, FrontMatterEdit)> {
         let append_missing = |key, list: &[String]| (key, FrontMatterEdit::Append(missing_items(json.get(key), list)));
         let set = |key, text: &Option<String>| {
@@ -85,7 +85,7 @@ impl FrontMatterUpdate {
     }
 }
 
-/// What a list has to get so that all of `wanted` is in it once.
+/// Items of `wanted` that a list lacks.
 fn missing_items(list: Option<&Value>, wanted: &[String]) -> Vec<Value> {
     let there = list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
     let mut seen: HashSet<&str> = there.collect();
@@ -115,7 +115,7 @@ impl FrontMatterEdit {
         }
     }
 
-    /// What is there afterwards if nothing was there before.
+    /// The value where there was none before.
     fn initial_value(&self) -> Value {
         match self {
             Self::Append(items) => Value::Array(items.clone()),
@@ -227,7 +227,7 @@ impl<'t> FrontMatterEditor<'_, 't> {
         Ok(())
     }
 
-    /// A value in the place of another.
+    /// Replaces a value.
     fn replace(&mut self, pair: &YamlPair<'t>, value: &Value) -> Result<(), FrontMatterError> {
         let range = pair.value.range.clone();
         let text = render::render_flow(value);
@@ -246,7 +246,7 @@ impl<'t> FrontMatterEditor<'_, 't> {
         Ok(())
     }
 
-    /// The new value takes the place of the `|` or `>`, and the lines below go.
+    /// Puts the new value at the `|` or `>`, and removes the lines below.
     fn replace_block_scalar(&mut self, opening: usize, end: usize, text: String) {
         let header = skip_blank(self.block(), opening);
         let length = self.after(header).find(char::is_whitespace).unwrap_or_default();
@@ -290,7 +290,7 @@ impl<'t> FrontMatterEditor<'_, 't> {
         }
     }
 
-    /// A change to what has another name elsewhere would change it there too.
+    /// Refuses to edit a value that an alias shares.
     fn check_not_shared(&self, pair: &YamlPair<'t>, end: usize) -> Result<(), FrontMatterError> {
         if self.front.tree.is_referred_to(&(pair.key_end..end)) {
             return Err(target_error(pair, "has an anchor that an alias refers to; write the alias out first"));
@@ -304,7 +304,7 @@ impl<'t> FrontMatterEditor<'_, 't> {
 
     /// The whole file with all edits made.
     fn finish(mut self) -> Result<String, FrontMatterError> {
-        // Stable: what was asked for at the same place comes in the order of asking.
+        // Stable: edits at one offset stay in the order of the request.
         self.edits.sort_by_key(|(range, _)| range.start);
         let block = self.block();
         let FrontMatter { opening, closing, body, .. } = *self.front;
@@ -335,7 +335,7 @@ impl<'t> FrontMatterEditor<'_, 't> {
         at + self.after(at).find(['\r', '\n']).unwrap_or(self.after(at).len())
     }
 
-    /// Where the line after a value begins. Behind a block scalar the parser has gone on to what comes next.
+    /// Offset of the line after a value. Behind a block scalar the parser has gone on to the next token.
     fn next_line(&self, end: usize) -> usize {
         match self.indent(end) {
             Some(indent) => end - indent.len(),
@@ -343,7 +343,7 @@ impl<'t> FrontMatterEditor<'_, 't> {
         }
     }
 
-    /// What is before the first thing in a line.
+    /// Indentation of the line.
     fn indent(&self, at: usize) -> Option<&'t str> {
         let indent = self.block().get(self.line_start(at)..at)?;
         indent.bytes().all(|byte| byte == b' ').then_some(indent)

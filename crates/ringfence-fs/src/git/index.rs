@@ -1,7 +1,7 @@
 //! The git index, versions 2 to 4: staged entries, and flags that hide changes.
 //!
-//! An index can say one thing twice: trees that it has cached, and places where its entries are said to begin. Git trusts both, so
-//! they are held against the entries, and an index that contradicts itself is an error.
+//! An index can have the same data twice: cached trees, and offsets of its entries. Git trusts both, so they are
+//! checked against the entries, and an index that contradicts itself is an error.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ const EXTENDED: u16 = 0x4000;
 const SKIP_WORKTREE: u16 = 0x4000;
 const INTENT_TO_ADD: u16 = 0x2000;
 
-/// What is staged, by path and stage.
+/// Staged entries, by path and stage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GitIndex {
     pub(crate) entries: BTreeMap<(Vec<u8>, u8), GitIndexEntry>,
@@ -200,7 +200,7 @@ fn check_cached(
     Ok(())
 }
 
-/// Where an entry begins.
+/// Offset of an entry.
 struct GitIndexEntryStart {
     offset: usize,
     /// Its path has nothing in common with the one before.
@@ -228,7 +228,7 @@ fn check_blocks(data: &[u8], starts: &[GitIndexEntryStart]) -> Result<(), GitRea
 struct GitIndexReader<'a> {
     bytes: &'a [u8],
     position: usize,
-    /// So many bytes of the last path came from the one before.
+    /// Bytes that the last path shares with the one before.
     shared_prefix: usize,
 }
 

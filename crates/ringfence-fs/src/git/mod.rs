@@ -4,7 +4,7 @@
 //! held files alone. Git itself is never run, and no setting of the repository is obeyed. What cannot be read, or is of a
 //! kind that is not known here, is an error, and callers treat it as protected.
 //!
-//! Not here: which files of a repository a change may touch unasked (`overlay/repository_data.rs`).
+//! Not here: which files of a repository a change may write without approval (`overlay/repository_data.rs`).
 
 mod index;
 mod object;
@@ -26,10 +26,10 @@ use crate::sys::syscall::pread;
 /// The name of an object.
 pub(crate) type GitOid = [u8; 20];
 
-/// So many bytes are read for one repository, compressed or not.
+/// Most bytes that are read for one repository, compressed or not.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// So many objects are read for one repository.
+/// Most objects that are read for one repository.
 const MOST_OBJECTS: u64 = 200_000;
 
 /// A file of a repository that is larger is not read whole: an index of a million entries fits.
@@ -56,7 +56,7 @@ pub(crate) struct GitFile {
 }
 
 impl GitFile {
-    /// Up to so many bytes from an offset.
+    /// Reads bytes from an offset, up to a limit.
     pub(crate) fn read_at(
         &self,
         offset: u64,
@@ -87,7 +87,7 @@ impl GitFile {
     }
 }
 
-/// How much may still be read, by a call that may be over.
+/// Remaining read budget of a call, which may be cancelled.
 #[derive(Debug)]
 pub(crate) struct GitReadBudget<'a> {
     cx: &'a CallContext<'a>,

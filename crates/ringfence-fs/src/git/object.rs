@@ -20,7 +20,7 @@ pub(super) const MOST_OBJECT_BYTES: u64 = 64 << 20;
 /// Tags lead to tags no further than this.
 const MOST_TAGS: usize = 5;
 
-/// Directories of a tree are no deeper than this.
+/// Deepest directory of a tree that is read.
 const MAX_TREE_DEPTH: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub(crate) struct GitObjectStore<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GitTreeDifference {
     pub(crate) path: Vec<u8>,
-    /// What the new tree has there.
+    /// The object in the new tree.
     pub(crate) oid: Option<GitOid>,
 }
 
@@ -287,7 +287,7 @@ impl<'a> GitObjectStore<'a> {
     }
 }
 
-/// What a link gives another program to act on, whatever it leads to.
+/// The path that a symbolic link exposes to programs that follow it, whatever its target.
 pub(crate) fn through_link(path: &[u8]) -> Option<Vec<u8>> {
     let rest = settings_through_link(&String::from_utf8_lossy(path))?;
     Some([path, b"/", rest.as_bytes()].concat())

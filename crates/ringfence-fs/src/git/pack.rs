@@ -12,7 +12,7 @@ use crate::sys::syscall::pread;
 /// Chains of deltas are no longer than this; git makes them of 50, or 4,095 on request.
 const LONGEST_CHAIN: usize = 512;
 
-/// So many packs are looked through.
+/// Most packs that are searched.
 const MOST_PACKS: usize = 1000;
 
 const FANOUT: u64 = 8;
@@ -62,7 +62,7 @@ impl GitPack {
         bytes.try_into().map(u32::from_be_bytes).map_err(|_| PACK_UNREADABLE)
     }
 
-    /// Where an object begins, if it is in the pack.
+    /// Offset of an object, if it is in the pack.
     pub(super) fn find(&self, oid: &GitOid, budget: &GitReadBudget<'_>) -> Result<Option<u64>, GitReadError> {
         let first = u64::from(oid[0]);
         let from = if first == 0 { 0 } else { u64::from(self.read_u32(FANOUT + (first - 1) * 4, budget)?) };
@@ -88,7 +88,7 @@ impl GitPack {
         bytes.try_into().map(u64::from_be_bytes).map_err(|_| PACK_UNREADABLE)
     }
 
-    /// Whether every object that the index names is there, and is what its name says.
+    /// Whether every object that the index names is present and has the hash it is named by.
     pub(super) fn is_intact(
         &self,
         store: &GitObjectStore<'_>,
@@ -193,7 +193,7 @@ struct GitPackEntry {
     kind: GitPackEntryKind,
     /// Bytes that it has when it is inflated.
     size: u64,
-    /// Where they begin.
+    /// Offset of the entries.
     data: u64,
 }
 

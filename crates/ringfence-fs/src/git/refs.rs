@@ -7,7 +7,7 @@ use crate::git::{GitOid, GitReadBudget, GitReadError, RepositoryFiles, parse_oid
 /// Symbolic references lead to one another no further than this.
 const MOST_STEPS: usize = 5;
 
-/// So many loose references are read.
+/// Most loose references that are read.
 const MOST_REFERENCES: usize = 20_000;
 
 /// The references of a repository.
@@ -30,7 +30,7 @@ impl<'a> GitRefStore<'a> {
         &self.packed
     }
 
-    /// What any reference stands for, loose or packed.
+    /// The objects of all references, loose and packed.
     pub(crate) fn values(&self) -> Result<HashSet<GitOid>, GitReadError> {
         let mut values: HashSet<GitOid> = self.packed.values().copied().collect();
         let (mut left, mut looked_at) = (vec![b"refs".to_vec()], 0);
@@ -51,7 +51,7 @@ impl<'a> GitRefStore<'a> {
         Ok(values)
     }
 
-    /// What a reference stands for. Nothing where it stands for no commit yet, or is not there.
+    /// The object of a reference. `None` where it is unborn, or does not exist.
     pub(crate) fn resolve(&self, name: &[u8]) -> Result<Option<GitOid>, GitReadError> {
         let mut name = name.to_vec();
         for _ in 0..MOST_STEPS {

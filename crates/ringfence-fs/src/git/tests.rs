@@ -60,7 +60,7 @@ fn repository() -> tempfile::TempDir {
     made
 }
 
-/// What differs between every two versions is what git says, and every file of the objects is honest.
+/// Compares the differences between every two versions with those that git prints, and verifies every object file.
 #[track_caller]
 fn check(made: &Path) {
     let files = GitTestDir(made.join(".git"));
@@ -177,7 +177,7 @@ fn a_pack_that_has_another_object_under_a_name_is_not_honest() {
     let path = made.path().join(".git/objects/pack").join(std::str::from_utf8(name).unwrap());
     let mut index = fs::read(&path).unwrap();
     let count = u32::from_be_bytes(index[8 + 255 * 4..8 + 256 * 4].try_into().unwrap()) as usize;
-    // Two objects change places.
+    // Two objects are exchanged.
     let offsets = 8 + 1024 + count * 24;
     for byte in 0..4 {
         index.swap(offsets + byte, offsets + 4 + byte);

@@ -12,18 +12,18 @@ use crate::path::name::unescape;
 use crate::sys::stat::FileStat;
 use crate::txn::recover::parent_at;
 
-/// One effect. Paths are below the root, in the text form of `name.rs`; an image is a name in the keep.
+/// One effect. Paths are below the root, in the text form of `name.rs`; an image is a name in the image store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "effect", rename_all = "lowercase")]
 pub(crate) enum JournalEffect {
-    /// Something came to be where nothing was. If it came from the keep, its image had this name.
+    /// An entry was created where there was none. If it came from the image store, its image had this name.
     Created {
         path: String,
         after: FileState,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         image: Option<String>,
     },
-    /// It is in the keep now, or a copy of it.
+    /// The entry, or a copy of it, is in the image store now.
     Removed {
         path: String,
         before: FileState,
@@ -31,7 +31,7 @@ pub(crate) enum JournalEffect {
         #[serde(default)]
         copied: bool,
     },
-    /// What was there is in the keep now, or a copy of it where it has other names too.
+    /// The old entry is in the image store now, or a copy of it where it has other hard links.
     Replaced {
         path: String,
         before: FileState,
@@ -51,7 +51,7 @@ pub(crate) enum JournalEffect {
         before: FileState,
         after: FileState,
     },
-    /// What was there is gone for good.
+    /// The old entry was deleted permanently.
     Lost {
         path: String,
     },

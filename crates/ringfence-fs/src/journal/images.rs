@@ -1,7 +1,7 @@
 //! Pre-image store: a private directory at the root of a mount, so that a rename brings files there.
 //!
-//! It is known by its identity, which is written down in our state directory. One that came from elsewhere, with a clone
-//! or an archive, is never read and never used; as long as it is there, nothing on the mount is changed.
+//! It is identified by an ID that is recorded in our state directory. One that came from a clone or an archive is never
+//! read and never used; as long as it is there, nothing on the mount is changed.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
@@ -32,7 +32,7 @@ pub(crate) struct ImageStore {
 }
 
 impl Mount {
-    /// Fails where a directory of somebody else's has the name of ours.
+    /// Fails where another program's directory has the name of the image store.
     pub(crate) fn check_image_store(&self) -> Result<(), ToolError> {
         let Some(journal) = &self.journal else { return Ok(()) };
         let fail = |errno| errno_error(errno, IMAGE_DIR);
@@ -116,7 +116,7 @@ impl ImageStore {
         Ok(InodeIdentity::of(FileRef::open(&self.fd), &FileStat::from_stat(&fstat(&self.fd)?)))
     }
 
-    /// What is kept under a name.
+    /// The stat of an image.
     pub(crate) fn stat(&self, image: &str) -> Option<FileStat> {
         stat(self.fd(), image.as_bytes()).ok().flatten()
     }
@@ -126,9 +126,9 @@ impl ImageStore {
         rename_noreplace((parent, name), (self.fd(), image.as_bytes()))
     }
 
-    /// Lets a pre-image go for good.
+    /// Deletes a pre-image permanently.
     pub(crate) fn delete_image(&self, mount: &Mount, image: &str, cx: &CallContext<'_>) {
-        // What cannot be removed now stays, out of sight.
+        // An image that cannot be deleted now stays, out of the workspace.
         let _ = purge(mount, self.fd(), image.as_bytes(), cx);
     }
 
@@ -158,7 +158,7 @@ impl ImageStore {
         state
     }
 
-    /// Nobody wants pre-images in a commit.
+    /// Excludes the image store from git commits.
     fn hide_from_git(&self) {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | SAFE_OPEN;
         if let Ok(file) = openat(&self.fd, ".gitignore", flags, Mode::RUSR | Mode::WUSR) {
@@ -212,7 +212,7 @@ fn is_private(found: &FileStat) -> bool {
     found.mode & 0o077 == 0 && found.owner.0 == geteuid().as_raw()
 }
 
-/// A directory of this user that nobody else may enter, with nothing in it: we made it and died, or somebody made it for
+/// An empty directory of this user that no other user may enter: left by a crash before it was recorded, or made for
 /// us. There is nothing in it that could be forged.
 fn is_unclaimed(mount: &Mount, found: &FileStat) -> bool {
     found.kind == FileKind::Directory

@@ -26,7 +26,7 @@ const SESSION_EXPIRY: Duration = Duration::from_secs(24 * 60 * 60);
 /// As much of the log is read at once.
 const CHUNK: u64 = 1 << 20;
 
-/// What was read of the log so far.
+/// In-memory index of the log so far.
 pub(super) struct JournalIndex {
     pub(super) log: Arc<OwnedFd>,
     newest: Arc<ChangeClock>,
@@ -38,31 +38,31 @@ pub(super) struct JournalIndex {
     undo_links: HashMap<u32, UndoLinks>,
     sessions: Vec<JournalSession>,
     numbers: HashMap<Box<str>, u32>,
-    /// What changes that are not ended yet would do, by place.
+    /// Effects of changes that are not committed yet, by position.
     pending: HashMap<u32, Box<[JournalEffect]>>,
-    /// What is kept, as the quota counts it.
+    /// Size of all pre-images, as the quota counts it.
     pub(super) total_quota_bytes: u64,
 }
 
-/// What is in memory of a change.
+/// The index entry of a change.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IndexedChange {
-    /// Where the log tells what it is.
+    /// Offset of its intent in the log.
     start: u64,
     length: u32,
     /// The number of its session.
     session: u32,
-    /// What its own pre-images are, as the quota counts them.
+    /// Size of its own pre-images, as the quota counts it.
     cost: u64,
     pub(super) status: ChangeStatus,
     pub(super) evicted: bool,
     is_undone: bool,
-    /// It keeps something that its session did not make itself: the first version of a path in that session, or one that
-    /// somebody else wrote in between.
+    /// It keeps something that its session did not make itself: the first version of a path in that session, or one
+    /// that another writer made in between.
     keeps_original: bool,
 }
 
-/// What ties a change to others.
+/// Links of a change to others.
 #[derive(Debug, Default)]
 struct UndoLinks {
     undoes: Box<[String]>,
@@ -70,10 +70,10 @@ struct UndoLinks {
     shared: Box<[String]>,
 }
 
-/// What is known of a session.
+/// The index entry of a session.
 #[derive(Debug, Default)]
 struct JournalSession {
-    /// What is kept, as the quota counts it.
+    /// Size of its pre-images, as the quota counts it.
     quota_bytes: u64,
     /// When it made its last change.
     last_change: Option<SystemTime>,
@@ -116,7 +116,8 @@ impl JournalSession {
                 JournalEffect::Mode { .. } => {}
             }
         }
-        // An undo gives back what was there before the session, or what it made: nobody tells them apart by the place.
+        // An undo restores what was there before the session, or what it made: the path alone does not distinguish
+        // them.
         if is_undo {
             effects
                 .iter()
@@ -141,7 +142,7 @@ fn digest(value: impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// What tells contents apart: what they are, or, where that is not known, which file it is.
+/// Digest that distinguishes contents, or, where they are not known, files.
 fn content_digest(state: &FileState) -> u64 {
     match (&state.sha256, &state.target) {
         (None, None) => digest((state.inode, state.size, state.modified)),
@@ -149,7 +150,7 @@ fn content_digest(state: &FileState) -> u64 {
     }
 }
 
-/// Which change is which. The kernel's names are told apart by their digits, which takes a third of the memory.
+/// Positions by change ID. IDs made by the kernel are keyed by their digits, which takes a third of the memory.
 #[derive(Debug, Default)]
 struct ChangeIdMap {
     by_digits: HashMap<[u8; 10], u32>,
@@ -172,7 +173,7 @@ impl ChangeIdMap {
     }
 }
 
-/// What is random about a name that the kernel made.
+/// The random digits of an ID that the kernel made.
 fn digits(change: &str) -> Option<[u8; 10]> {
     let text = change.strip_prefix("c-")?.as_bytes();
     let value = |digit: u8| match digit {
@@ -191,12 +192,12 @@ fn digits(change: &str) -> Option<[u8; 10]> {
 }
 
 impl IndexedChange {
-    /// Whether it holds and could be taken back.
+    /// Whether it is committed and could be undone.
     fn is_live(&self) -> bool {
         self.status == ChangeStatus::Done && !self.is_undone
     }
 
-    /// What it keeps, as the quota counts it.
+    /// Size of its pre-images, as the quota counts it.
     pub(super) fn quota_bytes(&self) -> u64 {
         if self.is_live() && !self.evicted { self.cost } else { 0 }
     }
@@ -231,7 +232,7 @@ impl JournalIndex {
         Ok(())
     }
 
-    /// Where the last whole line ends. What stands behind it was cut by the death of its writer, and goes.
+    /// End of the last whole line. A torn line behind it, left by a crash of its writer, is dropped.
     fn complete_lines_end(&self) -> io::Result<u64> {
         let size = FileStat::from_stat(&fstat(&self.log)?).size;
         let mut end = size;
@@ -297,7 +298,7 @@ impl JournalIndex {
                 });
                 for undone in self.undoes(&change) {
                     self.set_undone(&undone, Some(&change));
-                    // Whoever takes an undo back makes what it took back hold again.
+                    // Undoing an undo makes the changes it undid live again.
                     for again in self.undoes(&undone) {
                         self.set_undone(&again, None);
                     }
@@ -370,7 +371,7 @@ impl JournalIndex {
         self.update(change, |held| held.is_undone = by.is_some());
     }
 
-    /// Finds out which images of a change that took another back are not its own.
+    /// Finds the images of an undo that belong to the changes it undid.
     fn resolve_shared_images(&mut self, change: &str) -> io::Result<()> {
         let Some(place) = self.positions_by_id.get(change).filter(|_| !self.undoes(change).is_empty()) else {
             return Ok(());
@@ -393,7 +394,7 @@ impl JournalIndex {
         place.filter(|place| *place < self.entries.len()).map(|place| self.load(place)).transpose()
     }
 
-    /// All of the change at a place, with what only the log tells.
+    /// Loads all of the change at a position, with the parts that only the log has.
     pub(super) fn load(&self, place: usize) -> io::Result<JournalEntry> {
         let held = self.entries.get(place).ok_or(io::ErrorKind::InvalidData)?;
         let line: JournalLine = serde_json::from_slice(&self.read_range(held.log_range())?)?;
@@ -404,13 +405,13 @@ impl JournalIndex {
         Ok(JournalEntry { change, status: held.status, evicted: held.evicted, undone_by, shared })
     }
 
-    /// The places of those that were not given up.
+    /// Positions of the changes that were not rolled back.
     pub(super) fn committed(&self) -> Vec<usize> {
         let all = self.entries.iter().enumerate();
         all.filter(|(_, held)| held.status != ChangeStatus::Void).map(|(place, _)| place).collect()
     }
 
-    /// The places of the changes that the one in this place took back.
+    /// Positions of the changes that the one at this position undid.
     pub(super) fn undone_changes(&self, place: usize) -> impl Iterator<Item = usize> {
         let ties = u32::try_from(place).ok().and_then(|place| self.undo_links.get(&place));
         let undone = ties.into_iter().flat_map(|ties| ties.undoes.iter());
@@ -433,7 +434,7 @@ impl JournalIndex {
         entry.all_images().filter(is_shared).map(str::to_owned).collect()
     }
 
-    /// The places of a change, and of those whose pre-images it shares.
+    /// Positions of a change, and of those whose pre-images it shares.
     pub(super) fn positions_sharing(&self, change: &str) -> Vec<usize> {
         let place = self.positions_by_id.get(change);
         let shared = place.and_then(|place| self.undo_links.get(&place)).map(|ties| &*ties.shared).unwrap_or_default();
@@ -441,13 +442,13 @@ impl JournalIndex {
         place.into_iter().chain(owners).map(|place| place as usize).collect()
     }
 
-    /// The places of changes.
+    /// Positions of changes.
     pub(super) fn positions<'a>(&self, changes: impl Iterator<Item = &'a str>) -> Vec<usize> {
         changes.filter_map(|change| self.positions_by_id.get(change)).map(|place| place as usize).collect()
     }
 
-    /// Whether a change that took others back has one of these images, which may be called after another one. Of the rest
-    /// that is known by their names, and reading every line of a long log takes its time.
+    /// Whether an undo has one of these images, which may be named after another change. For other changes the names
+    /// suffice, and reading every line of a long log takes its time.
     pub(super) fn holds_image_for_other(&self, place: usize, images: &BTreeSet<String>) -> io::Result<bool> {
         let is_undo = self.undone_changes(place).next().is_some();
         Ok(is_undo && self.load(place)?.images().iter().any(|image| images.contains(image)))
@@ -465,7 +466,7 @@ impl JournalIndex {
         self.total_quota_bytes = self.total_quota_bytes.saturating_sub(before).saturating_add(after);
     }
 
-    /// What is kept for a session, as the quota counts it.
+    /// Size of the pre-images of a session, as the quota counts it.
     pub(super) fn session_quota_bytes(&self, session: &str) -> u64 {
         let number = self.numbers.get(session).and_then(|number| self.sessions.get(*number as usize));
         number.map_or(0, |session| session.quota_bytes)
@@ -475,13 +476,13 @@ impl JournalIndex {
         self.numbers.get(session) == Some(&held.session)
     }
 
-    /// Whether what a change keeps may go to make room for a session, and nobody is asked. Of its own that is what it made
-    /// itself: versions of a path between the first one and the one that is there.
+    /// Whether the pre-images of a change may be evicted to make room for a session without approval. Of its own those
+    /// are versions of a path between the first one and the current one.
     pub(super) fn is_evictable(&self, held: &IndexedChange, session: &str) -> bool {
         (self.belongs_to(held, session) && !held.keeps_original) || self.is_session_over(held)
     }
 
-    /// What has to stay of what is kept for a session, as the quota counts it.
+    /// Size of the pre-images of a session that may not be evicted, as the quota counts it.
     pub(super) fn unevictable_bytes(&self, session: &str, freed: &[usize]) -> u64 {
         let stays = |place: &usize, held: &IndexedChange| {
             self.belongs_to(held, session) && !self.is_evictable(held, session) && !freed.contains(place)

@@ -1,8 +1,8 @@
 //! Journal log on disk: one line for an intent, and one for its outcome.
 //!
-//! Several processes append to it under a lock. A line without its end was cut by the death of its writer, and goes with
-//! the next one. A log that became long is written anew beside the old one and takes its place; whoever has the old one
-//! goes over.
+//! Several processes append to it under a lock. A torn line, left by a writer that crashed, is dropped by the next
+//! append. A log that became long is compacted into a new file that replaces it; processes that have the old one open
+//! switch over.
 //!
 //! Not here: what is remembered of it (`index.rs`), and pre-images (`images.rs`).
 
@@ -33,7 +33,7 @@ const LOG: &str = "log";
 const LOCK: &str = "lock";
 const IMAGE_STORE_FILE: &str = "keep";
 
-/// A log that is longer than this is written anew, with so many changes at most.
+/// A longer log is compacted, to at most this number of changes.
 const MAX_LOG_BYTES: u64 = 16 << 20;
 const MOST_CHANGES: usize = 10_000;
 
@@ -47,7 +47,7 @@ pub(super) enum LogSync {
     Deferred,
 }
 
-/// Where the newest change of all mounts stands among them, as far as this process knows.
+/// Sequence number of the newest change of all mounts, as far as this process knows.
 #[derive(Debug, Default)]
 pub(crate) struct ChangeClock(AtomicU64);
 
@@ -56,7 +56,7 @@ impl ChangeClock {
         self.0.fetch_max(place, Ordering::Relaxed);
     }
 
-    /// The place of one more change. That is the time, unless the clock went back.
+    /// The sequence number of one more change: its time, unless the clock went back.
     fn next(&self, now: u64) -> u64 {
         let behind = |newest: u64| Some(if now <= newest { newest.saturating_add(1) } else { now });
         let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, behind).unwrap_or_else(|newest| newest);
@@ -70,7 +70,7 @@ pub(crate) struct Journal {
     lock: OwnedFd,
     index: Mutex<JournalIndex>,
     clock: Arc<ChangeClock>,
-    /// How long the log has to be before it is written anew.
+    /// Log size at which it is compacted next.
     compact_at: AtomicU64,
     image_store: Mutex<Option<InodeIdentity>>,
 }
@@ -80,9 +80,9 @@ pub(crate) struct Journal {
 pub(crate) struct JournalEntry {
     pub(crate) change: JournalChange,
     pub(crate) status: ChangeStatus,
-    /// What it kept is gone.
+    /// Its pre-images were evicted.
     pub(crate) evicted: bool,
-    /// The change that took it back.
+    /// The change that undid it.
     pub(crate) undone_by: Option<String>,
     /// Pre-images that are another's: of a redo, those of the changes that it brought back.
     pub(super) shared: Box<[String]>,
@@ -95,26 +95,26 @@ pub(crate) enum ChangeStatus {
     Void,
 }
 
-/// What is about to happen.
+/// The intent of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct JournalChange {
     pub(crate) change: String,
     pub(crate) at: String,
-    /// Where it stands among the changes of all mounts, where the time does not tell.
+    /// Sequence number among the changes of all mounts, where it differs from the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) order: Option<u64>,
     pub(crate) session: String,
     pub(crate) call: String,
     pub(crate) tool: String,
-    /// The changes that it takes back, the newest first.
+    /// The changes that it undoes, the newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) undoes: Vec<String>,
     pub(crate) effects: Vec<JournalEffect>,
 }
 
 impl JournalChange {
-    /// Where it stands among the changes of all mounts: the milliseconds of its time, or what they would be had the clock not
-    /// gone back.
+    /// Sequence number among the changes of all mounts: the milliseconds of its time, or a later value if the clock
+    /// went back.
     pub(crate) fn sequence(&self) -> u64 {
         self.order.unwrap_or_else(|| humantime::parse_rfc3339(&self.at).map_or(0, millis))
     }
@@ -138,7 +138,7 @@ impl JournalEntry {
         Self { change, status: ChangeStatus::Pending, evicted: false, undone_by: None, shared: Box::default() }
     }
 
-    /// Whether it holds and could be taken back.
+    /// Whether it is committed and could be undone.
     pub(crate) fn is_live(&self) -> bool {
         self.status == ChangeStatus::Done && self.undone_by.is_none()
     }
@@ -163,7 +163,7 @@ impl JournalEntry {
         images.filter(|(image, _)| !self.shared.iter().any(|shared| shared == image))
     }
 
-    /// What its own pre-images are, as the quota counts them.
+    /// Size of its own pre-images, as the quota counts it.
     pub(super) fn cost(&self) -> u64 {
         self.own_images().map(|(_, cost)| cost).fold(0, u64::saturating_add)
     }
@@ -184,13 +184,13 @@ impl Journal {
         })
     }
 
-    /// Reads what there is, so that whoever makes a change on another mount knows what came before it.
+    /// Reads the log, so that a change on another mount gets a later sequence number.
     pub(crate) fn read(&self) {
         // What cannot be read now has its time to tell where it stands.
         drop(self.current_index());
     }
 
-    /// The time of a change that is made now, and its place where that is another.
+    /// The time of a change that is made now, and its sequence number where that differs.
     pub(super) fn next_timestamp(&self) -> (String, Option<u64>) {
         let now = SystemTime::now();
         let (time, place) = (millis(now), self.clock.next(millis(now)));
@@ -203,7 +203,7 @@ impl Journal {
         (0..known.entries.len()).map(|place| known.load(place)).collect()
     }
 
-    /// Those that nobody ended, or of which something was to go.
+    /// Changes without an outcome, or with images that are still to be evicted.
     pub(super) fn unresolved(&self) -> io::Result<Vec<JournalEntry>> {
         let known = self.current_index()?;
         let all = known.entries.iter().enumerate();
@@ -215,7 +215,7 @@ impl Journal {
         self.current_index()?.find(change)
     }
 
-    /// What the log says by now.
+    /// The index, up to date with the log.
     fn current_index(&self) -> io::Result<MutexGuard<'_, JournalIndex>> {
         let mut known = self.lock_index();
         self.refresh(&mut known)?;
@@ -228,7 +228,7 @@ impl Journal {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes over to the log that is there now: whoever shortens it puts another one in its place.
+    /// Switches to the current log file: compaction replaces it.
     fn refresh(&self, known: &mut JournalIndex) -> io::Result<()> {
         let held = FileStat::from_stat(&fstat(&known.log)?).id;
         if stat(self.directory.as_fd(), LOG.as_bytes())?.is_none_or(|now| now.id != held) {
@@ -254,7 +254,7 @@ impl Journal {
         }
     }
 
-    /// Whether the log, as it was last read, became so long that it is worth writing anew.
+    /// Whether the log, as it was last read, is long enough to compact.
     pub(super) fn needs_compaction(&self) -> bool {
         self.lock_index().read >= self.compact_at.load(Ordering::Relaxed)
     }
@@ -271,8 +271,8 @@ impl Journal {
         self.evict(going)
     }
 
-    /// Writes the log anew, without changes that were not made and without the oldest. One of which something is still kept
-    /// stays, or nobody would know whose that is. Only while the tree is held: an undo reads what may go here.
+    /// Compacts the log: drops rolled-back changes and the oldest. One whose images still exist stays, because their
+    /// owner would be unknown otherwise. Only under the tree lock: an undo reads what may be dropped here.
     pub(super) fn compact(&self, kept: &BTreeSet<String>) -> io::Result<()> {
         let mut known = self.lock_index();
         acquire_lock(&self.lock)?;
@@ -283,7 +283,7 @@ impl Journal {
         written.map(drop)
     }
 
-    /// How long the log is then.
+    /// Compacts under the log's lock. Returns the new size of the log.
     fn compact_locked(&self, known: &mut JournalIndex, kept: &BTreeSet<String>) -> io::Result<u64> {
         const NEW: &str = "log.new";
         known.read_new_lines()?;
@@ -298,7 +298,7 @@ impl Journal {
             known.positions(kept.iter().filter_map(|image| image_owner(image))).into_iter().collect();
         for (index, place) in made.into_iter().enumerate() {
             let Some(held) = known.entries.get(place) else { continue };
-            // What takes back a change that stays does so too, or that one would seem to hold again, or not to.
+            // An undo of a change that stays does so too, or that change would change its state.
             let takes_back = || known.undone_changes(place).any(|undone| staying.contains(&undone));
             let stays = index >= old || held.status == ChangeStatus::Pending || held.quota_bytes() > 0 || takes_back();
             if stays || keeping.contains(&place) || known.holds_image_for_other(place, kept)? {
@@ -306,7 +306,7 @@ impl Journal {
                 staying.insert(place);
             }
         }
-        // Where little would go, it would be written anew again and again.
+        // Where little would be dropped, compaction would repeat with every append.
         if bytes.len() as u64 > known.read / 4 * 3 {
             return Ok(known.read);
         }
@@ -320,7 +320,7 @@ impl Journal {
         Ok(bytes.len() as u64)
     }
 
-    /// Whether the keep with this identity is the one that we made.
+    /// Whether the image store with this identity is ours.
     pub(super) fn is_owner(&self, found: InodeIdentity) -> Result<bool, Errno> {
         let mut keep = self.image_store.lock().unwrap_or_else(PoisonError::into_inner);
         if !keep.is_some_and(|ours| is_same_inode(ours, found)) {
@@ -365,8 +365,8 @@ impl Journal {
         Ok(written?)
     }
 
-    /// Whether so much more could be kept for a session, if what may go for it went without asking. What the `freed` changes
-    /// keep does not count: they are about to be taken back.
+    /// Whether this much more fits into the quota of a session after evictions that need no approval. The pre-images of
+    /// the `freed` changes do not count: they are about to be undone.
     pub(super) fn has_room(
         &self,
         bytes: u64,
@@ -427,7 +427,7 @@ impl Journal {
         self.evict(going)
     }
 
-    /// First it is said, then it goes: what is listed as kept is kept.
+    /// Logged first, then deleted: every image that is listed exists.
     fn evict(&self, going: Vec<JournalEntry>) -> Vec<String> {
         let said = |entry: &JournalEntry| {
             self.append(&JournalLine::Evicted { change: entry.change.change.clone() }, LogSync::Deferred).is_ok()

@@ -1,8 +1,8 @@
 //! The journal: every change of a mount, with the pre-images to undo it.
 //!
-//! An index in our state directory has a line for what is about to happen, on disk before it happens, and one for how it
-//! ended. What a change displaces is kept at the root of the mount (`images.rs`). A change whose process died is settled by
-//! whoever finds its note: looking at what is there tells whether it was made.
+//! A log in our state directory has a line for the intent, on disk before the change, and one for the outcome.
+//! Pre-images are stored at the root of the mount (`images.rs`). A change whose process died is resolved by the process
+//! that finds its intent: the state on disk shows whether it was made.
 //!
 //! Not here: undoing changes (`apply.rs`), and who may (`tools/undo.rs`).
 
@@ -41,22 +41,22 @@ use crate::txn::replace::CurrentFile;
 pub(crate) use crate::undo::apply::{UndoAction, UndoForce, UndoPlan};
 pub(crate) use crate::undo::tree::{NodeSource, open_no_follow, relative_to};
 
-/// What becomes of a file that a change displaces.
+/// Handling of a file that a change displaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Disposition {
-    /// It goes for good.
+    /// It is deleted permanently.
     Discarded,
     Stored {
         image: String,
     },
-    /// It has other names, or cannot be brought to the keep: a copy of it is there, and it goes.
+    /// It has other hard links, or cannot be renamed into the image store: a copy is stored, and it is deleted.
     Copied {
         image: String,
     },
 }
 
 impl Disposition {
-    /// The name in the keep that the displaced file gets.
+    /// The name of the displaced file in the image store.
     pub(crate) fn image(&self) -> Option<&str> {
         match self {
             Self::Stored { image } => Some(image),
@@ -70,11 +70,11 @@ impl Disposition {
 pub(crate) struct DisplacementTurn {
     /// Its number among them.
     pub(crate) index: usize,
-    /// What those before it count as in the quota.
+    /// Size of those before it, as the quota counts it.
     pub(crate) bytes_before: u64,
 }
 
-/// Whose a file is that was found at the temporary name of a change.
+/// Owner of a file found at the temporary name of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TempOwner {
     /// The new one, which never took its name.
@@ -97,7 +97,7 @@ pub(crate) struct PendingChange<'a> {
     open: bool,
 }
 
-/// What becomes of what a change displaced, once it was made.
+/// Retention of the entries that a change displaced, once it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retention {
     Keep,
@@ -110,7 +110,7 @@ impl PendingChange<'_> {
     pub(crate) fn commit(mut self) {
         self.open = false;
         let Some(journal) = &self.mount.journal else { return };
-        // Left out, whoever opens the workspace next sees by what is there that it happened.
+        // Without the line, the next process to open the workspace sees from the files that it was made.
         let _ = journal.append(&JournalLine::Done { change: self.change.clone() }, LogSync::Deferred);
         if self.retention == Retention::Discard {
             delete_images(self.mount, &journal.evict_change(&self.change));
@@ -139,7 +139,8 @@ impl Drop for PendingChange<'_> {
 }
 
 impl Mount {
-    /// What becomes of a file that is to be displaced. Without a journal, or where a person said so, it goes for good.
+    /// The handling of a file that is to be displaced. Without a journal, or where a person chose so, it is deleted
+    /// permanently.
     pub(crate) fn disposition(
         &self,
         old: &CurrentFile,
@@ -165,8 +166,7 @@ impl Mount {
         }
     }
 
-    /// What is known, whatever they are called, of the files that a change was about: those that are there, and those that
-    /// are kept.
+    /// Sensitivity, by identity, of the files that a change was about: current ones and pre-images.
     pub(crate) fn sensitivity_of(&self, effects: &[JournalEffect]) -> Sensitivity {
         let recall = |parent: BorrowedFd<'_>, name: &[u8]| match stat(parent, name) {
             Ok(Some(stamp)) => self.sensitive_files.lookup(FileRef { fd: parent, name }, &stamp),
@@ -187,8 +187,8 @@ impl Mount {
         known
     }
 
-    /// What something that is to be removed is called in the keep, as it is and with all of its names. Nothing where it
-    /// goes for good.
+    /// Name in the image store of an entry that is to be removed, with all of its hard links. `None` where it is
+    /// deleted permanently.
     pub(crate) fn removal_image(
         &self,
         state: &FileState,
@@ -205,14 +205,14 @@ impl Mount {
         Ok(Some(image_name(ticket.change_id(), turn.index)))
     }
 
-    /// Whether something in this directory can be brought to the keep by a rename.
+    /// Whether an entry of this directory can be renamed into the image store.
     fn is_on_image_device(&self, parent: BorrowedFd<'_>) -> Result<bool, ToolError> {
         let stat = fstat(parent).map_err(|errno| errno_error(errno, "."))?;
         Ok(FileStat::from_stat(&stat).id.device == self.id.device)
     }
 
-    /// Whether so much, as the quota counts it, could be kept for this session once the `freed` changes are taken back. Where
-    /// nobody can know that now, nobody is asked about a loss either.
+    /// Whether this much, as the quota counts it, could be stored for this session once the `freed` changes are undone.
+    /// Where that cannot be known now, a loss needs no approval either.
     pub(crate) fn fits_quota(&self, bytes: u64, freed: &[String], cx: &CallContext<'_>) -> Result<bool, ToolError> {
         let Some(journal) = &self.journal else { return Ok(false) };
         let session = cx.origin().map_or("", |origin| origin.session.as_str());
@@ -258,8 +258,8 @@ impl Mount {
         Ok(entered)
     }
 
-    /// Whose the file with this inode is, which stands at the temporary name of a change, and what it is called in the keep.
-    /// Before the change is written down nothing is displaced, and afterwards the journal knows both inodes.
+    /// Owner of the file with this inode at the temporary name of a change, and its name in the image store. Before the
+    /// intent is logged nothing is displaced, and afterwards the journal has both inodes.
     pub(crate) fn temp_owner(&self, change: &str, inode: u64) -> Result<(TempOwner, Option<Vec<u8>>), Errno> {
         let Some(journal) = &self.journal else { return Ok((TempOwner::New, None)) };
         let entry = journal.entry(change).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
@@ -295,7 +295,8 @@ impl Mount {
         }
     }
 
-    /// Ends every change that nobody ended, and lets go what was to go. Only while nobody changes anything.
+    /// Resolves every change without an outcome, and evicts what was to be evicted. Only while there is no other
+    /// writer.
     pub(crate) fn resolve_all_changes(&self) {
         let Some(journal) = &self.journal else { return };
         let entries = journal.unresolved().unwrap_or_default();
@@ -311,7 +312,7 @@ impl Mount {
         self.compact_journal(journal);
     }
 
-    /// Writes the log anew if it became long. Only while the tree is held.
+    /// Compacts the log if it became long. Only under the tree lock.
     fn compact_journal(&self, journal: &Journal) {
         if journal.needs_compaction() {
             delete_images(self, &journal.evict_expired());
@@ -320,7 +321,7 @@ impl Mount {
         }
     }
 
-    /// Everything in the keep.
+    /// Names of all images in the store.
     fn image_names(&self) -> BTreeSet<String> {
         let names = self.image_store().and_then(|keep| names_in(keep.fd(), usize::MAX).ok());
         names.unwrap_or_default().into_iter().collect()
@@ -346,7 +347,7 @@ impl Mount {
 }
 
 impl WriteTarget {
-    /// What a person has to be asked about, because it could not be brought back: the file that is replaced here.
+    /// The access that needs approval because it cannot be undone: losing the file that is replaced here.
     pub(crate) fn loss(&self, seen: &FileStat, cx: &CallContext<'_>) -> Result<Option<ResourceAccess>, ToolError> {
         self.loss_after(0, seen, cx)
     }
@@ -404,7 +405,7 @@ impl WriteTarget {
     }
 }
 
-/// The name of a pre-image: by its change, so that nobody else has it.
+/// The name of a pre-image: unique, because it has the change in it.
 pub(crate) fn image_name(change: &str, index: usize) -> String {
     format!("{change}-{index}")
 }

@@ -48,7 +48,7 @@ pub(crate) enum FileStateKind {
     Other,
 }
 
-/// How closely a thing is looked at.
+/// Depth of an inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileStateDepth {
     /// Contents of files, and what is in a directory.
@@ -102,7 +102,7 @@ impl FileState {
         Ok(Self::of_file(stamp, digest.ok()))
     }
 
-    /// What stands at a name in a directory that we hold.
+    /// The state of a name in a held directory.
     pub(crate) fn read_at(
         mount: &Mount,
         parent: BorrowedFd<'_>,
@@ -134,12 +134,12 @@ impl FileState {
         }))
     }
 
-    /// What it counts as in the quota while it is kept.
+    /// Its size in the image store, as the quota counts it.
     pub(crate) fn cost(&self) -> u64 {
         cost(self.size, self.entries)
     }
 
-    /// How closely something has to be looked at to be compared with this.
+    /// The depth of inspection that a comparison with this state needs.
     pub(crate) fn depth(&self) -> FileStateDepth {
         if self.kind == FileStateKind::Directory && self.sha256.is_some() {
             FileStateDepth::Recursive
@@ -188,7 +188,7 @@ impl FileState {
 /// A file takes room even if it is empty: its inode, and its name in a directory.
 const ENTRY_OVERHEAD: u64 = 4096;
 
-/// What so many bytes, with so many entries below the thing itself, count as in the quota.
+/// Size as the quota counts it, from bytes and the number of entries below the entry itself.
 pub(crate) fn cost(bytes: u64, entries: u64) -> u64 {
     entries.saturating_add(1).saturating_mul(ENTRY_OVERHEAD).saturating_add(bytes)
 }
@@ -198,7 +198,7 @@ fn is_zero_entries(entries: &u64) -> bool {
     *entries == 0
 }
 
-/// What is in a directory.
+/// Digest of the contents of a directory.
 struct DirectoryDigest {
     /// All of it as one number.
     digest: Digest,

@@ -31,14 +31,14 @@ use crate::sys::stat::{FileId, FileKind, FileStat};
 use crate::sys::syscall::{fstat, openat, readlinkat, renameat, renameat_with, statat};
 use crate::txn::lock::LockTable;
 
-/// What may be done on a mount.
+/// Access mode of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountAccess {
     ReadOnly,
     ReadWrite,
 }
 
-/// What is on disk before a change is acknowledged.
+/// Durability of a change when it is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// The content and the directory that names it.
@@ -56,15 +56,15 @@ pub(crate) struct Mount {
     pub(crate) shows_alias: bool,
     pub(crate) root: OwnedFd,
     pub(crate) id: FileId,
-    /// What the root is called on the host, to understand absolute paths. Never shown.
+    /// Host paths of the root, to resolve absolute paths. Never shown.
     pub(crate) host_roots: Vec<PathBuf>,
     pub(crate) rights: MountAccess,
-    /// We are root, whom the kernel lets through everywhere: what it would ask of others, we ask.
+    /// The process is root and bypasses permission checks, so they are made here.
     pub(crate) privileged: bool,
     pub(crate) names: NameRule,
     pub(crate) durability: Durability,
     pub(crate) resolver: Box<dyn PathResolver>,
-    /// The file system answers from memory without asking anybody, so short reads need no worker.
+    /// The file system answers from memory without a daemon or a network, so short reads need no worker.
     pub(crate) supports_non_blocking: bool,
     pub(crate) locks: LockTable,
     /// Nothing on a mount that is not changed.
@@ -92,7 +92,7 @@ pub(crate) struct LocatedPath {
 pub(crate) struct OpenFile {
     pub(crate) fd: OwnedFd,
     pub(crate) stat: FileStat,
-    /// Where it really is, if a link or `..` led there.
+    /// Its resolved path, if a link or `..` led there.
     pub(crate) resolved: Option<String>,
 }
 
@@ -113,8 +113,8 @@ impl LookupTarget for LocatedPath {
 }
 
 impl LocatedPath {
-    /// The one place that opens contents. Only a regular file that may be read comes back, and nothing else is opened:
-    /// that alone would do something to a pipe or a device.
+    /// The only function that opens contents. It opens regular files that may be read, and nothing else: opening a pipe
+    /// or a device has side effects.
     pub(crate) fn open_content(&self, cx: &CallContext<'_>) -> Result<OpenFile, ToolError> {
         let found = self.open(PATH_ONLY, cx)?;
         match found.stat.kind {
@@ -168,7 +168,7 @@ impl LocatedPath {
         }
     }
 
-    /// The place of a file whose contents are wanted.
+    /// The policy resource of a file whose contents are requested.
     pub(crate) fn resource_of(&self, file: &mut OpenFile, cx: &CallContext<'_>) -> Result<PolicyResource, ToolError> {
         let mut place = self.resource(file.resolved.take());
         let (named, at) = (place.effective_sensitivity(), FileRef::open(&file.fd));
@@ -263,15 +263,15 @@ impl Mount {
         Ok(OpenFile { fd, stat: stamp, resolved })
     }
 
-    /// Fails where the directory that holds `path`, which goes through no link, may be entered by nobody. Root could
-    /// enter it; the ones above it are not looked at, because every look costs as much as a quarter of a small read.
+    /// Fails where the directory that holds `path`, which goes through no link, denies search to every user. Root could
+    /// enter it; the ones above it are not checked, because each check costs as much as a quarter of a small read.
     fn check_entry(&self, path: &[u8]) -> Result<(), Errno> {
         let Some(slash) = memchr::memrchr(b'/', path) else { return Ok(()) };
         let above = FileStat::from_stat(&statat(&self.root, &path[..slash], AtFlags::SYMLINK_NOFOLLOW)?);
         if above.kind == FileKind::Directory && above.denies_search() { Err(Errno::ACCESS) } else { Ok(()) }
     }
 
-    /// Where below the root a descriptor is now. The kernel keeps that name; we only read it.
+    /// Current path of a descriptor below the root, as the kernel has it.
     pub(crate) fn real_name(&self, fd: BorrowedFd<'_>) -> Result<Option<String>, Errno> {
         let name_of = |fd: BorrowedFd<'_>| readlinkat(CWD, format!("/proc/self/fd/{}", fd.as_raw_fd()));
         let root = name_of(self.root.as_fd())?;
@@ -333,17 +333,17 @@ impl Mount {
         if FileStat::from_stat(&fstat(&fd)?).id == stamp.id { Ok(fd) } else { Err(Errno::BUSY) }
     }
 
-    /// Fails where the directory that was mounted was removed, or its name leads to another one now: whoever put that one
-    /// there means it, and we hold the old.
+    /// Fails where the mounted directory was removed or replaced: the replacement is meant by the user, and we hold the
+    /// old one.
     pub(crate) fn check_in_place(&self, pace: IoMode) -> Result<(), ToolError> {
-        // A worker will look: only a local name can be looked up without waiting for anybody.
+        // A worker will check: only a local name can be looked up without blocking.
         if pace == IoMode::NonBlocking && !self.supports_non_blocking {
             return Ok(());
         }
         match self.host_roots.first().map(|name| statat(CWD, name, AtFlags::empty())) {
             Some(Ok(stat)) if FileStat::from_stat(&stat).id == self.id => Ok(()),
             Some(Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP)) => Err(self.root_lost_error()),
-            // Whoever cannot tell goes by what is held.
+            // Where it cannot be determined, the held directory is used.
             Some(Err(_)) | None => Ok(()),
         }
     }
@@ -359,7 +359,7 @@ impl Mount {
     }
 }
 
-/// What stands at a name in a directory that we hold, without following it.
+/// The stat of a name in a held directory, without following it.
 pub(crate) fn stat(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<FileStat>, Errno> {
     match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(FileStat::from_stat(&stat))),
@@ -368,8 +368,8 @@ pub(crate) fn stat(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<FileSta
     }
 }
 
-/// Gives something another name, where nothing has that name. File systems that cannot promise it, such as NFS, are
-/// asked a moment before.
+/// Renames an entry to a free name. On file systems without an atomic variant, such as NFS, the name is checked just
+/// before.
 pub(crate) fn rename_noreplace(from: (BorrowedFd<'_>, &[u8]), to: (BorrowedFd<'_>, &[u8])) -> Result<(), Errno> {
     match renameat_with(from.0, from.1, to.0, to.1, RenameFlags::NOREPLACE) {
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => match stat(to.0, to.1)? {

@@ -18,14 +18,14 @@ use rustix::io::Errno;
 use crate::sys::stat::FileStat;
 use crate::sys::syscall::{fstat, openat, openat2, pread, statx};
 
-/// A lookup can be disturbed by renames elsewhere only if it climbs; so many in a row mean somebody does it on purpose.
+/// Concurrent renames can disturb a lookup only if it climbs; this many failures in a row are deliberate.
 const RETRIES: usize = 128;
 
 /// Opens paths below a root, and nothing else.
 pub(crate) trait PathResolver: Send + Sync + fmt::Debug {
     fn name(&self) -> &'static str;
     fn open(&self, root: BorrowedFd<'_>, path: &[u8], how: OpenHow) -> Result<OwnedFd, Errno>;
-    /// What has one name in a directory that we hold: not through a link, not on another mount.
+    /// Opens a name in a held directory: not through a link, not on another mount.
     fn open_named(&self, parent: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno>;
     /// The same for a directory.
     fn open_child(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
@@ -36,7 +36,7 @@ pub(crate) trait PathResolver: Send + Sync + fmt::Debug {
 /// Every open of ours: no waiting for a pipe's other end, no terminal taken over, no child inherits it.
 pub(crate) const SAFE_OPEN: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// A descriptor that only stands for a place: it is neither read nor written.
+/// A descriptor of a path only: it is neither read nor written.
 pub(crate) const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 /// The flags of the system for opening a file that is a file: no link, and no pipe to wait at.
@@ -45,7 +45,7 @@ pub const PLAIN_FILE_FLAGS: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits(
 
 const CHILD_DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(SAFE_OPEN);
 
-/// How to open.
+/// Options for opening.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenHow {
     pub(crate) flags: OFlags,
@@ -112,12 +112,12 @@ impl CapStdResolver {
         }
         let mut options = OpenOptions::new();
         options.read(true);
-        // The only bits that callers set besides are ones that fit a C int.
+        // The only other flags that callers set fit a C int.
         options.custom_flags(i32::try_from((flags - OFlags::RDONLY).bits()).map_err(|_| Errno::INVAL)?);
         Ok(self.root.open_with(path, &options).map_err(|error| errno_of(&error))?.into_std().into())
     }
 
-    /// What is on another mount is outside, and an error must not tell what is there and what is not.
+    /// Hides whether an entry on another mount, which is outside, exists.
     fn mask_errno(&self, path: &Path, errno: Errno) -> Errno {
         let reached = path.ancestors().find_map(|path| self.open_path(path, PATH_ONLY).ok());
         match reached {

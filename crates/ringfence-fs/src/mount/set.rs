@@ -57,7 +57,7 @@ pub(crate) enum PathArg {
     Mounted(String),
 }
 
-/// How the fence works.
+/// Options of the fence.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FenceOptions {
     pub backend: ResolverBackend,
@@ -66,16 +66,16 @@ pub struct FenceOptions {
     pub journal: JournalMode,
 }
 
-/// Whether changes can be taken back.
+/// Whether changes can be undone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JournalMode {
     #[default]
     On,
-    /// What is displaced goes for good, as any other program would have it.
+    /// Displaced files are deleted permanently, as with any other program.
     Off,
 }
 
-/// Who resolves paths.
+/// Implementation of path resolution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResolverBackend {
     /// The kernel where it can, `cap-std` where it cannot.
@@ -102,13 +102,13 @@ pub enum FenceError {
 }
 
 impl PathArg {
-    /// A path of the workspace, where nothing but white space is no path.
+    /// A path of the workspace; blank text counts as none.
     pub(crate) fn workspace_unless_blank(text: String) -> Self {
         Self::Workspace(if text.trim().is_empty() { String::new() } else { text })
     }
 }
 
-/// Where programs find the workspace.
+/// Path of the workspace inside the jail.
 pub(crate) const WORKSPACE_OF_PROGRAMS: &str = "/workspace";
 
 impl Fence {
@@ -162,7 +162,7 @@ impl Fence {
         &self.mounts
     }
 
-    /// Who resolves paths on the workspace: `openat2` or `cap-std`.
+    /// Implementation of path resolution on the workspace: `openat2` or `cap-std`.
     pub fn backend(&self) -> &'static str {
         self.mounts[0].resolver.name()
     }
@@ -185,7 +185,7 @@ impl Fence {
         Ok(Some(part.bytes))
     }
 
-    /// Where a path of the standard dialect points: into the workspace, or into the mount that it names.
+    /// Resolves a path of the standard dialect: to the workspace, or to the mount that it names.
     pub(crate) fn locate(&self, text: &str, cx: &CallContext<'_>) -> Result<LocatedPath, ToolError> {
         announce_lookup(self.find_standard(text)?, cx)
     }
@@ -200,7 +200,7 @@ impl Fence {
         announce_lookup(spot, cx)
     }
 
-    /// Whether two paths of the standard dialect point to the same place, as far as they say so themselves.
+    /// Whether two paths of the standard dialect are equal after normalisation by text.
     pub(crate) fn is_same_place(&self, one: &str, other: &str) -> bool {
         match (self.find_standard(one), self.find_standard(other)) {
             (Ok(one), Ok(other)) => Arc::ptr_eq(&one.mount, &other.mount) && one.path == other.path,
@@ -261,7 +261,7 @@ impl Fence {
         Ok((mount, GuestPath::parse(if rest.is_empty() { "." } else { rest })?))
     }
 
-    /// What the journal of each mount has, the oldest first.
+    /// The journal of each mount, the oldest change first.
     pub(crate) fn mount_changes(&self) -> Result<Vec<MountChanges>, ToolError> {
         let unreadable = |_| ToolError::new(ErrorKind::Unavailable, "cannot read the journal");
         let journals = self.mounts.iter().filter_map(|mount| Some((mount, mount.journal.as_ref()?)));
@@ -309,7 +309,7 @@ fn announce_lookup(spot: LocatedPath, cx: &CallContext<'_>) -> Result<LocatedPat
     Ok(spot)
 }
 
-/// Whether replies name the mount of a path.
+/// Whether replies have the mount of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PathStyle {
     Bare,
@@ -400,8 +400,8 @@ fn supports_cached_lookup(found: &StatFs) -> bool {
     matches!(found.f_type as u64, EXT | XFS | BTRFS | TMPFS | F2FS)
 }
 
-/// Whether the name of a root can be looked up without asking a daemon or a network: every directory above it is local.
-/// A container's root is layers of local directories.
+/// Whether the name of a root can be looked up without a daemon or a network: every directory above it is local. A
+/// container's root is an overlay of local directories.
 fn is_local(path: &Path) -> bool {
     const OVERLAY: u64 = 0x794c_7630;
     #[expect(clippy::cast_sign_loss, reason = "a magic number has no sign")]

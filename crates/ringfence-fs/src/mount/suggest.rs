@@ -1,6 +1,6 @@
 //! Path errors with suggestions.
 //!
-//! Only names are looked at, only in directories of the workspace, and only so many.
+//! Only a limited number of names is read, and only in directories of the workspace.
 
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;

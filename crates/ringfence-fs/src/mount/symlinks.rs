@@ -64,8 +64,8 @@ pub(crate) fn check_links_stay_inside(
     }
 }
 
-/// Whether a link in a directory below the root leads above the root, as far as its text tells. One with an absolute target
-/// leads to the same place from everywhere.
+/// Whether a link in a directory below the root leads above the root, by its text. One with an absolute target leads to
+/// the same path from every directory.
 fn leads_out(directory: &[u8], target: &[u8]) -> bool {
     let is_name = |part: &&[u8]| !part.is_empty() && *part != b".";
     let mut depth = directory.split(|byte| *byte == b'/').filter(is_name).count();

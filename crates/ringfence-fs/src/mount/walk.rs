@@ -22,7 +22,7 @@ use crate::sys::errno::errno_error;
 use crate::sys::stat::{FileId, FileKind, FileStat};
 use crate::sys::syscall::{fstat, openat};
 
-/// So many levels are held open at once.
+/// Most levels that are held open at once.
 const OPEN_LEVELS: usize = 64;
 
 /// Directories below this depth are not entered: their names would not fit into a path.
@@ -44,7 +44,7 @@ impl WalkEntry {
     }
 }
 
-/// What the directory says an entry is; some file systems do not say.
+/// Kind of an entry by its dirent; some file systems do not fill it in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum DirentKind {
     Directory,
@@ -53,14 +53,14 @@ enum DirentKind {
     Other,
 }
 
-/// Whether temporary files of ours are seen. Only what takes a tree apart has to.
+/// Whether temporary files of ours are listed. Only removal of a tree needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TempVisibility {
     Hidden,
     Visible,
 }
 
-/// What the walk came to.
+/// The result of one step of the walk.
 #[derive(Debug)]
 pub(crate) enum WalkStep {
     /// An entry of the current directory.
@@ -88,7 +88,7 @@ struct WalkLevel {
     fd: Option<Arc<OwnedFd>>,
     /// Still to come, the next one last.
     entries: Vec<WalkEntry>,
-    /// How long `path` is without this level.
+    /// Length of `path` without this level.
     path_before: usize,
     name: Vec<u8>,
 }
@@ -149,12 +149,12 @@ impl<'a> TreeWalk<'a> {
         self.mount
     }
 
-    /// How many directories deep the current one is below the start.
+    /// Depth of the current directory below the start.
     pub(crate) fn depth(&self) -> usize {
         self.levels.len().saturating_sub(1)
     }
 
-    /// Where an entry is, from the start of the walk.
+    /// Path of an entry from the start of the walk.
     pub(crate) fn path_of(&self, name: &[u8]) -> Vec<u8> {
         let mut path = self.path.clone();
         if !path.is_empty() {
@@ -180,7 +180,7 @@ impl<'a> TreeWalk<'a> {
         }
     }
 
-    /// What an entry is. Nothing if it went away meanwhile.
+    /// The stat of an entry. `None` if it was removed meanwhile.
     pub(crate) fn stat(&self, entry: &WalkEntry) -> Result<Option<FileStat>, ToolError> {
         stat(self.directory()?, &entry.name).map_err(|errno| errno_error(errno, self.shown))
     }

@@ -1,7 +1,7 @@
 //! Write targets: a name in a held directory, which every change works on.
 //!
-//! A slot is found while planning. The directory is held from then on, so nothing that happens to the path in
-//! between can move the change elsewhere. Directories that are missing are made when the change is.
+//! A write target is resolved while planning. The directory is held from then on, so a concurrent rename of the path
+//! cannot redirect the change. Missing directories are created with the change.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::txn::replace::chmod_past_umask;
 /// The mount that has the state of a run.
 pub const STATE_ALIAS: &str = "state";
 
-/// How often the directory of a path is looked up while other programs create and remove it.
+/// Retries of a parent lookup while other programs create and remove directories.
 const PARENT_LOOKUPS: usize = 16;
 
 /// One name, and the directory that has it or is to have it.
@@ -43,21 +43,21 @@ pub(crate) struct WriteTarget {
     pub(crate) name: Vec<u8>,
     pub(crate) shown: String,
     given_path: String,
-    /// Where the directory really is, as bytes below the root, empty for the root.
+    /// Resolved path of the directory, as bytes below the root, empty for the root.
     real_parent: Vec<u8>,
     resolved: Option<String>,
-    /// What is known of the file that stands there.
+    /// Sensitivity of the current file.
     pub(crate) sensitivity: Sensitivity,
 }
 
-/// Whether the directory of a new file has to be there already.
+/// Whether the directory of a new file must exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ParentPolicy {
     MustExist,
     CreateMissing,
 }
 
-/// How a path that ends in a slash is taken.
+/// Handling of a path that ends in a slash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TargetKind {
     /// A file, also through a link that leads to it.
@@ -68,7 +68,7 @@ pub(crate) enum TargetKind {
 }
 
 impl WriteTarget {
-    /// Finds the place of a change that may bring something new. Reads only.
+    /// Resolves the target of a change that may create an entry. Reads only.
     pub(crate) fn find(spot: &LocatedPath, meant: TargetKind, parents: ParentPolicy) -> Result<Self, ToolError> {
         let slot = Self::locate(spot, meant, parents)?;
         if slot.stat()?.is_none() {
@@ -180,11 +180,11 @@ impl WriteTarget {
         }
     }
 
-    /// Keeps the directory where it was when the call was judged, or says that it is elsewhere now. Its name decides
-    /// whether the change is allowed, so it must not get another between the plan and the change.
+    /// Locks the directory at the path that the call was judged by, or fails if it was moved. The path decides whether
+    /// the change is allowed, so it must not change between the plan and the change.
     pub(crate) fn lock_directory(&self, hold: TreeLockMode, cx: &CallContext<'_>) -> Result<TreeLock, ToolError> {
-        // Directories that are made go again if the change fails: nobody else may use them before it is made. And of two
-        // who add the last pieces of a repository, the second one has to see the first.
+        // Created directories are removed again if the change fails, so no other writer may use them before it is made.
+        // And of two writers that add the last entries of a repository, the second has to see the first.
         let alone = self.lacks_parents() || is_repository_entry(&self.name);
         let hold = if alone { TreeLockMode::Exclusive } else { hold };
         let held = self.mount.locks.lock_tree(hold, cx)?;
@@ -195,7 +195,7 @@ impl WriteTarget {
 
     pub(crate) fn check_directory(&self) -> Result<(), ToolError> {
         let held = FileStat::from_stat(&fstat(&self.base).map_err(|errno| errno_error(errno, &self.shown))?).id;
-        // The name is looked up again, not asked of `/proc`: not every place that we run in has one.
+        // The name is looked up again instead of read from `/proc`, which is not mounted everywhere.
         let named = self.mount.lookup(
             &GuestPath::from_kernel(&self.real_parent),
             PATH_ONLY | OFlags::DIRECTORY,
@@ -216,8 +216,8 @@ impl WriteTarget {
         Ok(())
     }
 
-    /// Another name in the directory that systems which tell fewer names apart would take for this one. In a very large
-    /// directory nobody looks.
+    /// Another name in the directory that case-insensitive or normalising systems would take for this one. A very large
+    /// directory is not searched.
     pub(crate) fn collision(&self, parent: BorrowedFd<'_>) -> Option<String> {
         const MOST_NAMES: usize = 2000;
         let mine = fold_name(&self.name)?;
@@ -232,7 +232,7 @@ impl WriteTarget {
         !self.missing.is_empty()
     }
 
-    /// What is there now.
+    /// The stat of the current file.
     pub(crate) fn stat(&self) -> Result<Option<FileStat>, ToolError> {
         if self.missing.is_empty() { self.stat_in(self.base.as_fd()) } else { Ok(None) }
     }
@@ -252,7 +252,7 @@ impl WriteTarget {
         }
     }
 
-    /// The directory, below the root, as a note for whoever cleans up after us. Empty for the root.
+    /// The directory below the root, for the intent that recovery reads. Empty for the root.
     pub(crate) fn parent_path(&self) -> Vec<u8> {
         join_names(std::iter::once(&self.real_parent).chain(&self.missing))
     }
@@ -265,7 +265,7 @@ impl WriteTarget {
         Ok(self.name == other.name && id(self)? == id(other)?)
     }
 
-    /// Where this is, below the root.
+    /// The path below the root.
     pub(crate) fn path(&self) -> Vec<u8> {
         join_path(&self.real_parent, &self.missing, &self.name)
     }
@@ -294,7 +294,7 @@ impl WriteTarget {
         }
     }
 
-    /// Makes the missing directories. What comes back removes them again, unless it is told to keep them.
+    /// Creates the missing directories. Dropping the result removes them again, unless they are kept.
     pub(crate) fn make_parents(&self, cx: &CallContext<'_>) -> Result<CreatedParents, ToolError> {
         let fail = |errno| errno_error(errno, &self.shown);
         let mut path = self.real_parent.clone();
@@ -312,9 +312,9 @@ impl WriteTarget {
             check_directory_writable(made.parent.as_fd(), &self.shown)?;
             let ours = match mkdirat(&made.parent, name.as_slice(), Mode::from_raw_mode(0o755)) {
                 Ok(()) => true,
-                // Somebody else was faster, or a file stands there; opening it tells which.
+                // Another process was faster, or the name has a file; opening it tells which.
                 Err(Errno::EXIST) => false,
-                // The directory that was opened a moment ago is removed.
+                // The directory that was opened just before is removed.
                 Err(Errno::NOENT) => return Err(parents_changed_error(&self.shown)),
                 Err(errno) => return Err(fail(errno)),
             };
@@ -354,7 +354,7 @@ impl WriteTarget {
 #[derive(Debug)]
 pub(crate) struct CreatedParents {
     directories: Vec<(OwnedFd, Vec<u8>)>,
-    /// Where they are, below the root.
+    /// Their paths, below the root.
     created: Vec<(Vec<u8>, FileStat)>,
     /// The directory of the slot.
     pub(crate) parent: OwnedFd,
@@ -386,7 +386,7 @@ impl CreatedParents {
 impl Drop for CreatedParents {
     fn drop(&mut self) {
         for (parent, name) in self.directories.drain(..).rev() {
-            // Somebody may have put something there meanwhile; then it stays.
+            // A directory that got entries meanwhile stays.
             let _ = unlinkat(&parent, name.as_slice(), AtFlags::REMOVEDIR);
         }
     }
@@ -397,7 +397,7 @@ pub(crate) fn reopen_for_listing(directory: BorrowedFd<'_>) -> Result<OwnedFd, E
     openat(directory, c".", OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN, Mode::empty())
 }
 
-/// A directory that nobody may write is left alone, also by root.
+/// Fails where the mode denies writing to every user, also for root.
 pub(crate) fn check_directory_writable(directory: BorrowedFd<'_>, shown: &str) -> Result<(), ToolError> {
     let stamp = FileStat::from_stat(&fstat(directory).map_err(|errno| errno_error(errno, shown))?);
     if stamp.denies_write() { Err(errno_error(Errno::ACCESS, shown)) } else { Ok(()) }
@@ -406,7 +406,7 @@ pub(crate) fn check_directory_writable(directory: BorrowedFd<'_>, shown: &str) -
 /// The deepest directory of a path that exists.
 struct ExistingAncestor {
     fd: OwnedFd,
-    /// Where it really is, empty for the root.
+    /// Its resolved path, empty for the root.
     real: Vec<u8>,
     /// The names below it that do not exist.
     missing: Vec<Vec<u8>>,

@@ -27,14 +27,14 @@ use crate::sys::errno::errno_error;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::txn::manifest::accesses_below;
 
-/// So many files are compared line by line, with so many bytes in all; the rest are listed.
+/// Limits on files compared line by line and on their bytes in all; the rest are listed.
 const MOST_DIFFS: usize = 100;
 const MOST_BYTES: u64 = 4 << 20;
 
-/// So many protected paths are named that a file of a repository leads to.
+/// Most protected targets that are named for a file of a repository.
 const MOST_LEADS: usize = 20;
 
-/// So many lines say what is not compared.
+/// Most lines about entries that are not compared.
 const MOST_LISTED: usize = 1000;
 
 /// A file that went, or the directory that it went with, and where its contents are now.
@@ -120,7 +120,7 @@ impl OverlayChange {
 }
 
 impl ChangeSet {
-    /// What the policy has to judge: every path, and what is in directories that go.
+    /// Collects the accesses for the policy: every path, and the contents of directories that are deleted.
     pub(super) fn find_accesses(&mut self, cx: &CallContext<'_>) -> Result<(), ToolError> {
         let mut touches = Vec::new();
         // What goes may be kept all the same, so a repository may need it no longer, and still have it.
@@ -246,7 +246,7 @@ impl ChangeSet {
         Ok(open_file(directory.as_fd(), file, seen, &name)?.fd)
     }
 
-    /// What an item replaces, if it is still what was compared.
+    /// Opens the file that an item replaces, if it is still the one that was compared.
     fn open_lower(&self, item: &OverlayChange) -> Result<OwnedFd, ToolError> {
         let name = display_path(&self.mount, &item.path);
         let (above, file) = split(&item.path);
@@ -279,8 +279,8 @@ impl ChangeSet {
         Ok(())
     }
 
-    /// What deserves a second look comes before what does not: however much a program left, none of it is among the rest
-    /// that is only counted, as long as there are no more of its kind.
+    /// Sensitive changes first, so that they are not among the rest that is only counted, as long as they themselves
+    /// fit.
     fn most_sensitive_first(&self) -> Vec<&OverlayChange> {
         let weighty = |touch: &&ResourceAccess| {
             touch.action == PolicyAction::Lose || touch.resource.effective_sensitivity().is_any()
@@ -294,7 +294,7 @@ impl ChangeSet {
         items
     }
 
-    /// What files of a repository lead to, and may not be written unasked.
+    /// Protected targets of files of a repository, whose writing needs approval.
     fn lead_lines(&self, items: &[&OverlayChange]) -> Vec<String> {
         let leads = items.iter().filter_map(|item| Some((item, self.repositories.leads.get(&item.path)?)));
         let line = |(item, paths): (&&OverlayChange, &Vec<Vec<u8>>)| {

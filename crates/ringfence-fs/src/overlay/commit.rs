@@ -1,8 +1,9 @@
 //! Overlay commit: a program's changes become the workspace's, all or nothing.
 //!
-//! Everything new is made in the keep first and put on disk. Then a note has every step, the journal has every effect, and
-//! the steps are made, each by one rename. The first that cannot be made ends it, and those before it go back; whoever comes
-//! after a process that died does the same by the note. It is one change, and is undone like any other.
+//! Everything new is staged in the image store first and synced. Then the transaction record has every step, the
+//! journal has every effect, and the steps are made, each by one rename. The first that fails ends the commit and rolls
+//! back those before it; after a crash, recovery does the same from the record. The commit is one change, and is undone
+//! like any other.
 //!
 //! Not here: what changed (`compare.rs`).
 
@@ -54,7 +55,7 @@ pub(super) fn commit(mut left: ChangeSet, ticket: &Ticket<'_>) -> Result<(), Too
         return Err(ToolError::new(ErrorKind::Internal, "a call that changes nothing cannot commit changes"));
     }
     mount.check_in_place(IoMode::Blocking)?;
-    // Nobody else of ours changes anything meanwhile.
+    // Excludes every other writer of this program.
     let tree = mount.locks.lock_tree(TreeLockMode::Exclusive, ticket.context())?;
     recover_tree(mount, &tree);
     recover_notes(mount);
@@ -70,7 +71,7 @@ pub(super) fn commit(mut left: ChangeSet, ticket: &Ticket<'_>) -> Result<(), Too
     let left = &left;
     check_guards(left, ticket)?;
     let keep = mount.create_image_store(journal)?;
-    // There is nothing to be taken back yet. What has the change in its name goes with the note.
+    // There is nothing to roll back yet. Images with the change in their name are removed with the record.
     let note = TxnRecord::write(&mount.locks, ticket.change_id(), &[])?;
     tree.log_intent(note.id())?;
     let done = execute(left, &keep, &note, ticket);
@@ -94,7 +95,7 @@ struct CommitPlan {
     effects: Vec<JournalEffect>,
 }
 
-/// A new directory that gets its mode when it is in its place.
+/// A new directory that gets its mode once it is published.
 struct DeferredMode {
     path: Vec<u8>,
     inode: u64,
@@ -114,7 +115,7 @@ fn execute(left: &ChangeSet, keep: &ImageStore, note: &TxnRecord<'_>, ticket: &T
     let (entered, steps, entries) = match entered {
         Ok(entered) => entered,
         Err(error) => {
-            // Nothing took its place yet: whatever has one of these names was made here.
+            // Nothing was published yet: every image with one of these names was made here.
             delete_images(mount, &images);
             return Err(error);
         }
@@ -143,7 +144,7 @@ fn execute(left: &ChangeSet, keep: &ImageStore, note: &TxnRecord<'_>, ticket: &T
     synced.map_err(|errno| sync_error(errno, first))
 }
 
-/// Makes everything new in the keep, and says which steps there are.
+/// Stages everything new in the image store, and returns the steps.
 fn prepare(
     left: &ChangeSet,
     keep: &ImageStore,
@@ -220,7 +221,7 @@ struct CommitPlanner<'a> {
 }
 
 impl CommitPlanner<'_> {
-    /// A new name in the keep.
+    /// A new name in the image store.
     fn image(&mut self) -> String {
         let image = image_name(self.ticket.change_id(), self.images.len());
         self.images.push(image.clone());
@@ -286,7 +287,7 @@ impl CommitPlanner<'_> {
         Ok(())
     }
 
-    /// Makes something new and says how it takes its place. Comes back with the mode that a directory gets later.
+    /// Stages a new entry and plans its publication. Returns the mode that a directory gets later.
     fn plan_publish(
         &mut self,
         item: &OverlayChange,
@@ -318,7 +319,7 @@ impl CommitPlanner<'_> {
         Ok(None)
     }
 
-    /// The effect of taking the place of a file or link, and whether that goes for good.
+    /// The effect of displacing a file or link, and whether it is deleted permanently.
     fn displacement_effect(
         &mut self,
         item: &OverlayChange,
@@ -333,7 +334,7 @@ impl CommitPlanner<'_> {
             return Ok((JournalEffect::Lost { path }, true));
         }
         if let Some(old) = old.filter(|_| was.links > 1) {
-            // Whoever writes to it by another name would change what is kept.
+            // A writer by another hard link would change the pre-image.
             let copy = self.image();
             let before = self.images_dir.copy(self.mount, old, was.size, &copy, cx)?;
             return Ok((JournalEffect::Replaced { path, before, after, image: copy, copied: true }, true));
@@ -367,7 +368,7 @@ impl CommitPlanner<'_> {
 }
 
 impl OverlayChange {
-    /// How much would have to be kept, as the quota counts it.
+    /// Size of the pre-images, as the quota counts it.
     pub(super) fn displaced_bytes(&self) -> u64 {
         match (&self.lower, self.directory_mode()) {
             (Some(was), None) => {
@@ -419,7 +420,7 @@ fn perform(
         }
         other => errno_error(other, shown),
     })?;
-    // Nobody comes to it any more: now it shows whether it went as it was seen.
+    // It cannot be reached by path any more: now it shows whether it was displaced unchanged.
     if let Some(tree) = tree {
         let now = FileState::read_at(mount, keep.fd(), &entry.temporary, FileStateDepth::Recursive, cx)?;
         if !now.is_some_and(|now| tree.matches(&now)) {
@@ -515,7 +516,7 @@ fn is_unchanged(
     Ok(hash_up_to(fd.as_fd(), now.size, &name_shown, cx)? == *seen)
 }
 
-/// The rules about the contents of single files hold, whoever changes them.
+/// Applies the rules about the contents of single files.
 fn check_guards(left: &ChangeSet, ticket: &Ticket<'_>) -> Result<(), ToolError> {
     let mount = &*left.mount;
     for guard in &mount.guards {
@@ -579,7 +580,7 @@ fn concurrent_change_error(shown: &str) -> ToolError {
     ToolError::new(ErrorKind::Conflict, message)
 }
 
-/// The error where not every step could be taken back.
+/// The error where not every step could be rolled back.
 fn rollback_incomplete(refused: ToolError) -> ToolError {
     refused
         .hint("some files were changed and could not be rolled back; the next start tries again")

@@ -1,9 +1,9 @@
-//! Overlay comparison: every path of an upper layer that differs from the workspace.
+//! Overlay comparison: every path of an upper directory that differs from the workspace.
 //!
 //! Contents are compared, never times. A directory that was removed and made again hides what was in it; everything that it
 //! hides is a delete here. What cannot be committed at all, such as a pipe, is left out and named.
 //!
-//! Not here: reading the layer (`upper.rs`), and what is done about it (`commit.rs`).
+//! Not here: reading the upper directory (`upper.rs`), and committing the changes (`commit.rs`).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -36,13 +36,13 @@ const MOST_LINKS: usize = 40;
 pub(super) struct OverlayChange {
     /// Below the root.
     pub(super) path: Vec<u8>,
-    /// What stands there in the workspace.
+    /// Current state in the workspace.
     pub(super) lower: Option<LowerState>,
-    /// What shall stand there.
+    /// State after the commit.
     pub(super) upper: Option<UpperState>,
     /// It comes with a new directory that it is in.
     pub(super) in_new_directory: bool,
-    /// What it stands or falls with.
+    /// Index of the group that is kept or discarded as one.
     pub(super) group: usize,
     /// Data of a git repository that was there before, which leads to nothing protected.
     pub(super) is_data: bool,
@@ -58,16 +58,16 @@ pub(super) struct RejectedPath {
 #[derive(Debug)]
 pub(super) struct LowerState {
     pub(super) stat: FileStat,
-    /// What is known of it, by its names and by what it is.
+    /// Sensitivity by names and by identity.
     pub(super) sensitivity: Sensitivity,
-    /// What is in a directory that goes.
+    /// The contents of a directory that is deleted.
     pub(super) tree: Option<TreeManifest>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum UpperState {
     File {
-        /// In the layer.
+        /// In the upper directory.
         seen: FileStat,
         digest: Digest,
         mode: u32,
@@ -82,7 +82,7 @@ pub(super) enum UpperState {
     },
 }
 
-/// What was found.
+/// The result of a comparison.
 #[derive(Debug)]
 pub(super) struct OverlayComparison {
     pub(super) items: Vec<OverlayChange>,
@@ -96,12 +96,12 @@ impl OverlayChange {
         Self { path, lower, upper, in_new_directory: false, group: 0, is_data: false }
     }
 
-    /// A directory that was not there, or takes the place of something else.
+    /// A directory that was not there, or replaces something of another kind.
     pub(super) fn is_new_directory(&self) -> bool {
         matches!(self.upper, Some(UpperState::Directory { .. })) && self.directory_mode().is_none()
     }
 
-    /// A directory takes the place of something else, or the other way round: that cannot be done in one step.
+    /// A directory replaces something of another kind, or is replaced by it: that cannot be done in one step.
     pub(super) fn changes_kind(&self) -> bool {
         let was = self.lower.as_ref().map(|was| was.stat.kind == FileKind::Directory);
         let now = self.upper.as_ref().map(|now| matches!(now, UpperState::Directory { .. }));
@@ -117,7 +117,7 @@ impl OverlayChange {
     }
 }
 
-/// Compares a layer with the workspace. `started` is in nanoseconds since 1970.
+/// Compares an upper directory with the workspace. `started` is in nanoseconds since 1970.
 pub(super) fn compare(
     mount: &Mount,
     upper: &UpperLayer,
@@ -144,7 +144,7 @@ pub(super) fn compare(
     Ok(found)
 }
 
-/// How replies spell a path below the root.
+/// Display form of a path below the root.
 pub(super) fn display_path(mount: &Mount, path: &[u8]) -> String {
     let path = escape(path);
     if mount.shows_alias { format!("@{}/{path}", mount.alias) } else { path }
@@ -168,7 +168,7 @@ struct OverlayComparer<'a> {
     upper: &'a UpperLayer,
     started: i128,
     cx: &'a CallContext<'a>,
-    /// How much may still be looked at.
+    /// Entries that may still be read.
     entries_left: u64,
     bytes_left: u64,
     /// Still to be compared.
@@ -183,10 +183,10 @@ struct OverlayDirectory {
     unmatched: bool,
 }
 
-/// What the workspace has where the layer has a directory.
+/// Visibility of the workspace's directory below one of the upper directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LowerVisibility {
-    /// A directory whose entries are seen through the layer.
+    /// A directory whose entries are seen through the overlay.
     Visible,
     /// A directory whose entries are hidden.
     Hidden,
@@ -224,7 +224,7 @@ impl OverlayComparer<'_> {
         Ok(())
     }
 
-    /// Somebody may have moved the directory, changed its mode, or changed what is hidden in it.
+    /// Detects a directory that was moved, or whose mode or hidden entries changed, during the run.
     fn check_directory(&mut self, path: &[u8], stamp: &FileStat, below: LowerVisibility) {
         let moved = stamp.changed >= self.started && stamp.modified < self.started;
         let hidden = below == LowerVisibility::Hidden && stamp.changed >= self.started;
@@ -233,7 +233,7 @@ impl OverlayComparer<'_> {
         }
     }
 
-    /// What was there before the directory was made anew is gone.
+    /// Records the deletion of entries that a recreated directory hides.
     fn remove_hidden(&mut self, path: &[u8], lower: BorrowedFd<'_>, listing: &UpperListing) -> Result<(), ToolError> {
         let name = display_path(self.mount, path);
         let kept: HashSet<&[u8]> = listing.entries.iter().map(|entry| entry.name.as_slice()).collect();
@@ -393,7 +393,8 @@ impl OverlayComparer<'_> {
             return Ok(());
         }
         if let (None, true, Some(lower)) = (was, file.copied_up, lower) {
-            // It was made for a file that has no name here now: the program renamed that, or somebody removed it.
+            // It was copied up from a file that has no name here now: the program renamed that, or another process
+            // removed it.
             let above = FileStat::from_stat(&fstat(lower).map_err(|errno| errno_error(errno, &name))?);
             if above.modified >= self.started {
                 self.found.stale.insert(path.clone());
@@ -409,7 +410,7 @@ impl OverlayComparer<'_> {
         is_it && hash_up_to(fd.as_fd(), was.size, "", self.cx).is_ok_and(|old| old == digest)
     }
 
-    /// Something comes to be at a path, perhaps in the place of something else.
+    /// Records a new entry at a path, perhaps replacing another.
     fn add_change(
         &mut self,
         directory: &OverlayDirectory,
@@ -492,8 +493,8 @@ pub(super) fn links_outside<'a>(mount: &Mount, kept: &[&'a OverlayChange]) -> Ve
     links.into_iter().filter(leads_outside).map(|(item, _)| (item, why(item))).collect()
 }
 
-/// Whether a link leads to the system's own programs, as those of every virtual environment do. They are there for
-/// everybody to read, inside the jail and out.
+/// Whether a link leads to the system's own programs, as those of every virtual environment do. They are
+/// world-readable, inside the jail and out.
 fn is_system_target(target: &[u8]) -> bool {
     let climbs = target.split(|byte| *byte == b'/').any(|name| name == b"..");
     !climbs && [b"/usr/".as_slice(), b"/bin/", b"/lib/", b"/lib64/"].iter().any(|place| target.starts_with(place))
@@ -554,7 +555,7 @@ impl MergedLinks<'_> {
         true
     }
 
-    /// Where a link leads that will be at a path.
+    /// Target of the link that will be at a path.
     fn target_at(&self, path: &[u8]) -> Option<Vec<u8>> {
         if let Some(item) = self.items.get(path) {
             return new_link_target(item).map(<[u8]>::to_vec);

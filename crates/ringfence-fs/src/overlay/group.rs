@@ -131,7 +131,7 @@ impl ChangeSet {
         self.rejected.iter_mut().for_each(|(_, group)| *group = 0);
     }
 
-    /// What decisions about the groups come to together.
+    /// Combines the decisions about the groups.
     pub(super) fn resolve_decisions(&mut self, mut wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
         wanted.resize(self.groups.len(), KeepDecision::Ask);
         self.decisions = wanted;
@@ -285,7 +285,7 @@ fn refuse_group(groups: &mut [ChangeGroup], group: usize, why: ToolError) {
     }
 }
 
-/// Which items are in one set.
+/// Union-find over items.
 struct DisjointSets(Vec<usize>);
 
 impl DisjointSets {

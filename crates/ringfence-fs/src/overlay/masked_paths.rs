@@ -1,7 +1,7 @@
 //! Masked paths: files and directories that a program saw empty, because they are secrets or it may not read them.
 //!
-//! Git in a program takes an empty mask for what stands there. So an empty file that it stages in the place of a masked one,
-//! and the loss of what is in a masked directory, are no changes that the program made.
+//! Git in a program takes the empty mask for the contents. So an empty file that it stages at a masked path, and the
+//! loss of the entries of a masked directory, do not count as the program's changes.
 //!
 //! Not here: which paths are masked (`view.rs`), and reading what git staged (`repository_data.rs`).
 
@@ -21,7 +21,7 @@ use crate::sys::stat::FileKind;
 #[derive(Debug, Default)]
 pub(super) struct MaskedPaths(BTreeSet<Vec<u8>>);
 
-/// What git has at a path of the worktree, in a tree or index that a program made.
+/// An entry of a git tree or index that a program made, at a path of the worktree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StagedEntry {
     Object(GitOid),
@@ -46,7 +46,7 @@ impl MaskedPaths {
         let found = open_no_follow(mount, parent).and_then(|parent| stat(parent.as_fd(), name).ok()?)?;
         let is_mistaken = match found.kind {
             FileKind::Directory => staged == StagedEntry::Removed,
-            // What is empty itself is no other with a mask.
+            // An empty file looks the same behind a mask.
             _ => staged == StagedEntry::Object(EMPTY_BLOB) && masked == path && found.size > 0,
         };
         is_mistaken.then_some(masked)

@@ -1,8 +1,8 @@
 //! Workspace overlays: what programs see of the files, and how their changes are committed.
 //!
-//! A program changes a layer above the workspace and never the workspace itself. What it left is read as what it is, the work
-//! of a stranger; becomes groups of changes that are judged and shown; those that are kept are committed as one, and the rest goes with
-//! the layer.
+//! A program changes an overlay and never the workspace itself. The upper directory is read as untrusted input and
+//! becomes groups of changes that are judged and previewed; those that are kept are committed as one, and the rest is
+//! discarded with the overlay.
 //!
 //! Not here: running a program (`ringfence-sandbox`).
 
@@ -37,8 +37,8 @@ use crate::mount::write_target::STATE_ALIAS;
 use crate::read::digest::Digest;
 
 impl Fence {
-    /// A mount as programs work on it, with the others beside it to be read. There is none for the state of a run, which
-    /// is no program's business.
+    /// A mount as programs work on it, with the others beside it to be read. `None` for the state of a run, which
+    /// programs do not see.
     pub fn workspace(&self, alias: &str) -> Option<Arc<dyn Workspace>> {
         let others = self.mounts().iter().filter(|mount| &*mount.alias != STATE_ALIAS);
         let (mut own, beside): (Vec<_>, Vec<_>) = others.cloned().partition(|mount| &*mount.alias == alias);
@@ -95,24 +95,24 @@ impl Workspace for OverlayWorkspace {
     }
 }
 
-/// What a program left, compared with the workspace.
+/// Changes that a program made, relative to the workspace.
 #[derive(Debug)]
 struct ChangeSet {
     mount: Arc<Mount>,
     upper: UpperLayer,
     items: Vec<OverlayChange>,
-    /// What cannot be committed, with its group.
+    /// Paths that cannot be committed, with their groups.
     rejected: Vec<(RejectedPath, usize)>,
     /// For each item what the policy has to judge.
     accesses: Vec<Vec<ResourceAccess>>,
     /// New files by the path that had the same contents and is gone.
     renamed: HashMap<Vec<u8>, Vec<u8>>,
     groups: Vec<ChangeGroup>,
-    /// What becomes of each group.
+    /// The decision about each group.
     decisions: Vec<KeepDecision>,
     repositories: RepositoryFindings,
-    /// What the program saw empty.
+    /// Paths that the program saw empty.
     masked: MaskedPaths,
-    /// What a person was shown of the files that are there now.
+    /// Digests of the workspace files that were previewed.
     previewed: HashMap<Vec<u8>, Digest>,
 }

@@ -30,10 +30,10 @@ use crate::overlay::group::repository_of;
 use crate::overlay::masked_paths::{StagedEntry, staged_mask};
 use crate::sys::stat::FileKind;
 
-/// So many names of a directory of a repository are looked through.
+/// Most names of a directory of a repository that are examined.
 const MOST_NAMES: usize = 100_000;
 
-/// What was found out about the repositories that a program changed.
+/// Findings about the repositories that a program changed.
 #[derive(Debug, Default)]
 pub(super) struct RepositoryFindings {
     /// Paths of the worktree that git itself wrote or removed, each with its repository.
@@ -51,7 +51,7 @@ struct PathChange {
 }
 
 impl ChangeSet {
-    /// Marks the items that are data of a repository, and drops an index that says what it said before.
+    /// Marks the items that are data of a repository, and drops an index whose contents did not change.
     pub(super) fn judge_repositories(&mut self, cx: &CallContext<'_>) {
         let roots: BTreeSet<Vec<u8>> =
             self.items.iter().filter_map(|item| repository_of(&item.path)).map(<[u8]>::to_vec).collect();
@@ -88,13 +88,13 @@ fn was_repository(mount: &Mount, root: &[u8]) -> bool {
     [b"HEAD".as_slice(), b"objects", b"refs"].iter().all(|name| matches!(stat(directory.as_fd(), name), Ok(Some(_))))
 }
 
-/// What an item is to a repository.
+/// The role of an item in a repository.
 #[derive(Debug)]
 enum RepositoryDataVerdict {
     /// It is not in this repository.
     Outside,
     Data,
-    /// It says what it said before.
+    /// Its contents mean the same as before.
     Unchanged,
     /// It would be data, but leads to these protected paths.
     LeadsTo(Vec<Vec<u8>>),
@@ -103,7 +103,7 @@ enum RepositoryDataVerdict {
     Protected,
 }
 
-/// What the files of a repository are, by their names.
+/// Classes of repository files, by their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GitFileClass {
     /// A loose object or a part of a pack.
@@ -114,7 +114,7 @@ enum GitFileClass {
     PseudoRef,
     PackedRefs,
     Index,
-    /// What a reference stood for, line by line.
+    /// A reflog.
     Log,
     /// Recorded conflict resolutions. Git copies any file that `MERGE_RR` names, wherever it lies, into `rr-cache` at the
     /// next commit, and writes what lies there into the worktree.
@@ -180,14 +180,14 @@ struct RepositoryJudge<'a> {
     budget: &'a GitReadBudget<'a>,
 }
 
-/// What is read of a repository once, and asked about for every file of it.
+/// State of a repository, read once and used for every file of it.
 struct RepositoryVersions<'a> {
     old: GitObjectStore<'a>,
     new: GitObjectStore<'a>,
     old_refs: GitRefStore<'a>,
     new_refs: GitRefStore<'a>,
     old_head: Option<GitOid>,
-    /// What references stood for.
+    /// Earlier values of references.
     old_values: HashSet<GitOid>,
 }
 
@@ -394,7 +394,7 @@ impl<'a> RepositoryJudge<'a> {
         Ok(&read(&self.new)? - &read(&self.old)?)
     }
 
-    /// The index before and after; nothing where there was none and is none.
+    /// The index before and after; `None` where there is neither.
     fn indexes(&self) -> Result<Option<(GitIndex, GitIndex)>, GitReadError> {
         let read = |files: &dyn RepositoryFiles| {
             let file = files.open(b"index")?;
@@ -438,7 +438,7 @@ impl<'a> RepositoryJudge<'a> {
 }
 
 impl RepositoryVersions<'_> {
-    /// What is in one tree, and neither in another one nor in what was checked out.
+    /// Paths of one tree that are neither in another one nor in the index.
     fn compare(&self, new: Option<GitOid>, old: Option<GitOid>) -> Result<Vec<PathChange>, GitReadError> {
         let tree = |store: &GitObjectStore<'_>, oid: Option<GitOid>| oid.map(|oid| store.tree_of(&oid)).transpose();
         let mut olds: Vec<GitOid> = tree(&self.old, old)?.into_iter().collect();
@@ -453,7 +453,7 @@ impl RepositoryVersions<'_> {
         Ok(self.new.differences(new, &olds)?.into_iter().map(change).collect())
     }
 
-    /// What another commit brings that was there before, where `HEAD` stands for it now.
+    /// Paths of an earlier commit that `HEAD` points to again.
     fn known_head_differences(&self) -> Result<Vec<GitTreeDifference>, GitReadError> {
         let Some(new) = self.new_refs.resolve(b"HEAD")? else { return Ok(Vec::new()) };
         let new = self.new.tree_of(&new)?;
@@ -480,7 +480,7 @@ impl RepositoryVersions<'_> {
         self.packed_values_differences(new.iter().filter(|(name, oid)| old.get(*name) != Some(oid)))
     }
 
-    /// What packed references lead to where the loose ones at a path, or below it, are gone.
+    /// Paths of packed references that apply again where the loose ones at a path, or below it, are gone.
     fn uncovered_differences(&self, path: &[u8]) -> Result<Vec<PathChange>, GitReadError> {
         let packed = self.new_refs.packed().iter();
         self.packed_values_differences(packed.filter(|(name, _)| relative_to(name, path).is_some()))
@@ -610,7 +610,7 @@ impl RepositoryFiles for MergedRepositoryFiles<'_> {
     }
 }
 
-/// What is left of a path below a directory; all of it below the root.
+/// The rest of a path below a directory; all of it below the root.
 fn relative_to<'p>(path: &'p [u8], directory: &[u8]) -> Option<&'p [u8]> {
     match directory.is_empty() {
         true => Some(path),

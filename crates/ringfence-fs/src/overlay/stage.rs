@@ -1,9 +1,9 @@
 //! Staged entries: new files, links and directories, made whole in the image store before they are published.
 //!
-//! Contents are streamed from the layer, and must be those that were compared and perhaps shown. One call puts all of them
-//! on disk, however many there are.
+//! Contents are streamed from the upper directory, and must be those that were compared and perhaps previewed. One call
+//! syncs all of them, however many there are.
 //!
-//! Not here: taking their places (`step.rs`).
+//! Not here: publishing them (`step.rs`).
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -24,16 +24,16 @@ use crate::sys::stat::FileStat;
 use crate::sys::syscall::{fchmod, fchown, fstat, fsync, futimens, mkdirat, openat, symlinkat};
 use crate::txn::replace::{CurrentFile, copy_attributes, write_all};
 
-/// Up to so many are put on disk one by one: nobody then waits for what else the file system has to write.
+/// Up to this count files are synced one by one, without waiting for other data of the file system.
 pub(super) const MAX_SYNCED_EACH: usize = 16;
 
-/// The mode of a directory that can be filled, and moved by whoever owns it.
+/// The mode of a directory that its owner can fill and move.
 const STAGING_DIR_MODE: u32 = 0o700;
 
-/// Everything new in a directory with this bit gets the directory's group, and a directory the bit too.
+/// Set-group-ID bit: new entries of the directory inherit its group, and subdirectories the bit.
 const SETGID: u32 = 0o2000;
 
-/// Makes things in the keep.
+/// Stages entries in the image store.
 pub(super) struct OverlayStager<'a> {
     pub(super) mount: &'a Mount,
     pub(super) images: &'a ImageStore,
@@ -41,21 +41,21 @@ pub(super) struct OverlayStager<'a> {
     pub(super) cx: &'a CallContext<'a>,
     /// Few things are put on disk one by one, many at once.
     sync_each: bool,
-    /// Who owns new things, where we may say so.
+    /// Owner of new entries, where we may set it.
     owner: Option<(Uid, Gid)>,
     /// The group of a directory that gives it to everything new in it.
     group: Cell<Option<Gid>>,
     buffer: RefCell<Vec<u8>>,
-    /// The directory of the layer that was read last, and where it is.
+    /// The directory of the upper directory that was read last, with its path.
     last: RefCell<Option<(Vec<u8>, OwnedFd)>>,
 }
 
-/// What was made.
+/// An entry staged in the image store.
 #[derive(Debug)]
 pub(super) struct StagedEntry {
     pub(super) stat: FileStat,
     pub(super) state: FileState,
-    /// The mode that a directory gets when it is in its place: with it, its owner could not move it there.
+    /// The mode that a directory gets once published: with it, its owner could not move it there.
     pub(super) final_mode: Option<u32>,
 }
 
@@ -82,8 +82,8 @@ impl<'a> OverlayStager<'a> {
         })
     }
 
-    /// Makes an item under a name in the keep, with the items that come with it, as if it were made in the directory
-    /// `above`. An old file's owner and attributes are kept by the one that replaces it.
+    /// Stages an item under a name in the image store, with the items below it, as if it were made in the directory
+    /// `above`. The replacement of a file keeps the file's owner and attributes.
     pub(super) fn make(
         &self,
         image: &str,
@@ -147,7 +147,7 @@ impl<'a> OverlayStager<'a> {
                 None => {}
             }
         }
-        // The innermost first: whoever may not enter a directory cannot get past it any more.
+        // The innermost first: a directory that may not be entered hides those below it.
         for item in std::iter::once(item).chain(inside).rev() {
             let Some(UpperState::Directory { mode }) = item.upper else { continue };
             let is_top = item.path.len() == top;
@@ -178,14 +178,14 @@ impl<'a> OverlayStager<'a> {
         self.set_owner((directory, name), shown)
     }
 
-    /// Gives something new to whom it belongs.
+    /// Sets the owner and group of a staged entry.
     fn set_owner(&self, (directory, name): (BorrowedFd<'_>, &[u8]), shown: &str) -> Result<(), ToolError> {
         let owned = match (self.owner, self.group.get()) {
             (Some((user, group)), above) => {
                 let group = above.unwrap_or(group);
                 chownat(directory, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)
             }
-            // Whoever is not of that group cannot give it away, and keeps their own.
+            // A process outside of that group cannot set it, and keeps its own.
             (None, Some(group)) => {
                 chownat(directory, name, None, Some(group), AtFlags::SYMLINK_NOFOLLOW).or_else(|errno| match errno {
                     Errno::PERM => Ok(()),

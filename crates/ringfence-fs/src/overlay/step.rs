@@ -1,7 +1,8 @@
 //! Commit steps, each of which can be rolled back, also by another process.
 //!
-//! What is new waits in the keep. It comes to its place by one rename, or changes places with what is there. A thing is
-//! known by its inode, size and time: what somebody else put there meanwhile is left, or gets a name that everybody sees.
+//! New entries wait in the image store. Each is published by one rename, or exchanged with the current entry. An entry
+//! is identified by its inode, size and time: an entry that another process put there meanwhile is left, or gets a
+//! visible name.
 //!
 //! Not here: which steps there are (`commit.rs`), and their record (`record.rs`).
 
@@ -56,7 +57,7 @@ pub(crate) fn roll_back(mount: &Mount, parent: BorrowedFd<'_>, entry: &TxnEntry)
     let here = (parent, name.as_slice());
     if let TxnStep::Chmod { inode, from, to } = *step {
         return match chmod_directory(here, inode, [to, from]) {
-            // It has the old mode, or one that somebody else gave it.
+            // It has the old mode, or one that another process set.
             Err(Errno::NOENT) => Ok(()),
             done => done,
         };
@@ -83,7 +84,7 @@ pub(crate) fn roll_back(mount: &Mount, parent: BorrowedFd<'_>, entry: &TxnEntry)
     Ok(())
 }
 
-/// Removes what a step displaced, once all are made, where it goes for good.
+/// Deletes what a step displaced permanently, once all steps are made.
 pub(crate) fn finalize(mount: &Mount, entry: &TxnEntry) {
     let (TxnStep::Exchange { old, .. } | TxnStep::Displace { old }) = &entry.step else { return };
     let Some(keep) = mount.image_store().filter(|_| entry.other == DISCARDED) else { return };
@@ -114,7 +115,7 @@ pub(crate) fn chmod_directory(
     if is_it(&FileStat::from_stat(&fstat(&fd)?)) { fchmod(&fd, Mode::from_raw_mode(to)) } else { Err(Errno::NOENT) }
 }
 
-/// What had a name gets it back, or one beside it if somebody has it.
+/// Gives an entry its name back, or one beside it if the name was taken.
 fn restore_name(kept: (BorrowedFd<'_>, &[u8]), here: (BorrowedFd<'_>, &[u8])) -> Result<(), Errno> {
     rename_noreplace(kept, here).or_else(|_| rename_visible(here.0, kept).map(drop))
 }

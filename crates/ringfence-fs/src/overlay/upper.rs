@@ -1,8 +1,8 @@
 //! Upper directory reader: what a program left in an overlay, read by descriptors.
 //!
-//! Whoever made it is not trusted: it can have pipes, devices and links anywhere, directories deeper than a path, names of any
-//! bytes and files that nobody may read. Nothing is opened before it was looked at, nothing through a link, and nothing
-//! that is neither a directory nor a regular file is opened at all.
+//! Its contents are not trusted: it can have pipes, devices and links anywhere, directories deeper than a path, names
+//! of any bytes and unreadable files. Nothing is opened before a stat, nothing through a link, and nothing that is
+//! neither a directory nor a regular file is opened at all.
 //!
 //! Not here: what it means for the workspace (`compare.rs`).
 
@@ -19,20 +19,20 @@ use crate::sys::errno::errno_error;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::{chmodat, fgetxattr, flistxattr, fstat, openat, openat2, statat};
 
-/// How an overlay names its own attributes: for users, and for root.
+/// Prefixes of overlayfs attributes: for users, and for root.
 const PREFIXES: [&[u8]; 2] = [b"user.overlay.", b"trusted.overlay."];
 
-/// The layer.
+/// The upper directory of an overlay.
 #[derive(Debug)]
 pub(super) struct UpperLayer {
     root: OwnedFd,
 }
 
-/// A directory of the layer, open, with what is in it.
+/// A directory of the upper directory, open, with its entries.
 #[derive(Debug)]
 pub(super) struct UpperListing {
     pub(super) fd: OwnedFd,
-    /// What the workspace has in this directory is not seen through it.
+    /// Hides the workspace's entries of this directory (an opaque directory).
     pub(super) opaque: bool,
     /// It was made for a directory of the workspace.
     pub(super) copied_up: bool,
@@ -40,7 +40,7 @@ pub(super) struct UpperListing {
     pub(super) entries: Vec<UpperEntry>,
 }
 
-/// A name in a directory of the layer.
+/// An entry of a directory of the upper directory.
 #[derive(Debug)]
 pub(super) struct UpperEntry {
     pub(super) name: Vec<u8>,
@@ -50,7 +50,7 @@ pub(super) struct UpperEntry {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UpperEntryKind {
-    /// What the workspace has at this name is gone.
+    /// Hides the workspace's entry of this name.
     Whiteout,
     File,
     Directory,
@@ -59,7 +59,7 @@ pub(super) enum UpperEntryKind {
     Special,
 }
 
-/// A regular file of the layer.
+/// A regular file of the upper directory.
 #[derive(Debug)]
 pub(super) struct UpperFile {
     pub(super) fd: OwnedFd,
@@ -72,7 +72,7 @@ impl UpperLayer {
         Self { root }
     }
 
-    /// Lists a directory, by its path from the root of the layer. `most` entries at most.
+    /// Lists a directory, by its path from the root of the upper directory. At most `most` entries.
     pub(super) fn list(
         &self,
         path: &[u8],
@@ -110,8 +110,8 @@ impl UpperLayer {
         Ok(UpperListing { fd, opaque: opaque.as_deref() == Some(b"y"), copied_up: attributes.has(b"origin"), entries })
     }
 
-    /// A directory by its path, through no link. One that its owner may not read is opened for us first: the layer is thrown
-    /// away, and what its modes were is known.
+    /// Opens a directory by its path, through no link. One that its owner may not read is made readable first: the
+    /// upper directory is discarded later, and its modes are known.
     pub(super) fn open_directory(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | SAFE_OPEN;
         let place = PATH_ONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
@@ -203,7 +203,7 @@ pub(super) fn chmod_fd(held: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
 struct OverlayXattrs(Vec<Vec<u8>>);
 
 impl OverlayXattrs {
-    /// Fails where the layer does not have what it shows, but says that it is elsewhere: that is not believed.
+    /// Fails where an attribute redirects the entry to another path: that is not trusted.
     fn of(fd: &OwnedFd, shown: &str) -> Result<Self, ToolError> {
         let attributes = Self::read(fd).map_err(|errno| errno_error(errno, shown))?;
         if attributes.has(b"redirect") || attributes.has(b"metacopy") {

@@ -1,4 +1,4 @@
-//! Overlay views: what a program may see of a mount, from the moment it starts.
+//! Overlay views: the files of a mount that a program may see, as of its start.
 //!
 //! Every secret below the mount is found, by its name and by what it is, and everything that the policy does not simply let
 //! be read, or the program does not start: what was passed over would be read.
@@ -58,7 +58,7 @@ pub(super) fn mount_view(mount: &Mount, cx: &CallContext<'_>) -> Result<ExposedD
     })
 }
 
-/// What a program must not see.
+/// Paths that a program must not see.
 #[derive(Default)]
 struct MaskedPaths {
     masked: BTreeSet<Vec<u8>>,
@@ -84,8 +84,8 @@ impl MaskedPaths {
             } else if walk.is_directory(&entry)? {
                 match walk.descend(&entry).map_err(too_many_error)? {
                     Ok(()) => {}
-                    // What may not be looked into may have anything in it, and the program may get there. So may what went
-                    // away in this moment.
+                    // A directory that cannot be read may have anything in it, and the program may get there. So may
+                    // one that was removed just now.
                     Err(
                         Errno::ACCESS
                         | Errno::PERM
@@ -149,8 +149,8 @@ impl MaskedPaths {
     }
 }
 
-/// Whether the policy wants more than that somebody comes along to read it. Nobody is asked about each file of a program, so
-/// what would be asked about is not read either. Where the host works for itself there is no policy.
+/// Whether the policy has anything but a plain allow for the read. Single files of a program are not submitted for
+/// approval, so files that would need one are masked too. Where the host works for itself there is no policy.
 fn is_denied(walk: &TreeWalk<'_>, entry: &WalkEntry, path: &[u8], cx: &CallContext<'_>) -> Result<bool, ToolError> {
     if cx.origin().is_none() {
         return Ok(false);
@@ -170,10 +170,11 @@ fn too_many_error(error: ToolError) -> ToolError {
     ToolError::new(ErrorKind::ReadLimit, message).hint("use a smaller directory as the workspace")
 }
 
-/// A moment in the clock of the mount's own file system: what was changed before it has an earlier time, what is changed
-/// from now on has this one or a later.
+/// The current time by the clock of the mount's own file system: earlier changes have an earlier time, later changes
+/// this one or a later.
 ///
-/// Times of files are those of the last tick. So a file that nobody sees is changed until it gets another time than it had.
+/// File times have the resolution of the kernel's tick, so a hidden file is changed until its time differs from the one
+/// before.
 pub(super) fn start_time(mount: &Mount) -> Result<SystemTime, ToolError> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | SAFE_OPEN;
     let Ok(file) = openat(&mount.root, c".", flags, Mode::RUSR | Mode::WUSR) else { return Ok(start_time_by_clock()) };

@@ -23,9 +23,9 @@ pub(crate) struct PatchedText {
 pub(crate) struct HunkPlacement {
     /// Its number among the hunks of the file, from one.
     pub(crate) hunk: usize,
-    /// Where it begins in the new text.
+    /// Its first line in the new text.
     pub(crate) line: usize,
-    /// How many lines further down it was put than it said, if it said where.
+    /// How many lines further down than stated it was applied, if it stated a line.
     pub(crate) offset: Option<i64>,
     pub(crate) added: usize,
     pub(crate) removed: usize,
@@ -80,7 +80,7 @@ pub(super) fn with_line_endings_of<'h>(text: &str, hunks: &'h [PatchHunk]) -> Co
     }
 }
 
-/// How the lines of a text end.
+/// Line endings of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LineEndings {
     None,
@@ -194,7 +194,7 @@ mod tests {
                 "AmbiguousEdit: hunk 1, for line 22, does not match there in `f`, but matches several places, at lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20 and more; add context lines, or correct the line number"
             ],
         );
-        // Only places after the hunk before it count.
+        // Only lines after the hunk before it count.
         check(
             "a\nx\na\n",
             "@@ -2 +2 @@\n-x\n+X\n@@ -9 +9 @@\n-a\n+A\n",
@@ -384,7 +384,7 @@ mod tests {
         check("a\nb\n", &format!("@@ -2 +2 @@\n-b\n{marker}+B\n{marker}"), expect![[r#""a\nB\n" #1 2+0 +1-1"#]]);
         check("a\nb\n", &format!("@@ -2 +2 @@\n-b\n{marker}+B\n"), expect![[r#""a\nB\n" #1 2+0 +1-1"#]]);
         check("a\nb", &format!("@@ -2 +2 @@\n-b\n+B\n{marker}"), expect![[r#""a\nB" #1 2+0 +1-1"#]]);
-        // Another place has the same line, with its newline.
+        // Another occurrence has the same line, with its newline.
         check(
             "b\na\nb",
             "@@ -3 +3 @@\n-b\n+B\n",

@@ -37,7 +37,7 @@ fn kind(error: &ToolError) -> String {
     error.message.split([' ', '`']).filter(|word| word.parse::<u64>().is_err()).take(8).collect()
 }
 
-/// What a patch is read as must hang together.
+/// Checks that a parsed patch is consistent.
 fn check_read(file: &FilePatch) {
     for hunk in &file.hunks {
         for side in [&hunk.old, &hunk.new] {
@@ -92,7 +92,7 @@ fn an_applied_patch_matches_the_reference_implementation() {
         let files = parse(patch).map_err(|error| kind(&error))?;
         let apply_one = |file: &FilePatch| {
             let applied = apply(text, file, "f").map_err(|error| kind(&error))?;
-            // A place is counted in the new text: what came before it has grown.
+            // A position is counted in the new text: the text before it has grown.
             let (mut grown, mut before) = (0, Vec::new());
             for (placed, hunk) in applied.hunks.iter().zip(&file.hunks) {
                 before.push(usize::try_from((placed.line - 1).cast_signed() - grown).unwrap());

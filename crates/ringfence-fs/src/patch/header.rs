@@ -61,7 +61,7 @@ impl GitHeader {
         }
     }
 
-    /// What `---` and `+++` say, if this header does not say otherwise.
+    /// The change by `---` and `+++`, if this header does not contradict it.
     pub(super) fn confirm(self, said: (PatchKind, Option<String>)) -> Option<(PatchKind, Option<String>)> {
         let agrees = self.change.is_none_or(|change| change == said.0) && (self.path.is_none() || self.path == said.1);
         agrees.then_some(said)

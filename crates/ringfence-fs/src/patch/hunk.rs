@@ -10,7 +10,7 @@ use crate::patch::{HunkSide, PatchHunk};
 
 pub(super) const HEADER_LIKE: &str = "a hunk starts with a line such as `@@ -12,7 +12,8 @@`";
 
-/// What begins so says that the line above it has no newline, in any language.
+/// Prefix of the marker for a line above it without a newline, in any language.
 const NO_NEWLINE: &str = "\\ ";
 
 pub(super) fn read_hunk(lines: &mut PatchLineCursor<'_>) -> Result<PatchHunk, ToolError> {
@@ -175,7 +175,7 @@ impl HunkParser {
         Ok(())
     }
 
-    /// Where a line goes.
+    /// The sides that a line belongs to.
     fn sides(&mut self, kind: HunkLineKind) -> impl Iterator<Item = &mut HunkSide> {
         let old = (kind != HunkLineKind::Added).then_some(&mut self.old);
         old.into_iter().chain((kind != HunkLineKind::Removed).then_some(&mut self.new))

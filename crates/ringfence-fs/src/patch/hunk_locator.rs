@@ -1,7 +1,7 @@
 //! Hunk location: where the hunks of one file belong in its text.
 //!
-//! A place matches when it has exactly the old lines of the hunk, ends included, but for a newline at the end of the file.
-//! What was applied already is refused. No message has contents in it.
+//! A position matches when it has exactly the old lines of the hunk, ends included, but for a newline at the end of the
+//! file. A hunk that was applied already is refused. No message has contents in it.
 
 use std::ops::Range;
 
@@ -11,29 +11,29 @@ use ringfence_kernel::{ErrorKind, ToolError};
 use crate::patch::PatchHunk;
 use crate::patch::apply::LineEndings;
 
-/// More line numbers than this help nobody.
+/// Most line numbers that a message has.
 const MOST_LINES: usize = 20;
 
-/// So many bytes of a file are gone through for hunks that are not where they say, or a small patch of a large file
-/// could take for ever.
+/// Most bytes of a file that are searched for hunks that are not at their stated lines, so that a small patch of a
+/// large file ends.
 pub(super) const MOST_SEARCHED: usize = 512 << 20;
 
 /// The start of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LineOffset {
-    /// How many lines are before it.
+    /// Number of lines before it.
     pub(super) lines: usize,
-    /// How many bytes are.
+    /// Number of bytes before it.
     pub(super) at: usize,
 }
 
-/// A place that has the old lines of a hunk.
+/// A position that has the old lines of a hunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HunkMatch {
     pub(super) start: LineOffset,
-    /// Where the old lines end, in bytes.
+    /// End of the old lines, in bytes.
     end: usize,
-    /// What takes their place, where that is not exactly what the hunk says.
+    /// Replacement of the old lines, where that is not exactly the hunk's new lines.
     new: Option<String>,
 }
 
@@ -50,11 +50,11 @@ pub(super) struct HunkLocator<'t> {
     pub(super) trust_line_numbers: bool,
     /// The end of the hunk before, in the old text.
     pub(super) previous_end: LineOffset,
-    /// Where the old lines of the hunks before are.
+    /// Ranges of the old lines of the hunks before.
     placed_ranges: Vec<Range<usize>>,
-    /// How much further down than it said the hunk before was.
+    /// How much further down than stated the hunk before was.
     offset: isize,
-    /// How many bytes may still be gone through.
+    /// Bytes that may still be searched.
     search_budget: usize,
 }
 
@@ -76,7 +76,8 @@ impl<'t> HunkLocator<'t> {
         let stated = hunk.lines_before().filter(|_| self.trust_line_numbers);
         let stated = stated.and_then(|before| self.start_of(before.checked_add_signed(self.offset)));
         let fit = if hunk.old.text.is_empty() {
-            // Nothing would tell that another place is right, or that the stated one still is once lines have shifted.
+            // Without old lines there is no evidence for another position, or for the stated one once lines have
+            // shifted.
             let only = stated.or_else(|| self.text.is_empty().then(LineOffset::default));
             let fits = only.filter(|at| self.offset == 0 && self.matches_at(*at, hunk));
             self.exact_match(fits.ok_or_else(|| self.no_insertion_point_error(number, hunk))?, hunk)
@@ -97,7 +98,7 @@ impl<'t> HunkLocator<'t> {
         Ok(fit)
     }
 
-    /// The only place in the whole file that has the old lines.
+    /// The only position in the whole file that has the old lines.
     fn unique_match(
         &mut self,
         number: usize,
@@ -126,7 +127,7 @@ impl<'t> HunkLocator<'t> {
         self.placed_ranges.push(fit.start.at..fit.end);
     }
 
-    /// Where the line that has so many before it begins, if no hunk has passed it.
+    /// Offset of a line by the number of lines before it, if no hunk has passed it.
     fn start_of(&self, lines: Option<usize>) -> Option<LineOffset> {
         let skipped = lines?.checked_sub(self.previous_end.lines)?;
         let rest = &self.text.as_bytes()[self.previous_end.at..];
@@ -146,12 +147,12 @@ impl<'t> HunkLocator<'t> {
         rest.starts_with(&hunk.old.text) && (!hunk.reaches_end() || rest.len() == hunk.old.text.len())
     }
 
-    /// Whether the new lines of a hunk that changes something are at a place.
+    /// Whether the new lines of a hunk that changes something are at a position.
     fn has_new_lines(&self, at: LineOffset, hunk: &PatchHunk) -> bool {
         !hunk.new.text.is_empty() && hunk.new.text != hunk.old.text && self.has_lines(at.at, &hunk.new.text)
     }
 
-    /// Whether these lines are at a place, whatever the end of the file is.
+    /// Whether these lines are at a position, whatever the end of the file is.
     fn has_lines(&self, at: usize, lines: &str) -> bool {
         let rest = &self.text[at..];
         let alike = rest.ends_with('\n') != lines.ends_with('\n') && without_end(rest) == without_end(lines);
@@ -200,7 +201,8 @@ impl<'t> HunkLocator<'t> {
         old.strip_prefix(new).is_some_and(|more| self.text[fit.end..].starts_with(more))
     }
 
-    /// Every place in the file, or one more than are told, that the hunk fits, less those of the hunks before it.
+    /// Every position in the file that the hunk fits, less those of the hunks before it; at most one more than are
+    /// reported.
     fn search(&mut self, number: usize, hunk: &PatchHunk) -> Result<Vec<HunkMatch>, ToolError> {
         let text = self.text.as_bytes();
         self.search_budget = self.search_budget.checked_sub(text.len()).ok_or_else(|| {
@@ -218,8 +220,8 @@ impl<'t> HunkLocator<'t> {
         let top = LineOffset::default();
         let mut found: Vec<HunkMatch> =
             self.matches_at(top, hunk).then(|| self.exact_match(top, hunk)).into_iter().collect();
-        // With the newline before it, the old text is found at starts of lines only: every find is a place, and few
-        // places are enough.
+        // With the newline before it, the old text is found at starts of lines only: every find is a match, and few
+        // matches are enough.
         let needle = ["\n", &hunk.old.text].concat();
         if hunk.reaches_end() {
             if text.ends_with(needle.as_bytes()) {
@@ -245,8 +247,8 @@ impl<'t> HunkLocator<'t> {
         Ok(found)
     }
 
-    /// In a file whose lines end in both ways, how many places would have the old lines if they all ended in one, as far as
-    /// the second.
+    /// In a file with mixed line endings, how many positions would have the old lines if all ended alike; counts up to
+    /// two.
     fn matches_without_ends(&self, hunk: &PatchHunk) -> usize {
         if LineEndings::of(self.text) != LineEndings::Mixed {
             return 0;
@@ -257,8 +259,8 @@ impl<'t> HunkLocator<'t> {
         1 + usize::from(memmem::find(&text.as_bytes()[first + 1..], wanted.as_bytes()).is_some())
     }
 
-    /// Where the last lines of the file are the old lines but for the newline at the end, which only one of them has. The
-    /// file keeps its end, unless the hunk is about that.
+    /// Offset of the file's last lines if they are the old lines but for the newline at the end, which only one of them
+    /// has. The file keeps its end, unless the hunk is about that.
     fn match_at_end(&self, hunk: &PatchHunk) -> Option<(usize, Option<String>)> {
         let (old, new) = (&hunk.old, &hunk.new);
         let ends = self.text.ends_with('\n');
@@ -384,7 +386,7 @@ impl<'t> HunkLocator<'t> {
         format!("the file has {count} {}{end}", if count == 1 { "line" } else { "lines" })
     }
 
-    /// What to say when only the ends of lines keep the hunk from matching.
+    /// Advice for a hunk that only line endings keep from matching.
     fn line_endings_advice(&self, hunk: &PatchHunk) -> Option<&'static str> {
         let old = &hunk.old.text;
         let loose = |text: &str| {
@@ -416,7 +418,7 @@ fn without_end(text: &str) -> &str {
     text.strip_suffix('\n').map_or(text, |text| text.strip_suffix('\r').unwrap_or(text))
 }
 
-/// How many lines of `old` the text begins with.
+/// Number of lines of `old` that the text begins with.
 fn first_difference(text: &str, old: &str) -> usize {
     let pairs = text.split_inclusive('\n').zip(old.split_inclusive('\n'));
     pairs.take_while(|(there, wanted)| there == wanted).count()

@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use ringfence_kernel::{ErrorKind, ToolError};
 
-/// What is left of a patch. Every line has its newline.
+/// The rest of a patch. Every line has its newline.
 #[derive(Clone, Copy)]
 pub(super) struct PatchLineCursor<'p> {
     rest: &'p str,
@@ -26,7 +26,7 @@ impl<'p> PatchLineCursor<'p> {
         self.rest.starts_with(start)
     }
 
-    /// What is left after the next line.
+    /// The rest after the next line.
     pub(super) fn after_next(mut self) -> Self {
         self.next();
         self
@@ -47,7 +47,7 @@ impl<'p> PatchLineCursor<'p> {
         version && self.peek().is_some_and(|line| line.trim_end() == "--")
     }
 
-    /// What is left up to where `end` begins, which is further down.
+    /// The rest up to `end`, which is further down.
     pub(super) fn up_to(self, end: Self) -> Self {
         Self { rest: &self.rest[..self.rest.len() - end.rest.len()], ..self }
     }

@@ -1,8 +1,8 @@
 //! Unified diffs: parsed once into types, then applied to the text of one file at a time.
 //!
-//! A hunk whose header is right goes where it says. Any other, whether its numbers are wrong, miscounted or left out, goes
-//! to the only place that has exactly its old lines, and nowhere if there are two. Only the ends of lines may differ, where
-//! the file has the same end everywhere.
+//! A hunk whose header is right is applied at its stated line. Any other, whether its numbers are wrong, miscounted or
+//! left out, is applied at the only position that has exactly its old lines, and is refused if there are two. Only line
+//! endings may differ, where the file has the same ending everywhere.
 //!
 //! Not here: files. A path is only text, and which file has it is the caller's business.
 
@@ -16,7 +16,7 @@ mod parse;
 pub(crate) use apply::{HunkPlacement, apply};
 pub(crate) use parse::parse;
 
-/// What a diff says about one file.
+/// The part of a diff about one file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct FilePatch {
     pub(crate) change: PatchKind,
@@ -63,7 +63,7 @@ impl HunkSide {
 }
 
 impl PatchHunk {
-    /// How many lines, by its header, the old text has before it.
+    /// Number of lines of the old text before it, by its header.
     fn lines_before(&self) -> Option<usize> {
         self.stated.map(|line| line.saturating_sub(usize::from(self.old.lines > 0)))
     }

@@ -52,7 +52,7 @@ pub(crate) fn parse(patch: &str) -> Result<Vec<FilePatch>, ToolError> {
     Ok(files)
 }
 
-/// What is inside the markdown code fence that has the diff in it; everything, if there is no such fence.
+/// The contents of the markdown code fence that has the diff in it; everything, if there is no such fence.
 fn strip_code_fence(patch: PatchLineCursor<'_>) -> Result<PatchLineCursor<'_>, ToolError> {
     let mut lines = patch;
     while let Some(line) = lines.peek() {
@@ -98,7 +98,7 @@ fn has_start(mut lines: PatchLineCursor<'_>) -> Result<bool, ToolError> {
     Ok(false)
 }
 
-/// How the part of a diff that is about one file can begin.
+/// The first line of a file's part of a diff.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PatchSectionStart {
     Git,
@@ -107,7 +107,8 @@ enum PatchSectionStart {
 }
 
 impl PatchSectionStart {
-    /// What begins at the next line. Text around the diff is nothing, and what must not be overlooked is an error.
+    /// The kind of part that begins at the next line. Text around the diff is `None`, and malformed starts are an
+    /// error.
     fn of(lines: PatchLineCursor<'_>) -> Result<Option<Self>, ToolError> {
         let begins = |starts: &[&str]| starts.iter().any(|start| lines.begin_with(start));
         let other_formats =

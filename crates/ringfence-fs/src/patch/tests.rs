@@ -12,7 +12,7 @@ use ringfence_kernel::ErrorKind;
 use crate::patch::apply::{PatchedText, with_line_endings_of};
 use crate::patch::{FilePatch, HunkPlacement, PatchHunk, PatchKind, apply, parse};
 
-/// What is read from a patch; or what is wrong with it, without the advice.
+/// A parsed patch as text, or the error without its advice.
 pub(super) fn read(patch: &str) -> String {
     match parse(patch) {
         Ok(files) => files.iter().map(described).collect::<Vec<_>>().join("; "),
@@ -218,7 +218,7 @@ pub(super) fn lines_of(text: &str) -> Vec<&str> {
     text.split_inclusive('\n').collect()
 }
 
-/// How a text becomes another: lines with ` `, `-` or `+` before them, by the longest common subsequence.
+/// An edit script: lines with ` `, `-` or `+` before them, by the longest common subsequence.
 fn script<'t>(old: &[&'t str], new: &[&'t str]) -> Vec<(char, &'t str)> {
     let mut common = vec![vec![0; new.len() + 1]; old.len() + 1];
     for (i, there) in old.iter().enumerate().rev() {
@@ -243,7 +243,7 @@ fn script<'t>(old: &[&'t str], new: &[&'t str]) -> Vec<(char, &'t str)> {
     script
 }
 
-/// A unified diff with so many lines of context.
+/// A unified diff with this number of context lines.
 pub(super) fn diff(old: &str, new: &str, context: usize) -> String {
     let script = script(&lines_of(old), &lines_of(new));
     let near = |at: usize| {
@@ -299,7 +299,7 @@ fn the_diff_of_any_two_texts_makes_one_of_the_other() {
 
 #[test]
 fn a_text_that_has_shifted_is_changed_in_the_same_lines() {
-    // Each line is there once, so no place is like another.
+    // Each line is unique, so no position is like another.
     let change = prop_oneof![4 => Just(None), 1 => Just(Some("")), 1 => Just(Some("x\n")), 1 => Just(Some("x\r\ny\n"))];
     check(&(vec(change, 1..40), 1..4usize, 1..10usize), |(changes, context, top)| {
         let old: String = (0..changes.len()).map(|number| format!("{number}\n")).collect();
@@ -316,10 +316,10 @@ fn a_text_that_has_shifted_is_changed_in_the_same_lines() {
     });
 }
 
-/// Where a hunk belongs, and what it becomes there.
+/// Position of a hunk, and its replacement there.
 type ExpectedPlacement = (usize, String);
 
-/// Where each hunk belongs, by a look at every line of the text.
+/// Position of each hunk, by a look at every line of the text.
 fn places(text: &str, hunks: &[PatchHunk]) -> Result<Vec<ExpectedPlacement>, ErrorKind> {
     let lines = lines_of(text);
     let trusted = hunks.iter().all(|hunk| hunk.stated.is_some());
@@ -407,7 +407,7 @@ fn loosely_at_end(text: &str, hunk: &PatchHunk) -> Option<ExpectedPlacement> {
     (text.ends_with('\n') || !(new.is_empty() || new.ends_with('\n'))).then_some((at, new))
 }
 
-/// What would be the same change once more is refused.
+/// A hunk that was applied already is refused.
 fn check_once(text: &str, hunk: &PatchHunk, at: usize) -> Result<(), ErrorKind> {
     let lines = lines_of(text);
     let (old, new) = (lines_of(&hunk.old.text), lines_of(&hunk.new.text));
@@ -442,7 +442,7 @@ fn check_once(text: &str, hunk: &PatchHunk, at: usize) -> Result<(), ErrorKind> 
     if one_sided && repeats && !at_edge { Err(ErrorKind::AmbiguousEdit) } else { Ok(()) }
 }
 
-/// The text with nothing but the lines of its hunks changed, and what is said about them.
+/// The text with nothing but the lines of its hunks changed, and the reports about them.
 fn expected_result(text: &str, hunks: &[PatchHunk], places: &[ExpectedPlacement]) -> PatchedText {
     let lines = lines_of(text);
     let trusted = hunks.iter().all(|hunk| hunk.stated.is_some());

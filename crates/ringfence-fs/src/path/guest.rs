@@ -89,7 +89,7 @@ impl GuestPath {
         Ok(path)
     }
 
-    /// What the kernel is given.
+    /// The path as syscalls take it.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         if self.bytes.is_empty() { b"." } else { &self.bytes }
     }
@@ -129,7 +129,7 @@ impl GuestPath {
     }
 }
 
-/// What is left of an absolute path below `root`, compared by components.
+/// The rest of an absolute path below `root`, compared by components.
 fn relative_to<'t>(text: &'t str, root: &Path) -> Option<&'t str> {
     let mut rest = text;
     for component in root.components() {

@@ -1,29 +1,29 @@
 //! File name escaping: names as bytes, and as text that a model reads and writes back.
 //!
-//! Every name has exactly one text, and the text gives the name back: bytes that are no UTF-8, control
-//! characters, and a backslash that could be mistaken for an escape are written as `\xHH`.
+//! Every name has exactly one text, and the text gives the name back: bytes that are not UTF-8, control characters, and
+//! a backslash that could be mistaken for an escape are written as `\xHH`.
 //!
-//! Also here: which names may come to be. Existing ones can always be reached.
+//! Also here: which names may be created. Existing ones can always be reached.
 
 use std::fmt::Write as _;
 
 use ringfence_kernel::{ErrorKind, ToolError};
 use unicode_normalization::UnicodeNormalization as _;
 
-/// What a name may look like when we make it.
+/// Rule for the names of new files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NameRule {
-    /// What Linux allows, less characters that hide what a name is.
+    /// Every name that Linux allows, without invisible and ambiguous characters.
     #[default]
     Native,
-    /// What every common system allows: for workspaces that are shared with Windows or macOS.
+    /// Every name that all common systems allow: for workspaces that are shared with Windows or macOS.
     Portable,
 }
 
 /// Temporary files of ours begin with this. Tools neither see nor name them.
 pub(crate) const TEMP_PREFIX: &str = ".ringfence-tmp-";
 
-/// Where pre-images are kept, at the root of a mount. Nobody sees or names it anywhere: a mount may lie in another one.
+/// The image store's directory at the root of a mount. Hidden and refused at any depth: a mount may lie in another one.
 pub(crate) const IMAGE_DIR: &str = ".ringfence";
 
 pub(crate) fn is_reserved(name: &[u8]) -> bool {
@@ -81,13 +81,13 @@ fn unescape_byte(text: &[u8]) -> Option<u8> {
     (byte.is_ascii_control() || byte == b'\\' || byte >= 0x80).then_some(byte)
 }
 
-/// What systems that do not tell letter case, or ways to write an accent, apart would take a name for.
+/// A name as case-insensitive and normalising file systems compare it.
 pub(crate) fn fold_name(name: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(name).ok()?;
     Some(text.nfc().collect::<String>().to_uppercase().to_lowercase().nfc().collect())
 }
 
-/// Whether a file or directory of this name may be made.
+/// Fails where a file or directory of this name may not be created.
 pub(crate) fn may_create(name: &[u8], rule: NameRule) -> Result<(), ToolError> {
     let shown = escape(name);
     let refuse = |why: &str| Err(ToolError::new(ErrorKind::InvalidPath, format!("the name `{shown}` {why}")));

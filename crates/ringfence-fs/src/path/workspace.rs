@@ -10,7 +10,7 @@ use rustix::process::geteuid;
 /// Names that make a directory a workspace of its own: our file, and what git keeps.
 const WORKSPACE_MARKERS: [&str; 2] = ["ringfence.toml", ".git"];
 
-/// Where things are on this host, for understanding what a person wrote.
+/// Directories of this host, for paths that a person wrote.
 #[derive(Clone, Debug)]
 pub struct HostPaths {
     pub home: Option<PathBuf>,
@@ -56,7 +56,7 @@ pub fn resolve_workspace(written: Option<&str>, around: &HostPaths) -> Result<Pa
     Ok(path)
 }
 
-/// The same for whoever only looks: a directory that is missing is not made.
+/// The same for read-only commands: a missing directory is not created.
 #[expect(
     clippy::disallowed_methods,
     reason = "this is where a person's path becomes a directory, before there is a mount"
@@ -70,13 +70,13 @@ pub fn find_workspace(written: Option<&str>, around: &HostPaths) -> Result<PathB
     Ok(path)
 }
 
-/// Where a workspace is or would be, whether it can be one or not.
+/// The path of a workspace, whether it is a valid one or not.
 pub fn workspace_path(written: Option<&str>, around: &HostPaths) -> Option<PathBuf> {
     let path = expand_home(or_default(written), around).ok()?;
     Some(real_path(&around.current_dir.join(path)))
 }
 
-/// The directory that is worked in where nobody named one.
+/// The workspace directory where none was named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkspaceDiscovery {
     /// Neither the current directory nor one above it is marked.
@@ -151,7 +151,7 @@ pub fn resolve_mount(written: &str, around: &HostPaths) -> Result<PathBuf, Works
     Ok(path)
 }
 
-/// Where a path leads, also when its end is not there yet.
+/// The resolved path, also when its end does not exist yet.
 #[expect(clippy::disallowed_methods, reason = "the real names of directories that a person chose")]
 pub fn real_path(path: &Path) -> PathBuf {
     for above in path.ancestors() {

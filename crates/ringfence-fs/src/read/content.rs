@@ -17,7 +17,7 @@ use crate::sys::syscall::{fstat, fstatfs, pread};
 
 const CHUNK: usize = 256 << 10;
 
-/// More than this is no work for the caller's own thread.
+/// Reads larger than this do not run on the caller's own thread.
 pub(crate) const NONBLOCKING_BYTES: u64 = 256 << 10;
 
 /// Lines of a file, counted from one, both ends included.
@@ -27,7 +27,7 @@ pub(crate) struct LineRange {
     pub(crate) last: u64,
 }
 
-/// What was read.
+/// The part of a file that was read.
 #[derive(Debug)]
 pub(crate) struct FileExcerpt {
     pub(crate) bytes: Vec<u8>,
@@ -41,10 +41,10 @@ pub(crate) struct FileExcerpt {
     pub(crate) changed_during_read: bool,
 }
 
-/// Whether the digest of the whole file is wanted.
+/// Mode of hashing the whole file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DigestMode {
-    /// Where the file is not too large to be hashed.
+    /// If the file is not too large to be hashed.
     BestEffort,
     /// A file that is too large to be hashed cannot be read.
     Required,

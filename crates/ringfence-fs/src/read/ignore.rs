@@ -34,7 +34,7 @@ struct IgnoreFile {
     depth: usize,
     /// Bytes of a path, from the start of the walk, that lead to the directory; `None` for one above the start.
     prefix: Option<usize>,
-    /// What leads from the directory to the start of the walk, for one above it.
+    /// Path from the directory to the start of the walk, for one above it.
     below: Vec<u8>,
     rules: Gitignore,
 }
@@ -99,7 +99,7 @@ fn read_rules(mount: &Mount, directory: BorrowedFd<'_>, cx: &CallContext<'_>) ->
         let text = read_up_to(&file, MOST_BYTES, cx).ok()?;
         let mut builder = GitignoreBuilder::new("");
         for line in String::from_utf8_lossy(&text).lines() {
-            // A line that is no pattern leaves nothing out.
+            // An invalid pattern ignores nothing.
             let _ = builder.add_line(None, line);
         }
         builder.build().ok()

@@ -37,7 +37,7 @@ const LONGEST_SEARCHED_LINE: usize = 1 << 20;
 /// Files that wait for a searcher; each may hold a directory open.
 const QUEUE_LENGTH: usize = 128;
 
-/// What to look for, and where not to.
+/// A search pattern, with its scope.
 #[derive(Debug)]
 pub(crate) struct SearchQuery {
     pub(crate) matcher: RegexMatcher,
@@ -47,7 +47,7 @@ pub(crate) struct SearchQuery {
     pub(crate) scope: SearchScope,
 }
 
-/// Which entries of a tree are searched.
+/// Entries of a tree that are searched.
 #[derive(Debug)]
 pub(crate) struct SearchScope {
     pub(crate) hidden: HiddenFiles,
@@ -59,7 +59,7 @@ pub(crate) struct SearchScope {
     pub(crate) glob: Option<GlobSet>,
 }
 
-/// What becomes of names that begin with a dot.
+/// Handling of names that begin with a dot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HiddenFiles {
     Searched,
@@ -81,7 +81,7 @@ pub(crate) struct LineMatch {
     pub(crate) after: Vec<String>,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, Default)]
 pub(crate) struct TextSearchResult {
     pub(crate) hits: Vec<LineMatch>,
@@ -154,7 +154,7 @@ pub(crate) fn search_tree(
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get().min(4));
     let board = SearchMerger::default();
     let (sender, receiver) = sync_channel(QUEUE_LENGTH);
-    // Only searchers hold this: if they are all gone, nobody waits to send to them.
+    // Only searchers hold this: if they are all gone, sending to them fails instead of blocking.
     let receiver = Arc::new(Mutex::new(receiver));
     let walked = std::thread::scope(|scope| {
         let mut started = 0;
@@ -169,7 +169,7 @@ pub(crate) fn search_tree(
             return Err(errno_error(Errno::NOMEM, at.shown));
         }
         enqueue_files(query, mount, start, rules, &at, &sender, &board, cx)
-            // Searchers end when nobody can send any more.
+            // Searchers end when every sender is dropped.
             .inspect(|_| drop(sender))
     });
     walked?;
@@ -177,11 +177,11 @@ pub(crate) fn search_tree(
     Ok(board.into_result(query.most, &mount.sensitive_files))
 }
 
-/// Where a search starts.
+/// The start of a search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SearchRoot<'a> {
     pub(crate) shown: &'a str,
-    /// Where it is, for what names say about secrets and what the policy says to each file.
+    /// Its policy resource, for sensitivity by name and the decision about each file.
     pub(crate) resource: &'a PolicyResource,
 }
 
@@ -192,7 +192,7 @@ struct SearchJob {
     path: String,
 }
 
-/// What searching a file came to.
+/// The result of searching one file.
 enum FileSearchResult {
     Searched {
         hits: Vec<LineMatch>,
@@ -306,7 +306,7 @@ fn run_worker(
     loop {
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(SearchJob { index, directory, name, path }) = job else { return };
-        // What waits is taken and let go, so that the walk never waits for nobody.
+        // The queue is drained, so that the walk never blocks on it.
         if signal.check().is_err() || board.is_full.load(Ordering::Relaxed) {
             continue;
         }
@@ -356,7 +356,7 @@ fn search_one(
     }
 }
 
-/// A file that stops being read when nobody wants it any more.
+/// A file whose reading stops when the call is cancelled.
 struct CancellableReader<'a> {
     file: File,
     signal: &'a CommitState,
@@ -465,7 +465,7 @@ fn clip_around(line: &[u8], at: usize) -> String {
     format!("{}{part}{}", if start > 0 { "…" } else { "" }, if start + LONGEST_LINE < line.len() { "…" } else { "" })
 }
 
-/// Where searchers put what they found.
+/// Merges the results of searchers.
 #[derive(Default)]
 struct SearchMerger {
     state: Mutex<SearchMergerState>,
@@ -475,11 +475,11 @@ struct SearchMerger {
 
 #[derive(Default)]
 struct SearchMergerState {
-    /// Finished files, by their place in the order.
+    /// Finished files, by their position in the order.
     verdicts: BTreeMap<usize, FileSearchResult>,
-    /// What the walk passed over, by the place of the file that came next.
+    /// Entries that the walk skipped, by the position of the next file.
     skipped: Vec<(usize, SkipReason)>,
-    /// How many files from the first on are finished.
+    /// Number of finished files from the first on.
     finished: usize,
     hits: usize,
     /// The file after which nothing counts any more.

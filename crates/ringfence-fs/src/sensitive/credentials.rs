@@ -1,11 +1,11 @@
 //! Credential detection by content: settings files that hold a secret, whatever their name.
 //!
-//! `.git/config` is read all the time and holds nothing, until somebody clones with a password in the address. So files of
-//! a few names are looked into.
+//! `.git/config` is read all the time and holds no secret, until a repository is cloned with a password in the URL. So
+//! files of a few names are read.
 //!
 //! Not here: names that are secrets themselves (`sensitive` in the kernel).
 
-/// Files of settings that can hold a credential beside what anybody may read, as names are folded.
+/// Settings files that can hold a credential beside harmless settings, as folded names.
 const CONFIG_FILE_NAMES: [&str; 12] = [
     "config",
     "config.worktree",

@@ -26,20 +26,20 @@ use crate::sys::errno::errno_error;
 use crate::sys::stat::{FileId, FileKind, FileStat};
 use crate::sys::syscall::{fstat, pread, statx, write};
 
-/// So many files are remembered. Settings alone take at most half of it, so that there is room for secrets.
+/// Most files that are remembered. Settings take at most half of it, so that there is room for secrets.
 const MOST_FILES: usize = 1 << 16;
 
 /// As much of the note is read, and no more is written.
 const MOST_NOTED: u64 = 4 << 20;
 
-/// In a larger directory nobody looks around.
+/// Larger directories are not scanned.
 const MOST_NAMES: usize = 20_000;
 
-/// So many directories at the root are looked into, unless they are larger than that.
+/// Most directories at the root that are scanned, unless they are larger than that.
 const MOST_DIRECTORIES: usize = 64;
 const MOST_BELOW: usize = 2000;
 
-/// So many links at the root are followed to directories.
+/// Most links at the root that are followed to directories.
 const MOST_LINKS: usize = 1000;
 
 const FOLLOWED_DIRECTORY: OpenHow = OpenHow {
@@ -48,13 +48,13 @@ const FOLLOWED_DIRECTORY: OpenHow = OpenHow {
     pace: IoMode::Blocking,
 };
 
-/// What is known of the files of a mount.
+/// Sensitive files of a mount, by identity.
 #[derive(Debug)]
 pub(crate) struct SensitiveFiles {
     files: RwLock<HashMap<FileId, SensitiveFile>>,
     /// One line for each file, only ever added to.
     note: OwnedFd,
-    /// How much of it we know.
+    /// Bytes of the note that were read.
     bytes_read: AtomicU64,
     looked_at: RwLock<Option<LookedAt>>,
     linked_directories: LinkedDirectories,
@@ -76,14 +76,14 @@ struct SensitiveFile {
 /// When a file was made, in nanoseconds since 1970. Some file systems do not say.
 pub(crate) type BirthTime = Option<i128>;
 
-/// Which file it is, also after others had its inode.
+/// Identity of a file that survives reuse of its inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InodeIdentity {
     pub(crate) id: FileId,
     pub(crate) birth_time: BirthTime,
 }
 
-/// Where a file can be looked at: a name in a directory, or with no name what the descriptor is of.
+/// A file to inspect: a name in a directory, or without a name the descriptor's own file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileRef<'a> {
     pub(crate) fd: BorrowedFd<'a>,
@@ -109,7 +109,7 @@ impl InodeIdentity {
     }
 }
 
-/// Whether the next process is told.
+/// Whether an observation is stored for the next process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SensitivityStorage {
     Recorded,
@@ -117,7 +117,7 @@ enum SensitivityStorage {
 }
 
 impl SensitiveFiles {
-    /// What earlier processes noted.
+    /// Reads the observations of earlier processes.
     pub(crate) fn read(note: OwnedFd) -> Self {
         let known = Self {
             files: RwLock::default(),
@@ -128,13 +128,13 @@ impl SensitiveFiles {
         };
         known.read_new_lines();
         if known.note_length() != known.bytes_read.load(Ordering::Acquire) {
-            // Whoever wrote it died in the middle of a line; the next one begins anew.
+            // The last writer crashed in the middle of a line; the next line begins here.
             known.append("\n");
         }
         known
     }
 
-    /// What other processes noted since.
+    /// Reads the observations that other processes added since.
     fn read_new_lines(&self) {
         let (start, end) = (self.bytes_read.load(Ordering::Acquire), self.note_length().min(MOST_NOTED));
         let mut bytes = vec![0; usize::try_from(end.saturating_sub(start)).unwrap_or(0)];
@@ -158,7 +158,7 @@ impl SensitiveFiles {
         self.bytes_read.store(start + whole as u64, Ordering::Release);
     }
 
-    /// How long the note is.
+    /// Length of the note in bytes.
     fn note_length(&self) -> u64 {
         fstat(&self.note).map_or(0, |stat| FileStat::from_stat(&stat).size)
     }
@@ -171,7 +171,7 @@ impl SensitiveFiles {
         }
     }
 
-    /// What is known of a file by what it is.
+    /// Sensitivity of a file by its identity.
     pub(crate) fn lookup(&self, at: FileRef<'_>, stamp: &FileStat) -> Sensitivity {
         let seen = self.files.read().unwrap_or_else(PoisonError::into_inner).get(&stamp.id).copied();
         match seen {
@@ -219,7 +219,7 @@ impl SensitiveFiles {
 }
 
 impl Mount {
-    /// What a file is, by the names that it has here and by those that it had. What its names say is remembered.
+    /// Sensitivity of a file by its current and earlier names. The verdict by its current names is remembered.
     pub(crate) fn classify(&self, named: Sensitivity, at: FileRef<'_>, stamp: &FileStat) -> Sensitivity {
         self.classify_named(at.name, named, at, stamp)
     }
@@ -368,7 +368,7 @@ impl Mount {
         Ok(())
     }
 
-    /// What every process finds again by looking around, and only protects, is not worth a line.
+    /// Observes an entry that every process finds by scanning and that is only protected, without storing it.
     fn observe_unrecorded(&self, path: &str, directory: BorrowedFd<'_>, name: &str) {
         let named = sensitivity(path);
         if !named.is_any() {
@@ -400,7 +400,7 @@ fn may_be_link((name, kind): &(String, FileType)) -> bool {
     *kind == FileType::Symlink || (*kind == FileType::Unknown && name.starts_with('.'))
 }
 
-/// What was found, or nothing where it cannot be looked at. What is short only now is no reason to think that nothing is there.
+/// The value that was found, or the default where there is none. A shortage of resources is an error, not an absence.
 fn default_if_absent<T: Default>(found: Result<T, Errno>) -> Result<T, ToolError> {
     match found {
         Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => Err(errno_error(errno, ".")),

@@ -1,9 +1,10 @@
 //! Git repositories and other directories that make programs act, whatever they are called.
 //!
-//! Git runs what the config and the hooks of a repository name, and looks for one in every directory above it. One without a
-//! `.git` is not known by its name: whoever makes one, be it piece by piece, would have git run its commands later. Hooks lie
-//! where `core.hooksPath` of a repository says, or where a link `.git/hooks` leads. And a shell runs what is in the `bin` of a
-//! virtual environment or of `node_modules` under the names of ordinary commands. Settings lie where a link of their name leads
+//! Git runs the commands that the config and the hooks of a repository name, and looks for a repository in every
+//! directory above it. One without a `.git` is not known by its name: a program that makes one, be it piece by piece,
+//! would have git run its commands later. Hooks are in the directory that `core.hooksPath` of a repository names, or
+//! that a link `.git/hooks` leads to. And a shell runs the files in the `bin` of a virtual environment or of
+//! `node_modules` under the names of ordinary commands. Settings can be reached through links of their name
 //! (`linked_directories.rs`).
 //!
 //! Such a directory comes to be by the last of several changes, each of them harmless when it was planned. So it is asked
@@ -20,7 +21,7 @@ use crate::mount::{Mount, stat};
 use crate::path::name::{escape, unescape};
 use crate::sys::syscall::{pread, readlinkat};
 
-/// What makes a directory a repository, all of it together or `HEAD` with the second.
+/// Entries that make a directory a repository, all of them together or `HEAD` with the second.
 const REPOSITORY_ENTRIES: [&[u8]; 4] = [b"HEAD", b"commondir", b"objects", b"refs"];
 
 /// Whether something of this name can complete a repository.
@@ -59,19 +60,19 @@ pub(crate) struct RepositoryDetector<'a> {
     resulting_tree: ResultingTree<'a>,
     /// Whether a directory is one or lies in one.
     cache: HashMap<Vec<u8>, bool>,
-    /// Where the hooks of worktrees are that do not have them in their `.git`.
+    /// Hooks directories of worktrees that do not have them in their `.git`.
     hooks: HashSet<Vec<u8>>,
 }
 
-/// What a change makes of the tree.
+/// The tree after a change.
 enum ResultingTree<'a> {
     /// The pieces of repositories that are there after it, by folded path: not every file system tells `head` from `HEAD`.
     Items(HashSet<Vec<u8>>),
-    /// The same, of a tool that changes single files. It does not install anything: a place that has the name of a
+    /// The same, of a tool that changes single files. It does not install anything: a path that has the name of a
     /// directory for commands is taken for one, whether it exists or not.
     Files(HashSet<Vec<u8>>),
-    /// What the journal is going to have about it, as far as a repository can come from that: very many files are changed at
-    /// once, and each directory is asked about all of them.
+    /// The journal's effects of the change, as far as they can make a repository: very many files are changed at once,
+    /// and each directory is checked against all of them.
     Effects(Vec<&'a JournalEffect>),
 }
 
@@ -263,7 +264,7 @@ impl Mount {
         Ok(())
     }
 
-    /// The paths that the plan of a call said are protected, or data of a repository that was there before.
+    /// Paths that the plan of a call declared as protected, or as data of an existing repository.
     fn repository_paths<'a>(&self, ticket: &Ticket<'a>) -> BTreeSet<&'a str> {
         let touches = ticket
             .accesses()
@@ -318,7 +319,7 @@ fn hooks_path(config: &str) -> Option<String> {
     found
 }
 
-/// Where a relative path leads from a directory, as far as its text tells. Nothing above the root.
+/// Resolves a relative path from a directory by its text. `None` above the root.
 fn joined_path(directory: &[u8], path: &[u8]) -> Option<Vec<u8>> {
     if path.starts_with(b"/") || path.starts_with(b"~") {
         return None;

@@ -46,7 +46,7 @@ impl LinkedDirectories {
         }
     }
 
-    /// What the names say that a path, which goes through no link, has below the links.
+    /// Sensitivity of a path, which goes through no link, by the names of links above it.
     pub(crate) fn sensitivity(&self, path: &[u8]) -> Sensitivity {
         let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
         let inside = links.iter().filter_map(|known| Some((known, relative_to_folded(path, &known.target)?)));
@@ -63,8 +63,8 @@ impl LinkedDirectories {
     }
 }
 
-/// Where a path leads as other programs follow it: also through absolute links, as long as these lead inside. Nothing outside
-/// is looked at.
+/// Resolves a path as other programs do: also through absolute links, as long as these lead inside. Nothing outside is
+/// read.
 pub(crate) fn followed_inside(mount: &Mount, path: &[u8]) -> Option<Vec<u8>> {
     let names = |path: &[u8]| -> Vec<Vec<u8>> {
         let names = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
@@ -102,7 +102,7 @@ pub(crate) fn is_sensitive_link(link: &str) -> bool {
     sensitivity(link).is_any() || settings_through_link(link).is_some()
 }
 
-/// What is left of a path below a directory, on a file system that does not tell `cfg` from `CFG`.
+/// The rest of a path below a directory, on a case-insensitive file system.
 fn relative_to_folded<'a>(path: &'a [u8], directory: &[u8]) -> Option<&'a [u8]> {
     if directory.is_empty() {
         return Some(path);

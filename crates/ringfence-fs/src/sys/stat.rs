@@ -19,7 +19,7 @@ pub(crate) struct FileStat {
     pub(crate) changed: i128,
 }
 
-/// Which file it is, whatever it is called.
+/// Identity of a file, independent of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct FileId {
     pub(crate) device: u64,
@@ -99,12 +99,12 @@ impl FileStat {
         self.id == other.id && self.size == other.size && self.modified == other.modified
     }
 
-    /// Nobody may read it, the owner included. Root could, and does not.
+    /// No user may read it, the owner included. Root could, and does not.
     pub(crate) fn denies_read(&self) -> bool {
         self.mode & 0o444 == 0
     }
 
-    /// A directory that nobody may go through.
+    /// A directory that no user may search.
     pub(crate) fn denies_search(&self) -> bool {
         self.kind == FileKind::Directory && self.mode & 0o111 == 0
     }
@@ -117,7 +117,7 @@ impl FileStat {
 /// A time in nanoseconds since 1970 as RFC 3339, to the millisecond.
 pub(crate) fn timestamp(nanos: i128) -> String {
     let millis = u64::try_from((nanos / 1_000_000).max(0)).unwrap_or(u64::MAX);
-    // What the formatter cannot write, a time past the year 9999, is no time that a file really has.
+    // A time past the year 9999, which the formatter cannot write, is not a real file time.
     let latest = Duration::from_millis(253_402_300_799_000);
     let time: SystemTime = UNIX_EPOCH + Duration::from_millis(millis).min(latest);
     humantime::format_rfc3339_millis(time).to_string()

@@ -1,6 +1,6 @@
 //! Syscall wrappers that retry on EINTR.
 //!
-//! They are used in place of rustix's own of the same name, so that no caller can forget.
+//! They are used instead of rustix's own of the same name, so that no caller can forget.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};

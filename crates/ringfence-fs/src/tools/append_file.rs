@@ -1,7 +1,7 @@
 //! `append_file`: append to a file.
 //!
-//! Bytes are added in place: a log of many megabytes is not copied for one line. A note beside the lock says
-//! how long the file was, so that a process that dies half way leaves nothing half added.
+//! Bytes are added in place: a log of many megabytes is not copied for one line. An intent in the lock file has the old
+//! length, so that a crash half way leaves nothing half added.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -89,7 +89,7 @@ struct PreparedAppend {
     target: WriteTarget,
     planned_stat: Option<FileStat>,
     content: Vec<u8>,
-    /// What a person was shown of the old contents.
+    /// Digest of the previewed old contents.
     previewed: Option<Digest>,
 }
 
@@ -159,7 +159,7 @@ impl Tool for AppendFile {
             Some(_) => append(&slot, seen, &content, shown, ticket)?,
         };
         slot.carry_sensitivity(slot.sensitivity);
-        // Who may add to a secret was not told what is in it, and could try out hashes.
+        // An access that may append to a secret may not read it, and could guess contents by hashes.
         let unread = !written.created && slot.resource().effective_sensitivity().secret;
         let changed = ChangedFile::new(slot.shown, &written, ticket);
         let sha256 = changed.sha256.clone().filter(|_| !unread);
@@ -255,13 +255,13 @@ fn append_in_place(
     let added = write_all(file.as_fd(), content)
         .and_then(|()| match now.mode & 0o7000 {
             0 => Ok(()),
-            // Contents that somebody else chose must not run with the owner's rights.
+            // Contents that another user chose must not run with the owner's rights.
             _ => fchmod(&file, Mode::from_raw_mode(now.mode & 0o777)),
         })
         .and_then(|()| fdatasync(&file));
     if let Err(errno) = added {
-        // Who is told that it failed will try again, and must not find it there already. What another program added
-        // behind it stays, and so does ours.
+        // After an error the caller retries, and must not find the bytes there already. Bytes that another program
+        // added behind them stay, and so do ours.
         let size = FileStat::from_stat(&fstat(&file).map_err(|errno| sync_error(errno, &slot.shown))?).size;
         if size > after {
             entered.commit();
@@ -275,7 +275,7 @@ fn append_in_place(
     }
     entered.commit();
     held.clear_intent();
-    // What is added is added, also when nobody can tell whether the name still leads there.
+    // The bytes are added, also when it cannot be determined whether the name still leads to the file.
     if slot.stat_in(parent).is_ok_and(|now| now.is_none_or(|now| now.id != old.stat.id)) {
         return Err(replaced_error(slot));
     }
@@ -283,7 +283,7 @@ fn append_in_place(
     Ok(WriteResult { unchanged: false, size: after, digest, created: false, links_broken: 0, collides_with: None })
 }
 
-/// What the file has now and what it will have, read once. Nothing where it may be written and not read.
+/// Hashes the current and the new contents in one pass. `None` where the file may be written and not read.
 fn hash_both(
     slot: &WriteTarget,
     old: &CurrentFile,
@@ -300,7 +300,7 @@ fn hash_both(
         Err(Errno::BADF) => return Ok(None),
         Err(errno) => {
             cx.check()?;
-            // Without its hash, the change could not be told from any other and taken back.
+            // Without its hash, the change could not be distinguished from another and undone.
             return Err(errno_error(errno, &slot.shown));
         }
     };

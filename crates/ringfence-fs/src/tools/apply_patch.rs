@@ -1,7 +1,7 @@
 //! `apply_patch`: apply a unified diff, or update the front matter of a run's state.
 //!
-//! A diff is applied to all of its files or to none. A hunk goes where it says or, if its lines are elsewhere and only
-//! there, to that place, and the reply says how far that is. Nothing is guessed.
+//! A diff is applied to all of its files or to none. A hunk is applied at its stated line or, if its lines occur
+//! exactly once at another line, there, and the reply has the offset. Nothing is guessed.
 
 use std::collections::BTreeSet;
 
@@ -51,7 +51,7 @@ struct PreparedUpdate {
     target: BatchTarget,
     update: FrontMatterUpdate,
     if_match: Option<Digest>,
-    /// What a person was shown of the old contents.
+    /// Digest of the previewed old contents.
     previewed: Option<Digest>,
 }
 
@@ -59,7 +59,7 @@ struct PreparedDiff {
     targets: Vec<BatchTarget>,
     files: Vec<FilePatch>,
     if_match: Option<Digest>,
-    /// What a person was shown of the old contents, file by file.
+    /// Digests of the previewed old contents, file by file.
     previewed: Vec<Option<Digest>>,
 }
 
@@ -68,7 +68,7 @@ struct Outcome {
     change: Option<String>,
 }
 
-/// What a patch returns in the standard dialect.
+/// Result in the standard dialect.
 #[derive(Debug, Serialize, JsonSchema)]
 struct StandardPatchResult {
     /// Every file of the patch.
@@ -128,7 +128,7 @@ impl From<Outcome> for StandardPatchResult {
     }
 }
 
-/// What a patch returns in the crewagent dialect.
+/// Result in the crewagent dialect.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct CrewagentPatchResult {
@@ -257,7 +257,7 @@ impl ApplyPatch {
     }
 }
 
-/// Finds the place of one file of a diff, and what is done there.
+/// Finds the write target of one file of a diff, and the actions on it.
 fn locate_target(spot: &LocatedPath, change: PatchKind) -> Result<(BatchTarget, &'static [PolicyAction]), ToolError> {
     match change {
         PatchKind::Create => {
@@ -342,7 +342,7 @@ impl PreparedUpdate {
 }
 
 impl PreparedDiff {
-    /// The patch as it would be applied: each hunk at the place where it goes.
+    /// The patch as it would be applied: each hunk at its line.
     fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
         let (mut diffs, mut failure) = (DiffPreview::new(), None);
         self.previewed.clear();
@@ -402,12 +402,12 @@ impl PreparedDiff {
     }
 }
 
-/// What a person was shown is what is changed.
+/// Fails unless the current contents are those that were previewed.
 fn check_previewed_digest(slot: &WriteTarget, shown: Option<Digest>, now: Digest) -> Result<(), ToolError> {
     if shown.is_none_or(|shown| shown == now) { Ok(()) } else { Err(changed_error(&slot.shown)) }
 }
 
-/// What all files are to have is held until the last one is known.
+/// The error for new contents that exceed the limit in total: all are in memory until the last one is known.
 fn total_size_error() -> ToolError {
     let message = "the patched files together exceed max_appended_file_bytes";
     ToolError::new(ErrorKind::WriteLimit, message).hint("patch fewer files at once")

@@ -42,7 +42,7 @@ struct ListChangesArgs {
     session: Option<String>,
 }
 
-/// What there is.
+/// Result.
 #[derive(Debug, Serialize, JsonSchema)]
 struct ChangeListing {
     changes: Vec<ListedChange>,
@@ -123,7 +123,7 @@ impl Tool for ListChanges {
             let listed = |entry: &JournalEntry| (entry.change.sequence(), ListedChange::new(&mount, entry));
             changes.extend(entries.iter().filter(|entry| wanted(entry)).map(listed));
         }
-        // The order of one journal is kept where two have the same place.
+        // Changes with equal sequence numbers keep the order of their journal.
         changes.reverse();
         changes.sort_by_key(|(place, _)| std::cmp::Reverse(*place));
         let mut changes: Vec<ListedChange> = changes.into_iter().map(|(_, listed)| listed).collect();
@@ -153,7 +153,7 @@ struct PreparedShow {
     images: Vec<NodeSource>,
 }
 
-/// What a change did.
+/// The difference that a change made.
 #[derive(Debug, Serialize, JsonSchema)]
 struct ChangeDiff {
     #[serde(flatten)]

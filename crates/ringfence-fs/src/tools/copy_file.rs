@@ -45,7 +45,7 @@ struct PreparedCopy {
     from_secret: bool,
     to: WriteTarget,
     overwritten_stat: Option<FileStat>,
-    /// What a person was shown of the file that is copied, and of the one that goes.
+    /// Digests of the previewed contents: of the source, and of the file that is overwritten.
     previewed: (Option<Digest>, Option<Digest>),
 }
 

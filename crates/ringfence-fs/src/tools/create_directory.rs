@@ -51,7 +51,7 @@ enum PreparedMkdir {
     },
 }
 
-/// What making a directory returns.
+/// Result.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Outcome {
     path: String,
@@ -112,7 +112,7 @@ impl Tool for CreateDirectory {
     }
 }
 
-/// Makes a directory with those above it. False if somebody else was faster.
+/// Makes a directory with those above it. False if it exists already.
 fn make(slot: &WriteTarget, ticket: &Ticket<'_>) -> Result<bool, ToolError> {
     let _place = slot.lock_directory(TreeLockMode::Shared, ticket.context())?;
     let made = slot.make_parents(ticket.context())?;

@@ -48,11 +48,11 @@ struct PreparedDelete {
     target: WriteTarget,
     planned_stat: FileStat,
     manifest: Option<TreeManifest>,
-    /// What a person was shown of a file.
+    /// Digest of the previewed contents of a file.
     previewed: Option<Digest>,
 }
 
-/// What a delete returns.
+/// Result.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Outcome {
     /// The deleted paths; for a directory its contents too, as far as they fit.
@@ -187,7 +187,8 @@ impl Tool for DeleteFile {
         }
         entered.commit();
         let synced = directory.map_or(Ok(()), fsync).map_err(|errno| sync_error(errno, &slot.shown));
-        // It is gone for everybody; what cannot be taken apart now is tried again by the next who holds the lock.
+        // The entry is deleted for every reader; contents that cannot be removed now are removed by the next holder of
+        // the lock.
         let leftover = match &away {
             RemovalDestination::Image(_) => false,
             RemovalDestination::Temporary(name) => purge(&slot.mount, parent, name, cx).is_err(),
@@ -210,9 +211,9 @@ impl Tool for DeleteFile {
     }
 }
 
-/// Where it goes.
+/// Destination of the deleted entry.
 enum RemovalDestination {
-    /// To the journal's keep, under this name.
+    /// The image store, under this name.
     Image(String),
     /// Beside where it was, to be taken apart.
     Temporary(Vec<u8>),
@@ -223,7 +224,7 @@ fn gone_error(slot: &WriteTarget) -> ToolError {
     ToolError::new(ErrorKind::Conflict, message)
 }
 
-/// What a person approved is what goes; without a person, it must at least be the same thing.
+/// Fails unless the entry is the one that was approved or, without an approval, the one that was planned with.
 fn check_approved(
     slot: &WriteTarget,
     seen: &FileStat,

@@ -21,7 +21,7 @@ use crate::sys::stat::FileStat;
 use crate::tools::{ChangedFile, check_size, read_text};
 use crate::txn::replace::{FileBody, replace};
 
-/// More line numbers than this help nobody.
+/// Most line numbers that a message has.
 const MOST_LINES: usize = 20;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
@@ -96,11 +96,11 @@ struct TextEdit {
     new: String,
     all: bool,
     matching: MatchCounting,
-    /// What the caller's dialect calls the text to replace.
+    /// The argument's name, in the caller's dialect, of the text to replace.
     field: &'static str,
 }
 
-/// Whether `aa` is in `aaa` once or twice, when it has to be there once.
+/// Whether overlapping occurrences, such as `aa` in `aaa`, count as two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MatchCounting {
     Disjoint,
@@ -177,7 +177,7 @@ struct PreparedEdit {
     planned_stat: FileStat,
     edits: Vec<TextEdit>,
     if_match: Option<Digest>,
-    /// What a person was shown of the old contents.
+    /// Digest of the previewed old contents.
     previewed: Option<Digest>,
 }
 
@@ -187,7 +187,7 @@ struct Outcome {
     mixed_endings: bool,
 }
 
-/// What an edit returns in the standard dialect.
+/// Result in the standard dialect.
 #[derive(Debug, Serialize, JsonSchema)]
 struct StandardEditResult {
     #[serde(flatten)]

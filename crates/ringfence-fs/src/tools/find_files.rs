@@ -65,12 +65,12 @@ struct PreparedFind {
     located: LocatedPath,
     resource: PolicyResource,
     directory: OwnedFd,
-    /// Where it really is, below the root of the mount.
+    /// Its resolved path below the root of the mount.
     real_path: String,
     args: Args,
 }
 
-/// What was found.
+/// Result.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Outcome {
     /// Paths relative to the searched directory, sorted; a directory ends in `/`.

@@ -47,7 +47,7 @@ struct PreparedFileInfo {
     secret: bool,
 }
 
-/// What is said about a file.
+/// Result.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Outcome {
     path: String,

@@ -122,7 +122,7 @@ struct PreparedList {
     located: LocatedPath,
     resource: PolicyResource,
     directory: OwnedFd,
-    /// Where it really is, below the root of the mount.
+    /// Its resolved path below the root of the mount.
     real_path: String,
     depth: ListDepth,
     hidden: HiddenEntries,
@@ -138,7 +138,7 @@ struct Outcome {
     shadowed: Vec<String>,
 }
 
-/// What a listing returns in the standard dialect.
+/// Result in the standard dialect.
 #[derive(Debug, Serialize, JsonSchema)]
 struct StandardListResult {
     entries: Vec<ListedEntry>,
@@ -169,7 +169,7 @@ struct ListedEntry {
     shadowed: bool,
 }
 
-/// What a listing returns in the crewagent dialect.
+/// Result in the crewagent dialect.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct CrewagentListResult {
@@ -344,7 +344,7 @@ impl From<Outcome> for StandardListResult {
     }
 }
 
-/// What a directory says its own size is depends on the file system and helps nobody.
+/// Size of a file; 0 for a directory, whose own size depends on the file system.
 fn size_of(stamp: &FileStat) -> u64 {
     if stamp.kind == FileKind::Directory { 0 } else { stamp.size }
 }

@@ -70,7 +70,7 @@ impl ContentEncoding {
     }
 }
 
-/// What every tool that leaves a file behind replies in the standard dialect.
+/// Result in the standard dialect of every tool that writes a file.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct ChangedFile {
@@ -112,7 +112,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Refuses content that is too large, before anything is touched.
+/// Refuses content that is too large, before anything is changed.
 fn check_size(what: &str, setting: &str, size: u64, limit: u64) -> Result<(), ToolError> {
     if size <= limit {
         return Ok(());

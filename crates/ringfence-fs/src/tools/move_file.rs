@@ -58,11 +58,11 @@ struct PreparedMove {
     /// The file that goes, if one is overwritten.
     overwritten_stat: Option<FileStat>,
     manifest: Option<TreeManifest>,
-    /// What a person was shown of the file that moves, and of the one that goes.
+    /// Digests of the previewed contents: of the source, and of the file that is overwritten.
     previewed: (Option<Digest>, Option<Digest>),
 }
 
-/// What a move returns.
+/// Result.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Outcome {
     from: String,
@@ -231,7 +231,8 @@ impl Tool for MoveFile {
     }
 }
 
-/// For the journal, with the name that an overwritten file gets in the keep. One that has other names is copied there.
+/// Effects for the journal, with the overwritten file's name in the image store. One that has other hard links is
+/// copied there.
 fn effects(work: &PreparedMove, ticket: &Ticket<'_>) -> Result<(Vec<JournalEffect>, Option<String>), ToolError> {
     let PreparedMove { from, to, overwritten_stat: target, .. } = work;
     let state = |slot: &WriteTarget| {
@@ -244,7 +245,7 @@ fn effects(work: &PreparedMove, ticket: &Ticket<'_>) -> Result<(Vec<JournalEffec
         let fd = to.mount.open_at(to.base(), &to.name, OFlags::RDONLY);
         let fd = fd.or_else(|_| to.mount.resolver.open_named(to.base(), &to.name, PATH_ONLY));
         let old = CurrentFile { fd: fd.map_err(|errno| errno_error(errno, &to.shown))?, stat: *target };
-        // It is brought to the keep from where the other one came from.
+        // It is moved to the image store from the source's directory.
         let displaced = DisplacedFile::new(to, from.base(), &old, DisplacementTurn::default(), ticket)?;
         effects.push(match &displaced.disposition {
             Disposition::Discarded => JournalEffect::Lost { path: path.clone() },
@@ -351,12 +352,12 @@ fn rename(work: &PreparedMove) -> Result<(), ToolError> {
     if is_at(to.base(), &to.name, seen.id) {
         return Ok(());
     }
-    // Something else stood there in the last moment: it goes back to where it was.
+    // Another entry was there just before the rename: it goes back.
     rename_noreplace(there, here).map_err(|errno| errno_error(errno, &from.shown))?;
     Err(changed_error(&from.shown))
 }
 
-/// Moves onto a file: the two change places, then the one that was overwritten goes.
+/// Moves onto a file: the two are exchanged, then the one that was overwritten is removed.
 fn exchange(work: &PreparedMove, target: &FileStat, image: Option<&str>) -> Result<(), ToolError> {
     let PreparedMove { from, to, planned_stat: seen, .. } = work;
     let keep = image.map(|image| Ok((from.mount.find_image_store()?.ok_or(Errno::NOENT)?, image))).transpose();
@@ -370,7 +371,7 @@ fn exchange(work: &PreparedMove, target: &FileStat, image: Option<&str>) -> Resu
     match swap() {
         Ok(()) => {}
         Err(Errno::NOENT) => return Err(changed_error(&to.shown)),
-        // No exchange on this file system: what was looked at a moment ago is replaced.
+        // No exchange on this file system: the file that was inspected just before is replaced.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
             if let Some((keep, image)) = &keep {
                 linkat(to.base(), to.name.as_slice(), keep.fd(), *image, AtFlags::empty())

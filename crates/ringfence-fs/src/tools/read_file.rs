@@ -83,11 +83,11 @@ struct Args {
     hashing: DigestMode,
 }
 
-/// What becomes of a file that is larger than may be read.
+/// Handling of a file that is larger than the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OversizePolicy {
     Truncate,
-    /// Cut to so many bytes, or to the limit if that is less.
+    /// Truncated to this number of bytes, or to the limit if that is less.
     TruncateTo(usize),
     Refuse,
 }
@@ -151,7 +151,7 @@ struct Outcome {
     changed_during_read: bool,
 }
 
-/// What a read returns in the standard dialect.
+/// Result in the standard dialect.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct StandardReadResult {
@@ -189,7 +189,7 @@ impl Tool for ReadFile {
     fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedRead>, ToolError> {
         let spot = self.fence.locate_arg(&args.path, cx)?;
         let mut file = spot.open_content(cx)?;
-        // What takes long is better begun once, by somebody who may take long.
+        // A long read is started once, on a thread that may block.
         if cx.io_mode == IoMode::NonBlocking && (args.window.is_some() || file.stat.size > NONBLOCKING_BYTES) {
             return Err(cx.would_block());
         }
@@ -263,7 +263,7 @@ impl From<Outcome> for StandardReadResult {
     }
 }
 
-/// What a read returns in the crewagent dialect.
+/// Result in the crewagent dialect.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct CrewagentReadResult {

@@ -135,7 +135,7 @@ impl TryFrom<CrewagentSearchArgs> for Args {
     }
 }
 
-/// How much is shown of what is found.
+/// Context lines around a match.
 struct SearchContext {
     before: Option<u64>,
     after: Option<u64>,
@@ -174,7 +174,7 @@ enum SearchTarget {
     Tree { start: OwnedFd, place: PolicyResource },
 }
 
-/// What a search returns.
+/// Result.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Outcome {
     matches: Vec<SearchMatch>,
@@ -214,7 +214,7 @@ struct SearchStats {
     skipped_denied: u64,
 }
 
-/// What a search returns in the crewagent dialect.
+/// Result in the crewagent dialect.
 #[derive(Debug, Serialize, JsonSchema)]
 struct CrewagentSearchResult {
     matches: Vec<SearchMatch>,

@@ -1,7 +1,7 @@
 //! `undo` and `redo`: revert changes, and apply them again.
 //!
-//! A change of a journal is undone as what it is: a change of every path that it touched, judged by the same rules. An
-//! agent takes back what its own session did. A person takes back anything, and may insist.
+//! An undo is itself a change of every path that the change had, judged by the same rules. An agent may undo the
+//! changes of its own session. A person may undo any, and may force it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ struct UndoTool {
 
 struct RedoTool(UndoTool);
 
-/// Whatever was done can be taken back, and nothing else happens by that.
+/// Any change can be undone, so an undo can have the actions of all changes.
 const VERBS: [PolicyAction; 7] = [
     PolicyAction::List,
     PolicyAction::Read,
@@ -64,7 +64,7 @@ struct UndoArgs {
     /// Only report what would be done.
     #[serde(default)]
     dry_run: bool,
-    // Undo also what was changed since. Only a person may: agents are not told of it.
+    // Undo even where paths changed since. Only for persons: agents do not see this option.
     #[serde(default)]
     #[schemars(skip)]
     force: bool,
@@ -84,7 +84,7 @@ struct Args {
     force: UndoForce,
 }
 
-/// Which changes are meant.
+/// Selection of changes.
 #[derive(Clone, Debug)]
 enum ChangeSelector {
     Last,
@@ -129,18 +129,18 @@ struct PreparedUndo {
     parts: Vec<MountUndo>,
     force: UndoForce,
     dry_run: bool,
-    /// What would be shown has a secret in it.
+    /// The preview would have a secret in it.
     secret: bool,
 }
 
-/// What is taken back on one mount.
+/// The part of an undo on one mount.
 struct MountUndo {
     mount: Arc<Mount>,
     entries: Vec<JournalEntry>,
     plan: UndoPlan,
 }
 
-/// What an undo returns.
+/// Result.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct Outcome {
@@ -245,7 +245,7 @@ impl Tool for UndoTool {
         for part in parts {
             ready.push(part.lock_and_replan(force, ticket)?);
         }
-        // Every path of every mount is as it should be: only now the first one is touched.
+        // Every path of every mount was checked: only now the first one is changed.
         let mut done: Vec<String> = Vec::new();
         outcome.lost = false;
         for LockedUndo { mount, tree, plan: reversal } in ready {
@@ -259,7 +259,7 @@ impl Tool for UndoTool {
     }
 }
 
-/// A mount that nobody else of ours changes meanwhile, and what will be done there.
+/// A mount under the exclusive lock, with its plan.
 struct LockedUndo {
     mount: Arc<Mount>,
     tree: TreeLock,
@@ -298,7 +298,7 @@ fn partial_failure(error: ToolError, done: &[String], ticket: &Ticket<'_>) -> To
         .detail("undoneOn", done.to_vec())
 }
 
-/// The changes that are taken back, each once.
+/// The changes that are undone, each once.
 fn undone_changes(parts: &[MountUndo]) -> Vec<String> {
     let mut undone: Vec<String> = Vec::new();
     for change in parts.iter().flat_map(|part| part.plan.undoes()) {
@@ -421,7 +421,7 @@ fn nothing_to_undo(which: &ChangeSelector, origin: &CallOrigin) -> ToolError {
     ToolError::new(ErrorKind::NotFound, message)
 }
 
-/// Between the plan and now, somebody may have undone the same.
+/// Fails where another call undid the same changes since the plan.
 fn check_still_undoable(mount: &Mount, entries: &[JournalEntry]) -> Result<(), ToolError> {
     let Some(journal) = &mount.journal else { return Ok(()) };
     for JournalEntry { change, evicted, .. } in entries {
@@ -434,7 +434,7 @@ fn check_still_undoable(mount: &Mount, entries: &[JournalEntry]) -> Result<(), T
     Ok(())
 }
 
-/// An agent is told which paths, and not what is there: it may not be its to see.
+/// Reports conflicts. An agent gets the paths without their state, which it may not be allowed to see.
 fn check_conflicts(mount: &Mount, reversal: &UndoPlan, origin: &CallOrigin) -> Result<(), ToolError> {
     let Some(first) = reversal.conflicts.first() else { return Ok(()) };
     if !origin.may_undo {
@@ -467,7 +467,8 @@ fn check_conflicts(mount: &Mount, reversal: &UndoPlan, origin: &CallOrigin) -> R
     Err(ToolError::new(ErrorKind::Conflict, message).detail("conflicts", paths))
 }
 
-/// Nobody is asked about what a person does themselves: where that could not be taken back, they have to say so.
+/// Fails where an undo by a person could not itself be undone, unless it is forced: a person's own calls need no
+/// approval.
 fn check_redoable(mount: &Mount, reversal: &UndoPlan, force: UndoForce, cx: &CallContext<'_>) -> Result<(), ToolError> {
     let by_person = cx.origin().is_some_and(|origin| origin.may_undo);
     if !by_person || force == UndoForce::Yes || reversal.fits_quota(mount, cx)? {
@@ -490,7 +491,7 @@ fn read_accesses(mount: &Mount, reversal: &UndoPlan) -> Vec<ResourceAccess> {
     reversal.paths().iter().map(read).collect()
 }
 
-/// Everything that would be touched, with what is in directories.
+/// Accesses to every path of the undo, with the contents of directories.
 fn change_accesses(mount: &Mount, reversal: &UndoPlan, cx: &CallContext<'_>) -> Result<Vec<ResourceAccess>, ToolError> {
     let known = mount.sensitivity_of(reversal.effects());
     let mut repositories = RepositoryDetector::after_effects(mount, reversal.effects());

@@ -69,7 +69,7 @@ struct CrewagentWriteArgs {
     if_match_sha256: Option<String>,
 }
 
-/// What a write returns in the crewagent dialect.
+/// Result in the crewagent dialect.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct CrewagentWriteResult {
@@ -133,7 +133,7 @@ struct PreparedWrite {
     planned_stat: Option<FileStat>,
     content: Vec<u8>,
     if_match: Option<Digest>,
-    /// What a person was shown of the old contents.
+    /// Digest of the previewed old contents.
     previewed: Option<Digest>,
 }
 

@@ -1,9 +1,9 @@
 //! Multi-file transactions: several files changed, all or none.
 //!
-//! Every new file is written beside its place first. Then each takes its name, one after the other; the first that
-//! cannot ends it, and those before it go back. A note in our state directory has every step, so that whoever comes
-//! after a process that died in between takes the steps back or, once the note says that all were made, clears away
-//! what they displaced.
+//! Every new file is staged beside its target first. Then each is renamed to its name, one after the other; the first
+//! that fails ends the transaction and rolls back those before it. A record in our state directory has every step, so
+//! that recovery after a crash rolls the steps back or, once the record is marked as done, removes the files that they
+//! displaced.
 //!
 //! Not here: directories, changes on different mounts, and one change alone (`replace.rs`).
 
@@ -38,7 +38,7 @@ pub(crate) struct BatchTarget {
     pub(crate) planned_stat: Option<FileStat>,
 }
 
-/// What shall be at a target.
+/// New contents of a target.
 #[derive(Debug)]
 pub(crate) enum DesiredContents {
     Contents(FileBody),
@@ -46,7 +46,7 @@ pub(crate) enum DesiredContents {
 }
 
 impl DesiredContents {
-    /// What there is to say where the file has these contents already.
+    /// The result where the file has these contents already.
     fn unchanged_result(&self, old: Option<&CurrentFile>, cx: &CallContext<'_>) -> Option<WriteResult> {
         match self {
             Self::Contents(body) => body.unchanged_result(old?, cx),
@@ -54,7 +54,7 @@ impl DesiredContents {
         }
     }
 
-    /// How much it holds.
+    /// Size of the new contents in bytes.
     pub(crate) fn size(&self) -> u64 {
         match self {
             Self::Contents(FileBody::Bytes(bytes)) => bytes.len() as u64,
@@ -72,7 +72,7 @@ pub(crate) fn change_all(
 ) -> Result<Vec<Option<WriteResult>>, ToolError> {
     let Some(BatchTarget { target: first, .. }) = targets.first() else { return Ok(Vec::new()) };
     let (mount, cx) = (&*first.mount, ticket.context());
-    // Alone: between the first step and the last, nobody else may take what stands there for what will stay.
+    // Exclusively: between the first step and the last, no other writer may rely on intermediate states.
     let tree = first.lock_directory(TreeLockMode::Exclusive, cx)?;
     for target in &targets[1..] {
         target.target.check_directory()?;
@@ -129,7 +129,7 @@ fn lock_all(mount: &Mount, targets: &[BatchTarget], cx: &CallContext<'_>) -> Res
             recover(mount, &lock, &left)?;
             held.push(lock);
         }
-        // While we waited for one file, another may have come to stand in its place.
+        // While waiting for one lock, another file may have replaced this one.
         if targets.iter().zip(&ids).all(|(target, id)| lock_id(&target.target).is_ok_and(|now| now == *id)) {
             return Ok(held);
         }
@@ -262,7 +262,7 @@ impl<'a> BatchMember<'a> {
         Ok(TxnEntry { step, parent, directories: [directory, None], name, temporary, other })
     }
 
-    /// Writes the new file beside its place.
+    /// Stages the new file beside its target.
     fn prepare(&mut self, cx: &CallContext<'_>) -> Result<(), ToolError> {
         let DesiredContents::Contents(body) = &self.goal else { return Ok(()) };
         let fail = |errno| errno_error(errno, &self.target.shown);
@@ -276,7 +276,7 @@ impl<'a> BatchMember<'a> {
         Ok(())
     }
 
-    /// Puts it in its place, or says why not and leaves everything as it was.
+    /// Publishes the staged file, or returns an error and leaves everything as it was.
     fn publish(&self) -> Result<(), ToolError> {
         let Self { target: slot, parent, temporary, .. } = self;
         let (here, there) = ((*parent, temporary.as_slice()), (*parent, slot.name.as_slice()));
@@ -322,7 +322,7 @@ impl<'a> BatchMember<'a> {
     }
 }
 
-/// What each displaces counts for the next: all of them together must fit.
+/// Each displaced file counts for the next: all of them together must fit.
 fn plan_images(members: &mut [BatchMember<'_>], ticket: &Ticket<'_>) -> Result<(), ToolError> {
     let mut turn = DisplacementTurn::default();
     for member in members {
@@ -379,7 +379,7 @@ fn execute(
     Ok(members.iter().map(BatchMember::outcome).collect())
 }
 
-/// What a message about all of them names: the first.
+/// The path that a message about all of them names: the first.
 fn first_path<'a>(members: &[BatchMember<'a>]) -> &'a str {
     members.first().map_or("", |member| &member.target.shown)
 }
@@ -400,15 +400,15 @@ fn sync(members: &[BatchMember<'_>], mount: &Mount) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// The error where not every step could be taken back.
+/// The error where not every step could be rolled back.
 fn rollback_incomplete(refused: ToolError) -> ToolError {
     refused
         .hint("some files were changed and could not be rolled back; the next start tries again")
         .detail("committed", "unknown")
 }
 
-/// Takes one step back, however far it had come. Safe to repeat. What is not what we put there, by its contents too, is
-/// left, or kept under a name that everybody sees.
+/// Rolls back one step, however far it had come. Safe to repeat. A file that is not ours, by its contents too, is left,
+/// or renamed to a visible name.
 pub(crate) fn roll_back(
     directories: &TxnDirectories<'_>,
     parent: BorrowedFd<'_>,
@@ -418,11 +418,11 @@ pub(crate) fn roll_back(
     let (here, there) = ((parent, temporary.as_slice()), (parent, name.as_slice()));
     let remove = || unlinkat(parent, temporary.as_slice(), AtFlags::empty());
     let keep = || rename_to_conflict(parent, temporary).map(drop);
-    // If the name was taken meanwhile, ours would be out of everybody's sight.
+    // If the name was taken meanwhile, ours would stay hidden.
     let put_back = || rename_noreplace(here, there).or_else(|_| keep());
     let has =
         |place: &[u8], known: &FileIdentity| Ok(stat(parent, place)?.is_some_and(|found| known.matches_stat(&found)));
-    // In the last moment the name may have been somebody else's.
+    // The name may have been replaced by another process just before.
     let remove_or_put_back = |new: &FileIdentity| if has(temporary, new)? { remove() } else { put_back() };
     match (step, stat(parent, temporary)?) {
         // Only we can have put it there.
@@ -453,8 +453,8 @@ pub(crate) fn roll_back(
     }
 }
 
-/// The same for the steps of an undo. What is not where the step would have brought it was not brought there. What somebody
-/// wrote to since stays where it is, and what would have its place is kept beside it.
+/// The same for the steps of an undo. An entry that is not at a step's destination was not moved there. One that was
+/// written to since stays where it is, and the other is stored beside it.
 fn roll_back_undo_step(
     directories: &TxnDirectories<'_>,
     parent: BorrowedFd<'_>,
@@ -491,8 +491,8 @@ fn roll_back_undo_step(
     }
 }
 
-/// Removes what a step displaced, once all steps are made: for good, or to where it can be restored from. What was
-/// written to since is kept in sight.
+/// Removes the entry that a step displaced, once all steps are made: permanently, or into the image store. One that was
+/// written to since gets a visible name.
 pub(crate) fn finalize(mount: &Mount, parent: BorrowedFd<'_>, entry: &TxnEntry) -> Result<(), Errno> {
     let (TxnStep::Replace { old, .. } | TxnStep::Remove { old }) = &entry.step else {
         overlay::finalize(mount, entry);
@@ -503,7 +503,7 @@ pub(crate) fn finalize(mount: &Mount, parent: BorrowedFd<'_>, entry: &TxnEntry) 
         _ if !old.matches_stat(&found) => {}
         _ if entry.other.is_empty() => return unlinkat(parent, entry.temporary.as_slice(), AtFlags::empty()),
         Some(keep) => return keep.store(parent, &entry.temporary, &String::from_utf8_lossy(&entry.other)),
-        // What was to be kept stays in sight where there is no keep.
+        // Without an image store, a pre-image gets a visible name.
         None => {}
     }
     rename_to_conflict(parent, &entry.temporary).map(drop)

@@ -1,9 +1,8 @@
 //! File locks across processes: one change to a file at a time.
 //!
-//! A lock is a file in our state directory, chosen by the identity of what is changed. Whoever holds it writes
-//! into it what it is about to do; whoever finds such a note after getting the lock knows that the writer died,
-//! and cleans up first. A note is written behind the one before it, never over it: what a power cut leaves of the
-//! second does no harm to the first.
+//! A lock is a file in our state directory, chosen by the identity of the file that is changed. Its holder writes its
+//! intent into it; a process that finds an intent after acquiring the lock knows that the writer died, and recovers
+//! first. Intents are appended, never overwritten: a torn write in a power cut leaves the one before it intact.
 //!
 //! Not here: safety against programs that do not take the lock. Replacing compares what it displaced.
 
@@ -20,10 +19,10 @@ use crate::mount::walk::names_in;
 use crate::sys::stat::FileId;
 use crate::sys::syscall::{fdatasync, flock, fsync, ftruncate, openat, pread, pwrite, renameat, unlinkat};
 
-/// So many files can be changed at once without waiting for each other, collisions aside.
+/// Number of lock files, and so of files that can be changed at once without waiting, collisions aside.
 const STRIPES: u64 = 256;
 
-/// The longest pause between two tries for a lock that somebody else has.
+/// The longest pause between two attempts to acquire a lock.
 const LONGEST_PAUSE: Duration = Duration::from_millis(4);
 
 /// Notes are shorter than the first, but for what an append is to add, which is shorter than the second.
@@ -36,7 +35,7 @@ pub(crate) struct LockTable {
     directory: OwnedFd,
 }
 
-/// How the tree is held.
+/// Mode of the tree lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TreeLockMode {
     Shared,
@@ -50,7 +49,7 @@ pub(crate) struct TreeLock {
 }
 
 impl TreeLock {
-    /// The batch that somebody who had the tree alone is in the middle of, or died in the middle of.
+    /// The batch of the exclusive holder of the tree lock, running or crashed.
     pub(crate) fn batch(&self) -> Option<Vec<u8>> {
         let mut id = [0u8; 256];
         let length = pread(&self.lock, &mut id, 0).ok()?;
@@ -78,21 +77,21 @@ impl TreeLock {
 #[derive(Debug)]
 pub(crate) struct FileLock {
     stripe: OwnedFd,
-    /// How long the notes are that are there now.
+    /// Length of the intents in the lock file.
     intents_length: Cell<usize>,
-    /// How much of that a dead holder left, and nobody could deal with yet.
+    /// Length of the part that a crashed holder left, and that could not be recovered yet.
     abandoned_length: Cell<usize>,
 }
 
-/// What is about to be done, for whoever has to clean up after us.
+/// The intent of a change, for recovery after a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WriteIntent {
-    /// What stands at this name is to go, if it is one of these inodes. Anything else that came to stand there is
-    /// somebody's, and is kept under another name. No inode at all means that we put it there, unless the journal has the
-    /// change: then it says which inode is ours, and which one was displaced and goes to the keep.
+    /// The file at this name is to be removed, if it is one of these inodes. Any other belongs to another program, and
+    /// is renamed. No inode at all means that it is ours, unless the journal has the change: then it has our inode, and
+    /// that of the displaced file, which goes to the image store.
     Remove { parent: Vec<u8>, name: Vec<u8>, inodes: Vec<u64>, journal: JournalRef },
-    /// Two files change places, and then the one that stood at `to` goes. Found with each in the other's place, it
-    /// goes; found otherwise, both stay, because somebody else put them there.
+    /// Two files are exchanged, and then the one that was at `to` is removed. Found exchanged, it is removed; otherwise
+    /// both stay, because another program put them there.
     Overwrite { from: InodeRef, to: InodeRef, journal: JournalRef },
     /// Bytes are added to the end of a file that was `before` long. Found with a part of them at its end, and nothing
     /// else, it goes back to what it was.
@@ -101,11 +100,11 @@ pub(crate) enum WriteIntent {
     SingleSyscall { change: Vec<u8> },
 }
 
-/// What the journal knows about it.
+/// Reference to the journal's record of the change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct JournalRef {
     pub(crate) change: Vec<u8>,
-    /// What the displaced file is called in the keep; empty if it goes for good.
+    /// The name of the displaced file in the image store; empty if it is deleted permanently.
     pub(crate) image: Vec<u8>,
 }
 
@@ -128,7 +127,7 @@ impl LockTable {
         Self { directory }
     }
 
-    /// Waits for the lock on `id`, as long as somebody waits for us. Second comes what dead holders left to do.
+    /// Waits for the lock on `id`, as long as the call is not cancelled. Second come the intents of crashed holders.
     pub(crate) fn lock(&self, id: FileId, cx: &CallContext<'_>) -> Result<(FileLock, Vec<WriteIntent>), ToolError> {
         let stripe = self.open(stripe_of(id)).map_err(lock_error)?;
         wait_for_lock(&stripe, FlockOperation::NonBlockingLockExclusive, cx)?;
@@ -150,7 +149,7 @@ impl LockTable {
         Ok(TreeLock { lock })
     }
 
-    /// The whole tree alone, if nobody has it.
+    /// The exclusive tree lock, if it is free.
     pub(crate) fn try_lock_tree(&self) -> Option<TreeLock> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | SAFE_OPEN;
         let lock = openat(&self.directory, "tree", flags, Mode::RUSR | Mode::WUSR).ok()?;
@@ -268,18 +267,18 @@ impl FileLock {
         })
     }
 
-    /// A note that could not be written whole is none.
+    /// Removes an intent that could not be written whole.
     fn discard_partial(&self, start: usize, error: ToolError) -> ToolError {
         self.truncate(start);
         error
     }
 
-    /// What was intended is done, or undone.
+    /// Removes our own intent, which is done or rolled back.
     pub(crate) fn clear_intent(&self) {
         self.truncate(self.abandoned_length.get());
     }
 
-    /// What dead holders left is dealt with too.
+    /// Removes the intents of crashed holders too.
     pub(crate) fn clear_all_intents(&self) {
         self.abandoned_length.set(0);
         self.clear_intent();
@@ -306,7 +305,7 @@ impl FileLock {
             }
         }
         let (intents, whole) = WriteIntent::decode_all(&note[..length]);
-        // What comes next is written over a note that is none.
+        // The next intent is written over an incomplete one.
         self.intents_length.set(whole);
         self.abandoned_length.set(whole);
         if whole < length {
@@ -419,7 +418,7 @@ fn field(note: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&note[..end], &note[end + 1..]))
 }
 
-/// Tries for a lock again and again, as long as somebody waits for us.
+/// Retries a lock until the call is cancelled.
 fn wait_for_lock(lock: &OwnedFd, operation: FlockOperation, cx: &CallContext<'_>) -> Result<(), ToolError> {
     let mut pause = Duration::from_micros(50);
     loop {
@@ -499,7 +498,7 @@ mod tests {
         assert_eq!(WriteIntent::decode_all(&all), (intents[1..].to_vec(), all.len()));
     }
 
-    /// What the disk has where the file became longer and the bytes did not come there.
+    /// The file on disk after a power cut that kept its new length and lost the bytes.
     #[test]
     fn a_note_that_is_lost_in_a_power_cut_leaves_the_one_before_it() {
         let note = |inodes: &[u64]| WriteIntent::Remove {

@@ -21,7 +21,7 @@ use crate::sys::errno::errno_error;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::{accessat, statat};
 
-/// One sensitive entry of a kind is enough to be asked; naming more than these of each helps nobody.
+/// Most sensitive entries of each kind that are named; one is enough to require approval.
 const MOST_SENSITIVE: usize = 100;
 
 /// Everything below a directory.
@@ -52,9 +52,9 @@ impl TreeManifest {
 /// Why the policy wants to know about an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct EntryClass {
-    /// What its names say about it: the one that it has, and the one that it is to have.
+    /// Sensitivity by its names: the current one, and the one after a move.
     names: [Sensitivity; 2],
-    /// What the policy says to it, where that is more than it says to the whole.
+    /// The policy's decision about it, where that is stricter than the one about the whole.
     stricter: Option<(Decision, Assurance)>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct EntryClass {
 #[derive(Debug)]
 pub(crate) struct TreeAccess {
     access: ResourceAccess,
-    /// What the policy says to the directory itself.
+    /// The policy's decision about the directory itself.
     decision: (Decision, Assurance),
 }
 
@@ -75,7 +75,7 @@ impl TreeAccess {
 }
 
 impl EntryClass {
-    /// What is to be known about `path` below each of these.
+    /// The properties of `path` below each of these.
     pub(crate) fn of(wholes: &[TreeAccess], path: &str, cx: &CallContext<'_>) -> Self {
         let mut class = Self::default();
         for (TreeAccess { access: ResourceAccess { action: verb, resource: place }, decision: of_whole }, name) in
@@ -112,7 +112,7 @@ pub(crate) fn scan_tree(
     // For each directory from the start to the current one, whether it lets nothing go, and what it has of a repository.
     let mut closed = vec![denies_removal(start.as_fd(), c".").map_err(|errno| errno_error(errno, shown))?];
     let mut pieces = vec![FoundPieces::default()];
-    // What we are writing there at this moment is seen too: a directory is not moved from under it.
+    // Files that are being staged there are seen too: a directory is not moved from under them.
     let mut walk = TreeWalk::with_temp_visibility(TempVisibility::Visible, mount, start, shown, cx)?;
     while let Some(step) = walk.next()? {
         let entry = match step {
@@ -136,7 +136,7 @@ pub(crate) fn scan_tree(
         }
         let path = escape(&path);
         manifest.entries += 1;
-        // What a directory says its own size is depends on the file system and helps nobody.
+        // The size of a directory itself depends on the file system and is not reported.
         let size = if stamp.kind == FileKind::Directory { 0 } else { stamp.size };
         manifest.bytes = manifest.bytes.saturating_add(size);
         let mut class = classify(&path);
@@ -171,7 +171,7 @@ pub(crate) fn scan_tree(
     Ok(manifest)
 }
 
-/// Whether nothing can be removed from a directory: nobody may, root included, or we may not.
+/// Whether entries cannot be removed from a directory: by mode bits that hold for root too, or for this user.
 fn denies_removal(parent: BorrowedFd<'_>, name: impl Arg + Copy) -> Result<bool, Errno> {
     let mode = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode;
     if mode & 0o222 == 0 || mode & 0o111 == 0 {
@@ -184,7 +184,7 @@ fn denies_removal(parent: BorrowedFd<'_>, name: impl Arg + Copy) -> Result<bool,
     }
 }
 
-/// The touches for sensitive entries below `place`.
+/// Accesses to the sensitive entries below `place`.
 pub(crate) fn accesses_below(
     place: &PolicyResource,
     paths: &[(String, Sensitivity)],
@@ -200,10 +200,10 @@ pub(crate) fn accesses_below(
     paths.iter().map(touch).collect()
 }
 
-/// What the policy wants to know about the name of an entry below `place`.
+/// Sensitivity of the name of an entry below `place`.
 ///
-/// Only its last names are looked at: the directories above it were entries themselves, and in a deep tree the
-/// whole path of every entry would be a great deal to look at.
+/// Only its last names are examined: the directories above it were entries themselves, and examining the whole path of
+/// every entry would be slow in a deep tree.
 fn sensitive_below(place: &PolicyResource, path: &str) -> Sensitivity {
     let mut found = Sensitivity::default();
     for directory in place.names() {

@@ -1,7 +1,8 @@
 //! Write-ahead records of a multi-file transaction, for the process that rolls it back.
 //!
-//! It is a file beside the locks, locked by its writer. While it is called `batch-…` the steps are to be taken back, once
-//! it is called `done-…` they are made, and when it is gone there is nothing to do: one rename decides for all of them.
+//! A record is a file beside the locks, locked by its writer. While it is named `batch-…` the steps are to be rolled
+//! back, once it is named `done-…` they are committed, and when it is gone there is nothing to do: one rename decides
+//! for all of them.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -33,17 +34,16 @@ pub(crate) struct TxnEntry {
     pub(crate) step: TxnStep,
     /// Below the root, empty for the root itself.
     pub(crate) parent: Vec<u8>,
-    /// Which directories it is about, whatever they are called by then: that one, and for a move the one that it goes to.
+    /// Inodes of its directories, which may be renamed meanwhile: its own, and for a move the destination.
     pub(crate) directories: [Option<u64>; 2],
     pub(crate) name: Vec<u8>,
-    /// Where the new file waits, or the old one is put aside. For a step that has to do with the journal's keep, the name
-    /// there.
+    /// Temporary name of the staged file, or of the displaced one. For a step with the image store, the name there.
     pub(crate) temporary: Vec<u8>,
-    /// What the old file is called in the keep, empty if it goes for good. For a move, the path that it goes to.
+    /// The old file's name in the image store, empty if it is deleted permanently. For a move, the destination path.
     pub(crate) other: Vec<u8>,
 }
 
-/// What is done to it, with the files that take part.
+/// The operation, with the files that take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TxnStep {
     /// Its temporary name may have a file; nothing else happened yet.
@@ -58,35 +58,35 @@ pub(crate) enum TxnStep {
     Remove {
         old: FileIdentity,
     },
-    /// What is here and what is kept change places.
+    /// Exchanges the entry with an image.
     SwapImage {
         here: FileIdentity,
         kept: FileIdentity,
     },
-    /// What is here goes to the keep.
+    /// Moves the entry to the image store.
     StoreImage {
         here: FileIdentity,
     },
-    /// What is kept comes back.
+    /// Restores an image.
     RestoreImage {
         kept: FileIdentity,
     },
-    /// What is here goes to another path.
+    /// Moves the entry to another path.
     Move {
         here: FileIdentity,
     },
-    /// A file in the keep that was made for another step.
+    /// A file in the image store that was made for another step.
     ScratchFile,
-    /// Something new that waits in the keep comes to where nothing is.
+    /// Renames a staged entry from the image store to a free name.
     Publish {
         new: FileIdentity,
     },
-    /// What is here and something new that waits in the keep change places.
+    /// Exchanges the entry with a staged one in the image store.
     Exchange {
         old: FileIdentity,
         new: FileIdentity,
     },
-    /// What is here goes to the keep, or by way of it for good.
+    /// Moves the entry to the image store, to stay there or to be deleted permanently.
     Displace {
         old: FileIdentity,
     },
@@ -98,7 +98,7 @@ pub(crate) enum TxnStep {
     },
 }
 
-/// What `other` says where the thing that a step displaced goes for good.
+/// Value of `other` where the displaced entry is deleted permanently.
 pub(crate) const DISCARDED: &[u8] = b"lost";
 
 /// A file as it was when the note was written. An inode alone would not do: its number is given away again. A directory
@@ -116,7 +116,7 @@ impl FileIdentity {
         Self { inode: stamp.id.inode, size: stamp.size, modified: stamp.modified, birth_time: None }
     }
 
-    /// What was looked at as the journal does, at this place.
+    /// The identity of an entry whose state the journal read at this path.
     pub(crate) fn from_state(state: &FileState, at: FileRef<'_>) -> Self {
         match state.kind {
             FileStateKind::Directory => Self { inode: state.inode, birth_time: at.birth_time(), ..Self::default() },
@@ -124,7 +124,7 @@ impl FileIdentity {
         }
     }
 
-    /// What stands at a name.
+    /// The identity of the entry at a name.
     pub(crate) fn read_at(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Self>, Errno> {
         let found = stat(parent, name)?;
         Ok(found.map(|stamp| match stamp.kind {
@@ -182,7 +182,7 @@ pub(crate) struct TxnRecord<'a> {
     id: Vec<u8>,
     /// Something is still to be done about it, by the next who opens the workspace.
     retained: Cell<bool>,
-    /// What it is called is on disk.
+    /// The record's name is on disk.
     name_synced: Cell<bool>,
 }
 
@@ -194,7 +194,7 @@ impl<'a> TxnRecord<'a> {
             let file = locks.create(&record_name(PENDING, &id)).map_err(lock_error)?;
             let note = Self { locks, file, id, retained: Cell::new(false), name_synced: Cell::new(false) };
             flock(&note.file, FlockOperation::LockExclusive).map_err(lock_error)?;
-            // Whoever starts up in between takes it for a dead one's, and removes it.
+            // A process that starts up in between takes it for a crashed one's, and removes it.
             if fstat(&note.file).map_err(lock_error)?.st_nlink > 0 {
                 break note;
             }
@@ -207,7 +207,7 @@ impl<'a> TxnRecord<'a> {
         &self.id
     }
 
-    /// Where temporary names are in sight of others, the note is on disk before the first of them can be.
+    /// Where temporary names are visible to others, the record is on disk before the first of them can be.
     pub(crate) fn sync_to_disk(&self, durability: Durability) -> Result<(), ToolError> {
         if durability == Durability::Full {
             fsync(&self.file).and_then(|()| self.locks.sync()).map_err(lock_error)?;
@@ -231,12 +231,12 @@ impl<'a> TxnRecord<'a> {
         }
     }
 
-    /// Says that every step is made: from now on nobody takes one back.
+    /// Commits: from now on no step is rolled back.
     pub(crate) fn mark_done(&self) -> Result<(), ToolError> {
         self.locks.rename(&record_name(PENDING, &self.id), &record_name(DONE, &self.id)).map_err(lock_error)
     }
 
-    /// What the note is called must be on disk before anything goes for good.
+    /// Syncs the record's name, before anything is deleted permanently.
     pub(crate) fn sync(&self, durability: Durability) -> Result<(), Errno> {
         match durability {
             Durability::Full => self.locks.sync(),
@@ -244,7 +244,8 @@ impl<'a> TxnRecord<'a> {
         }
     }
 
-    /// Where not everything could be taken back or cleared away, the next who opens the workspace tries again.
+    /// Deletes the record, or leaves it where not everything could be rolled back or removed, for the next process that
+    /// opens the workspace.
     pub(crate) fn delete_if(&self, all_is_well: bool) {
         self.retained.set(!all_is_well);
     }
@@ -259,15 +260,15 @@ impl Drop for TxnRecord<'_> {
     }
 }
 
-/// Finishes a batch whose process died. Whoever finds word of it in the tree's lock comes here, and nobody can hold the
-/// note but another who does the same.
+/// Finishes a batch whose process died. Called for a batch that the tree lock names, so the record can only be held by
+/// another process that recovers it.
 pub(crate) fn recover_batch(mount: &Mount, id: &[u8]) {
     for prefix in [PENDING, DONE] {
         recover_file(mount, &record_name(prefix, id), FlockOperation::LockExclusive);
     }
 }
 
-/// Whether a batch of a dead process is still to be taken back.
+/// Whether a batch of a crashed process is still to be rolled back.
 pub(crate) fn has_unresolved_batch(mount: &Mount) -> bool {
     names_in(mount.locks.directory(), usize::MAX).unwrap_or_default().iter().any(|name| name.starts_with(PENDING))
 }
@@ -284,7 +285,7 @@ pub(crate) fn recover_batches(mount: &Mount) {
 fn recover_file(mount: &Mount, name: &[u8], wait: FlockOperation) -> Option<()> {
     let file = mount.locks.open_named(name).ok()?;
     flock(&file, wait).ok()?;
-    // Somebody may have been faster.
+    // Another process may have recovered it already.
     if fstat(&file).ok()?.st_nlink == 0 {
         return None;
     }
@@ -293,7 +294,7 @@ fn recover_file(mount: &Mount, name: &[u8], wait: FlockOperation) -> Option<()> 
     let directories = TxnDirectories::new(mount);
     for entry in decode(&read_all(&file).ok()?).into_iter().rev() {
         let settled = match directories.open(&entry.parent, entry.directories[0]) {
-            // Where the directory is gone, there is nothing that could be taken back.
+            // Where the directory is gone, there is nothing to roll back.
             Ok(None) => true,
             Ok(Some(parent)) if is_done => finalize(mount, parent.as_fd(), &entry).is_ok(),
             Ok(Some(parent)) => roll_back(&directories, parent.as_fd(), &entry).is_ok(),

@@ -1,6 +1,6 @@
 //! Crash recovery after a process that died in the middle of a change.
 //!
-//! A note says what it was about to do. Every step here is safe to repeat, and touches only what the note names.
+//! An intent names the files of an interrupted change. Every step here is safe to repeat, and changes only those files.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,8 +23,8 @@ use crate::txn::lock::{FileLock, TreeLock, WriteIntent};
 use crate::txn::record::{recover_batch, recover_batches};
 use crate::txn::trash::{purge, rename_to_conflict};
 
-/// Finishes or undoes what notes say, then forgets them. On a disk that takes no changes now they stay, and nobody changes what
-/// they are about before they are dealt with.
+/// Finishes or rolls back intents, then removes them. On a read-only disk they stay, and their files are not changed
+/// before they are resolved.
 pub(crate) fn recover(mount: &Mount, held: &FileLock, intents: &[WriteIntent]) -> Result<(), ToolError> {
     if intents.is_empty() {
         return Ok(());
@@ -58,23 +58,23 @@ fn is_transient(errno: Errno) -> bool {
 /// Cleans up whatever dead processes left on a mount.
 pub(crate) fn recover_all(mount: &Mount) {
     recover_notes(mount);
-    // While nobody changes anything, whatever is not ended is a dead process's.
+    // Under the exclusive lock, every change without an outcome belongs to a crashed process.
     if let Some(tree) = mount.locks.try_lock_tree() {
         tree.clear_intent();
         mount.resolve_all_changes();
     }
 }
 
-/// What the notes of dead processes say.
+/// Recovers from the intents of crashed processes.
 pub(crate) fn recover_notes(mount: &Mount) {
     for (held, intents) in mount.locks.abandoned_locks() {
-        // Whoever changes something there is told.
+        // The next change to these files reports the error.
         let _ = recover(mount, &held, &intents);
     }
     recover_batches(mount);
 }
 
-/// Before a change under a hold on the tree: somebody may have died while they had it alone.
+/// Recovers before a change under the tree lock: its last exclusive holder may have crashed.
 pub(crate) fn recover_tree(mount: &Mount, tree: &TreeLock) {
     if let Some(id) = tree.batch() {
         recover_batch(mount, &id);
@@ -110,7 +110,7 @@ fn apply_intent(mount: &Mount, intent: &WriteIntent) -> Result<(), Errno> {
                 return unlinkat(parent, name.as_slice(), AtFlags::empty());
             }
             let (signal, limits) = (CommitState::new(), CallLimits::for_dialect(Dialect::Standard));
-            // What is not taken apart now is out of everybody's sight.
+            // Entries that cannot be removed now stay hidden.
             let _ = purge(mount, parent, name, &CallContext::new(&limits, IoMode::Blocking, &signal));
             Ok(())
         }
@@ -126,7 +126,7 @@ fn apply_intent(mount: &Mount, intent: &WriteIntent) -> Result<(), Errno> {
                 return Ok(());
             }
             match move_to_images(mount, from_parent.as_fd(), &from.name, &journal.image)? {
-                // Without a keep it stays where it is, under the name of what was moved.
+                // Without an image store it stays where it is, under the name of the moved file.
                 PreImageLocation::Stored | PreImageLocation::Unavailable => Ok(()),
                 PreImageLocation::NotNeeded => unlinkat(&from_parent, from.name.as_slice(), AtFlags::empty()),
             }
@@ -144,10 +144,10 @@ fn apply_intent(mount: &Mount, intent: &WriteIntent) -> Result<(), Errno> {
     }
 }
 
-/// Where a displaced file is to be restored from.
+/// Location of a pre-image.
 enum PreImageLocation {
     Stored,
-    /// It is to be kept, and there is no keep that could be used: somebody opened it to others, or took it away.
+    /// It is to be stored, and the image store cannot be used: its permissions were opened, or it was removed.
     Unavailable,
     /// It was to go, or a copy of it is kept.
     NotNeeded,
@@ -185,7 +185,7 @@ pub(crate) fn open_parent(mount: &Mount, path: &[u8]) -> Option<OwnedFd> {
 #[derive(Debug)]
 pub(crate) struct TxnDirectories<'a> {
     pub(crate) mount: &'a Mount,
-    /// Where those are that were looked for, below the root. Nothing for those that are gone.
+    /// Paths of directories that were searched for, below the root. `None` for those that are gone.
     found: RefCell<HashMap<u64, Option<Vec<u8>>>>,
 }
 
@@ -214,7 +214,7 @@ impl<'a> TxnDirectories<'a> {
     }
 }
 
-/// Looks for a directory through the whole mount. Nobody waits for more than that, and it is rarely done.
+/// Searches the whole mount for a directory. That is bounded, and rarely done.
 fn find_directory(mount: &Mount, inode: u64) -> Result<Option<Vec<u8>>, ToolError> {
     let (signal, limits) =
         (CommitState::new(), CallLimits { walk_entries: u64::MAX, ..CallLimits::for_dialect(Dialect::Standard) });
@@ -235,8 +235,8 @@ fn find_directory(mount: &Mount, inode: u64) -> Result<Option<Vec<u8>>, ToolErro
     Ok(None)
 }
 
-/// Whether what a file has past `before` is the beginning of `content`, and no more than a part of it. Anything else
-/// there is somebody's.
+/// Whether the bytes of a file past `before` are a proper prefix of `content`. Other bytes there belong to another
+/// program.
 fn is_partial_append(file: &OwnedFd, before: u64, size: u64, content: &[u8]) -> Result<bool, Errno> {
     let added = size.checked_sub(before).and_then(|added| usize::try_from(added).ok()).unwrap_or(0);
     if added == 0 || added >= content.len() {

@@ -1,7 +1,7 @@
 //! Atomic file replacement: new contents for a name, all or nothing.
 //!
 //! The new file is written beside the old one, synced, and takes its name in one step that also shows what it
-//! displaced. If that is not what was seen, the step is taken back and the change is a conflict. Whatever
+//! displaced. If that is not the file that was seen, the step is rolled back and the change is a conflict. Whatever
 //! happens, the name has the old contents or the new, never a part of either.
 //!
 //! Not here: where the contents come from. Each tool makes its own.
@@ -52,7 +52,7 @@ pub(crate) enum FileBody {
 }
 
 impl FileBody {
-    /// What there is to say where a file has these contents already.
+    /// The result where a file has these contents already.
     pub(crate) fn unchanged_result(&self, old: &CurrentFile, cx: &CallContext<'_>) -> Option<WriteResult> {
         let Self::Bytes(bytes) = self else { return None };
         let size = old.stat.size;
@@ -72,7 +72,7 @@ impl FileBody {
     }
 }
 
-/// What a change left behind.
+/// The result of a change.
 #[derive(Debug)]
 pub(crate) struct WriteResult {
     /// The file had these contents already, and nothing was done.
@@ -120,8 +120,8 @@ pub(crate) fn replace(
             Durability::Ordered => held.log_intent(&intent),
         }
     };
-    // Anybody's sync may put a name on disk as soon as it is made. Without a note there, nobody would know it after a power
-    // cut.
+    // Any process's sync may put a name on disk as soon as it is made. Without an intent there, recovery would not find
+    // it after a power cut.
     intend(Vec::new())?;
     let fail = |errno| errno_error(errno, &slot.shown);
     let fresh = StagedFile::create(parent, name.clone(), body.mode(old.as_ref())).map_err(fail)?;
@@ -134,8 +134,8 @@ pub(crate) fn replace(
         .map(|old| DisplacedFile::new(slot, parent, old, DisplacementTurn::default(), ticket))
         .transpose()?;
     if let (Some(old), Some(DisplacedFile { disposition: fate, .. })) = (&old, &displaced) {
-        // From now on the temporary name may have our file or the old one; anything else there is somebody's. Where the old
-        // one is kept, the journal has both, on disk.
+        // From now on the temporary name may have our file or the old one; any other belongs to another program. Where
+        // the old one is stored, the journal has both inodes, on disk.
         let inodes = vec![ours.id.inode, old.stat.id.inode];
         match fate {
             Disposition::Discarded | Disposition::Copied { .. } => intend(inodes)?,
@@ -220,7 +220,7 @@ fn lock_for_change(
         let (held, old) = lock_and_open(slot, made.parent.as_fd(), cx)?;
         return Ok((made, held, old));
     }
-    // The lock first: whoever gives up while waiting for it leaves no directories behind.
+    // The lock first: a call that is cancelled while waiting for it leaves no directories behind.
     let id = new_file_lock_id(slot.base(), &slot.parent_path()).map_err(|errno| errno_error(errno, &slot.shown))?;
     let (held, left) = slot.mount.locks.lock(id, cx)?;
     recover(&slot.mount, &held, &left)?;
@@ -275,7 +275,7 @@ pub(crate) fn open_current(slot: &WriteTarget, parent: BorrowedFd<'_>) -> Result
     }
 }
 
-/// What was planned, and perhaps approved, must still be what happens.
+/// Fails unless the file is still the one that was planned with, and perhaps approved.
 pub(crate) fn check_unchanged(
     slot: &WriteTarget,
     seen: Option<FileStat>,
@@ -309,7 +309,7 @@ pub(crate) fn check_writable(
         .map_err(|errno| errno_error(errno, &slot.shown))
 }
 
-/// A file that has no name yet that anybody knows. Dropped, it is gone.
+/// A file under a temporary name. Removed when dropped.
 #[derive(Debug)]
 pub(crate) struct StagedFile<'a> {
     parent: BorrowedFd<'a>,
@@ -317,7 +317,7 @@ pub(crate) struct StagedFile<'a> {
     pub(crate) fd: OwnedFd,
 }
 
-/// Whether anything of ours still stands at the temporary name.
+/// Whether a file of ours is still at the temporary name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TempFilePresence {
     Removed,
@@ -365,7 +365,7 @@ impl<'a> StagedFile<'a> {
         Ok((size, hasher.finish()))
     }
 
-    /// Who may do what with it: as with the file that it replaces, or as new files are.
+    /// Sets owner and permissions: those of the file that it replaces, or those of new files.
     pub(crate) fn set_access(&self, body: &FileBody, old: Option<&CurrentFile>, shown: &str) -> Result<(), ToolError> {
         match old {
             Some(old) => self.copy_metadata(old, shown),
@@ -394,7 +394,7 @@ impl<'a> StagedFile<'a> {
                 format!("the access control list of `{shown}` could not be preserved"),
             )
         })?;
-        // Contents that somebody else chose must not run with the owner's rights.
+        // Contents that another user chose must not run with the owner's rights.
         fchmod(&self.fd, Mode::from_raw_mode(old.stat.mode & 0o777)).map_err(fail)
     }
 
@@ -461,7 +461,7 @@ impl<'a> StagedFile<'a> {
         Err(self.roll_back(slot))
     }
 
-    /// What was displaced is not what was read: it gets its name back.
+    /// Gives the displaced file, which is not the one that was read, its name back.
     fn roll_back(self, slot: &WriteTarget) -> ToolError {
         match self.exchange(&slot.name) {
             Ok(()) => {}
@@ -479,12 +479,12 @@ impl<'a> StagedFile<'a> {
             (Ok(mine), Ok(back)) if back.is_none_or(|back| back.id == FileStat::from_stat(&mine).id) => {
                 concurrent_change_error(slot, None)
             }
-            // Somebody replaced the file between our two steps.
+            // Another program replaced the file between our two steps.
             _ => self.keep_conflict_copy(slot),
         }
     }
 
-    /// What has our temporary name now is not ours to remove: it stays under a name of its own.
+    /// Renames the file at our temporary name, which is another program's, to a visible name.
     fn keep_conflict_copy(self, slot: &WriteTarget) -> ToolError {
         let kept = rename_to_conflict(self.parent, &self.name);
         self.disarm();
@@ -562,7 +562,7 @@ pub(crate) fn chmod_past_umask(made: BorrowedFd<'_>, parent: BorrowedFd<'_>, mod
     fchmod(made, Mode::from_raw_mode(has & 0o7000 | mode))
 }
 
-/// A name that nobody can have planted, and that says nothing about the target's.
+/// An unguessable name that does not reveal the target's.
 pub(crate) fn temporary_name() -> Result<Vec<u8>, Errno> {
     let mut random = [0u8; 16];
     getrandom::fill(&mut random).map_err(|_| Errno::IO)?;

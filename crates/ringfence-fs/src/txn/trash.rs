@@ -1,7 +1,7 @@
 //! Two-phase deletion: rename away in one step, then remove the contents.
 //!
-//! Once the name is gone the thing is gone for everybody; taking it apart can then take its time. What is taken
-//! apart is what was seen before: if something else had come to stand there, it gets its name back.
+//! Once the name is gone the entry is deleted for every reader; removing its contents can then take its time. Only the
+//! entry that was seen before is removed: another that replaced it gets its name back.
 
 use std::os::fd::BorrowedFd;
 
@@ -16,7 +16,7 @@ use crate::sys::errno::errno_error;
 use crate::sys::stat::{FileId, FileKind};
 use crate::sys::syscall::unlinkat;
 
-/// Takes a name away from `id`, and gives it another one that nobody sees.
+/// Renames the entry `id` to a hidden name.
 pub(crate) fn rename_aside(
     from: (BorrowedFd<'_>, &[u8]),
     to: (BorrowedFd<'_>, &[u8]),
@@ -36,7 +36,7 @@ pub(crate) fn rename_aside(
         Ok(Some(moved)) if moved.id == id => Ok(()),
         _ => match rename_noreplace(to, from) {
             Ok(()) => Err(conflict()),
-            // The name was taken again meanwhile. What has ours now would be out of everybody's sight.
+            // The name was taken again meanwhile. The entry at our name would stay hidden.
             Err(_) => {
                 let copy = rename_visible(from.0, to).map_err(|errno| errno_error(errno, shown))?;
                 let hint = format!("the previous file was kept as `{copy}` beside it");
@@ -68,7 +68,7 @@ pub(crate) fn purge(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8], cx: &Cal
     unlinkat(parent, name, AtFlags::REMOVEDIR).map_err(fail)
 }
 
-/// Gives something a name in `parent` that everybody sees.
+/// Gives an entry a visible name in `parent`.
 pub(crate) fn rename_visible(parent: BorrowedFd<'_>, from: (BorrowedFd<'_>, &[u8])) -> Result<String, Errno> {
     let name = from.1.strip_prefix(TEMP_PREFIX.as_bytes()).unwrap_or(from.1);
     let kept = format!("conflict-{}", String::from_utf8_lossy(name));
@@ -76,7 +76,7 @@ pub(crate) fn rename_visible(parent: BorrowedFd<'_>, from: (BorrowedFd<'_>, &[u8
     Ok(kept)
 }
 
-/// Gives something that is not ours to remove, but has a temporary name of ours, a name that everybody sees.
+/// Gives another program's entry at a temporary name of ours a visible name.
 pub(crate) fn rename_to_conflict(parent: BorrowedFd<'_>, name: &[u8]) -> Result<String, Errno> {
     if name.starts_with(TEMP_PREFIX.as_bytes()) { rename_visible(parent, (parent, name)) } else { Ok(escape(name)) }
 }

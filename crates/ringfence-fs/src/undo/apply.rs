@@ -1,7 +1,7 @@
 //! Undo execution: an undo plan made on disk, all of it or nothing.
 //!
-//! What is done is renames only, to and from the keep, with a note of every one, so that whoever comes after a crash takes them
-//! back. It is a change like any other, and can itself be taken back.
+//! Only renames are made, to and from the image store, each recorded first, so that recovery rolls them back after a
+//! crash. An undo is a change like any other, and can itself be undone.
 //!
 //! Not here: what has to be done (`plan.rs`), and which changes are meant and who may (`tools/undo.rs`).
 
@@ -33,15 +33,15 @@ use crate::txn::replace::CurrentFile;
 use crate::undo::preview::UndoPreview;
 use crate::undo::tree::{NodeIdentity, NodeSource, open_no_follow, open_source};
 
-/// Whether a place that is not as the change left it stops the undo.
+/// Whether a path that is not as the change left it stops the undo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UndoForce {
     No,
-    /// What is there now is put away, too.
+    /// The current entry is moved to the image store, too.
     Yes,
 }
 
-/// What taking changes back would do.
+/// A planned undo of one or more changes.
 #[derive(Debug)]
 pub(crate) struct UndoPlan {
     pub(crate) undoes: Vec<String>,
@@ -50,11 +50,11 @@ pub(crate) struct UndoPlan {
     pub(crate) scratch_files: Vec<UndoScratchFile>,
     pub(crate) guarded: Vec<GuardedContents>,
     pub(crate) preview: UndoPreview,
-    /// Places that are not as they should be.
+    /// Paths that are not as the changes left them.
     pub(crate) conflicts: Vec<UndoConflict>,
 }
 
-/// A place that is not as the change left it.
+/// A path that is not as the change left it.
 #[derive(Clone, Debug)]
 pub(crate) struct UndoConflict {
     pub(crate) path: String,
@@ -77,12 +77,12 @@ pub(crate) struct UndoAction {
 pub(crate) struct UndoStep {
     pub(crate) kind: UndoStepKind,
     pub(crate) path: Vec<u8>,
-    /// The name in the keep. One that begins with `-` is new, and gets the change in front.
+    /// The name in the image store. One that begins with `-` is new, and gets the change in front.
     pub(crate) image: String,
     pub(crate) to: Vec<u8>,
     pub(crate) here: NodeIdentity,
     pub(crate) kept: NodeIdentity,
-    /// What the thing that goes from here must be in the last moment.
+    /// Required state of the entry that is moved away, checked just before the rename.
     pub(crate) expected: Option<FileState>,
     /// A directory that must have nothing in it.
     pub(crate) empty: bool,
@@ -121,7 +121,7 @@ pub(crate) struct GuardedContents {
 }
 
 impl UndoPlan {
-    /// What would be done, for the policy and for a person.
+    /// The actions of the undo, for the policy and for its preview.
     pub(crate) fn actions(&self) -> Vec<UndoAction> {
         let mut doings = Vec::new();
         for UndoStep { kind, path, image, to, expected: leaving, .. } in &self.steps {
@@ -156,7 +156,7 @@ impl UndoPlan {
         &self.undoes
     }
 
-    /// Whether what it displaces can be kept, so that it can itself be taken back.
+    /// Whether the entries it displaces fit into the quota, so that the undo can itself be undone.
     pub(crate) fn fits_quota(&self, mount: &Mount, cx: &CallContext<'_>) -> Result<bool, ToolError> {
         let cost =
             self.effects.iter().filter_map(JournalEffect::image).map(|(_, cost)| cost).fold(0, u64::saturating_add);
@@ -185,7 +185,7 @@ impl UndoPlan {
         for planned in &self.steps {
             planned.check_directories(mount, &opened)?;
         }
-        // Its steps and ours would be about the same files: taken back later, they would undo what we are about to do.
+        // Its steps and ours would be about the same files: rolled back later, they would overwrite this undo.
         if has_unresolved_batch(mount) {
             let message = "an earlier change was interrupted and could not be rolled back yet; nothing was undone";
             return Err(ToolError::new(ErrorKind::Conflict, message).hint("check what prevents changes to its files"));
@@ -199,7 +199,8 @@ impl UndoPlan {
         }
     }
 
-    /// Does it, and says what became of what it displaced. Whoever calls has the tree alone.
+    /// Executes the plan, and returns the retention of the entries it displaced. The caller holds the exclusive tree
+    /// lock.
     pub(crate) fn execute(self, mount: &Mount, tree: &TreeLock, ticket: &Ticket<'_>) -> Result<Retention, ToolError> {
         let Some(journal) = &mount.journal else { return Err(errno_error(Errno::NOENT, "journal")) };
         let displaced = self.check(mount, ticket)?;
@@ -445,7 +446,7 @@ impl UndoStep {
         }
     }
 
-    /// What was looked at for the plan must still be there. What is in a directory could only be looked at now.
+    /// Checks that the entry is still the one of the plan. The contents of a directory can only be checked now.
     fn check_leaving(
         &self,
         mount: &Mount,

@@ -1,6 +1,6 @@
 //! Undo planning: the effects of the changes, from the last to the first.
 //!
-//! Every place must be as the change left it, every pre-image as it was put away. Where one is not, it is a conflict, and
+//! Every path must be as the change left it, every pre-image as it was stored. One that is not is a conflict, and
 //! nothing will be done.
 
 use std::borrow::Cow;
@@ -23,7 +23,7 @@ use crate::undo::preview::UndoPreview;
 use crate::undo::tree::{NodeIdentity, NodeSource, TreeEdit, TreeNode, VirtualTree, relative_to};
 
 impl UndoPlan {
-    /// Finds out what taking back these changes, the newest first, would do. Reads only.
+    /// Plans the undo of these changes, the newest first. Reads only.
     pub(crate) fn plan(
         mount: &Mount,
         entries: &[JournalEntry],
@@ -52,7 +52,7 @@ impl UndoPlan {
     }
 }
 
-/// An effect that is to be taken back.
+/// An effect that is to be undone.
 struct UndoEffect<'a> {
     change: &'a str,
     effect: Cow<'a, JournalEffect>,
@@ -60,8 +60,8 @@ struct UndoEffect<'a> {
     evicted: bool,
 }
 
-/// The effects of changes, the last first. Where a version between two of them was let go, they are one: what the later
-/// made is taken back to what the earlier displaced.
+/// The effects of changes, the last first. Where a version between two of them was evicted, they are one: the path goes
+/// from what the later made to what the earlier displaced.
 fn coalesce_effects(entries: &[JournalEntry]) -> Result<Vec<UndoEffect<'_>>, ToolError> {
     let effects = entries.iter().flat_map(|entry| entry.change.effects.iter().rev().map(move |effect| (entry, effect)));
     let mut left: VecDeque<UndoEffect<'_>> = effects
@@ -151,7 +151,7 @@ impl UndoPlanner<'_> {
         }
     }
 
-    /// Takes back that something came to be.
+    /// Undoes a creation.
     fn remove(&mut self, shown: &str, after: &FileState, image: Option<&str>) -> Result<(), ToolError> {
         let path = unescape(shown);
         let Some(now) = self.tree.node(&path, after.depth())? else {
@@ -194,7 +194,7 @@ impl UndoPlanner<'_> {
         Ok(())
     }
 
-    /// Takes back that something went.
+    /// Undoes a removal.
     fn restore(&mut self, change: &str, shown: &str, before: &FileState, image: &str) -> Result<(), ToolError> {
         let path = unescape(shown);
         let thing = self.load_image(change, before, image)?;
@@ -226,7 +226,7 @@ impl UndoPlanner<'_> {
         Ok(())
     }
 
-    /// Takes back that something took the place of something else.
+    /// Undoes a replacement.
     fn exchange(
         &mut self,
         change: &str,
@@ -248,7 +248,7 @@ impl UndoPlanner<'_> {
         self.swap(shown, path, now, thing, image)
     }
 
-    /// Takes back that bytes came to the end of a file.
+    /// Undoes an append.
     fn truncate(&mut self, shown: &str, before: &FileState, after: &FileState) -> Result<(), ToolError> {
         let path = unescape(shown);
         let now = self.tree.node(&path, FileStateDepth::Shallow)?;
@@ -304,7 +304,7 @@ impl UndoPlanner<'_> {
         Ok(())
     }
 
-    /// Takes back that something got another path.
+    /// Undoes a move.
     fn move_back(&mut self, from: &str, to: &str, state: &FileState) -> Result<(), ToolError> {
         let (back, here) = (unescape(from), unescape(to));
         let now = self.tree.node(&here, FileStateDepth::Shallow)?;
@@ -345,7 +345,7 @@ impl UndoPlanner<'_> {
         Ok(())
     }
 
-    /// Takes back that a directory got other permissions.
+    /// Undoes a change of a directory's permissions.
     fn restore_mode(&mut self, shown: &str, inode: u64, [before, after]: [u32; 2]) -> Result<(), ToolError> {
         let path = unescape(shown);
         let now = self.tree.node(&path, FileStateDepth::Shallow)?;
@@ -382,7 +382,7 @@ impl UndoPlanner<'_> {
         format!("-{}", self.plan.steps.len())
     }
 
-    /// The pre-image of a place, if it is what was put away.
+    /// Loads the pre-image of a path, if it is unchanged since it was stored.
     fn load_image(&mut self, change: &str, before: &FileState, image: &str) -> Result<TreeNode, ToolError> {
         let keep = self.images.as_ref().ok_or_else(|| image_gone_error(change, "its pre-image no longer exists"))?;
         let kept = FileState::read_at(self.tree.mount, keep.fd(), image.as_bytes(), before.depth(), self.tree.cx)?;

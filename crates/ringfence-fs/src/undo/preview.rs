@@ -1,6 +1,6 @@
 //! Undo previews: the difference in contents, each path once.
 //!
-//! Where several changes of one file are taken back, what is there now is compared with what would be there in the end.
+//! Where several changes of one file are undone, its current contents are compared with those at the end.
 //!
 //! Not here: what has to be done (`plan.rs`), and how a diff looks (`preview.rs`).
 
@@ -16,14 +16,14 @@ use crate::preview::{DiffPreview, FileContents};
 use crate::undo::apply::UndoPlan;
 use crate::undo::tree::{NodeSource, TreeNode, open_source};
 
-/// So many paths are shown; nobody reads more before saying yes.
+/// Most paths that are shown.
 const MOST_PATHS: usize = 200;
 
-/// What an undo would do, as it is seen from outside.
+/// The visible outcome of an undo.
 #[derive(Debug, Default)]
 pub(crate) struct UndoPreview {
     items: Vec<UndoPreviewItem>,
-    /// Where each path is in there, since the last movement.
+    /// The position of each path, since the last move.
     positions: HashMap<Vec<u8>, usize>,
 }
 
@@ -70,7 +70,7 @@ impl UndoPreview {
 }
 
 impl UndoPlan {
-    /// What it would do to contents. Reads as much as can be shown.
+    /// Adds the difference in contents. Reads as much as can be shown.
     pub(crate) fn add_preview(
         &self,
         diffs: &mut DiffPreview,

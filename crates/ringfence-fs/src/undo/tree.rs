@@ -1,6 +1,6 @@
 //! Virtual tree: the workspace as it would be after a part of an undo.
 //!
-//! Nothing of it is done yet. What would be at a path is at present somewhere else: at another path, or in the keep.
+//! Nothing of it is done yet. The entry that would be at a path is at present at another path, or in the image store.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -29,23 +29,23 @@ pub(crate) struct VirtualTree<'a> {
     has_moves: bool,
 }
 
-/// Where something is at present.
+/// Present location of an entry.
 #[derive(Clone, Debug)]
 pub(crate) enum NodeSource {
     /// Below the root.
     Disk(Vec<u8>),
-    /// In the keep, and below that.
+    /// In the image store: the image, and a path below it.
     Image(String, Vec<u8>),
 }
 
-/// Which file it is, where that is not known before it is made.
+/// Identity of an entry, unknown for one that is not made yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NodeIdentity {
     Existing(FileIdentity),
     Scratch(usize),
 }
 
-/// What stands at a path of the picture.
+/// An entry at a path of the virtual tree.
 #[derive(Clone, Debug)]
 pub(crate) struct TreeNode {
     pub(crate) state: FileState,
@@ -53,7 +53,7 @@ pub(crate) struct TreeNode {
     pub(crate) source: NodeSource,
 }
 
-/// What was done to the picture.
+/// An edit of the virtual tree.
 #[derive(Debug)]
 pub(crate) enum TreeEdit {
     Set { path: Vec<u8>, thing: Option<TreeNode> },
@@ -98,7 +98,7 @@ impl<'a> VirtualTree<'a> {
         last
     }
 
-    /// Where what would be at a path is at present.
+    /// Present location of the entry that would be at a path.
     fn locate(&self, path: &[u8]) -> NodeLocation {
         let mut path = path.to_vec();
         let end = if self.has_moves { self.edits.len() } else { self.last_set(&path).map_or(0, |last| last + 1) };
@@ -122,7 +122,7 @@ impl<'a> VirtualTree<'a> {
         NodeLocation::OnDisk(NodeSource::Disk(path))
     }
 
-    /// What would be at a path.
+    /// The entry that would be at a path.
     pub(crate) fn node(&self, path: &[u8], how: FileStateDepth) -> Result<Option<TreeNode>, ToolError> {
         let source = match self.locate(path) {
             NodeLocation::Missing => return Ok(None),
@@ -215,7 +215,7 @@ pub(crate) fn open_source(mount: &Mount, source: &NodeSource, shown: &str) -> Re
     mount.open_at(parent.as_fd(), &name, OFlags::RDONLY).map_err(|errno| errno_error(errno, shown))
 }
 
-/// What is left of a path below a directory; nothing for the directory itself.
+/// The rest of a path below a directory; `None` for the directory itself.
 pub(crate) fn relative_to<'a>(path: &'a [u8], directory: &[u8]) -> Option<&'a [u8]> {
     let rest = path.strip_prefix(directory)?;
     if rest.is_empty() { Some(rest) } else { rest.strip_prefix(b"/") }

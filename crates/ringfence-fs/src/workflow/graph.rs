@@ -16,7 +16,7 @@ use crate::{Fence, FenceError};
 /// No graph is larger than this.
 const MAX_GRAPH_BYTES: u64 = 1 << 20;
 
-/// Where a graph is to be found.
+/// Location of a workflow graph.
 #[derive(Clone, Debug)]
 pub struct WorkflowGraphSource {
     located: LocatedPath,
@@ -127,7 +127,7 @@ impl WorkflowGraph {
         Ok(graph)
     }
 
-    /// Where a run stands: the node that it names, or the entry.
+    /// The current node of a run: the node that it names, or the entry.
     fn node_of<'a>(&'a self, state: &'a WorkflowState) -> &'a str {
         match state.current_node.trim() {
             "" => &self.entry_node_id,
@@ -205,7 +205,7 @@ fn transition(message: String, from: Value, to: &str, allowed_next: Vec<Map<Stri
         .detail("allowedNext", allowed_next)
 }
 
-/// A name that somebody made up is repeated in one line, and not at any length.
+/// A node's name for a message, in one line and of limited length: it is untrusted.
 fn clip_name(name: &str) -> String {
     const LONGEST: usize = 100;
     let cut = &name[..name.floor_char_boundary(LONGEST)];

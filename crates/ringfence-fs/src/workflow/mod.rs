@@ -20,13 +20,13 @@ use crate::front_matter::FrontMatter;
 use crate::guard::{ChangeRule, GuardedChange};
 use crate::sys::errno::front_matter_error;
 
-/// The file that a run keeps its place in.
+/// The file with the state of a run.
 pub const WORKFLOW_FILE: &str = "workflow.md";
 
 /// The rule about `workflow.md`.
 #[derive(Debug)]
 pub struct WorkflowGuard {
-    /// Where the graph is, if one was selected. It is read for every change: what cannot be read refuses.
+    /// Location of the graph, if one was selected. It is read for every change; an unreadable one refuses the change.
     pub graph: Option<WorkflowGraphSource>,
 }
 
@@ -55,7 +55,7 @@ impl ChangeRule for WorkflowGuard {
     }
 }
 
-/// What a `workflow.md` says about its run.
+/// The state of a run, from its `workflow.md`.
 #[derive(Debug, Default)]
 struct WorkflowState {
     steps_completed: Vec<String>,

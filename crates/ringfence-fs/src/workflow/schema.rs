@@ -7,10 +7,10 @@ use jsonschema::{ValidationError, Validator};
 use ringfence_kernel::sanitize_line;
 use serde_json::Value;
 
-/// More than these help nobody.
+/// Most violations that are reported.
 const MOST_VIOLATIONS: usize = 10;
 
-/// Which schema.
+/// Schema of a workflow file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkflowSchema {
     FrontMatter,
@@ -20,7 +20,7 @@ pub(super) enum WorkflowSchema {
 static FRONT_MATTER: LazyLock<Option<Validator>> = LazyLock::new(|| compile(include_str!("front_matter.schema.json")));
 static GRAPH: LazyLock<Option<Validator>> = LazyLock::new(|| compile(include_str!("graph.schema.json")));
 
-/// What is wrong with a value, in a sentence each; values themselves are not repeated. Nothing if nothing is.
+/// Violations of a schema, a sentence each, without the values. Empty if there are none.
 pub(super) fn violations(shape: WorkflowSchema, value: &Value) -> Vec<String> {
     let validator = match shape {
         WorkflowSchema::FrontMatter => &*FRONT_MATTER,
@@ -38,7 +38,7 @@ fn compile(schema: &str) -> Option<Validator> {
     jsonschema::options().should_validate_formats(true).build(&schema).ok()
 }
 
-/// What breaks a schema, in one line of a length that can be read: keys are somebody's own words.
+/// A violation in one line of limited length: keys are untrusted.
 fn describe(error: &ValidationError<'_>) -> String {
     const LONGEST: usize = 300;
     let said = sanitize_line(&explain(error));

@@ -27,6 +27,7 @@ pub struct Sensitivity {
 }
 
 impl Sensitivity {
+    /// Whether it is a secret or a protected setting.
     pub fn is_any(self) -> bool {
         self.secret || self.protected
     }
@@ -38,7 +39,7 @@ impl Sensitivity {
     }
 }
 
-/// What the name of a path, or of a directory above it, says about it.
+/// Sensitivity of a path by its name, or that of a directory above it.
 pub fn sensitivity(path: &str) -> Sensitivity {
     lookup_names(path, path).sensitivity
 }
@@ -56,8 +57,8 @@ pub fn acting_program(path: &str) -> Option<&'static str> {
     lookup_names(path, path).program
 }
 
-/// What a program acts on below a directory of this name, wherever a link of this name leads: the names in there are not
-/// looked up under this one. Returns the rest of the row.
+/// The settings below a directory of this name, wherever a link of this name leads: the names in there are not looked
+/// up under this one. Returns the rest of the row.
 pub fn settings_through_link(path: &str) -> Option<&'static str> {
     let above = path.trim_end_matches('/').rsplit_once('/').map_or("", |(above, _)| above);
     let names: Vec<Cow<'_, str>> = path.split('/').filter(|part| !part.is_empty()).map(fold).collect();
@@ -75,7 +76,7 @@ pub fn settings_through_link(path: &str) -> Option<&'static str> {
 /// The most components that a row has.
 const MAX_ROW_COMPONENTS: usize = 3;
 
-/// What the tables say about a path.
+/// The rows for a path.
 #[derive(Default)]
 struct NameFindings {
     sensitivity: Sensitivity,
@@ -95,13 +96,13 @@ fn lookup_names(path: &str, last: &str) -> NameFindings {
             continue;
         }
         let part = fold(part);
-        let said = TABLES.lookup([&above[0], &above[1], &part]);
+        let matched = TABLES.lookup([&above[0], &above[1], &part]);
         let is_last = start >= path.len();
-        let is_secret = said.kinds & SECRET != 0 || (said.kinds & SECRET_FILE != 0 && is_last);
-        found.sensitivity.secret |= is_secret && said.kinds & IS_PUBLIC == 0;
-        let acts = said.kinds & ANYWHERE != 0 || (said.kinds & PROJECT_ROOT != 0 && !is_below_packages(before));
+        let is_secret = matched.kinds & SECRET != 0 || (matched.kinds & SECRET_FILE != 0 && is_last);
+        found.sensitivity.secret |= is_secret && matched.kinds & IS_PUBLIC == 0;
+        let acts = matched.kinds & ANYWHERE != 0 || (matched.kinds & PROJECT_ROOT != 0 && !is_below_packages(before));
         found.sensitivity.protected |= acts;
-        found.program = found.program.or(said.program.filter(|_| acts));
+        found.program = found.program.or(matched.program.filter(|_| acts));
         above = [std::mem::take(&mut above[1]), part];
     }
     found
@@ -112,7 +113,7 @@ fn is_below_packages(directory: &str) -> bool {
     directory.split('/').any(|part| PACKAGES.contains(&&*fold(part)))
 }
 
-/// Which tables have a row for a name.
+/// Tables that have a row for a name, as flags.
 type RowKinds = u8;
 const SECRET: RowKinds = 1;
 const IS_PUBLIC: RowKinds = 2;
@@ -120,7 +121,7 @@ const ANYWHERE: RowKinds = 4;
 const PROJECT_ROOT: RowKinds = 8;
 const SECRET_FILE: RowKinds = 16;
 
-/// What one or more rows say.
+/// The verdict of one or more rows.
 #[derive(Clone, Copy, Default)]
 struct RowMatch {
     kinds: RowKinds,
@@ -137,7 +138,7 @@ impl RowMatch {
 /// The tables, made ready to be asked often: one look tells what all of them say to a name.
 struct SensitiveNameTables {
     by_name: HashMap<&'static str, NameRows>,
-    /// For each first letter, the lengths of the names above that begin with it, as bits.
+    /// For each first letter, the lengths of the names above that begin with it, as a bit set.
     lengths: [u64; 256],
     /// `*.extension`.
     by_extension: HashMap<&'static str, RowMatch>,
@@ -178,14 +179,14 @@ impl SensitiveNameTables {
         tables
     }
 
-    fn add(&mut self, row: &'static str, said: RowMatch) {
+    fn add(&mut self, row: &'static str, matched: RowMatch) {
         let name = row.rsplit_once('/').map_or(row, |(_, name)| name);
         self.lengths[usize::from(first_letter(name))] |= length_bit(name);
         let plain_extension = |row: &'static str| row.strip_prefix("*.").filter(|rest| !rest.contains(['.', '*']));
         if let Some((above, name)) = row.rsplit_once('/') {
-            self.by_name.entry(name).or_default().nested.push((above.split('/').collect(), said));
+            self.by_name.entry(name).or_default().nested.push((above.split('/').collect(), matched));
         } else if let Some(extension) = plain_extension(row) {
-            self.by_extension.entry(extension).or_default().add(said);
+            self.by_extension.entry(extension).or_default().add(matched);
         } else if row.contains('*') {
             // One that is open at both ends is among those that are asked about every name.
             let (start, end) = (first_letter(row), row.bytes().last().unwrap_or_default());
@@ -194,32 +195,32 @@ impl SensitiveNameTables {
             } else {
                 &mut self.wildcard_by_first[usize::from(start)]
             };
-            rows.push((row.split('*').collect(), said));
+            rows.push((row.split('*').collect(), matched));
         } else {
-            self.by_name.entry(row).or_default().anywhere.add(said);
+            self.by_name.entry(row).or_default().anywhere.add(matched);
         }
     }
 
-    /// What is said about a name below two directories. A backup is looked up by what it is a backup of, too.
+    /// Looks up a name below two directories. A backup is looked up by its original name, too.
     fn lookup(&self, [far, near, name]: [&str; MAX_ROW_COMPONENTS]) -> RowMatch {
         const MAX_BACKUP_SUFFIXES: usize = 4;
-        let mut said = self.lookup_name([far, near, name]);
+        let mut matched = self.lookup_name([far, near, name]);
         let originals = std::iter::successors(strip_backup_suffix(name), |name| strip_backup_suffix(name));
         for original in originals.take(MAX_BACKUP_SUFFIXES) {
             // The swap file of `id_rsa` is `.id_rsa.swp`.
             let undotted = original.strip_prefix('.').filter(|undotted| !undotted.is_empty());
             for original in std::iter::once(original).chain(undotted) {
-                said.kinds |= self.lookup_name([far, near, original]).kinds & (SECRET | SECRET_FILE | IS_PUBLIC);
+                matched.kinds |= self.lookup_name([far, near, original]).kinds & (SECRET | SECRET_FILE | IS_PUBLIC);
             }
         }
-        said
+        matched
     }
 
     fn lookup_name(&self, [far, near, name]: [&str; MAX_ROW_COMPONENTS]) -> RowMatch {
-        let mut said = RowMatch::default();
+        let mut matched = RowMatch::default();
         let may_be_known = self.lengths[usize::from(first_letter(name))] & length_bit(name) != 0;
         if let Some(NameRows { anywhere, nested }) = may_be_known.then(|| self.by_name.get(name)).flatten() {
-            said.add(*anywhere);
+            matched.add(*anywhere);
             for (above, row) in nested {
                 let fits = match above.as_slice() {
                     [directory] => *directory == near,
@@ -227,12 +228,12 @@ impl SensitiveNameTables {
                     _ => false,
                 };
                 if fits {
-                    said.add(*row);
+                    matched.add(*row);
                 }
             }
         }
         if let Some(row) = name.rsplit_once('.').and_then(|(_, extension)| self.by_extension.get(extension)) {
-            said.add(*row);
+            matched.add(*row);
         }
         let end = name.bytes().last().unwrap_or_default();
         let start = &self.wildcard_by_first[usize::from(first_letter(name))];
@@ -240,19 +241,19 @@ impl SensitiveNameTables {
             .iter()
             .chain(&self.wildcard_by_last[usize::from(end)])
             .chain(&self.wildcard_by_last[usize::from(WILDCARD)]);
-        open.filter(|(pieces, _)| matches_pieces(pieces, name)).for_each(|(_, row)| said.add(*row));
-        said
+        open.filter(|(pieces, _)| matches_pieces(pieces, name)).for_each(|(_, row)| matched.add(*row));
+        matched
     }
 }
 
-/// What stands for anything in a row.
+/// Wildcard of a row.
 const WILDCARD: u8 = b'*';
 
 fn first_letter(name: &str) -> u8 {
     name.bytes().next().unwrap_or_default()
 }
 
-/// Names of 63 bytes and more have one bit together.
+/// The bit of a length. Names of 63 bytes and more share one.
 fn length_bit(name: &str) -> u64 {
     1 << name.len().min(63)
 }
@@ -282,8 +283,8 @@ pub(crate) fn fold(part: &str) -> Cow<'_, str> {
     Cow::Owned(folded)
 }
 
-/// Folds case the long way round (`ß` and `ss`, the Kelvin sign and `k` become equal), takes accents off their letters,
-/// where some file systems put them together and others do not, and drops what nobody sees.
+/// Folds case fully (`ß` and `ss`, the Kelvin sign and `k` become equal), strips accents, which file systems normalise
+/// differently, and drops invisible characters.
 pub(crate) fn fold_case(text: &str) -> String {
     if text.is_ascii() {
         return text.to_ascii_lowercase();

@@ -260,7 +260,7 @@ pub(super) const PUBLIC: &[&str] = &[
     "certifi/cacert.pem",
 ];
 
-/// What programs and people add to the name of a file when they keep an old version of it beside the new one.
+/// Strips a suffix that programs and people add to the name of a backup.
 pub(super) fn strip_backup_suffix(name: &str) -> Option<&str> {
     // Most names have none, and very many are asked about.
     if !name.bytes().any(|byte| matches!(byte, b'.' | b'#' | b'~' | b' ' | b'-' | b'_')) {

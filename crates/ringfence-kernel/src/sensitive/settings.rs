@@ -1,16 +1,16 @@
 //! Programs that act on names in a workspace, and the names that each of them acts on.
 //!
 //! One table for the policy, for `mcp install` and for `doctor`: a client whose settings file is written somewhere has
-//! its row here. A program is listed with what it takes commands, servers, permissions or instructions from *by
-//! itself*, or on the next ordinary command of its user. Agents and editors have a directory for that, which is listed
-//! as a whole.
+//! its row here. A program is listed with the files that it takes commands, servers, permissions or instructions from
+//! *by itself*, or on the next ordinary command of its user. Agents and editors have a directory for that, which is
+//! listed as a whole.
 //!
-//! Not here: files that a project has anyway and that run when somebody asks for it, such as `Makefile`, `package.json`,
+//! Not here: files that every project has and that run on explicit request, such as `Makefile`, `package.json`,
 //! `conftest.py` or `build.gradle`; and `*.pth`, which model weights and every virtual environment have.
 //!
 //! A row is written as in `secrets.rs`.
 
-/// Where a program looks for its names.
+/// The directories in which a program looks for its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ActingScope {
     /// In any directory, or in every directory that its user enters.
@@ -169,7 +169,7 @@ pub(super) const PROGRAMS: &[ActingProgram] = &[
     anywhere("Overcommit", &[".overcommit.yml", ".git-hooks.yml"]),
     anywhere("simple-git-hooks", &[".simple-git-hooks.*", "simple-git-hooks.*"]),
     anywhere("CaptainHook", &["captainhook.json"]),
-    // Shells and tools that run what these say when somebody enters the directory or logs in.
+    // Shells and tools that run these when a user enters the directory or logs in.
     anywhere(
         "shells",
         &[

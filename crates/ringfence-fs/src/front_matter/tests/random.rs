@@ -9,7 +9,7 @@ use crate::front_matter::tests::update;
 use crate::front_matter::tests::yaml_writer::YamlWriter;
 use crate::front_matter::{FrontMatter, FrontMatterUpdate, apply};
 
-/// What front matter is made of.
+/// Scalars that front matter is made of.
 #[rustfmt::skip]
 const WORDS: &[&str] = &[
     "stepsCompleted", "variables", "currentNodeId", "a", "'b'", "\"c\"", "1", "~", ":", ": ", ":\n", " ", "  ",
@@ -67,7 +67,7 @@ fn some_of(pairs: Vec<(&'static str, BoxedStrategy<Value>)>) -> BoxedStrategy<Ma
     chosen.collect::<Vec<_>>().prop_map(move |pairs| pairs.into_iter().filter_map(kept).collect()).boxed()
 }
 
-/// A front matter as a workflow has it, with keys that no update touches.
+/// A front matter as a workflow has it, with keys that no update changes.
 fn front_matter() -> BoxedStrategy<Map<String, Value>> {
     let or_null = |value: BoxedStrategy<Value>| prop_oneof![4 => value, 1 => Just(Value::Null)].boxed();
     some_of(vec![
@@ -94,7 +94,7 @@ fn any_update() -> BoxedStrategy<Map<String, Value>> {
     ])
 }
 
-/// What the update means, said once more and more simply.
+/// The update by a second, simpler implementation.
 fn expected(mut json: Map<String, Value>, asked: &Map<String, Value>) -> Map<String, Value> {
     for (key, value) in asked {
         let old = json.get(key).cloned().unwrap_or_default();

@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 
 use crate::front_matter::FrontMatter;
 
-/// What a file's front matter says and what its body is, or why it has none.
+/// A file's front matter and its body, or the error.
 fn read(text: &str) -> String {
     match FrontMatter::read(text) {
         Ok(front) => format!("{} {:?}", serde_json::to_string(&front.to_json()).unwrap(), front.body()),

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::front_matter::scalar;
 
-/// Where comments may stand. A value that an update may replace takes those inside of it along.
+/// Placement of comments. A value that an update may replace takes those inside of it along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CommentPlacement {
     Inside,
@@ -45,7 +45,7 @@ impl YamlWriter {
         Self { choices, comments: 0, anchors: 0 }
     }
 
-    /// How many comments there are: `#c0;`, `#c1;` and so on.
+    /// Number of comments: `#c0;`, `#c1;` and so on.
     pub(super) fn comments(&self) -> usize {
         self.comments
     }
