@@ -240,7 +240,7 @@ fn build_request(call: &Invocation, prompt: &ApprovalPrompt) -> Result<ApprovalR
 }
 
 /// A request in the store. It leaves the store also when the call that waits for it is dropped: an answer would
-/// reach nobody.
+/// not be used.
 struct ApprovalRequestGuard {
     config: Arc<HostConfig>,
     id: Option<String>,

@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Invocation {
-    /// Polices what a run left, and makes what is allowed, unless a person has to be asked about the rest.
+    /// Decides about what a run left, and keeps what is allowed, unless some of it needs approval.
     pub(crate) fn decide_changes(
         &self,
         changes: UndecidedChanges,
@@ -47,15 +47,9 @@ impl Invocation {
         match rest.preview(cx) {
             Ok(preview) => {
                 // What code did is never allowed for good.
-                let shown = ApprovalPrompt { verdict, preview: preview.bound_to(&touches), grant: None };
-                let asked = PendingApproval {
-                    plan: rest,
-                    accesses: touches,
-                    taint: bits,
-                    prompt: shown,
-                    follow_up: Some(pending),
-                };
-                Ok(CallState::WaitingForApproval(Box::new(asked)))
+                let shown = ApprovalPrompt { verdict, preview: preview.bound_to(&accesses), grant: None };
+                let waiting = PendingApproval { plan: rest, accesses, taint, prompt: shown, follow_up: Some(pending) };
+                Ok(CallState::WaitingForApproval(Box::new(waiting)))
             }
             Err(error) if is_abandoned(&error) => self.finish_without_follow_up(rest, &pending.run_accesses, error, cx),
             Err(error) => {
@@ -65,14 +59,14 @@ impl Invocation {
         }
     }
 
-    /// Goes on with what a person was asked about. The rules are asked once more: what they say by now counts.
+    /// Decides about what a person answered, by the rules that hold now.
     pub(crate) fn decide_answered_changes(
         &self,
-        asked: PendingApproval,
+        waiting: PendingApproval,
         answer: Result<Approval, ToolError>,
         cx: &CallContext<'_>,
     ) -> Result<CallState, HostError> {
-        let PendingApproval { plan: mut planned, follow_up: Some(pending), .. } = asked else {
+        let PendingApproval { plan: mut planned, follow_up: Some(pending), .. } = waiting else {
             return Ok(CallState::Abandoned);
         };
         let answer = answer.as_ref();
@@ -124,10 +118,10 @@ impl Invocation {
         let verdicts = kept.iter().filter_map(|index| pending.verdicts.get(*index).cloned().flatten());
         let verdict = strictest(verdicts).unwrap_or_else(Verdict::unknown_effect);
         let approval = approval.filter(|_| verdict.decision == Decision::Ask);
-        let ticket = self.issue_ticket(&touches, &verdict, approval, cx)?;
+        let ticket = self.issue_ticket(&accesses, &verdict, approval, cx)?;
         let result = match planned.run(&ticket, self.notes) {
             Ok(RunOutcome::FollowUp(groups, plan)) => {
-                return Ok(CallState::Finishing(UndecidedChanges { plan, groups, run_accesses: touches }));
+                return Ok(CallState::Finishing(UndecidedChanges { plan, groups, run_accesses: accesses }));
             }
             Ok(RunOutcome::Finished(text)) => Ok(text),
             Err(error) => Err(error),
@@ -153,7 +147,7 @@ impl Invocation {
             let accesses: Vec<ResourceAccess> = possible.flat_map(|group| group.accesses.iter().cloned()).collect();
             let question = self.policy_request(&accesses);
             let judge = |group: &ChangeGroup| {
-                let judged = group.accesses.iter().map(|touch| self.host.config.policy.evaluate(touch, &question));
+                let judged = group.accesses.iter().map(|access| self.host.config.policy.evaluate(access, &question));
                 let verdict = strictest(judged).unwrap_or_else(Verdict::unknown_effect);
                 match planned.required_review().filter(|_| verdict.decision == Decision::Allow) {
                     Some(review) => verdict.requiring_review(review),
@@ -211,9 +205,9 @@ impl Invocation {
         self.finish(ran, result, cx)
     }
 
-    /// Ends a call whose caller cancelled it while a person was asked about its rest.
-    pub(crate) fn finish_without(&self, asked: PendingApproval, refused: ToolError) -> Result<CallState, HostError> {
-        let PendingApproval { plan: planned, follow_up: rest, .. } = asked;
+    /// Ends a call whose caller cancelled it while the changes of its run waited for approval.
+    pub(crate) fn finish_without(&self, waiting: PendingApproval, refused: ToolError) -> Result<CallState, HostError> {
+        let PendingApproval { plan: planned, follow_up: rest, .. } = waiting;
         let ran = match rest {
             Some(pending) => {
                 let all = indices_where(&pending.groups, |_| true);

@@ -163,10 +163,10 @@ impl Invocation {
         self.finish_refused(&accesses, &refused, cx)
     }
 
-    /// Whether everything that a plan touches may be read without a question, and without a trace in the session.
-    fn may_read_without_approval(&self, touches: &[ResourceAccess]) -> bool {
-        let may_read = |touch: &ResourceAccess| {
-            let read = ResourceAccess { action: PolicyAction::Read, resource: touch.resource.clone() };
+    /// Whether everything that a plan accesses may be read without a question, and without a trace in the session.
+    fn may_read_without_approval(&self, accesses: &[ResourceAccess]) -> bool {
+        let may_read = |access: &ResourceAccess| {
+            let read = ResourceAccess { action: PolicyAction::Read, resource: access.resource.clone() };
             Taint::from_access(&read).is_none() && self.evaluate(&read).decision == Decision::Allow
         };
         accesses.iter().all(may_read)
@@ -223,7 +223,7 @@ impl Invocation {
         may_run: impl Fn(&Verdict) -> bool,
     ) -> Result<(Verdict, TaintSet), HostError> {
         loop {
-            let question = self.policy_request(touches);
+            let question = self.policy_request(accesses);
             let verdict = self.host.config.policy.decide(&question);
             let review = planned.required_review().filter(|_| verdict.decision == Decision::Allow);
             let verdict = match review {
@@ -277,7 +277,7 @@ impl Invocation {
     /// Records that something is about to be done, and gives the right to do it.
     pub(crate) fn issue_ticket<'t>(
         &self,
-        touches: &'t [ResourceAccess],
+        accesses: &'t [ResourceAccess],
         Verdict { rule, layer, .. }: &Verdict,
         approved: Option<&'t Approval>,
         cx: &'t CallContext<'t>,
@@ -295,11 +295,11 @@ impl Invocation {
         result: Result<String, ToolError>,
         cx: &CallContext<'_>,
     ) -> Result<CallState, HostError> {
-        // From here on the reply is ours to give, or nobody's.
+        // From here on the reply is this thread's to give, or was given.
         if cx.has_blocked() || cx.commit_state().commit().is_err() {
             return Ok(CallState::Abandoned);
         }
-        self.record_end(touches, result).map(CallState::Done)
+        self.record_end(accesses, result).map(CallState::Done)
     }
 
     /// An earlier approval of these targets or wider ones, if the session has no more taint since. A plan without
@@ -325,14 +325,14 @@ impl Invocation {
             return Ok(CallState::Abandoned);
         }
         let reply = self.error_reply(error);
-        let moment = AuditEvent::Refused { error, reply: &reply.text, duration: self.started.elapsed() };
-        self.record_with_subject(cx.commit_state().subject(), touches, moment)?;
+        let event = AuditEvent::Refused { error, reply: &reply.text, duration: self.started.elapsed() };
+        self.record_with_subject(cx.commit_state().subject(), accesses, event)?;
         Ok(CallState::Done(reply))
     }
 
     /// Ends a call that nothing was run of.
-    pub(crate) fn refused(&self, touches: &[ResourceAccess], error: &ToolError) -> Result<CallState, HostError> {
-        self.refuse(touches, error).map(CallState::Done)
+    pub(crate) fn refused(&self, accesses: &[ResourceAccess], error: &ToolError) -> Result<CallState, HostError> {
+        self.refuse(accesses, error).map(CallState::Done)
     }
 
     /// Ends a call whose request waits for an answer. Its caller can resume it.
@@ -409,8 +409,8 @@ impl Invocation {
 }
 
 impl CallServices for Invocation {
-    fn evaluate(&self, touch: &ResourceAccess) -> Verdict {
-        self.host.config.policy.evaluate(touch, &self.policy_request(std::slice::from_ref(touch)))
+    fn evaluate(&self, access: &ResourceAccess) -> Verdict {
+        self.host.config.policy.evaluate(access, &self.policy_request(std::slice::from_ref(access)))
     }
 
     fn add_taint(&self, taint: Taint) {

@@ -51,6 +51,7 @@ impl ToolRegistry {
         Self::default()
     }
 
+    /// Adds a tool with its bindings.
     pub fn register<T: PhasedTool>(
         &mut self,
         tool: T,

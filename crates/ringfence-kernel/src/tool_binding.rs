@@ -65,7 +65,7 @@ enum OutcomeRenderer<T: PhasedTool> {
 }
 
 impl<T: PhasedTool> ToolBinding<T> {
-    /// A face in the `standard` dialect: arguments `A`, reply value `V`.
+    /// A binding in the `standard` dialect: arguments `A`, reply value `V`.
     pub fn standard<A, V>(name: &'static str) -> Self
     where
         A: DeserializeOwned + JsonSchema + TryInto<T::Args>,
@@ -134,7 +134,7 @@ impl<T: PhasedTool> ToolBinding<T> {
 }
 
 impl<T: PhasedTool> ToolBinding<T> {
-    /// The same face of a tool that has no backend in this config. It can be called, and says what to set.
+    /// The same binding of a tool that has no backend in this config. It can be called, and says what to set.
     #[must_use]
     pub fn unavailable(mut self) -> Self {
         self.definition.is_available = false;
@@ -250,9 +250,9 @@ impl<T: PhasedTool> ErasedPlan for BoundPlan<T> {
     }
 
     fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: ReplyNotes) -> Result<RunOutcome, ToolError> {
-        let Self { tool, binding: face, prepared: work } = *self;
+        let Self { tool, binding, prepared: work } = *self;
         Ok(match tool.run_phase(work, ticket)? {
-            NextPhase::Done(outcome) => RunOutcome::Finished(face.render(outcome, notes)),
+            NextPhase::Done(outcome) => RunOutcome::Finished(binding.render(outcome, notes)),
             NextPhase::FollowUp(FollowUpPlan { groups, prepared: work }) => {
                 groups.iter().try_for_each(|group| check_actions::<T>(&group.accesses))?;
                 RunOutcome::FollowUp(groups, Box::new(Self { tool, binding, prepared: work }))
