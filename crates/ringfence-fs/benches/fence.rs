@@ -18,7 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use ringfence_fs::{AuditLog, Fence, FenceOptions, JournalMode, MountAccess, MountSpec};
+use ringfence_audit::AuditLog;
+use ringfence_fs::{Fence, FenceOptions, JournalMode, MountAccess, MountSpec};
 use ringfence_kernel::{
     AuditSink, CallLimits, DenyApprover, Dialect, Host, HostConfig, MemoryStore, NullAuditSink, Preset, Principal,
     Session, SessionTaint, ToolCall, ToolFilter, ToolRegistry,

@@ -5,8 +5,6 @@
 //!
 //! Not here: processes, sockets, and the environment.
 
-mod audit;
-mod front_matter;
 mod git;
 mod guard;
 mod journal;
@@ -23,11 +21,6 @@ mod txn;
 mod undo;
 mod workflow;
 
-pub use audit::{
-    AuditChainError, AuditLog, AuditOpenError, AuditVerification, KnownHead, RECORD_VERSION, read_known_heads,
-    read_records, to_current_vocabulary, verify,
-};
-pub use front_matter::yaml_mapping;
 pub use guard::{ChangeRule, GuardedChange};
 pub use mount::resolver::PLAIN_FILE_FLAGS;
 pub use mount::set::{Fence, FenceError, FenceOptions, JournalMode, MountSpec, ResolverBackend};

@@ -88,6 +88,7 @@ mod sanitize;
 mod sensitive;
 mod session;
 mod store;
+mod strict_json;
 mod suggest;
 mod taint;
 mod tool;
@@ -122,6 +123,7 @@ pub use store::{
     AnswerStatus, ApprovalStore, ArgumentDraft, DENIAL_STREAK_LIFETIME, DenialStreak, DraftOutcome, MemoryStore,
     StoreError, SuspendLifetime,
 };
+pub use strict_json::{StrictJsonError, StrictValue, check_json};
 pub use suggest::nearest_name;
 pub use taint::{SessionTaint, Taint, TaintSet};
 pub use tool::{

@@ -12,16 +12,15 @@ use rustix::process::geteuid;
 
 use crate::journal::Journal;
 use crate::journal::state::FileState;
-use crate::mount::resolver::SAFE_OPEN;
-use crate::mount::walk::names_in;
 use crate::mount::{Mount, rename_noreplace, stat};
 use crate::path::name::IMAGE_DIR;
 use crate::read::content::read_chunk;
 use crate::sensitive::files::{FileRef, InodeIdentity};
 use crate::sys::errno::errno_error;
+use crate::sys::own_files::{SAFE_OPEN, names_in, write_all};
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::{accessat, fchmod, fchown, fstat, fsync, futimens, mkdirat, openat, unlinkat};
-use crate::txn::replace::{CurrentFile, copy_attributes, write_all};
+use crate::txn::replace::{CurrentFile, copy_attributes};
 use crate::txn::trash::purge;
 
 /// The directory, open.

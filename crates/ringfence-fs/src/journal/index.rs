@@ -16,9 +16,9 @@ use std::time::{Duration, SystemTime};
 use crate::journal::effect::JournalEffect;
 use crate::journal::log::{ChangeClock, ChangeStatus, JournalChange, JournalEntry, JournalLine, image_owner};
 use crate::journal::state::FileState;
+use crate::sys::own_files::write_all;
 use crate::sys::stat::FileStat;
 use crate::sys::syscall::{fstat, ftruncate, pread};
-use crate::txn::replace::write_all;
 
 /// A session whose last change is older than this is over: what it kept may go where there is no room for others.
 const SESSION_EXPIRY: Duration = Duration::from_secs(24 * 60 * 60);

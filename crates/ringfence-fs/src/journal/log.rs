@@ -19,15 +19,13 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::audit::{acquire_lock, release_lock};
 use crate::journal::effect::JournalEffect;
 use crate::journal::index::{IndexedChange, JournalIndex};
-use crate::mount::resolver::SAFE_OPEN;
 use crate::mount::stat;
 use crate::sensitive::files::InodeIdentity;
+use crate::sys::own_files::{SAFE_OPEN, acquire_lock, release_lock, write_all};
 use crate::sys::stat::{FileId, FileStat};
 use crate::sys::syscall::{fdatasync, fstat, fsync, openat, pread, renameat, unlinkat};
-use crate::txn::replace::write_all;
 
 const LOG: &str = "log";
 const LOCK: &str = "lock";

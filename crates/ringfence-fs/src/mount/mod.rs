@@ -21,12 +21,13 @@ use rustix::path::DecInt;
 
 use crate::guard::GuardedFile;
 use crate::journal::Journal;
-use crate::mount::resolver::{LinkPolicy, OpenHow, PATH_ONLY, PathResolver, SAFE_OPEN};
+use crate::mount::resolver::{LinkPolicy, OpenHow, PATH_ONLY, PathResolver};
 use crate::path::guest::GuestPath;
 use crate::path::name::{NameRule, escape, is_reserved, unescape};
 use crate::read::digest::DigestCache;
 use crate::sensitive::files::{FileRef, SensitiveFiles};
 use crate::sys::errno::{errno_error, wrong_type};
+use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::{FileId, FileKind, FileStat};
 use crate::sys::syscall::{fstat, openat, readlinkat, renameat, renameat_with, statat};
 use crate::txn::lock::LockTable;

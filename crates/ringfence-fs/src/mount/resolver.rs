@@ -15,6 +15,7 @@ use ringfence_kernel::IoMode;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 
+use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::FileStat;
 use crate::sys::syscall::{fstat, openat, openat2, pread, statx};
 
@@ -32,9 +33,6 @@ pub(crate) trait PathResolver: Send + Sync + fmt::Debug {
         self.open_named(parent, name, CHILD_DIRECTORY)
     }
 }
-
-/// Every open of ours: no waiting for a pipe's other end, no terminal taken over, no child inherits it.
-pub(crate) const SAFE_OPEN: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
 /// A descriptor of a path only: it is neither read nor written.
 pub(crate) const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,17 +12,16 @@ use rustix::process::geteuid;
 
 use crate::guard::{ChangeRule, GuardedFile};
 use crate::journal::{ChangeClock, Journal, JournalEntry};
-use crate::mount::resolver::{
-    CapStdResolver, LinkPolicy, OpenHow, Openat2Resolver, PATH_ONLY, PathResolver, SAFE_OPEN,
-};
+use crate::mount::resolver::{CapStdResolver, LinkPolicy, OpenHow, Openat2Resolver, PATH_ONLY, PathResolver};
 use crate::mount::{Durability, LocatedPath, Mount, MountAccess, rename_noreplace, stat};
 use crate::path::guest::GuestPath;
 use crate::path::name::NameRule;
 use crate::read::content::{DigestMode, read_start};
 use crate::read::digest::DigestCache;
 use crate::sensitive::files::{BirthTime, FileRef, SensitiveFiles};
+use crate::sys::own_files::{SAFE_OPEN, open_private_dir, open_state_dir};
 use crate::sys::stat::FileStat;
-use crate::sys::syscall::{fstat, fstatfs, mkdirat, openat, statfs};
+use crate::sys::syscall::{fstat, fstatfs, openat, statfs};
 use crate::txn::lock::LockTable;
 use crate::txn::recover::recover_all;
 
@@ -417,13 +415,6 @@ fn overlap(a: &Mount, b: &Mount) -> bool {
     a.id == b.id || within(a, b) || within(b, a)
 }
 
-/// A directory of our own below the state directory, made if it is missing.
-pub(crate) fn open_state_dir(state: &Path, name: &str) -> std::io::Result<OwnedFd> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
-    let state = openat(CWD, state, OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN, Mode::empty())?;
-    Ok(open_private_dir(&state, name.as_bytes())?)
-}
-
 /// The directory of a mount's journal. An inode is given out again: one that was made at another time has another journal.
 fn open_journal(parent: &OwnedFd, id: &str, born: BirthTime) -> Result<OwnedFd, Errno> {
     let Some(born) = born else { return open_private_dir(parent, id.as_bytes()) };
@@ -437,15 +428,6 @@ fn open_journal(parent: &OwnedFd, id: &str, born: BirthTime) -> Result<OwnedFd, 
         }
     }
     open_private_dir(parent, now.1)
-}
-
-/// A directory that only we may enter, made if it is missing.
-fn open_private_dir(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
-    match mkdirat(parent, name, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(errno) => return Err(errno),
-    }
-    openat(parent, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | SAFE_OPEN, Mode::empty())
 }
 
 #[cfg(test)]

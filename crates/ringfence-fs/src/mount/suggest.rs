@@ -10,11 +10,11 @@ use ringfence_kernel::{ErrorKind, IoMode, NameSuggestions, PolicyResource, ToolE
 use rustix::fs::{OFlags, RawDir};
 use rustix::io::Errno;
 
-use crate::mount::resolver::SAFE_OPEN;
 use crate::mount::write_target::reopen_for_listing;
 use crate::mount::{LocatedPath, stat};
 use crate::path::name::{escape, is_reserved};
 use crate::sys::errno::errno_error;
+use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::FileKind;
 
 /// In a larger directory a guess is not worth the time.

@@ -11,14 +11,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringfence_kernel::{CallContext, ErrorKind, ToolError};
-use rustix::fs::{FileType, Mode, OFlags, RawDir};
+use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
-use crate::mount::resolver::SAFE_OPEN;
 use crate::mount::{Mount, stat};
 use crate::path::guest::LONGEST_PATH;
 use crate::path::name::is_reserved;
 use crate::sys::errno::errno_error;
+use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::{FileId, FileKind, FileStat};
 use crate::sys::syscall::{fstat, openat};
 
@@ -279,30 +279,4 @@ pub(crate) fn read_directory(
         });
         entries.push(WalkEntry { name: name.to_vec(), kind, inode: entry.ino() });
     }
-}
-
-/// The names in a directory, those that are text; none if there are more than `most`.
-pub(crate) fn names_in(directory: BorrowedFd<'_>, most: usize) -> Result<Vec<String>, Errno> {
-    Ok(typed_names_in(directory, most)?.into_iter().map(|(name, _)| name).collect())
-}
-
-/// The same, each with its type, where the file system lists it.
-pub(crate) fn typed_names_in(directory: BorrowedFd<'_>, most: usize) -> Result<Vec<(String, FileType)>, Errno> {
-    let listing = openat(directory, c".", OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN, Mode::empty())?;
-    let mut names = Vec::new();
-    let mut buffer = [MaybeUninit::uninit(); 8192];
-    let mut raw = RawDir::new(&listing, &mut buffer);
-    while let Some(entry) = raw.next() {
-        let entry = match entry {
-            Err(Errno::INTR) => continue,
-            entry => entry?,
-        };
-        if let Ok(name) = entry.file_name().to_str() {
-            names.push((name.to_owned(), entry.file_type()));
-        }
-        if names.len() > most {
-            return Ok(Vec::new());
-        }
-    }
-    Ok(names)
 }

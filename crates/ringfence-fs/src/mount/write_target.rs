@@ -11,15 +11,14 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::journal::{FileState, JournalEffect};
-use crate::mount::resolver::{PATH_ONLY, SAFE_OPEN};
-use crate::mount::suggest;
-use crate::mount::walk::names_in;
-use crate::mount::{Durability, LocatedPath, Mount, OpenFile, stat};
+use crate::mount::resolver::PATH_ONLY;
+use crate::mount::{Durability, LocatedPath, Mount, OpenFile, stat, suggest};
 use crate::path::guest::GuestPath;
 use crate::path::name::{escape, fold_name, may_create, unescape};
 use crate::sensitive::files::FileRef;
 use crate::sensitive::git::{RepositoryDetector, is_repository_entry};
 use crate::sys::errno::{errno_error, sync_error, wrong_type};
+use crate::sys::own_files::{SAFE_OPEN, names_in};
 use crate::sys::stat::{FileId, FileKind, FileStat};
 use crate::sys::syscall::{fstat, fsync, mkdirat, openat, unlinkat};
 use crate::txn::lock::{TreeLock, TreeLockMode};

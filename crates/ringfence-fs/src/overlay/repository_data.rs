@@ -22,12 +22,12 @@ use crate::git::{
 };
 use crate::journal::{open_no_follow, split};
 use crate::mount::set::WORKSPACE_OF_PROGRAMS;
-use crate::mount::walk::names_in;
 use crate::mount::{Mount, stat};
 use crate::overlay::ChangeSet;
 use crate::overlay::compare::{OverlayChange, UpperState, join_path, resource_at};
 use crate::overlay::group::repository_of;
 use crate::overlay::masked_paths::{StagedEntry, staged_mask};
+use crate::sys::own_files::names_in;
 use crate::sys::stat::FileKind;
 
 /// Most names of a directory of a repository that are examined.

@@ -12,9 +12,10 @@ use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::journal::{ImageStore, delete_images};
-use crate::mount::resolver::{PATH_ONLY, SAFE_OPEN};
+use crate::mount::resolver::PATH_ONLY;
 use crate::mount::{Mount, rename_noreplace, stat};
 use crate::overlay::upper::chmod_fd;
+use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::{fchmod, fstat, openat, renameat_with};
 use crate::txn::record::{DISCARDED, FileIdentity, TxnEntry, TxnStep};

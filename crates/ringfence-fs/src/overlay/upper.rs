@@ -12,10 +12,11 @@ use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::mount::resolver::{PATH_ONLY, SAFE_OPEN};
+use crate::mount::resolver::PATH_ONLY;
 use crate::mount::stat;
 use crate::mount::walk::{TempVisibility, read_directory};
 use crate::sys::errno::errno_error;
+use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::{chmodat, fgetxattr, flistxattr, fstat, openat, openat2, statat};
 

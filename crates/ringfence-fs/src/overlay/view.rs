@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::mount::Mount;
-use crate::mount::resolver::{PATH_ONLY, SAFE_OPEN};
+use crate::mount::resolver::PATH_ONLY;
 use crate::mount::walk::{TempVisibility, TreeWalk, WalkEntry, WalkStep};
 use crate::overlay::compare::resource_at;
 use crate::path::guest::GuestPath;
@@ -28,6 +28,7 @@ use crate::path::name::{escape, is_reserved, unescape};
 use crate::sensitive::credentials::may_hold_credential;
 use crate::sensitive::files::{FileRef, last_names};
 use crate::sys::errno::errno_error;
+use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::{fchmod, fstat, openat, readlinkat};
 

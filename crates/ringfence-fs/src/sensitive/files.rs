@@ -15,14 +15,14 @@ use ringfence_kernel::{CallContext, IoMode, Sensitivity, ToolError, entry_sensit
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use crate::mount::resolver::{LinkPolicy, OpenHow, PATH_ONLY, SAFE_OPEN};
-use crate::mount::walk::typed_names_in;
+use crate::mount::resolver::{LinkPolicy, OpenHow, PATH_ONLY};
 use crate::mount::write_target::WriteTarget;
 use crate::mount::{Mount, stat};
 use crate::path::name::{is_reserved, unescape};
 use crate::sensitive::credentials::{has_credential, may_hold_credential};
 use crate::sensitive::linked_directories::{LinkedDirectories, followed_inside, is_sensitive_link};
 use crate::sys::errno::errno_error;
+use crate::sys::own_files::{SAFE_OPEN, typed_names_in};
 use crate::sys::stat::{FileId, FileKind, FileStat};
 use crate::sys::syscall::{fstat, pread, statx, write};
 

@@ -5,8 +5,6 @@
 use ringfence_kernel::{ErrorKind, ToolError};
 use rustix::io::Errno;
 
-use crate::front_matter::FrontMatterError;
-
 /// The error for `errno`, met while doing something to the thing that replies call `shown`.
 pub(crate) fn errno_error(errno: Errno, shown: &str) -> ToolError {
     let (kind, message) = match errno {
@@ -45,16 +43,6 @@ pub(crate) fn sync_error(errno: Errno, shown: &str) -> ToolError {
         errno.raw_os_error()
     );
     ToolError::new(ErrorKind::Io, message).detail("committed", true)
-}
-
-/// The error for a front matter that cannot be read, or not be updated.
-pub(crate) fn front_matter_error(error: &FrontMatterError, shown: &str) -> ToolError {
-    let kind = match error {
-        // It can be read, and is not of the shape that the update needs.
-        FrontMatterError::Target { .. } => ErrorKind::Schema,
-        _ => ErrorKind::Frontmatter,
-    };
-    ToolError::new(kind, format!("`{shown}`: {error}"))
 }
 
 pub(crate) fn wrong_type(shown: &str, is: &str) -> ToolError {

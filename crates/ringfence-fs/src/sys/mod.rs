@@ -1,5 +1,5 @@
 //! System calls, errno mapping and stat. Nothing here knows a mount or a tool.
 
 pub(crate) mod errno;
-pub(crate) mod stat;
-pub(crate) mod syscall;
+
+pub(crate) use ringfence_sys::{own_files, stat, syscall};

@@ -14,7 +14,6 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::Fence;
-use crate::front_matter::{self, FrontMatterUpdate};
 use crate::journal::cost;
 use crate::mount::LocatedPath;
 use crate::mount::write_target::{ParentPolicy, STATE_ALIAS, TargetKind, WriteTarget};
@@ -22,11 +21,12 @@ use crate::patch::{self, FilePatch, HunkPlacement, PatchKind};
 use crate::preview::{DiffPreview, FileContents, changed_error, check_still_planned, fingerprint};
 use crate::read::digest::{Digest, check_match};
 use crate::sensitive::git::RepositoryDetector;
-use crate::sys::errno::{errno_error, front_matter_error};
+use crate::sys::errno::errno_error;
 use crate::tools::patch_args::{Args, CrewagentPatchArgs, DiffPatchArgs, StandardPatchArgs};
 use crate::tools::{check_size, read_text};
 use crate::txn::batch::{BatchTarget, DesiredContents, change_all};
 use crate::txn::replace::{CurrentFile, FileBody, WriteResult, replace};
+use ringfence_front_matter::FrontMatterUpdate;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     let has_state = fence.mounts().iter().any(|mount| &*mount.alias == STATE_ALIAS);
@@ -297,12 +297,12 @@ impl PreparedUpdate {
         let old = seen.map(|seen| FileContents::read_target(slot, &seen, cx)).transpose()?;
         let mut diffs = DiffPreview::new();
         let mut failure = None;
-        match old.as_ref().and_then(FileContents::text).map(|text| front_matter::apply(text, &self.update)) {
+        match old.as_ref().and_then(FileContents::text).map(|text| ringfence_front_matter::apply(text, &self.update)) {
             Some(Ok(updated)) => {
                 diffs.add(&slot.shown, old.as_ref(), Some(&FileContents::from_bytes(updated.as_bytes())))
             }
             Some(Err(error)) => {
-                let error = front_matter_error(&error, &slot.shown);
+                let error = error.to_tool_error(&slot.shown);
                 diffs.add_note(&format!("this will be refused: {error}"));
                 failure = Some(error);
             }
@@ -332,7 +332,7 @@ impl PreparedUpdate {
             check_previewed_digest(slot, self.previewed, digest)?;
             before = Some(digest);
             let updated =
-                front_matter::apply(&text, &self.update).map_err(|error| front_matter_error(&error, &slot.shown))?;
+                ringfence_front_matter::apply(&text, &self.update).map_err(|error| error.to_tool_error(&slot.shown))?;
             check_size("the updated file", "max_edit_bytes", updated.len() as u64, cx.limits.edit_bytes)?;
             Ok(FileBody::Bytes(updated.into_bytes()))
         })?;

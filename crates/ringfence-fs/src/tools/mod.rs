@@ -14,7 +14,6 @@ mod move_file;
 mod patch_args;
 mod read_file;
 mod search_files;
-mod strict_json;
 mod undo;
 mod write_file;
 

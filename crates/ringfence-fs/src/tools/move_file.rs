@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Fence;
 use crate::journal::{DisplacementTurn, Disposition, FileState, FileStateDepth, JournalEffect};
-use crate::mount::resolver::{PATH_ONLY, SAFE_OPEN};
+use crate::mount::resolver::PATH_ONLY;
 use crate::mount::symlinks::{PathRelocation, check_links_stay_inside};
 use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget, check_directory_writable, reopen_for_listing};
 use crate::mount::{Durability, rename_noreplace, stat};
@@ -23,6 +23,7 @@ use crate::preview::{DiffPreview, FileContents, check_previewed_at, fingerprint}
 use crate::read::digest::Digest;
 use crate::sensitive::git::is_repository_entry;
 use crate::sys::errno::{errno_error, sync_error, wrong_type};
+use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::{FileId, FileKind, FileStat};
 use crate::sys::syscall::{fsync, linkat, renameat, renameat_with, unlinkat};
 use crate::txn::lock::{InodeRef, JournalRef, TreeLockMode, WriteIntent};

@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::Fence;
 use crate::mount::LocatedPath;
-use crate::mount::resolver::SAFE_OPEN;
 use crate::mount::set::PathArg;
 use crate::path::guest::GuestPath;
 use crate::path::name::unescape;
@@ -21,6 +20,7 @@ use crate::read::ignore::IgnoreRules;
 use crate::read::search::{
     HiddenFiles, LineMatch, SearchQuery, SearchRoot, SearchScope, TextSearchResult, search_file, search_tree,
 };
+use crate::sys::own_files::SAFE_OPEN;
 use crate::tools::glob;
 
 const LONGEST_PATTERN: usize = 4096;

@@ -14,8 +14,7 @@ use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::mount::resolver::SAFE_OPEN;
-use crate::mount::walk::names_in;
+use crate::sys::own_files::{SAFE_OPEN, names_in};
 use crate::sys::stat::FileId;
 use crate::sys::syscall::{fdatasync, flock, fsync, ftruncate, openat, pread, pwrite, renameat, unlinkat};
 

@@ -12,15 +12,14 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::journal::{FileState, FileStateKind};
-use crate::mount::walk::names_in;
 use crate::mount::{Durability, Mount, stat};
 use crate::sensitive::files::{BirthTime, FileRef};
+use crate::sys::own_files::{names_in, write_all};
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::{flock, fstat, fsync, pread};
 use crate::txn::batch::{finalize, roll_back};
 use crate::txn::lock::{LockTable, lock_error};
 use crate::txn::recover::TxnDirectories;
-use crate::txn::replace::write_all;
 
 const PENDING: &str = "batch-";
 const DONE: &str = "done-";

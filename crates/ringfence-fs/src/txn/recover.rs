@@ -11,12 +11,12 @@ use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
 use crate::journal::TempOwner;
-use crate::mount::resolver::SAFE_OPEN;
 use crate::mount::walk::{TreeWalk, WalkStep};
 use crate::mount::write_target::reopen_for_listing;
 use crate::mount::{Mount, stat};
 use crate::path::guest::GuestPath;
 use crate::sys::errno::errno_error;
+use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::{fstat, fsync, ftruncate, pread, unlinkat};
 use crate::txn::lock::{FileLock, TreeLock, WriteIntent};

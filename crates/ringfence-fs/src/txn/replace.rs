@@ -14,17 +14,19 @@ use rustix::fs::{Access, AtFlags, Gid, Mode, OFlags, RenameFlags, Uid, XattrFlag
 use rustix::io::Errno;
 
 use crate::journal::{DisplacementTurn, Disposition, FileState};
-use crate::mount::resolver::{PATH_ONLY, SAFE_OPEN};
+use crate::mount::resolver::PATH_ONLY;
 use crate::mount::write_target::{CreatedParents, WriteTarget, check_directory_writable};
 use crate::mount::{Durability, rename_noreplace, stat};
 use crate::path::name::TEMP_PREFIX;
 use crate::read::content::{read_chunk, read_up_to};
 use crate::read::digest::{Digest, Sha256Hasher};
 use crate::sys::errno::{errno_error, sync_error, wrong_type};
+use crate::sys::own_files::SAFE_OPEN;
+use crate::sys::own_files::write_all;
 use crate::sys::stat::{FileId, FileKind, FileStat};
 use crate::sys::syscall::{
     accessat, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, fstat, fsync, linkat, openat, renameat, renameat_with,
-    unlinkat, write,
+    unlinkat,
 };
 use crate::txn::lock::{FileLock, JournalRef, TreeLockMode, WriteIntent};
 use crate::txn::recover::recover;
@@ -536,17 +538,6 @@ pub(crate) fn copy_attributes(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno>
     for name in names[..length].split(|byte| *byte == 0).filter(|name| name.starts_with(b"user.")) {
         if let Ok(length) = fgetxattr(from, name, &mut value[..]) {
             let _ = fsetxattr(to, name, &value[..length], XattrFlags::empty());
-        }
-    }
-    Ok(())
-}
-
-pub(crate) fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        match write(fd, bytes) {
-            Ok(0) => return Err(Errno::NOSPC),
-            Ok(length) => bytes = &bytes[length..],
-            Err(errno) => return Err(errno),
         }
     }
     Ok(())

@@ -11,11 +11,10 @@ use rustix::fs::OFlags;
 use crate::journal::effect::split;
 use crate::journal::state::{FileState, FileStateDepth, FileStateKind};
 use crate::mount::Mount;
-use crate::mount::resolver::SAFE_OPEN;
-use crate::mount::walk::names_in;
 use crate::path::guest::GuestPath;
 use crate::sensitive::files::FileRef;
 use crate::sys::errno::errno_error;
+use crate::sys::own_files::{SAFE_OPEN, names_in};
 use crate::txn::record::FileIdentity;
 use crate::undo::apply::changed_error;
 

@@ -3,7 +3,7 @@
 //! New contents are parsed, then checked against the schema of the front matter, then against the graph, in this order
 //! and before anything is on disk. With no graph selected, the first two are all.
 //!
-//! Not here: asking this rule (`guard.rs`), and how front matter is read (`front_matter/`).
+//! Not here: asking this rule (`guard.rs`), and how front matter is read (`ringfence-front-matter`).
 
 mod graph;
 mod schema;
@@ -16,9 +16,8 @@ use serde_json::{Map, Value};
 pub use graph::{WorkflowGraph, WorkflowGraphSource};
 
 use self::schema::{WorkflowSchema, violations};
-use crate::front_matter::FrontMatter;
 use crate::guard::{ChangeRule, GuardedChange};
-use crate::sys::errno::front_matter_error;
+use ringfence_front_matter::FrontMatter;
 
 /// The file with the state of a run.
 pub const WORKFLOW_FILE: &str = "workflow.md";
@@ -66,7 +65,7 @@ impl WorkflowState {
     fn read(bytes: &[u8], shown: &str) -> Result<Self, ToolError> {
         let text = std::str::from_utf8(bytes)
             .map_err(|_| ToolError::new(ErrorKind::Frontmatter, format!("`{shown}` is not UTF-8 text")))?;
-        let front = FrontMatter::read(text).map_err(|error| front_matter_error(&error, shown))?.to_json();
+        let front = FrontMatter::read(text).map_err(|error| error.to_tool_error(shown))?.to_json();
         let broken = violations(WorkflowSchema::FrontMatter, &Value::Object(front.clone()));
         if let Some((first, _)) = broken.split_first() {
             let mut message = format!("the front matter of `{shown}` is not valid: {first}");

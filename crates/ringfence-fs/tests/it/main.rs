@@ -11,7 +11,6 @@
 #![allow(clippy::disallowed_methods, reason = "tests look at the disk behind the fence's back")]
 
 mod attacks;
-mod audit;
 mod basics;
 mod concurrent_writers;
 mod cpu_share;

@@ -10,12 +10,11 @@ use std::fmt;
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ringfence_kernel::{StrictJsonError, check_json};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-
-use crate::codec::strict_json::{self, StrictJsonError};
 
 pub(super) const PARSE_ERROR: i64 = -32700;
 pub(super) const INVALID_REQUEST: i64 = -32600;
@@ -207,7 +206,7 @@ impl Drop for AcpResponder {
 }
 
 fn parse(line: &[u8]) -> Result<RawAcpMessage, AcpError> {
-    strict_json::check_json(line).map_err(|bad| match bad {
+    check_json(line).map_err(|bad| match bad {
         StrictJsonError::Syntax => AcpError::new(PARSE_ERROR, "invalid JSON"),
         StrictJsonError::DuplicateKey(said) => AcpError::new(INVALID_REQUEST, said),
     })?;

@@ -11,10 +11,10 @@ use std::time::Instant;
 
 use axum::body::{Body, Bytes};
 use axum::http::{Extensions, HeaderMap};
+use ringfence_kernel::StrictJsonError;
 use tokio::time::timeout;
 
 use crate::api::error::ApiError;
-use crate::codec::strict_json::{self, StrictJsonError};
 use crate::http::listener::ConnectionHandle;
 use crate::http::request_auth::{
     AuthError, BODY_TIMEOUT, RequestBodyError, RequestBodyReader, authenticate, read_bounded,
@@ -165,7 +165,7 @@ fn body_error(why: RequestBodyError) -> ApiError {
 
 /// Fails where a body is no JSON, or says the same thing twice.
 pub(super) fn check_json(body: &[u8]) -> Result<(), ApiError> {
-    strict_json::check_json(body).map_err(|bad| match bad {
+    ringfence_kernel::check_json(body).map_err(|bad| match bad {
         StrictJsonError::Syntax => ApiError::bad_request("the body is not valid JSON"),
         StrictJsonError::DuplicateKey(said) => ApiError::bad_request(said),
     })

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ringfence_fs::{AuditVerification, read_records, to_current_vocabulary, verify};
+use ringfence_audit::{AuditVerification, read_records, to_current_vocabulary, verify};
 use ringfence_kernel::{Dialect, Principal, Session, SessionTaint, ToolCall};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

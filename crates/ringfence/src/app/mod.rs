@@ -18,10 +18,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use ringfence_audit::{AuditLog, AuditOpenError};
 use ringfence_fs::{
-    AuditLog, AuditOpenError, Fence, FenceError, FenceOptions, JournalMode, MountAccess, MountSpec, PLAIN_FILE_FLAGS,
-    ResolverBackend, STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphSource, WorkflowGuard, WorkspaceResolveError, content_id,
-    find_workspace, resolve_mount, resolve_workspace,
+    Fence, FenceError, FenceOptions, JournalMode, MountAccess, MountSpec, PLAIN_FILE_FLAGS, ResolverBackend,
+    STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphSource, WorkflowGuard, WorkspaceResolveError, content_id, find_workspace,
+    resolve_mount, resolve_workspace,
 };
 use ringfence_kernel::{
     Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, ApprovalStore as _, Approver, ApproverReply,

@@ -8,7 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser, ValueParser};
 use clap::error::ErrorKind;
 use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use ringfence_fs::KnownHead;
+use ringfence_audit::KnownHead;
 use ringfence_kernel::{Dialect, Preset, Taint};
 
 use crate::acp::AcpOptions;

@@ -15,7 +15,7 @@ use std::{fmt, io};
 use clap::Args;
 use ringfence_agent::provider::ProviderProtocol;
 use ringfence_agent::{AgentEvent, AgentObserver, provider};
-use ringfence_fs::{AuditVerification, verify};
+use ringfence_audit::{AuditVerification, verify};
 use ringfence_kernel::{Assurance, SessionTaint};
 use serde_json::{Value, json};
 

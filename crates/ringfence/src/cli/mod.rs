@@ -26,7 +26,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ringfence_fs::{
+use ringfence_audit::{
     AuditChainError, AuditVerification, KnownHead, RECORD_VERSION, read_known_heads, read_records,
     to_current_vocabulary, verify,
 };

@@ -1,4 +1,3 @@
-//! Wire formats: strict JSON and percent-encoding.
+//! Wire formats: percent-encoding.
 
 pub(crate) mod percent;
-pub(crate) mod strict_json;

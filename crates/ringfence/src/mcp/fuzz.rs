@@ -2,12 +2,12 @@
 //! blanking comments keeps the settings' meaning.
 
 use ringfence_fuzz::FuzzTarget;
+use ringfence_kernel::{StrictJsonError, check_json};
 use rmcp::transport::Transport as _;
 use serde_json::Value;
 use tokio::io::AsyncReadExt as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::codec::strict_json::{self, StrictJsonError};
 use crate::mcp::in_flight::InFlightRequests;
 use crate::mcp::install::jsonc;
 use crate::mcp::transport::StdioServerTransport;
@@ -37,7 +37,7 @@ async fn read_all(head: &[u8], tail: &[u8]) -> (Vec<Value>, Vec<Value>) {
 /// once.
 fn check_keys(line: &[u8]) {
     let read = serde_json::from_slice::<Value>(line);
-    match strict_json::check_json(line) {
+    match check_json(line) {
         Err(StrictJsonError::Syntax) => assert!(read.is_err()),
         // The rest of the text may be no JSON.
         Err(StrictJsonError::DuplicateKey(said)) => assert!(said.contains("duplicate key"), "{said}"),

@@ -19,7 +19,7 @@ use axum::response::Response;
 use axum::routing::any;
 use futures_util::StreamExt as _;
 use futures_util::stream::unfold;
-use ringfence_kernel::AuthScope;
+use ringfence_kernel::{AuthScope, StrictJsonError, check_json};
 use rmcp::transport::streamable_http_server::session::SessionManager as _;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
@@ -29,7 +29,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::app::taint::TokenTaint;
-use crate::codec::strict_json::{self, StrictJsonError};
 use crate::http::ENVELOPE_BYTES;
 use crate::http::listener::ConnectionHandle;
 use crate::http::request_auth::{AuthError, RequestBodyError, RequestBodyReader, TOKEN_RECHECK, authenticate};
@@ -304,7 +303,7 @@ impl McpEventStream {
 
 /// What is said to a body that is no JSON, or says the same thing twice.
 fn json_error(body: &[u8]) -> Option<Response> {
-    let (code, message) = match strict_json::check_json(body) {
+    let (code, message) = match check_json(body) {
         Ok(()) => return None,
         Err(StrictJsonError::Syntax) => (-32700, "the body is not valid JSON".to_owned()),
         Err(StrictJsonError::DuplicateKey(said)) => (-32600, said),

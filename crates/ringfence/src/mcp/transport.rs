@@ -8,6 +8,7 @@
 
 use std::io;
 
+use ringfence_kernel::{StrictJsonError, check_json};
 use rmcp::RoleServer;
 use rmcp::model::{
     ClientJsonRpcMessage, ClientNotification, ErrorCode, ErrorData, GetExtensions as _, JsonRpcMessage, RequestId,
@@ -21,7 +22,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::codec::strict_json::{self, StrictJsonError};
 use crate::mcp::in_flight::{InFlightError, InFlightRequests};
 
 /// More requests wait for their answer than may.
@@ -57,7 +57,7 @@ impl<R: AsyncRead + Unpin + Send> StdioServerTransport<R> {
     /// The message of a line, if it can be taken.
     fn read(&self, line: &[u8]) -> Result<RxJsonRpcMessage<RoleServer>, RejectedLine> {
         let refuse = |code, message: &str| RejectedLine { id: id_of(line), error: error_data(code, message) };
-        strict_json::check_json(line).map_err(|bad| match bad {
+        check_json(line).map_err(|bad| match bad {
             StrictJsonError::Syntax => {
                 RejectedLine { id: None, error: error_data(ErrorCode::PARSE_ERROR, "invalid JSON") }
             }

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use ringfence_fs::yaml_mapping;
+use ringfence_front_matter::yaml_mapping;
 use serde::Serialize;
 use serde_json::{Value, json};
 

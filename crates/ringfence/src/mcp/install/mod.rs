@@ -12,7 +12,7 @@ pub(crate) mod settings_file;
 
 use std::path::{Path, PathBuf};
 
-use ringfence_fs::yaml_mapping;
+use ringfence_front_matter::yaml_mapping;
 use serde_json::{Map, Value, json};
 
 use crate::mcp::install::builtin_tools::advice;

@@ -1,0 +1,532 @@
+//! Audit log writer: appends records to the chain.
+//!
+//! Under the lock: find the end, drop a line that a dying process left incomplete and say so, append. The record of a
+//! change that is about to be made is on disk before it is made.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use ringfence_kernel::{AuditEvent, AuditSink, AuditSinkError, CallRecord, sanitize_json};
+use ringfence_sys::own_files::{acquire_lock, open_state, open_state_dir, release_lock, write_all};
+use ringfence_sys::stat::FileStat;
+use ringfence_sys::syscall::{fdatasync, fstat, ftruncate, pread, statat};
+use rustix::fs::{AtFlags, CWD, OFlags, Stat};
+use rustix::io::Errno;
+use serde::Serialize;
+
+use crate::keys::AuditKeys;
+use crate::vocabulary::RECORD_VERSION;
+use crate::{ANCHOR, DIRECTORY, GENESIS_HASH, HEADS, LOCK, line_hash, open_file, segment_name, segments};
+
+/// A segment that has grown past this is closed, and the next one begun.
+const SEGMENT_BYTES: u64 = 64 << 20;
+
+/// A head is signed after this number of records, or when the last one is old.
+const HEAD_RECORDS: u64 = 1000;
+const HEAD_AGE: Duration = Duration::from_secs(60);
+
+/// Refused calls past this number in a minute are counted and not listed, so that they cannot fill the disk.
+const MOST_REFUSED: u64 = 100;
+const REFUSED_WINDOW: Duration = Duration::from_secs(60);
+
+/// So much of a file is read first to find its last line.
+const TAIL_BYTES: u64 = 64 << 10;
+
+/// Bytes of a name or a path that a record has. Callers make them up, and what they make up does not fill the log; that
+/// there was more is in the hash of the arguments.
+const LONGEST_TEXT: usize = 4 << 10;
+
+/// Why the log cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot open the audit log")]
+pub struct AuditOpenError(#[from] io::Error);
+
+/// The log, open for appending.
+pub struct AuditLog {
+    /// Path of the log's directory.
+    path: PathBuf,
+    directory: OwnedFd,
+    lock: OwnedFd,
+    keys: AuditKeys,
+    /// Beside the directory: a copy of every signed head.
+    anchor: OwnedFd,
+    /// The copy of signed heads.
+    head_copy: Option<File>,
+    segment_bytes: u64,
+    state: Mutex<AuditWriterState>,
+}
+
+struct AuditWriterState {
+    end: Option<ChainTail>,
+    since_head: u64,
+    last_head: Instant,
+    refused: RefusalLimiter,
+}
+
+/// The end of the chain, as far as we know.
+struct ChainTail {
+    segment: u64,
+    file: OwnedFd,
+    /// Bytes in the segment. If there are others now, another process was here.
+    length: u64,
+    seq: u64,
+    hash: String,
+}
+
+struct RefusalLimiter {
+    since: Instant,
+    count: u64,
+    suppressed: u64,
+}
+
+impl AuditLog {
+    /// Opens the log below `state`, and makes it if there is none.
+    pub fn open(state: &Path) -> Result<Self, AuditOpenError> {
+        let directory = open_state_dir(state, DIRECTORY)?;
+        let lock = open_file(&directory, LOCK, OFlags::RDWR | OFlags::CREATE).map_err(io::Error::from)?;
+        acquire_lock(&lock)?;
+        let keys = AuditKeys::load(&directory);
+        release_lock(&lock);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND;
+        let anchor = open_file(&open_state(state)?, ANCHOR, flags).map_err(io::Error::from)?;
+        let now = Instant::now();
+        let refused = RefusalLimiter { since: now, count: 0, suppressed: 0 };
+        Ok(Self {
+            path: state.join(DIRECTORY),
+            directory,
+            lock,
+            keys: keys?,
+            anchor,
+            head_copy: None,
+            segment_bytes: SEGMENT_BYTES,
+            state: Mutex::new(AuditWriterState { end: None, since_head: 0, last_head: now, refused }),
+        })
+    }
+
+    /// Begins a new segment once one has this number of bytes.
+    #[must_use]
+    pub fn with_segment_bytes(mut self, segment_bytes: u64) -> Self {
+        self.segment_bytes = segment_bytes;
+        self
+    }
+
+    /// Copies every signed head to a second file, which must be out of reach of those who could rewrite the log.
+    #[must_use]
+    pub fn with_head_copy(mut self, second: File) -> Self {
+        self.head_copy = Some(second);
+        self
+    }
+
+    fn append(&self, record: &CallRecord<'_>) -> io::Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let unlisted = match record.event {
+            AuditEvent::Refused { .. } => match state.refused.admit() {
+                RefusalLogging::Suppressed => return Ok(()),
+                RefusalLogging::Logged { unlisted } => unlisted,
+            },
+            _ => 0,
+        };
+        acquire_lock(&self.lock)?;
+        let written = self.append_locked(&mut state, record, unlisted);
+        release_lock(&self.lock);
+        written
+    }
+
+    fn append_locked(&self, state: &mut AuditWriterState, record: &CallRecord<'_>, unlisted: u64) -> io::Result<()> {
+        self.check_in_place(state)?;
+        self.find_end(state)?;
+        if unlisted > 0 {
+            self.write_line(state, &AuditLine::suppressed(unlisted))?;
+        }
+        self.write_line(state, &AuditLine::from_record(record, &self.keys))?;
+        if matches!(record.event, AuditEvent::Begin { change, .. } if !change.is_empty()) {
+            sync(state)?;
+        }
+        if state.since_head >= HEAD_RECORDS || state.last_head.elapsed() >= HEAD_AGE {
+            self.sign(state)?;
+        }
+        Ok(())
+    }
+
+    /// Fails where the open log is not the one at its path. A log that was removed or replaced would swallow records:
+    /// readers do not see them, and other writers use another lock.
+    fn check_in_place(&self, state: &AuditWriterState) -> io::Result<()> {
+        let gone =
+            || io::Error::new(io::ErrorKind::NotFound, "the audit log was removed or replaced while it was open");
+        let same = |open: &OwnedFd, named: Result<Stat, Errno>| match named {
+            Ok(named) => Ok(fstat(open).map(|open| (open.st_dev, open.st_ino) == (named.st_dev, named.st_ino))?),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(errno) => Err(io::Error::from(errno)),
+        };
+        let below = |name: &str| statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
+        let segment = state.end.as_ref().map(|end| (segment_name(end.segment), &end.file));
+        let in_place = same(&self.directory, statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW))?
+            && same(&self.lock, below(LOCK))?
+            && segment.map_or(Ok(true), |(name, file)| same(file, below(&name)))?;
+        if in_place { Ok(()) } else { Err(gone()) }
+    }
+
+    /// Finds where the chain ends now. Other processes may have appended, and one may have died while it did.
+    fn find_end(&self, state: &mut AuditWriterState) -> io::Result<()> {
+        if let Some(end) = &state.end
+            && FileStat::from_stat(&fstat(&end.file)?).size == end.length
+            && (end.length < self.segment_bytes || self.last_segment()? == end.segment)
+        {
+            return self.rotate_if_full(state);
+        }
+        let segment = self.last_segment()?;
+        let file = self.open_segment(segment.max(1))?;
+        let size = FileStat::from_stat(&fstat(&file)?).size;
+        let tail = read_tail(&file, size)?;
+        let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let torn = (tail.len() - whole) as u64;
+        let length = size - torn;
+        if torn > 0 {
+            ftruncate(&file, length)?;
+        }
+        let last = tail[..whole].trim_ascii_end().rsplit(|byte| *byte == b'\n').next().filter(|line| !line.is_empty());
+        let (seq, hash) = match last {
+            Some(line) => {
+                let link: crate::ChainLink = serde_json::from_slice(line).map_err(io::Error::other)?;
+                (link.seq, line_hash(line))
+            }
+            None => (0, GENESIS_HASH.to_owned()),
+        };
+        let fresh = last.is_none();
+        state.end = Some(ChainTail { segment: segment.max(1), file, length, seq, hash });
+        if fresh {
+            self.write_line(state, &AuditLine::event("genesis"))?;
+            // From here on it is known that there is a log.
+            if let Some(line) = self.head_line(state)? {
+                append_line(&self.anchor, &line)?;
+            }
+        }
+        if torn > 0 {
+            self.write_line(state, &AuditLine { bytes: Some(torn), ..AuditLine::event("repaired") })?;
+        }
+        self.rotate_if_full(state)
+    }
+
+    fn rotate_if_full(&self, state: &mut AuditWriterState) -> io::Result<()> {
+        let Some(end) = state.end.as_mut().filter(|end| end.length >= self.segment_bytes) else { return Ok(()) };
+        end.segment += 1;
+        end.file = self.open_segment(end.segment)?;
+        end.length = 0;
+        self.write_line(state, &AuditLine::event("genesis"))
+    }
+
+    fn write_line(&self, state: &mut AuditWriterState, line: &AuditLine<'_>) -> io::Result<()> {
+        let Some(end) = &mut state.end else { return Err(Errno::BADF.into()) };
+        let linked = ChainedAuditLine { v: RECORD_VERSION, seq: end.seq + 1, line, prev: &end.hash };
+        let mut bytes = sanitize_json(&serde_json::to_string(&linked)?).into_bytes();
+        let hash = line_hash(&bytes);
+        bytes.push(b'\n');
+        if let Err(errno) = write_all(end.file.as_fd(), &bytes) {
+            // Half a line would be taken for a crash; it goes, and the call with it.
+            let _ = ftruncate(&end.file, end.length);
+            return Err(errno.into());
+        }
+        end.length += bytes.len() as u64;
+        end.seq += 1;
+        end.hash = hash;
+        state.since_head += 1;
+        Ok(())
+    }
+
+    /// Signs how far the chain reaches.
+    fn sign(&self, state: &mut AuditWriterState) -> io::Result<()> {
+        let Some(line) = self.head_line(state)? else { return Ok(()) };
+        let file = open_file(&self.directory, HEADS, OFlags::RDWR | OFlags::CREATE | OFlags::APPEND)?;
+        append_line(&file, &line)?;
+        append_line(&self.anchor, &line)?;
+        if let Some(second) = &self.head_copy {
+            write_all(second.as_fd(), &line)?;
+        }
+        state.since_head = 0;
+        state.last_head = Instant::now();
+        Ok(())
+    }
+
+    /// A signed head, as files of heads have it.
+    fn head_line(&self, state: &AuditWriterState) -> io::Result<Option<Vec<u8>>> {
+        let Some(end) = &state.end else { return Ok(None) };
+        let mut line = serde_json::to_vec(&self.keys.sign(end.seq, &end.hash, &timestamp_now()))?;
+        line.push(b'\n');
+        Ok(Some(line))
+    }
+
+    fn last_segment(&self) -> io::Result<u64> {
+        Ok(segments(&self.directory)?.last().copied().unwrap_or(0))
+    }
+
+    fn open_segment(&self, number: u64) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND;
+        Ok(open_file(&self.directory, &segment_name(number), flags)?)
+    }
+}
+
+impl AuditSink for AuditLog {
+    fn record(&self, record: &CallRecord<'_>) -> Result<(), AuditSinkError> {
+        self.append(record).map_err(AuditSinkError)
+    }
+}
+
+impl Drop for AuditLog {
+    /// The last word: what was not listed, and a signed head.
+    fn drop(&mut self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.since_head == 0 && state.refused.suppressed == 0 {
+            return;
+        }
+        // The error cannot be reported any more; the records themselves are written.
+        let _ = acquire_lock(&self.lock).and_then(|()| {
+            self.check_in_place(&state)?;
+            self.find_end(&mut state)?;
+            if state.refused.suppressed > 0 {
+                let unlisted = state.refused.suppressed;
+                self.write_line(&mut state, &AuditLine::suppressed(unlisted))?;
+            }
+            self.sign(&mut state)
+        });
+        release_lock(&self.lock);
+    }
+}
+
+impl fmt::Debug for AuditLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AuditLog")
+    }
+}
+
+enum RefusalLogging {
+    Suppressed,
+    /// With how many were left out before.
+    Logged {
+        unlisted: u64,
+    },
+}
+
+impl RefusalLimiter {
+    fn admit(&mut self) -> RefusalLogging {
+        let mut unlisted = 0;
+        if self.since.elapsed() >= REFUSED_WINDOW {
+            unlisted = self.suppressed;
+            *self = Self { since: Instant::now(), count: 0, suppressed: 0 };
+        }
+        self.count += 1;
+        if self.count > MOST_REFUSED {
+            self.suppressed += 1;
+            return RefusalLogging::Suppressed;
+        }
+        RefusalLogging::Logged { unlisted }
+    }
+}
+
+/// Appends a line, over a torn line that a crashed process left.
+fn append_line(file: &OwnedFd, line: &[u8]) -> io::Result<()> {
+    let size = FileStat::from_stat(&fstat(file)?).size;
+    let tail = read_tail(file, size)?;
+    let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    if whole < tail.len() {
+        ftruncate(file, size - (tail.len() - whole) as u64)?;
+    }
+    Ok(write_all(file.as_fd(), line)?)
+}
+
+/// A line with its position in the chain.
+#[derive(Serialize)]
+struct ChainedAuditLine<'a> {
+    v: u64,
+    seq: u64,
+    #[serde(flatten)]
+    line: &'a AuditLine<'a>,
+    prev: &'a str,
+}
+
+#[derive(Default, Serialize)]
+struct AuditLine<'a> {
+    ts: String,
+    event: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    principal: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dialect: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    call: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arguments: Option<ContentHash>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    accesses: Vec<AuditLineAccess<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    about: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    layer: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approved: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approver: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    assurance: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    change: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ok: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reply: Option<ContentHash>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    micros: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
+    /// Of those that are counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+}
+
+/// Contents, as the log knows them.
+#[derive(Serialize)]
+struct ContentHash {
+    bytes: usize,
+    hash: String,
+}
+
+#[derive(Serialize)]
+struct AuditLineAccess<'a> {
+    action: &'static str,
+    path: &'a str,
+    /// Where that really was, if it is not what the caller called it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    real: Option<String>,
+}
+
+/// Accesses that a record lists. More than this are those of a directory; the first ones say which.
+const MAX_ACCESSES: usize = 20;
+
+impl<'a> AuditLine<'a> {
+    fn event(event: &'static str) -> Self {
+        Self { ts: timestamp_now(), event, ..Self::default() }
+    }
+
+    fn suppressed(count: u64) -> Self {
+        Self { count: Some(count), ..Self::event("refused-unlisted") }
+    }
+
+    fn from_record(record: &CallRecord<'a>, keys: &AuditKeys) -> Self {
+        let sum = |text: &str| ContentHash { bytes: text.len(), hash: keys.hmac(text) };
+        let session = record.session;
+        let access = |access: &'a ringfence_kernel::ResourceAccess| AuditLineAccess {
+            action: access.action.as_str(),
+            path: truncate_text(&access.resource.display_path),
+            real: access.resource.resolved_display_path().map(|real| truncate_text(&real).to_owned()),
+        };
+        let mut line = Self {
+            ts: humantime::format_rfc3339_micros(record.time).to_string(),
+            session: Some(truncate_text(&session.id)),
+            principal: Some(truncate_text(&session.principal.name)),
+            dialect: Some(session.dialect.name()),
+            agent: session.agent.as_deref().map(truncate_text),
+            call: Some(truncate_text(record.call_id)),
+            tool: Some(truncate_text(record.tool)),
+            accesses: record.accesses.iter().take(MAX_ACCESSES).map(access).collect(),
+            about: record.subject.filter(|_| record.accesses.is_empty()).map(truncate_text),
+            ..Self::default()
+        };
+        let (event, error, reply, duration) = match &record.event {
+            AuditEvent::Begin { rule, layer, approved, change } => {
+                line.event = "begin";
+                line.rule = Some(rule);
+                line.layer = Some(layer.name());
+                line.approved = Some(approved.is_some());
+                line.approver = approved.and_then(|approval| approval.by.as_ref()).map(|by| by.name.as_str());
+                line.assurance = approved.map(|approval| approval.assurance.name());
+                line.change = Some(*change).filter(|change| !change.is_empty());
+                line.arguments = Some(sum(record.arguments));
+                return line;
+            }
+            AuditEvent::Connection { refused } => {
+                line.event = "access";
+                line.ok = Some(refused.is_none());
+                line.error = refused.map(|error| session.dialect.error_code(error));
+                return line;
+            }
+            AuditEvent::ChangesDiscarded { error } => {
+                line.event = "discarded";
+                line.ok = Some(false);
+                line.error = Some(session.dialect.error_code(error));
+                return line;
+            }
+            AuditEvent::UnlistedConnections { made, refused } => {
+                line.event = "access-unlisted";
+                line.count = Some(made + refused);
+                line.refused = Some(*refused);
+                return line;
+            }
+            AuditEvent::End { error, reply, duration } => ("end", *error, reply, duration),
+            AuditEvent::Refused { error, reply, duration } => {
+                line.arguments = Some(sum(record.arguments));
+                ("refused", Some(*error), reply, duration)
+            }
+            AuditEvent::Overdue { error, reply, duration } => ("overdue", Some(*error), reply, duration),
+        };
+        line.event = event;
+        line.ok = Some(error.is_none());
+        line.error = error.map(|error| session.dialect.error_code(error));
+        line.reply = Some(sum(reply));
+        line.micros = Some(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
+        line
+    }
+}
+
+fn timestamp_now() -> String {
+    humantime::format_rfc3339_micros(SystemTime::now()).to_string()
+}
+
+fn sync(state: &AuditWriterState) -> io::Result<()> {
+    state.end.as_ref().map_or(Ok(()), |end| Ok(fdatasync(&end.file)?))
+}
+
+/// The end of a file: the last whole line, however long it is, and what may stand behind it.
+fn read_tail(file: &OwnedFd, size: u64) -> io::Result<Vec<u8>> {
+    let mut length = size.min(TAIL_BYTES);
+    loop {
+        let tail = read_at(file, size - length, length)?;
+        let ends = tail.iter().filter(|byte| **byte == b'\n').take(2).count();
+        if ends == 2 || length == size {
+            return Ok(tail);
+        }
+        length = size.min(length * 4);
+    }
+}
+
+fn read_at(file: &OwnedFd, offset: u64, length: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match pread(file, &mut bytes[filled..], offset + filled as u64)? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+fn truncate_text(text: &str) -> &str {
+    &text[..text.floor_char_boundary(LONGEST_TEXT)]
+}
