@@ -1,6 +1,6 @@
 //! Strict JSON parsing that rejects duplicate keys.
 //!
-//! The SDK's parser keeps the last of two equal keys and says nothing. Whoever checked the first one was fooled then, so
+//! The SDK's parser silently keeps the last of two equal keys. A check of the first one could be bypassed that way, so
 //! a message with such a key is refused before the SDK sees it.
 
 use std::collections::HashSet;
@@ -11,16 +11,16 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 /// Characters of a key that an error quotes.
 const MAX_QUOTED_KEY: usize = 64;
 
-/// What is wrong with a message, for the one who sent it.
+/// A malformed message, described for its sender.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum StrictJsonError {
-    /// It is no JSON, or no text.
+    /// Not JSON, or not UTF-8.
     Syntax,
     /// The sentence says which key.
     DuplicateKey(String),
 }
 
-/// Fails where the text is no JSON, or has an object with the same key twice.
+/// Fails where the text is not JSON, or has an object with the same key twice.
 pub(crate) fn check_json(json: &[u8]) -> Result<(), StrictJsonError> {
     let mut parser = serde_json::Deserializer::from_slice(json);
     DuplicateKeyVisitor.deserialize(&mut parser).and_then(|()| parser.end()).map_err(|error| {
