@@ -48,7 +48,7 @@ const COMPOSITION_ROOT: &str = "cli";
 
 const FACADE: &str = "crates/ringfence/src";
 
-/// What is limited.
+/// A limited figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     SharedPublicNames,
@@ -67,7 +67,7 @@ pub(crate) struct Measurement {
     pub(crate) title: &'static str,
     pub(crate) value: f64,
     pub(crate) most: usize,
-    /// What makes up the value, a line each.
+    /// The parts of the value, a line each.
     pub(crate) details: Vec<String>,
 }
 
@@ -111,7 +111,7 @@ fn print_lines(lines: &[String]) {
     }
 }
 
-/// What the figures are taken from.
+/// The figures of the repository.
 pub(crate) struct Repository {
     names: NameFigures,
     /// The import graph of every crate, by its name.

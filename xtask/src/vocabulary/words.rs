@@ -9,7 +9,7 @@ pub(crate) struct WordHit {
     pub(crate) line: usize,
 }
 
-/// What is not written, in lower case.
+/// Phrases to avoid, in lower case.
 const PHRASES: &[&str] = &[
     "whoever",
     "whomever",
@@ -40,7 +40,7 @@ const PHRASES: &[&str] = &[
     "has a word in",
 ];
 
-/// What is, although a phrase of the list is in it.
+/// Exceptions, which contain a phrase of the list.
 const ALLOWED: &[&str] = &[
     "there is no",
     "there are no",
@@ -68,7 +68,7 @@ const ALLOWED: &[&str] = &[
     "exists noes",
 ];
 
-/// Every place in a text with a phrase of the list. Phrases are found over line breaks too.
+/// Every occurrence of a phrase of the list in a text. Phrases are found over line breaks too.
 pub(crate) fn hits(text: &str) -> Vec<WordHit> {
     let flat = FlatText::new(text);
     let mut allowed = vec![false; flat.chars.len()];
@@ -125,7 +125,7 @@ impl FlatText {
         FlatText { chars, lines }
     }
 
-    /// Where a phrase begins, as whole words.
+    /// Positions of a phrase, as whole words.
     fn occurrences(&self, phrase: &str) -> Vec<usize> {
         let phrase: Vec<char> = phrase.chars().collect();
         let is_word = |c: Option<&char>| c.is_some_and(|c| c.is_alphanumeric() || *c == '_');

@@ -214,7 +214,7 @@ impl TerminalChat<'_> {
         Ok(if said.is_empty() { "the last prompt made no changes that can be undone\n".to_owned() } else { said })
     }
 
-    /// A call that a person makes, by the road: its value, or what went wrong.
+    /// A call of a person, through the host: its value, or the error.
     fn call_as_person(&self, tool: &str, arguments: &Value) -> Result<Result<Value, String>, CliError> {
         let app = build_person_app(self.settings.clone(), self.environment, ringfence_kernel::Assurance::Person, None)?;
         let reply = make_call(&app, tool.to_owned(), arguments.to_string())?;

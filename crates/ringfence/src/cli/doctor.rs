@@ -32,7 +32,7 @@ pub(crate) fn run_doctor(
     (text, !matches!(verdict, DoctorVerdict::Unavailable(_)))
 }
 
-/// Whether programs can be run.
+/// Verdict on running programs.
 #[derive(Debug, PartialEq, Eq)]
 enum DoctorVerdict {
     Available,

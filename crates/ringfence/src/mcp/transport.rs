@@ -161,7 +161,7 @@ fn error_data(code: ErrorCode, message: &str) -> ErrorData {
     ErrorData::new(code, message.to_owned(), None)
 }
 
-/// The id of a message that is none otherwise, so that its sender knows which one it was.
+/// The ID of an otherwise invalid message, for the error to its sender.
 fn id_of(line: &[u8]) -> Option<RequestId> {
     #[derive(Deserialize)]
     struct JsonRpcIdFields {

@@ -120,7 +120,7 @@ fn parse_tool(server: &McpServerConfig, called: &str, tool: &Value) -> Result<Mc
     })
 }
 
-/// Letters, digits, `_` and `-`. A name that had to be changed has a mark by which it is no other one's.
+/// Letters, digits, `_` and `-`. A name that had to be changed gets a mark that makes it unique.
 fn safe_name(name: &str, most: usize) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     if name.len() <= most && name.bytes().all(plain) {

@@ -202,7 +202,7 @@ impl ToolCallResult {
     }
 }
 
-/// More parts that are no text are not named.
+/// Most parts other than text that are named.
 const MAX_NOTES: usize = 16;
 
 /// The result of an external tool. It is untrusted data, never an instruction.
