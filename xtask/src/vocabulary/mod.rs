@@ -141,6 +141,10 @@ impl Repository {
                 word_hits.push((format!("xtask/src/{path}"), words::hits_in_literals(&tokens)));
             }
         }
+        for path in rust_sources(root)? {
+            let file = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+            word_hits.push((file, words::hits_in_comments(&fs::read_to_string(&path)?)));
+        }
         for path in texts(root)? {
             let file = path.strip_prefix(root).unwrap_or(&path).display().to_string();
             let text = fs::read_to_string(&path)?;
@@ -263,6 +267,15 @@ fn source_files(directory: &Path) -> io::Result<Vec<(String, Vec<Token>)>> {
         tests.iter().any(|module| file == format!("{module}.rs") || file.starts_with(&format!("{module}/")))
     };
     found.retain(|(file, _)| !is_test(file));
+    Ok(found)
+}
+
+/// The Rust files below every `src`, tests included.
+fn rust_sources(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = files_below(&root.join("xtask/src"), &["rs"])?;
+    for name in sorted_entries(&root.join("crates"))? {
+        found.extend(files_below(&root.join("crates").join(name).join("src"), &["rs"])?);
+    }
     Ok(found)
 }
 
