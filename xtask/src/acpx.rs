@@ -1,7 +1,7 @@
-//! `cargo xtask acpx`: a foreign client of the Agent Client Protocol drives `ringfence acp`, and says yes and no.
+//! `cargo xtask acpx`: a third-party ACP client drives `ringfence acp`, and answers permission requests.
 //!
-//! It is fetched into `target/tmp/acpx` on the first run, with a Node that it runs on, which needs the network and `npm`.
-//! What cannot be fetched is said, and counts as a failure: nothing was shown then. What counts is what is in the
+//! It is fetched into `target/tmp/acpx` on the first run, with a Node that it runs on, which needs the network and
+//! `npm`. A failed download is reported, and counts as a failure: nothing was tested then. The result is judged by the
 //! workspace afterwards.
 
 use std::path::Path;

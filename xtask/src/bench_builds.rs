@@ -1,10 +1,10 @@
 //! `cargo xtask bench sandbox --builds`: whether programs that people really run work in the jail, and how long they take.
 //!
-//! Each is run bare and through `ringfence call run_code`, on a fresh copy of the same project, and must come to the same
-//! verdict: the exit code and the lines that say it. What is timed of the jailed run is the whole command, from its start to
-//! the committed change. What a project needs from elsewhere is fetched once, bare, before anything is timed.
+//! Each is run bare and through `ringfence call run_code`, on a fresh copy of the same project, and must have the same
+//! verdict: the exit code and the summary lines. The time of the jailed run is that of the whole command, from its
+//! start to the committed change. Dependencies of a project are fetched once, bare, before anything is timed.
 //!
-//! Not here: what it costs to start a program that does nothing (`benches/jail.rs` of the sandbox).
+//! Not here: the cost of starting a program that does nothing (`benches/jail.rs` of the sandbox).
 
 use std::ffi::OsString;
 use std::fs;
@@ -60,8 +60,8 @@ def test_threads():
 const PACKAGE: &str =
     r#"{"name": "bench", "version": "1.0.0", "dependencies": {"express": "4", "lodash": "4", "semver": "7"}}"#;
 
-/// What a person who installs packages has to say once: some bring settings of other programs along, which nobody but a
-/// person may let in.
+/// Rules that a person who installs packages has to add once: some packages contain settings of other programs, which
+/// only a person may allow.
 const BENCH_CONFIG: &str = "[[rules]]
 decision = \"allow\"
 effect = \"change\"
@@ -100,7 +100,7 @@ fn table(measured: &[ProjectMeasurement]) {
     }
 }
 
-/// What was found of a project.
+/// The measurements of a project.
 struct ProjectMeasurement {
     title: String,
     rows: Vec<StepTiming>,
@@ -118,12 +118,12 @@ struct StepTiming {
 /// A directory with something to build, and how.
 struct BenchProject {
     title: String,
-    /// Where it is taken from, if not made by `prepare` alone.
+    /// Source directory, if the project is not made by `prepare` alone.
     source: Option<PathBuf>,
     files: &'static [(&'static str, &'static str)],
     /// Run once, bare and not timed. It may use the network.
     prepare: &'static str,
-    /// What is timed, one after the other, each on what the one before left.
+    /// Timed steps, one after the other, each on the result of the one before.
     steps: &'static [(&'static str, &'static str)],
 }
 
@@ -264,7 +264,7 @@ impl BuildBench {
     }
 }
 
-/// How a program ended.
+/// The result of a program.
 struct BuildResult {
     code: Option<i64>,
     printed: String,

@@ -1,8 +1,8 @@
 //! `cargo xtask bench http`: what the API of `ringfence serve` costs beside the same call in one process, with one session and
 //! with more at once, and what an idle session takes of memory.
 //!
-//! The two sides take turns, a round each, so that whatever else the machine does meets both. Each makes as many calls in a
-//! round, on one host with as many sessions; whoever calls the API is on the same machine.
+//! The two sides take turns, a round each, so that other load of the machine affects both. Each makes as many calls in
+//! a round, on one host with as many sessions; the client of the API is on the same machine.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -64,7 +64,7 @@ pub(crate) fn run() -> bool {
     true
 }
 
-/// What a round took.
+/// The time of a round.
 struct BenchRound {
     calls_per_second: f64,
     /// Of a call: of the half of them, and of all but one in a hundred.
@@ -95,7 +95,7 @@ struct InProcessBench {
 
 impl Drop for InProcessBench {
     fn drop(&mut self) {
-        // It ends when it is told no more.
+        // It ends at the end of its input.
         self.input.take();
         let _ = self.child.wait();
     }

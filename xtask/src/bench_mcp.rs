@@ -1,7 +1,7 @@
 //! `cargo xtask bench mcp`: our server and two others with the same client, in one interleaved run.
 //!
 //! The others are fetched into `target/tmp/bench-mcp` on the first run: the Node one by `npm`, the Rust one by `cargo
-//! install`. Which of them could not be had is said, and the run goes on without it. One call is in flight at a time; a line
+//! install`. A failed download is reported, and the run goes on without it. One call is in flight at a time; a line
 //! shows the calls per second of the best and of the median round, and the median and the 99th percentile of all calls.
 //!
 //! What changes nothing is done on the disk, where workspaces are. Writes and edits are made in memory, where syncing costs
@@ -26,7 +26,7 @@ const FILES: usize = 20_000;
 /// The operation that alternates between two texts.
 const EDIT: &str = "edit 64 KiB";
 
-/// Where files are in memory, if there is such a place.
+/// Directory in memory, if there is one.
 const TMPFS_DIR: &str = "/dev/shm";
 
 const NODE_PEER: &str = "@modelcontextprotocol/server-filesystem@2026.8.31";
@@ -49,7 +49,7 @@ pub(crate) struct BenchTree(pub(crate) PathBuf);
 
 impl Drop for BenchTree {
     fn drop(&mut self) {
-        // What cannot be removed is in the way of nobody.
+        // A directory that cannot be removed does no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -109,14 +109,14 @@ fn compare(peers: &[PeerServer], operations: &[&str], place: &str, table: &mut B
     servers.len() == peers.len()
 }
 
-/// What was measured, for the documentation.
+/// A table of measurements, for the documentation.
 #[derive(Default)]
 struct BenchTable {
     facts: Vec<(String, Vec<String>)>,
     rows: Vec<(String, Vec<OperationTiming>)>,
 }
 
-/// What the rounds of an operation took.
+/// The timing of an operation's rounds.
 enum OperationTiming {
     Time {
         best: f64,
@@ -435,7 +435,7 @@ fn start_times(peers: &[PeerServer]) -> (String, Vec<String>) {
         for (peer, taken) in peers.iter().zip(&mut taken) {
             let started = Instant::now();
             let server = PeerProcess::start(peer);
-            // Ending it is no part of it.
+            // Ending it is not timed.
             taken.extend(server.is_some().then(|| started.elapsed()));
         }
     }

@@ -117,7 +117,7 @@ fn best_and_median(mut taken: Vec<Duration>) -> (Duration, Duration) {
     (taken.first().copied().unwrap_or_default(), taken.get(taken.len() / 2).copied().unwrap_or_default())
 }
 
-/// Where cargo keeps the source of what it has fetched.
+/// Directory of the sources that cargo has fetched.
 pub(crate) fn fetched_sources() -> Option<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")))?;

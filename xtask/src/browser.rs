@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use crate::external_tools::{has_program, install_debian_packages};
 use crate::{print_status, root, run_cargo};
 
-/// Installs Chromium where it is missing and this is root on a Debian. Elsewhere the tests say that they were skipped.
+/// Installs Chromium where it is missing and this is root on a Debian. On other systems the tests report that they were
+/// skipped.
 pub(crate) fn install() {
     if has_program("chromedriver")
         && (has_program("chromium") || has_program("chromium-browser") || has_program("google-chrome"))
@@ -17,7 +18,7 @@ pub(crate) fn install() {
     }
 }
 
-/// Makes the pictures of the README anew.
+/// Makes the screenshots of the README again.
 pub(crate) fn screenshots() -> bool {
     install();
     let directory: PathBuf = root().join("docs/images");

@@ -1,7 +1,7 @@
-//! `cargo xtask road`: what somebody reads who follows one call from the command line to the disk: functions, files, lines.
+//! `cargo xtask road`: the functions, files and lines on the path of one call from the command line to the disk.
 //!
-//! The call is a read that memory can answer, the shortest one. It comes to the disk twice: when the plan opens the file, and
-//! when the run reads it. `ARCHITECTURE.md` has what this prints; a test keeps it so.
+//! The call is a read that memory can answer, the shortest one. It reaches the disk twice: when the plan opens the
+//! file, and when the run reads it. `ARCHITECTURE.md` has this table; a test keeps it up to date.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -55,7 +55,7 @@ impl CallPathStep {
     }
 }
 
-/// What is printed.
+/// The printed table.
 fn table() -> Result<(String, [usize; 4]), String> {
     let mut text = "| function | file | lines |\n|---|---|---|\n".to_owned();
     let (mut lines, mut files) = (0, BTreeSet::new());
@@ -76,7 +76,7 @@ fn table() -> Result<(String, [usize; 4]), String> {
     Ok((text, [deep, all, files.len(), lines]))
 }
 
-/// False if the road is not where this file says.
+/// False if a function of the path is not where this file says.
 pub(crate) fn run() -> bool {
     match table() {
         Ok((text, _)) => {

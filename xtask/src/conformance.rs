@@ -1,10 +1,10 @@
 //! `cargo xtask conformance`: the official conformance suite of the Model Context Protocol against `ringfence serve`.
 //!
-//! The server is a build with the fixtures that the suite calls by name. The suite and a new enough Node are fetched into
-//! `target/tmp/conformance` on the first run, which needs `npm` and the network. The suite cannot show a token, so it comes
-//! through a small door that adds one. Both frozen sets of requirements are run; what they leave unscored is:
+//! The server is a build with the fixtures that the suite calls by name. The suite and a new enough Node are fetched
+//! into `target/tmp/conformance` on the first run, which needs `npm` and the network. The suite cannot send a token, so
+//! it comes through a small proxy that adds one. Both frozen sets of requirements are run; what they leave unscored is:
 //!
-//! - `tasks-*`: an extension that we do not offer; a call of ours ends or is put off by its token.
+//! - `tasks-*`: an extension that we do not offer; a call of ours ends or is deferred with a resume token.
 //! - `json-schema-2020-12` and `http-custom-header-server-validation`: pending in the suite, and about tools that we do not
 //!   have (schemas with references, arguments that are mirrored in headers).
 
@@ -18,7 +18,7 @@ use crate::{print_status, root};
 const PACKAGES: [&str; 2] = ["@modelcontextprotocol/conformance@0.2.0-alpha.12", "node@22"];
 const REVISIONS: [&str; 2] = ["2025-11-25", "2026-07-28"];
 
-/// Where the suite knocks.
+/// Port that the suite connects to.
 const PORT: &str = "7432";
 
 /// False if a required check failed, or the suite could not be had.
@@ -30,7 +30,7 @@ pub(crate) fn run() -> bool {
     let build = ["build", "--quiet", "--package", "ringfence"];
     let with_fixtures = crate::run_cargo(&[&build[..], &["--features", "conformance"]].concat(), &[])
         && std::fs::copy(root().join("target/debug/ringfence"), place.join("ringfence")).is_ok();
-    // Nobody should take that one for the program.
+    // A build with fixtures must not be mistaken for the program.
     if !crate::run_cargo(&build, &[]) || !with_fixtures {
         return false;
     }
@@ -57,7 +57,7 @@ fn suite(place: &Path, revision: &str) -> bool {
     output.status.success()
 }
 
-/// The server on a free port, and the door in front of it.
+/// Starts the server on a free port, and the proxy in front of it.
 fn open(place: &Path) -> Option<(ChildGuard, ChildGuard)> {
     let directory = place.join(format!("run-{}", std::process::id()));
     let workspace = directory.join("workspace");

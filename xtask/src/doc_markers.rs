@@ -1,10 +1,10 @@
-//! The places in the documents that commands write into: what stands between two marks is theirs, the rest is written by hand.
+//! Generated sections of the documents: commands write the text between two marks, the rest is written by hand.
 
 use std::fs;
 
 use crate::{print_status, root};
 
-/// Puts a text between the marks of a name in a document of the repository. False, and said, if that cannot be.
+/// Replaces the text between the marks of a name in a document of the repository. False, with a message, if that fails.
 pub(crate) fn write(document: &str, name: &str, inner: &str) -> bool {
     let file = root().join(document);
     let done = fs::read_to_string(&file).map_err(|error| format!("cannot be read: {error}")).and_then(|page| {

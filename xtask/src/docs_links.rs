@@ -31,7 +31,7 @@ fn read(page: &Path) -> String {
     fs::read_to_string(root().join(page)).unwrap()
 }
 
-/// What is said, without blocks of code.
+/// The text without code blocks.
 fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut inside = false;
     text.lines().filter(move |line| {
@@ -41,7 +41,7 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Where the links of a page lead, but for those to other hosts.
+/// Targets of the links of a page, but for those to other hosts.
 fn links(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in prose(text) {
@@ -56,7 +56,7 @@ fn links(text: &str) -> Vec<String> {
     found
 }
 
-/// What a heading is called in a link.
+/// The anchor of a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();
     let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
@@ -88,7 +88,7 @@ fn normalized(path: &Path) -> PathBuf {
     walked
 }
 
-/// Where a link of a page leads: a file, and the anchor in it.
+/// The target of a link of a page: a file, and the anchor in it.
 fn target(page: &Path, link: &str) -> (PathBuf, Option<String>) {
     let (path, anchor) = match link.split_once('#') {
         Some((path, anchor)) => (path, Some(anchor.to_owned())),

@@ -21,7 +21,8 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// An environment of Python with a package in it, by its programs. `None`, and said why, if it cannot be had.
+/// Installs a Python package into a virtual environment, and returns its directory of programs. `None`, with a message,
+/// on failure.
 pub(crate) fn fetch_python_package(place: &Path, package: &str) -> Option<PathBuf> {
     let programs = place.join("venv/bin");
     let python = programs.join("python");
@@ -33,7 +34,7 @@ pub(crate) fn fetch_python_package(place: &Path, package: &str) -> Option<PathBu
     Some(programs)
 }
 
-/// Packages of Node, by the directory that they are in. `None`, and said why, if they cannot be had.
+/// Installs Node packages, and returns their directory. `None`, with a message, on failure.
 pub(crate) fn fetch_node_packages(place: &Path, packages: &[&str]) -> Option<PathBuf> {
     if !succeeds(Command::new("npm").args(["install", "--silent", "--prefix"]).arg(place).args(packages)) {
         print_status(&format!("skipped {}: requires `npm`, and network access for the first run", packages[0]));

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{doc_markers, report};
 
-/// How long each target runs, where nobody says.
+/// Default duration of each target.
 const DEFAULT_SECONDS: u64 = 60;
 
 /// A target may take so much longer than it was given: its fixtures are set up, and a failing input is made small.
@@ -29,10 +29,10 @@ struct FuzzRunTarget {
     crate_dir: PathBuf,
 }
 
-/// What became of a target.
+/// The result of a target.
 enum FuzzResult {
     Passed(FuzzReport),
-    /// What the test printed.
+    /// The output of the test.
     Failed(Option<FuzzReport>, String),
 }
 
@@ -85,7 +85,7 @@ fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// What the words of the command line ask for.
+/// Options of the command line.
 struct FuzzOptions<'w> {
     /// None is all.
     names: Vec<&'w str>,

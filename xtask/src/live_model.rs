@@ -9,7 +9,7 @@ use crate::{print_status, root};
 /// One thing to do, and what is there when it is done.
 struct ModelTask {
     prompt: &'static str,
-    /// What `greeting.txt` has in it afterwards.
+    /// Contents of `greeting.txt` afterwards.
     contents: &'static str,
     /// A word of the ledger.
     ledger: Option<&'static str>,
@@ -38,7 +38,7 @@ const TASKS: [ModelTask; 3] = [
     },
 ];
 
-/// How often each is tried: a small model does not always find the way.
+/// Attempts of each: a small model does not always succeed.
 const TRIES: usize = 3;
 
 /// False where the model did not do one of them.

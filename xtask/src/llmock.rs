@@ -1,7 +1,7 @@
 //! `cargo xtask llmock`: our clients of models against `llmock`, which breaks on demand and grades who talks to it.
 //!
-//! It is fetched into `target/tmp/llmock` on the first run, which needs the network and `python3`. What cannot be fetched is
-//! said, and counts as a failure: nothing was shown then.
+//! It is fetched into `target/tmp/llmock` on the first run, which needs the network and `python3`. A failed download is
+//! reported, and counts as a failure: nothing was tested then.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -24,7 +24,7 @@ pub(crate) fn run() -> bool {
     crate::run_cargo(&["run", "--quiet", "--package", "ringfence-agent", "--example", "llmock", "--", &address], &[])
 }
 
-/// The server, on a port that was free a moment ago, once it answers.
+/// Starts the server on a port that was free just before, and waits until it answers.
 fn start(programs: &Path) -> Option<(ChildGuard, String)> {
     let port = TcpListener::bind("127.0.0.1:0").ok()?.local_addr().ok()?.port();
     let mut command = Command::new(programs.join("llmock"));

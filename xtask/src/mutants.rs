@@ -1,7 +1,7 @@
-//! `cargo xtask mutants`: do the tests notice when somebody changes what the gate decides?
+//! `cargo xtask mutants`: mutation testing of the policy and approval code.
 //!
 //! `cargo-mutants` changes one thing at a time in the files that decide, in a copy of the repository, and runs the
-//! kernel's tests on each. What they let through is printed, and makes the command fail. It takes about an hour.
+//! kernel's tests on each. Missed mutants are printed, and make the command fail. It takes about an hour.
 
 use std::process::Command;
 
@@ -39,10 +39,11 @@ const EQUIVALENT_MUTANTS: [(&str, &str); 3] = [
     ),
 ];
 
-/// How long the tests may take. Longer means that one waits for an answer that does not come, and has noticed.
+/// Time limit of the tests. A longer run means that a test waits for an answer that does not come, which counts as
+/// caught.
 const TEST_TIMEOUT_SECONDS: &str = "30";
 
-/// What `cargo-mutants` ends with where some of the tests did not end.
+/// Exit code of `cargo-mutants` where some of the tests timed out.
 const TIMED_OUT: i32 = 3;
 
 /// False if a mutant was let through.

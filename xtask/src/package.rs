@@ -1,8 +1,9 @@
 //! `cargo xtask package`: what people install, below `target/package`: an archive, a static one where this machine can build
 //! it, a Debian package, and their checksums.
 //!
-//! Manual pages and completions are made by the program that is packed. What is missing here (the musl target, `musl-gcc`,
-//! `cargo-deb`) is said and left out, but for `cargo-deb`, which is installed below `target` on the first run.
+//! Manual pages and completions are made by the program that is packed. A missing tool (the musl target, `musl-gcc`,
+//! `cargo-deb`) is reported and its part left out, but for `cargo-deb`, which is installed below `target` on the first
+//! run.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -13,7 +13,7 @@ use crate::{doc_markers, print_status};
 
 const DOCUMENT: &str = "docs/benchmarks.md";
 
-/// What cargo says of its own.
+/// First words of cargo's own output.
 const CARGO_NOISE: [&str; 7] = ["cargo ", "Compiling", "Finished", "Running", "Blocking", "Downloading", "Downloaded"];
 
 /// Runs a bench, and reports it. False if it failed, or could not be reported.
@@ -27,7 +27,7 @@ pub(crate) fn report(words: &[&str], as_json: bool, write: bool) -> bool {
     !write || write_block(&name, &before, &lines)
 }
 
-/// What it printed, or nothing if it failed.
+/// The output, or `None` if it failed.
 fn lines_of(words: &[&str]) -> Option<Vec<String>> {
     let mut child = Command::new("sh")
         .args(["-c", "exec \"$0\" \"$@\" 2>&1"])
@@ -103,7 +103,7 @@ fn number(word: &str) -> Option<(f64, String)> {
     Some((value, word[end..].to_owned()))
 }
 
-/// Puts the lines where the document has a place for them.
+/// Writes the lines between their marks in the document.
 fn write_block(name: &str, machine: &str, lines: &[String]) -> bool {
     doc_markers::write(DOCUMENT, &format!("bench {name}"), &block(name, machine, lines))
 }

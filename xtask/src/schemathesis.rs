@@ -1,8 +1,8 @@
-//! `cargo xtask schemathesis`: the API of `ringfence serve` against `schemathesis`, which makes requests from the OpenAPI
-//! document, right ones and wrong ones, and looks whether the answers are what the document says.
+//! `cargo xtask schemathesis`: the API of `ringfence serve` against `schemathesis`, which generates valid and invalid
+//! requests from the OpenAPI document, and checks the responses against it.
 //!
-//! It is fetched into `target/tmp/schemathesis` on the first run, which needs the network and `python3`. What cannot be
-//! fetched is said, and counts as a failure: nothing was shown then.
+//! It is fetched into `target/tmp/schemathesis` on the first run, which needs the network and `python3`. A failed
+//! download is reported, and counts as a failure: nothing was tested then.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,8 +13,8 @@ use crate::{print_status, root};
 
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 
-/// What is looked at. Left out are those that take every 404 and 410 for a mistake: a session that is over is told apart from
-/// one that never was, and a session that is not paused cannot be resumed.
+/// Enabled checks. Left out are those that take every 404 and 410 for a mistake: a session that is over is
+/// distinguished from one that never was, and a session that is not paused cannot be resumed.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\
                       response_schema_conformance,negative_data_rejection,unsupported_method,ignored_auth";
 

@@ -26,7 +26,7 @@ impl Drop for ServeProcess {
 }
 
 impl ServeProcess {
-    /// Builds the program and starts it on an empty workspace below a place.
+    /// Builds the program and starts it on an empty workspace below a directory.
     pub(crate) fn start(place: &Path, arguments: &[&str], release: bool) -> Option<Self> {
         let profile: &[&str] = if release { &["--release"] } else { &[] };
         if !crate::run_cargo(&[&["build", "--quiet", "--package", "ringfence"], profile].concat(), &[]) {

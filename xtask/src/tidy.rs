@@ -30,7 +30,7 @@ fn sources(below: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Which files below a directory have one of these words in their code.
+/// Files below a directory that have one of these words in their code.
 fn files_with(below: &str, words: &[&str]) -> Vec<String> {
     let has = |text: &str| {
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();

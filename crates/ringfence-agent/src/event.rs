@@ -45,7 +45,7 @@ pub enum AgentEvent<'a> {
     ResponseComplete {
         text: &'a str,
     },
-    /// What the host found odd, or told the model.
+    /// A note of the host: an oddity, or a message to the model.
     Note {
         text: &'a str,
     },
@@ -53,7 +53,7 @@ pub enum AgentEvent<'a> {
     Call {
         call: &'a RequestedCall,
     },
-    /// What a program prints.
+    /// Output of a program.
     Output {
         call_id: &'a str,
         stream: &'a str,
@@ -63,7 +63,7 @@ pub enum AgentEvent<'a> {
     AwaitingApproval {
         request: &'a ApprovalRequest,
     },
-    /// What came of a call: the one result that the model gets for it.
+    /// The result of a call, as the model gets it.
     Result {
         call: &'a RequestedCall,
         text: &'a str,
@@ -75,7 +75,7 @@ pub enum AgentEvent<'a> {
         results: usize,
         messages: usize,
     },
-    /// What was used so far.
+    /// Tokens used so far.
     Usage {
         total: TokenUsage,
         estimated: bool,
@@ -85,17 +85,17 @@ pub enum AgentEvent<'a> {
     },
 }
 
-/// Who started the run: hears of it, and is asked where it goes in circles.
+/// Observer of a run, which also decides whether a repeating run goes on.
 pub trait AgentObserver: Send + Sync + fmt::Debug {
     fn on_event(&self, event: &AgentEvent<'_>);
 
-    /// Whether to go on all the same. Nothing where nobody is there to say.
+    /// Whether to go on all the same. `None` where there is no user to decide.
     fn confirm_continue<'a>(&'a self, _why: &'a str) -> Pin<Box<dyn Future<Output = Option<bool>> + Send + 'a>> {
         Box::pin(ready(None))
     }
 }
 
-/// Hears nothing, and nobody is there.
+/// Ignores every event, without a user.
 #[derive(Clone, Copy, Debug)]
 pub struct SilentObserver;
 

@@ -15,12 +15,12 @@ use crate::message::{RequestedCall, TranscriptMessage};
 /// A result that is not longer than this is not worth leaving out.
 const MIN_CUT_BYTES: usize = 160;
 
-/// What was said cannot be kept, and nothing may be done without.
+/// The transcript cannot be stored, and the run must not go on without it.
 #[derive(Debug, thiserror::Error)]
 #[error("the session cannot be saved")]
 pub struct TranscriptError(#[source] pub std::io::Error);
 
-/// Keeps what is said, as it is said.
+/// Stores a transcript, message by message.
 pub trait TranscriptStore: Send + Sync + fmt::Debug {
     fn append(&mut self, message: &TranscriptMessage) -> Result<(), TranscriptError>;
 }
@@ -42,13 +42,13 @@ pub struct MessageHistory {
     store: Box<dyn TranscriptStore>,
     /// Of all messages.
     bytes: usize,
-    /// Where the prompt stands that is being worked on.
+    /// Index of the current prompt.
     prompt_at: usize,
-    /// How many messages the model is no longer shown.
+    /// Number of messages that are omitted for the model.
     omitted: usize,
 }
 
-/// What was left out.
+/// Size of the omitted part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CompactionStats {
     pub(crate) results: usize,
@@ -103,12 +103,12 @@ impl MessageHistory {
         self.push(TranscriptMessage::User { text: text.to_owned() })
     }
 
-    /// What the host tells the model, for good.
+    /// Adds a permanent note of the host to the model.
     pub(crate) fn note(&mut self, text: &str) -> Result<(), TranscriptError> {
         self.push(TranscriptMessage::User { text: host_note(text) })
     }
 
-    /// Makes sure that the model had the last word, even where somebody else speaks for it.
+    /// Ends the transcript with a message of the model, written by the host where there is none.
     pub(crate) fn ensure_closed(&mut self, text: &str) -> Result<(), TranscriptError> {
         match self.messages.last() {
             None => Ok(()),
@@ -117,7 +117,7 @@ impl MessageHistory {
         }
     }
 
-    /// What the host tells the model for its next answer only.
+    /// Adds a note of the host for the next answer only.
     pub(crate) fn add_transient_note(&mut self, text: &str) -> TransientNote {
         let said = host_note(text);
         match self.messages.last_mut() {
@@ -134,7 +134,7 @@ impl MessageHistory {
         }
     }
 
-    /// Takes it back, before anything else is said.
+    /// Removes the note, before anything else is added.
     pub(crate) fn remove_transient_note(&mut self, aside: TransientNote) {
         match (aside, self.messages.last_mut()) {
             (TransientNote::Message, _) => drop(self.messages.pop()),
@@ -171,7 +171,7 @@ impl MessageHistory {
         let over = self.bytes.saturating_sub(most);
         if over > 0 {
             let room: usize = self.messages[last_step.min(self.messages.len())..].iter().map(size).sum();
-            // What is said in place of the rest takes room too.
+            // The omission note takes room too.
             let each = (room.saturating_sub(over) / results).saturating_sub(2 * MIN_CUT_BYTES);
             for at in last_step..self.messages.len() {
                 done.results += self.truncate_result(at, each);
@@ -180,7 +180,7 @@ impl MessageHistory {
         (done != CompactionStats::default()).then_some(done)
     }
 
-    /// Where the last message with calls is, or the end.
+    /// Index of the last message with calls, or the end.
     fn last_step(&self) -> usize {
         let has_calls = |message: &TranscriptMessage| matches!(message, TranscriptMessage::Assistant { calls, .. } if !calls.is_empty());
         self.messages.iter().rposition(has_calls).unwrap_or(self.messages.len())
@@ -230,7 +230,7 @@ impl MessageHistory {
     }
 }
 
-/// What the host says between a person and a model is marked as its own.
+/// A note of the host, marked as such.
 fn host_note(text: &str) -> String {
     format!("[ringfence: {text}]")
 }
@@ -246,7 +246,8 @@ fn size(message: &TranscriptMessage) -> usize {
     }
 }
 
-/// The same messages with one result for each call, in the order of the calls: what a crash left open is said to be so.
+/// The same messages with one result for each call, in the order of the calls: a call that a crash left open gets an
+/// error.
 pub fn complete_calls(messages: Vec<TranscriptMessage>, dialect: Dialect) -> Vec<TranscriptMessage> {
     let mut made = Vec::with_capacity(messages.len());
     let mut left = messages.into_iter().peekable();
@@ -370,7 +371,7 @@ mod tests {
                 assert_eq!(history.messages().iter().filter(|message| is_prompt(message)).count(), 1);
                 assert!(matches!(history.messages()[0], TranscriptMessage::User { .. }), "{turns} {most}");
                 assert_eq!(history.bytes(), history.messages().iter().map(super::size).sum::<usize>());
-                // What cannot be left out: the prompt, the last step, and a few words in place of the rest.
+                // Parts that cannot be omitted: the prompt, the last step, and a short omission note.
                 assert!(history.bytes() <= most.max(600), "{turns} {most}: {}", history.bytes());
             }
         }

@@ -19,10 +19,10 @@ use serde_json::Value;
 /// No message of a call is kept longer than this.
 const MAX_MESSAGE_BYTES: usize = 300;
 
-/// So many paths that were not kept are named in a line.
+/// Most discarded paths that are named in a line.
 const MAX_LISTED: usize = 5;
 
-/// What was done, put together.
+/// Summary of a run's effects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Ledger {
@@ -44,7 +44,7 @@ pub struct Ledger {
     pub changes: Vec<String>,
 }
 
-/// What became of one path.
+/// The net change of one path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerChange {
     pub path: String,
@@ -82,7 +82,7 @@ pub struct LedgerCommand {
     /// Whether some of it was, where not all.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub partly_kept: bool,
-    /// What it changed and was not kept, by path.
+    /// Paths whose changes were discarded.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub not_kept: Vec<String>,
 }
@@ -178,7 +178,7 @@ struct LedgerState {
     in_flight: Vec<OpenLedgerCall>,
 }
 
-/// What is known of a path.
+/// State of a path.
 #[derive(Clone, Debug)]
 struct LedgerPath {
     /// Whether it was there before the first change.
@@ -192,13 +192,13 @@ struct OpenLedgerCall {
     call: String,
     change: String,
     accesses: Vec<(PolicyAction, String)>,
-    /// What was left and is not kept.
+    /// Paths whose changes were discarded.
     not_kept: Vec<String>,
     language: Option<String>,
     hosts: Vec<String>,
 }
 
-/// How much of what a call was about to change is changed, as its end says.
+/// Extent of a call's effects, by its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EffectExtent {
     All,
@@ -208,7 +208,7 @@ enum EffectExtent {
 }
 
 impl EffectExtent {
-    /// Of the word `committed` in a reply. Earlier versions said true or false.
+    /// Parses the field `committed` of a reply. Earlier versions wrote true or false.
     fn from_committed(committed: &Value) -> Option<Self> {
         match committed {
             Value::Bool(true) => Some(Self::All),
@@ -233,7 +233,7 @@ impl LedgerSink {
         *heard = LedgerState { in_flight: open, ..LedgerState::default() };
     }
 
-    /// What was done since.
+    /// The effects since the start.
     pub fn ledger(&self) -> Ledger {
         let heard = self.state();
         let mut ledger = heard.totals.clone();
@@ -318,7 +318,7 @@ impl LedgerState {
         }
     }
 
-    /// What a program left and is not kept never happened, also where it was about to be made.
+    /// Removes discarded changes, also those whose commit had begun.
     fn record_not_kept(&mut self, record: &CallRecord<'_>) {
         let Some(open) = self.in_flight.iter_mut().find(|open| open.call == record.call_id) else { return };
         for touch in record.accesses.iter().filter(|touch| touch.action.changes_files()) {
@@ -437,7 +437,7 @@ impl LedgerState {
     }
 }
 
-/// How a program ended, by its reply.
+/// The result of a program, by its reply.
 fn command_from_reply(
     language: &str,
     open: &OpenLedgerCall,

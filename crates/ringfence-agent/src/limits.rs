@@ -1,7 +1,6 @@
 //! Limits of one prompt.
 //!
-//! Every number that ends a run is here with its default. What one call may do is bounded elsewhere, by the kernel's
-//! `CallLimits`.
+//! Every number that ends a run is here with its default. A single call is bounded by the kernel's `CallLimits`.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ pub struct AgentLimits {
     pub time: Option<Duration>,
     /// Tokens that the model takes at once. Near it, old results are left out of what it is shown.
     pub context_tokens: Option<u64>,
-    /// How often an answer that failed on its way is asked for again.
+    /// Retries of a failed request.
     pub retries: u32,
     /// The longest wait before that, whatever the server wants.
     pub max_wait: Duration,

@@ -1,7 +1,7 @@
 //! Message types: user, assistant, and tool results.
 //!
-//! An assistant's message with calls is followed by one result per call, in their order. Whoever builds a history keeps
-//! that, and a provider may rely on it.
+//! An assistant's message with calls is followed by one result per call, in their order. Code that builds a history
+//! keeps that, and a provider may rely on it.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub enum TranscriptMessage {
         text: String,
     },
     Assistant {
-        /// What the model said. Empty where it only made calls.
+        /// The model's text. Empty where it only made calls.
         text: String,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         calls: Vec<RequestedCall>,
@@ -35,14 +35,14 @@ pub enum TranscriptMessage {
 }
 
 impl TranscriptMessage {
-    /// What a model, or the host in its place, said without making a call.
+    /// A model's text without calls, or the host's in its place.
     pub fn answer(text: impl Into<String>) -> Self {
         Self::Assistant { text: text.into(), calls: Vec::new(), reasoning: ReasoningState::default() }
     }
 }
 
-/// What a provider wants back with the calls of an answer, exactly as it sent it: without that, some forget what they
-/// thought, and some refuse the next request. Each provider sends back what is in its own form, and nothing else.
+/// Reasoning state that a provider needs back with the calls of an answer, exactly as it sent it: without that, some
+/// lose their reasoning, and some refuse the next request. Each provider sends back only state of its own format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReasoningState {
@@ -62,7 +62,7 @@ impl ReasoningState {
         self.fields.is_empty() && self.calls.is_empty() && self.blocks.is_empty()
     }
 
-    /// How many bytes it is when it is sent.
+    /// Size in bytes on the wire.
     pub(crate) fn size(&self) -> usize {
         let length = |value: &Value| value.to_string().len();
         self.fields.values().chain(self.calls.values()).chain(&self.blocks).map(length).sum()
@@ -74,8 +74,8 @@ impl ReasoningState {
 pub struct RequestedCall {
     /// Unique in its message; minted by us where the model gave none, or one twice.
     pub id: String,
-    /// The tool's name as the session offers it; what the model wrote, where that is no offered tool.
+    /// The tool's name as the session offers it; the model's own spelling, where there is no such tool.
     pub name: String,
-    /// As the model wrote them: JSON text that nobody has checked.
+    /// As the model wrote them: unchecked JSON text.
     pub arguments: String,
 }

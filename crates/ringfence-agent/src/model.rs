@@ -1,9 +1,9 @@
 //! Model interface: one request, one response, whole or not at all.
 //!
-//! While an answer comes, its parts are shown as they arrive. They are for eyes only: what is done comes from the whole
-//! `ModelResponse`, and there is one only if the model said that it had finished. To cancel is to drop the future.
+//! While a response streams, its parts are shown as they arrive. They are for display only: actions come from the whole
+//! `ModelResponse`, and there is one only if the model finished. To cancel is to drop the future.
 //!
-//! Not here: when to ask again (the loop), and how a request looks on the wire (the providers).
+//! Not here: retries (the loop), and the wire format (the providers).
 
 use std::fmt;
 use std::pin::Pin;
@@ -16,23 +16,23 @@ use crate::message::{ReasoningState, RequestedCall, TranscriptMessage};
 
 /// A language model.
 pub trait LanguageModel: fmt::Debug + Send + Sync {
-    /// What people call it: its name at the provider.
+    /// Display name: its name at the provider.
     fn name(&self) -> &str;
 
     /// Answers once. `parts` hears what arrives, as it arrives.
     fn respond<'a>(&'a self, ask: ModelRequest<'a>, parts: &'a mut PartSink<'_>) -> ModelFuture<'a, ModelResponse>;
 
-    /// Whether it can be reached and knows the model, told without asking it anything.
+    /// Whether it can be reached and knows the model, checked without a prompt.
     fn health(&self) -> ModelFuture<'_, ()>;
 }
 
-/// What a model is doing for us.
+/// A pending operation of a model.
 pub type ModelFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ModelError>> + Send + 'a>>;
 
-/// Who hears the parts of an answer.
+/// Sink for the parts of a streamed response.
 pub type PartSink<'a> = dyn FnMut(ResponsePart<'_>) + Send + 'a;
 
-/// What a model is asked.
+/// A request to a model.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelRequest<'a> {
     pub system: &'a str,
@@ -40,7 +40,7 @@ pub struct ModelRequest<'a> {
     /// Empty in the step that ends a run: then no call is possible.
     pub tools: &'a [ToolSpec],
     pub temperature: Option<f64>,
-    /// How many tokens the answer may have.
+    /// Most tokens of the response.
     pub max_tokens: Option<u64>,
 }
 
@@ -68,20 +68,20 @@ pub enum ResponsePart<'a> {
 pub struct ModelResponse {
     pub text: String,
     pub reasoning: String,
-    /// What its provider wants back with its calls.
+    /// Reasoning state for the next request.
     pub reasoning_state: ReasoningState,
     /// In the order in which the model made them. At most 64; see `calls_dropped`.
     pub calls: Vec<RequestedCall>,
-    /// How many calls were beyond the bound. Their ids are lost, and the model has to be told.
+    /// Number of calls beyond the limit. Their ids are lost, and the model is notified.
     pub calls_dropped: usize,
-    /// What the model said instead of an answer.
+    /// The model's text of a refusal.
     pub refusal: Option<String>,
     pub finish: FinishReason,
     /// Nothing where the server did not say.
     pub usage: Option<TokenUsage>,
     /// The model that answered, where the server says it was another one.
     pub served_by: Option<String>,
-    /// What was odd about the answer and was made good, for the log.
+    /// Oddities of the response that were corrected, for the log.
     pub warnings: Vec<String>,
 }
 
@@ -96,7 +96,7 @@ pub enum FinishReason {
     /// Cut by the provider's filter.
     Filter,
     Refusal,
-    /// What the server called it. Treated as `Stop`.
+    /// Another reason of the server. Treated as `Stop`.
     Other(String),
 }
 
@@ -132,20 +132,20 @@ pub struct ModelError {
     pub message: String,
 }
 
-/// What kind of trouble it is, for the one who decides whether to ask again.
+/// Kind of a model error, which decides about a retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelErrorKind {
     /// No connection: refused, no such name, TLS.
     Unreachable,
-    /// The server has too much to do, or is still loading; it may have said how long to wait.
+    /// The server is overloaded, or is still loading; it may have set a time to wait.
     Busy { retry_after: Option<Duration> },
     /// The server failed.
     Server,
-    /// The answer ended before the model said that it had finished. Nothing of it counts.
+    /// The response ended before the model finished. Nothing of it counts.
     Cut,
     /// Nothing came for too long.
     Stalled,
-    /// What came is no answer: a page, an error in disguise, broken JSON, too much.
+    /// Not a valid response: an HTML page, an error with status 200, broken JSON, too large.
     Garbled,
     /// The history is longer than the model takes.
     TooLong,

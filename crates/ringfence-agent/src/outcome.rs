@@ -19,7 +19,7 @@ pub enum AgentStopReason {
     /// It still asked for tools after the last step that it had.
     StepLimit,
     Cancelled,
-    /// It said nothing, twice.
+    /// The response was empty, twice.
     Empty,
     /// It would not answer.
     Refusal,
@@ -27,11 +27,11 @@ pub enum AgentStopReason {
     Filter,
     /// Its answer was cut by a limit of tokens, twice.
     Length,
-    /// It made the same calls over and over, and nobody wanted it to go on.
+    /// It repeated the same calls, and was not allowed to go on.
     Repeated,
     /// Too many of its calls were denied.
     Denied,
-    /// Too many of its calls in a row were no calls.
+    /// Too many of its calls in a row were malformed.
     BadCalls,
     /// The tokens for this prompt are used up.
     TokenLimit,
@@ -39,7 +39,7 @@ pub enum AgentStopReason {
     TimeLimit,
     /// There is no answer to be had from the model.
     Model(ModelError),
-    /// What was said cannot be kept.
+    /// The transcript could not be stored.
     Transcript(TranscriptError),
     /// No call can be made safely any more.
     Host(HostError),
@@ -101,7 +101,7 @@ fn error_chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What came of a prompt.
+/// The outcome of a prompt.
 #[derive(Debug)]
 pub struct AgentOutcome {
     pub stop_reason: AgentStopReason,
@@ -114,7 +114,7 @@ pub struct AgentOutcome {
     pub usage: TokenUsage,
     /// Some of `usage` is our guess, because the server did not say.
     pub estimated: bool,
-    /// What was truly done.
+    /// The recorded effects.
     pub ledger: Ledger,
     pub duration: Duration,
 }

@@ -15,23 +15,23 @@ const PROMPT: &str = "Call the tool `report_ready` once, with the word `ready`. 
 /// Enough for a call, and for a model that thinks first.
 const MAX_TOKENS: u64 = 1024;
 
-/// What a model can do with tools.
+/// Support of a model for tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolCallSupport {
     /// It calls them as they are declared.
     Supported,
     /// It calls something, and not what was asked for.
     WrongCall,
-    /// It writes calls as text, which nobody runs.
+    /// It writes calls as text, which are never run.
     CallsAsText,
-    /// It said something, and called nothing.
+    /// It answered without a call.
     NoCall,
-    /// It said nothing, or was cut.
+    /// Its response was empty or truncated.
     NoAnswer,
 }
 
 impl ToolCallSupport {
-    /// What follows from it, for a person.
+    /// The consequence, for a person.
     pub fn explain(self) -> &'static str {
         match self {
             Self::Supported => "it calls tools",

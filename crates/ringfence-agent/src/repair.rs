@@ -1,10 +1,10 @@
 //! Tool call repair: slightly wrong calls, corrected where they have one meaning.
 //!
-//! Nobody does this unless the config wants it. Nothing is made up: no bracket is closed, no half is taken, and of two
-//! things that could be meant none is. What comes out is text still, decoded by the host as strictly as any other, and every
-//! repair is said.
+//! Off unless the config enables it. Nothing is invented: no bracket is closed, no half is used, and an ambiguous call
+//! stays as it is. The result is still text, decoded by the host as strictly as any other, and every repair is
+//! reported.
 //!
-//! Not here: what servers do to calls on the wire (the providers).
+//! Not here: defects of the wire format (the providers).
 
 use std::fmt::{self, Write as _};
 
@@ -16,16 +16,16 @@ use serde_json::value::RawValue;
 use crate::message::RequestedCall;
 use crate::model::ToolSpec;
 
-/// Whether calls that a model got slightly wrong are made good.
+/// Whether slightly wrong calls are corrected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CallRepair {
     #[default]
     Never,
-    /// Where they have one meaning.
+    /// Corrected if they have one meaning.
     Unambiguous,
 }
 
-/// What models put before the name of a tool.
+/// Prefixes that models put before the name of a tool.
 const PREFIXES: [&str; 4] = ["functions.", "function.", "tools.", "tool."];
 
 const FENCE: &str = "```";
@@ -118,7 +118,7 @@ fn offered_name<'a>(wrote: &str, tools: &'a [ToolSpec]) -> Option<&'a str> {
     meant.next().filter(|_| meant.next().is_none())
 }
 
-/// What is left of a name without the ways in which people write names.
+/// A name without case and separators.
 fn fold_tool_name(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
@@ -143,7 +143,7 @@ fn is_object(text: &str) -> bool {
     text.trim_start().starts_with('{') && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
-/// What stands in a block of code that is all there is.
+/// The contents of a code fence, if there is nothing else.
 fn strip_fence(text: &str) -> Option<&str> {
     let inside = text.strip_prefix(FENCE)?.strip_suffix(FENCE)?;
     let (language, code) = inside.split_once('\n')?;

@@ -6,10 +6,10 @@ use std::collections::VecDeque;
 
 use crate::message::RequestedCall;
 
-/// How many calls are looked at.
+/// Number of calls that are compared.
 const WINDOW: usize = 4;
 
-/// How often the same call may be made in a row.
+/// Most identical calls in a row.
 const SAME: usize = 3;
 
 /// The last calls of a run.
@@ -42,7 +42,7 @@ impl RepeatDetector {
         }
     }
 
-    /// Somebody wants it to go on.
+    /// Resets the detector, because the user lets the run go on.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }

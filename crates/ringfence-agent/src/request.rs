@@ -21,14 +21,14 @@ const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
 /// The same for a server that is busy or still loading.
 const INITIAL_BUSY_BACKOFF: Duration = Duration::from_secs(2);
 
-/// Bytes of a token, as long as no server has told us better.
+/// Default bytes per token, until a server reports its usage.
 const BYTES_PER_TOKEN: f64 = 3.5;
 
-/// How much of the model's context is used before something is left out, and how much is left then.
+/// Share of the model's context above which messages are omitted, and the share that is left then.
 const COMPACT_ABOVE: f64 = 0.85;
 const COMPACT_TO: f64 = 0.6;
 
-/// How an answer is asked for.
+/// Options of a model request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ModelRequestOptions<'a> {
     pub(crate) tools: &'a [ToolSpec],
@@ -36,7 +36,7 @@ pub(crate) struct ModelRequestOptions<'a> {
     pub(crate) note: Option<&'a str>,
 }
 
-/// What a run knows about the size of what it asks.
+/// Estimates the tokens of a request.
 #[derive(Debug)]
 pub(crate) struct TokenEstimator {
     /// Of what is sent besides the messages.
@@ -120,7 +120,7 @@ impl AgentRun<'_> {
         answered
     }
 
-    /// How long to wait before asking again. Nothing where that would not help.
+    /// Delay before the next attempt. `None` where a retry would not help.
     fn backoff(&self, error: &ModelError, attempt: u32) -> Option<Duration> {
         if attempt >= self.agent.limits.retries {
             return None;

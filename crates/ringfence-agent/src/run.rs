@@ -38,13 +38,13 @@ const TEXT_CALL_WARNING: &str = "the model writes its tool calls as text, which 
 const TRUNCATED_NOTE: &str = "your answer was cut off at the token limit, and no call in it was made; answer again in fewer words, and \
                    write long files in several calls";
 
-/// What works on prompts.
+/// An agent, which works on prompts.
 #[derive(Debug)]
 pub struct Agent {
     pub model: Arc<dyn LanguageModel>,
     pub host: Host,
     pub session: Arc<Session>,
-    /// What the model is told before anything else.
+    /// The system prompt.
     pub system: String,
     pub temperature: Option<f64>,
     pub max_tokens: Option<u64>,
@@ -111,13 +111,13 @@ pub(crate) struct AgentRun<'a> {
     pub(crate) bad_answers: u32,
     pub(crate) repeats: RepeatDetector,
     deadline: Option<Instant>,
-    /// What the model was told already; it is told once.
+    /// Whether the model got the note about an empty answer; it gets it once.
     noted_empty: bool,
     noted_text: bool,
     noted_cut: bool,
 }
 
-/// How a run ended, and the model's last words.
+/// End of a run, with the model's last text.
 struct FinalAnswer {
     stop_reason: AgentStopReason,
     text: String,
@@ -129,10 +129,10 @@ impl FinalAnswer {
     }
 }
 
-/// What comes after a step.
+/// The next action after a step.
 enum LoopControl {
     Finish(FinalAnswer),
-    /// The next step, with something that the model is told for it.
+    /// The next step, with a note for the model.
     Continue(Option<&'static str>),
 }
 
@@ -194,7 +194,7 @@ impl AgentRun<'_> {
             let calls = self.ensure_unique_ids(calls);
             self.history.push(TranscriptMessage::Assistant { text, calls: calls.clone(), reasoning })?;
             if let Some(end) = self.make_calls(&calls).await {
-                // What it said beside its calls is no answer.
+                // Text beside calls is not an answer.
                 return Ok(LoopControl::Finish(FinalAnswer::without_text(end)));
             }
             if calls_dropped > 0 {
@@ -228,7 +228,7 @@ impl AgentRun<'_> {
         self.finish_with(AgentStopReason::Answered, text)
     }
 
-    /// The calls as they are meant, those among them that the model wrote as text. What was done to them is said.
+    /// The calls after repair, with those that the model wrote as text. Every repair is reported.
     fn repair_calls(
         &self,
         text: String,
@@ -253,7 +253,7 @@ impl AgentRun<'_> {
         (said, calls)
     }
 
-    /// Whether a text may be somebody else's: the session saw what nobody vouches for, or the text was there before.
+    /// Whether a text may be a quote: the session saw untrusted content, or the text was there before.
     fn may_be_quoted(&self, text: &str) -> bool {
         let text = text.trim();
         let escaped = serde_json::to_string(text).unwrap_or_default();
@@ -294,7 +294,7 @@ impl AgentRun<'_> {
         self.retry_with_note(TRUNCATED_NOTE)
     }
 
-    /// Whether the model may be told to try again: once each, and while it has steps.
+    /// Whether the model may get a note and retry: once each, and while it has steps.
     fn may_retry(&self, told: bool) -> bool {
         !told && !self.is_last_step()
     }
@@ -356,7 +356,7 @@ impl AgentRun<'_> {
                 format!("{}.\nWhat was done:\n{done}", capitalize(&end.explain()))
             }
         };
-        // The model goes on from here with the next prompt. What cannot be kept now is told then.
+        // The model continues from here with the next prompt, which reports a failure to store the transcript.
         let _ = self.history.ensure_closed(&format!("({})", end.explain()));
         let Self { steps, usage, estimated, .. } = self;
         AgentOutcome { stop_reason: end, text, by_host, steps, usage, estimated, ledger, duration }

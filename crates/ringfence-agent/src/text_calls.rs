@@ -1,11 +1,11 @@
 //! Tool calls that a model wrote as text instead of making them.
 //!
-//! They are never made: text is text. They are found so that the model can be told, and so that its last words can be
-//! cleared of them.
+//! They are never run: text is text. They are detected so that the model gets a note, and so that they can be stripped
+//! from its last text.
 
 use serde_json::Value;
 
-/// What templates of models put around calls: how one begins and ends.
+/// Tags that model templates put around calls: opening and closing.
 const TAGS: [(&str, &str); 7] = [
     ("<tool_call>", "</tool_call>"),
     ("<tool_calls>", "</tool_calls>"),
@@ -21,7 +21,7 @@ pub(crate) fn has_call(text: &str, tools: &[&str]) -> bool {
     strip_calls(text, tools) != text.trim()
 }
 
-/// What is left of a text without the calls in it.
+/// A text without the calls in it.
 pub(crate) fn strip_calls(text: &str, tools: &[&str]) -> String {
     let mut left = text.trim().to_owned();
     for (open, close) in TAGS {

@@ -22,7 +22,7 @@ pub(crate) const MOST_CALLS: usize = 64;
 /// A longer id is replaced by ours in records; the model's own goes back to it.
 const MAX_ID_BYTES: usize = 64;
 
-/// What came of one call.
+/// The result of one call.
 struct ModelCallResult {
     text: String,
     error: Option<ErrorKind>,
@@ -113,7 +113,7 @@ impl AgentRun<'_> {
         }
     }
 
-    /// Whether the run should stop after this call, because it goes nowhere.
+    /// Whether the run should stop after this call, because it repeats itself.
     async fn check_progress(
         &mut self,
         call: &RequestedCall,
@@ -145,7 +145,7 @@ impl AgentRun<'_> {
         ModelCallResult { text, error: Some(error.kind), duration: Duration::ZERO }
     }
 
-    /// What records call it: the model's own id, where it is one that records can have.
+    /// ID of the call in records: the model's own, where it is valid there.
     fn host_id(&self, call: &RequestedCall, number: usize) -> String {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         match !call.id.is_empty() && call.id.len() <= MAX_ID_BYTES && call.id.chars().all(is_plain) {

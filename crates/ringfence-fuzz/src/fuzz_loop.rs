@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crate::mutate::{SplitMix64, mutate};
 use crate::{FuzzReport, hash};
 
-/// How much is tried.
+/// Budget of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FuzzBudget {
     pub(crate) seed: u64,
@@ -39,7 +39,7 @@ pub(crate) struct FuzzLoop<'a> {
     pub(crate) tokens: &'a [&'a str],
     pub(crate) max_len: usize,
     pub(crate) budget: FuzzBudget,
-    /// Where each input is written to before it is tried, for those that end the process.
+    /// File that each input is written to before it is tried, for those that end the process.
     pub(crate) last_input_path: Option<&'a Path>,
 }
 
@@ -57,7 +57,7 @@ impl FuzzLoop<'_> {
         let last = self.last_input_path.and_then(|last| File::create(last).ok());
         let attempt = |input: &[u8]| {
             if let Some(last) = &last {
-                // Whoever reads it knows of no failure yet: one here is not worth ending for.
+                // There is no failure yet: an error here is not worth ending for.
                 let _ = last.write_all_at(input, 0).and_then(|()| last.set_len(input.len() as u64));
             }
             attempt(run, input)
@@ -92,7 +92,7 @@ impl FuzzLoop<'_> {
     }
 }
 
-/// What came of an input, or why it fails.
+/// The outcome of an input, or its failure.
 fn attempt<O: Hash>(run: &impl Fn(&[u8]) -> O, input: &[u8]) -> Result<u64, String> {
     silence_panics();
     let began = Instant::now();
@@ -134,11 +134,11 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
 }
 
 thread_local! {
-    /// A target runs on this thread: its panics are caught, and told once.
+    /// A target runs on this thread: its panics are caught, and printed once.
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The search for a smaller input panics a thousand times; nobody wants to read that.
+/// Silences panics: the search for a smaller input panics a thousand times.
 fn silence_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

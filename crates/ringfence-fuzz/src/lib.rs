@@ -1,11 +1,10 @@
 //! Fuzzing for the tests of the other crates, on a stable toolchain.
 //!
-//! A target is a test that is given bytes: first every input of its corpus, then inputs made from those by changing a few
-//! bytes. In the normal tests that takes a moment and is the same every time; `cargo xtask fuzz` runs a target for as long
-//! as it is told, from another seed each time. An input that fails is made as small as it gets and kept in the corpus, so
-//! that it is tried first ever after.
+//! A target is a test that takes bytes: first every input of its corpus, then inputs made from those by changing a few
+//! bytes. In the normal tests that is short and deterministic; `cargo xtask fuzz` runs a target for a given time, from
+//! another seed each time. A failing input is minimised and kept in the corpus, so that it is tried first from then on.
 //!
-//! Not here: what holds for which bytes. The crates say that next to what they test, in modules called `fuzz`.
+//! Not here: the properties that are checked. The crates have them next to the code, in modules called `fuzz`.
 
 mod fuzz_loop;
 mod mutate;
@@ -20,13 +19,13 @@ use fuzz_loop::{FuzzBudget, FuzzFailure, FuzzLoop};
 /// Names the target that is to run for long; every other one then does nothing.
 pub const TARGET: &str = "RINGFENCE_FUZZ_TARGET";
 
-/// How many seconds that is.
+/// Duration of a run in seconds.
 pub const SECONDS: &str = "RINGFENCE_FUZZ_SECONDS";
 
 /// A directory for what came of it: `TARGET.last` is the input that runs or ran last, `TARGET.done` the [`FuzzReport`].
 pub const REPORTS: &str = "RINGFENCE_FUZZ_REPORTS";
 
-/// In the normal tests a target ends after so many inputs, or so much time.
+/// Limits of a target in the normal tests: inputs, and time.
 const SHORT_RUNS: u64 = 3_000;
 const SHORT_TIME: Duration = Duration::from_millis(400);
 
@@ -42,12 +41,12 @@ pub struct FuzzTarget {
     max_len: usize,
 }
 
-/// What a run came to.
+/// The report of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FuzzReport {
     pub runs: u64,
     pub time: Duration,
-    /// How many different outcomes there were.
+    /// Number of different outcomes.
     pub outcomes: u64,
     pub failures: u64,
 }
@@ -139,7 +138,7 @@ impl FuzzReport {
     }
 }
 
-/// A long run that somebody asked for.
+/// A long run that was requested explicitly.
 struct LongFuzzRun {
     target: String,
     budget: FuzzBudget,
@@ -147,7 +146,7 @@ struct LongFuzzRun {
 }
 
 impl LongFuzzRun {
-    /// This is the one place that reads the environment.
+    /// Reads the environment, as the only function that does.
     fn from_env() -> Option<Self> {
         let seconds = std::env::var(SECONDS).ok()?.parse().ok()?;
         let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| hash(&time.as_nanos()));

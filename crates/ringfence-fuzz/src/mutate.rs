@@ -71,7 +71,7 @@ const CHARACTERS: &[&str] = &[
     "\u{1f1e9}",
 ];
 
-/// Changes an input in a few places.
+/// Changes a few bytes of an input.
 pub(crate) fn mutate(input: &mut Vec<u8>, other: &[u8], tokens: &[&str], longest: usize, random: &mut SplitMix64) {
     let times = 1 + random.below(4) * random.below(3);
     for _ in 0..times {

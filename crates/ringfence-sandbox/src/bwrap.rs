@@ -1,7 +1,7 @@
 //! Bubblewrap fallback: the system's `bwrap`, where only that may create namespaces.
 //!
-//! It is taken only if root put it into a directory of the system, is told everything by a list that is made here, and shows
-//! the workspace read-only: a layer of its own would lie on the host's disk, where nothing bounds it.
+//! It is used only if root installed it in a system directory, gets all of its arguments from here, and mounts the
+//! workspace read-only: its overlay would lie on the host's disk, without a size limit.
 //!
 //! Not here: starting it (`bwrap_launcher.rs`), and what happens inside before the program does (`bwrap_init.rs`).
 
@@ -23,7 +23,7 @@ use crate::mounts::{MASKED_PROC_PATHS, SYSTEM_DIRS, is_plain};
 use crate::protocol::RunSpec;
 use crate::run_mounts::{SCRIPT_DIR, WORKSPACE, mount_point};
 
-/// What to do where this machine refuses us namespaces.
+/// Fallback where this machine denies us namespaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JailFallback {
     /// Run nothing.
@@ -35,7 +35,7 @@ pub enum JailFallback {
     Forced,
 }
 
-/// Who builds the jails.
+/// Implementation that builds the jails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JailBackend {
     Native,
@@ -49,7 +49,7 @@ pub fn needs_bwrap_fallback(walls: &[IsolationStatus]) -> bool {
         && [Isolation::Bwrap, Isolation::Landlock, Isolation::Seccomp, Isolation::Pidfd].iter().all(stands)
 }
 
-/// Walls that `bwrap` builds.
+/// Isolation that `bwrap` provides.
 pub(crate) const BWRAP_ISOLATION: [Isolation; 7] = [
     Isolation::UserNamespace,
     Isolation::MountNamespace,
@@ -60,10 +60,10 @@ pub(crate) const BWRAP_ISOLATION: [Isolation; 7] = [
     Isolation::CgroupNamespace,
 ];
 
-/// Where a system keeps it. No `PATH` is asked.
+/// Standard paths of the program. `PATH` is not searched.
 const BWRAP_PATHS: [&str; 2] = ["/usr/bin/bwrap", "/bin/bwrap"];
 
-/// Older ones cannot do all that they are told: bounds on file systems in memory, no further user namespaces.
+/// Oldest supported version: size limits on tmpfs, no further user namespaces.
 const MIN_VERSION: (u32, u32) = (0, 8);
 
 /// A `bwrap` that may be used.
@@ -126,7 +126,7 @@ impl BwrapBinary {
         words
     }
 
-    /// What it is told: words, and contents that it reads from descriptors.
+    /// Its arguments, and contents that it reads from descriptors.
     pub(crate) fn build_args(&self, told: &BwrapSpec<'_>) -> BwrapArgs {
         let mut list = BwrapArgs { args: self.namespaces(), data: Vec::new(), first_fd: told.first_fd };
         list.system_mounts(told.host, told.toolchains);
@@ -152,7 +152,7 @@ impl BwrapBinary {
 /// The user of an attempt by root.
 const NOBODY_UID: u32 = 65_534;
 
-/// Where a program finds one of the directories that it is shown.
+/// Path in the jail of one of the mounted directories.
 pub(crate) fn mount_path(order: &RunSpec, index: usize) -> PathBuf {
     match order.mounts.get(index).filter(|_| index > 0) {
         Some(directory) => mount_point(&directory.alias),
@@ -164,7 +164,7 @@ pub(crate) fn mount_path(order: &RunSpec, index: usize) -> PathBuf {
 pub(crate) struct BwrapSpec<'a> {
     pub(crate) spec: &'a RunSpec,
     pub(crate) toolchains: &'a [PathBuf],
-    /// Places in the jail that must be empty.
+    /// Paths in the jail that must be empty.
     pub(crate) masks: &'a BTreeMap<PathBuf, MaskKind>,
     /// The host's root directory.
     pub(crate) host: &'a Path,
@@ -172,7 +172,7 @@ pub(crate) struct BwrapSpec<'a> {
     pub(crate) first_fd: RawFd,
 }
 
-/// What is put over what must not be seen.
+/// The mask over a hidden path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MaskKind {
     File,
@@ -235,7 +235,7 @@ impl BwrapArgs {
         }
     }
 
-    /// What every jail has of its own.
+    /// Mounts that every jail has of its own.
     fn private_mounts(&mut self, limits: &JailLimits, host: &Path) {
         let size = limits.tmp_bytes.max(1).to_string();
         // With harmless devices and terminals of its own, and nothing else.
@@ -258,7 +258,7 @@ impl BwrapArgs {
     }
 }
 
-/// The real path of a program that nobody but root can change or put another in the place of.
+/// The resolved path of a program that only root can change or replace.
 fn root_owned_path(path: &Path) -> io::Result<Option<PathBuf>> {
     let path = fs::canonicalize(path)?;
     if !fs::metadata(&path)?.is_file() {
@@ -312,7 +312,7 @@ mod tests {
             true,
         );
         check(&[Isolation::UserNamespace, Isolation::Bwrap], false);
-        // Nothing is run without these, whoever builds the jail.
+        // Required isolation, whatever builds the jail.
         check(&[Isolation::UserNamespace, Isolation::Landlock], false);
         check(&[Isolation::UserNamespace, Isolation::Seccomp], false);
         // It brings none of these.

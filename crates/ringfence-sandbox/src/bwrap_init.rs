@@ -1,9 +1,9 @@
 //! Init process of a jail that `bwrap` built: our own binary, inside.
 //!
-//! `bwrap` was told paths, and paths can change. So nothing runs before this looked: each directory of the view is the held
-//! one, and what is to be covered is empty. Then it lives as the first process of any jail does.
+//! `bwrap` got paths, and paths can change. So nothing runs before this checks: each directory of the view is the held
+//! one, and every masked path is empty. Then it works as the init process of any jail does.
 //!
-//! Not here: the walls that a program passes on its way (`lockdown.rs`).
+//! Not here: the lockdown of the program (`lockdown.rs`).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -62,12 +62,12 @@ fn run_bwrap_init() -> ! {
         kill_and_reap_all();
         SpawnerReply::Failed(trouble)
     });
-    // Whoever waited may be gone.
+    // The waiting process may be gone.
     let _ = sys::send(reply.as_fd(), &end.encode(), &[]);
     sys::exit()
 }
 
-/// Nobody looks into this process, and the host can end it.
+/// Makes this process undumpable, and lets the host end it.
 fn harden(reply: &OwnedFd) -> Result<(), SetupError> {
     sys::die_with_parent().map_err(SetupStep::Hold.failed())?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(SetupStep::Hold.failed())?;
@@ -105,7 +105,7 @@ impl PreparedProgram {
         let _way = if order.egress { open_egress(run.pop())? } else { None };
         let [text, output, errors, shown @ ..] = &run[..] else { return Err(SetupStep::Order.failed()(Errno::BADMSG)) };
         let streams = [text, output, errors].into_iter().chain(stdin_of(order, shown));
-        // If it is not there any more, it said why.
+        // If it is gone, it reported why.
         let _ = sys::send(self.socket.as_fd(), b"o", &streams.map(AsFd::as_fd).collect::<Vec<_>>());
         // Among them the pipes, which must close with the program.
         drop(run);
@@ -142,7 +142,7 @@ fn check_same_dir(place: &Path, held: &OwnedFd) -> Result<(), Errno> {
     if (is.st_dev, is.st_ino) == (should.st_dev, should.st_ino) { Ok(()) } else { Err(Errno::STALE) }
 }
 
-/// Whether what is not to be seen is empty there, and not by chance: it lies on another file system.
+/// Checks that a masked path is empty because of its mask: it lies on another file system.
 fn check_masked(place: &Path, directory: &RunMount, held: &OwnedFd) -> Result<(), Errno> {
     let root = match open(place, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
         Ok(root) => root,

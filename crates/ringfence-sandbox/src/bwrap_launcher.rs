@@ -1,9 +1,9 @@
 //! Bubblewrap launcher: our own binary, started again, which starts `bwrap` for each run.
 //!
-//! It takes the spawner's place where only `bwrap` may make namespaces, and answers the same requests. It is small, has one
-//! thread and no environment, and dies with the host; every `bwrap` dies with it, and what runs inside with that.
+//! It replaces the spawner where only `bwrap` may make namespaces, and answers the same requests. It is small, has one
+//! thread and no environment, and dies with the host; every `bwrap` dies with it, and its jail with that.
 //!
-//! Not here: what `bwrap` is told (`bwrap.rs`), and the first process inside (`bwrap_init.rs`).
+//! Not here: the arguments of `bwrap` (`bwrap.rs`), and the first process inside (`bwrap_init.rs`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
@@ -31,13 +31,13 @@ use crate::spawner::{refuse, refuse_all, reply_ready, run_as, take_socket};
 use crate::sys::{self, ForkResult};
 use crate::toolchain_secrets::{SecretPath, find_secrets};
 
-/// What the host calls this process, and how it knows what it is.
+/// Name of this process, by which it knows its role.
 pub(crate) const NAME: &str = "ringfence-launcher";
 
 /// `bwrap` takes 9000 words, and each cover has its own descriptor.
 const MAX_MASKS: usize = 1000;
 
-/// How `bwrap` says that it could not build something. What runs inside always ends otherwise.
+/// Exit status of `bwrap` for a setup error. Programs inside never end with it.
 const BWRAP_FAILED: i32 = 1;
 
 /// For the first line of `main`. Something, if this process was started as the launcher; it has ended then.
@@ -116,7 +116,7 @@ impl<'a> BwrapLauncher<'a> {
         watched.first().is_some_and(|host| !host.revents().is_empty())
     }
 
-    /// Reaps what ended. Whoever waits for a run that never began is told so.
+    /// Reaps ended processes, and reports runs that never began.
     fn reap(&mut self) {
         self.launched.retain(|run| {
             let ended = waitid(WaitId::PidFd(run.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
@@ -225,7 +225,7 @@ impl<'a> BwrapLauncher<'a> {
         sys::die_with_parent()
     }
 
-    /// Every place in the jail that must be empty, by what is there now. The inmate looks whether it is.
+    /// Every path in the jail that must be empty, by the current entries. The init process checks that it is.
     fn masks(&self, order: &RunSpec, held: &[OwnedFd]) -> Result<BTreeMap<PathBuf, MaskKind>, SetupError> {
         let failed = || SetupStep::Cover.failed::<Errno>();
         let mut covers = BTreeMap::new();
@@ -258,7 +258,7 @@ impl<'a> BwrapLauncher<'a> {
         Ok(covers)
     }
 
-    /// Where else the jail has a path of the host: a workspace may lie in `/usr/src`, or have a toolchain in it.
+    /// Other paths in the jail of a path of the host: a workspace may lie in `/usr/src`, or have a toolchain in it.
     fn jail_paths_of<'b>(&'b self, real: &'b Path) -> impl Iterator<Item = PathBuf> + 'b {
         let system = SYSTEM_DIRS.iter().map(|name| Path::new("/").join(name));
         system.chain(self.toolchains.iter().cloned()).filter(move |shown| !is_link(shown)).filter_map(move |shown| {
@@ -273,7 +273,7 @@ fn is_link(shown: &Path) -> bool {
     std::fs::symlink_metadata(shown).is_ok_and(|found| found.is_symlink())
 }
 
-/// Where a descriptor leads, as the host calls it.
+/// The host path of a descriptor.
 fn path_of(descriptor: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
     use std::os::fd::AsRawFd as _;
     use std::os::unix::ffi::OsStringExt as _;

@@ -1,10 +1,10 @@
 //! Writable `CARGO_HOME` of a run, on top of the host's.
 //!
-//! With a way out to the network, cargo downloads and unpacks. The host's home is read-only, so a run gets one of its own,
-//! with links to the settings and the downloaded packages of the host's: those are not fetched again. Indexes are, because
-//! cargo writes to them in place.
+//! With egress, cargo downloads and unpacks. The host's home is read-only, so a run gets one of its own, with links to
+//! the settings and the downloaded packages of the host's: those are not fetched again. Indexes are, because cargo
+//! updates them in place.
 //!
-//! Not here: telling cargo where it is (`environment.rs`).
+//! Not here: setting `CARGO_HOME` (`environment.rs`).
 
 use std::fs;
 use std::io;
@@ -58,7 +58,7 @@ mod tests {
         fs::write(home.join(cache).join("new-1.0.0.crate"), "x").unwrap();
         fs::create_dir_all(home.join("registry/index/index.crates.io-1")).unwrap();
         assert!(!host.join(cache).join("new-1.0.0.crate").exists());
-        // A host that has nothing is no trouble.
+        // A host without a cargo home is not an error.
         link_cargo_home(&directory.path().join("none"), &home);
     }
 }

@@ -29,13 +29,13 @@ const PREFIX: &str = "ringfence-run-";
 /// Groups of version 1 that wait for the next run. Making and removing one costs more than most runs do.
 const SLOTS: usize = 8;
 
-/// Memory that a group may still have and be used again. What is above is files that somebody keeps.
+/// Memory that a reusable group may still have. More than that belongs to files that are kept.
 const MAX_REUSABLE_BYTES: u64 = 1 << 20;
 
-/// The kernel needs a moment after the last process is gone before a group can go.
+/// Retries of a removal, because the kernel needs a while after the last process is gone.
 const REMOVE_RETRIES: u32 = 200;
 
-/// Where groups can be made on this machine.
+/// The parent of new cgroups on this machine.
 #[derive(Clone, Debug)]
 pub(crate) struct CgroupManager {
     pool: Option<Arc<CgroupPool>>,
@@ -59,7 +59,7 @@ struct LockedCgroup {
     _locks: Vec<OwnedFd>,
 }
 
-/// Which version keeps the limits.
+/// The cgroup version that enforces the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CgroupVersion {
     V1,
@@ -67,7 +67,7 @@ pub(crate) enum CgroupVersion {
 }
 
 impl CgroupManager {
-    /// Looks for a place, tries it, and removes what dead processes of ours left there.
+    /// Finds a writable hierarchy, tries it, and removes groups that crashed processes of ours left there.
     pub(crate) fn detect() -> Self {
         let read = |name: &str| fs::read_to_string(name).unwrap_or_default();
         let hierarchies = CgroupMounts::read(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
@@ -472,7 +472,7 @@ os._exit(0)";
         let (one, two) = (make(), make());
         assert_ne!(one.name(), two.name());
         drop((one, two));
-        // A slot that somebody else removed is made anew.
+        // A removed group is made again.
         base.groups().iter().for_each(|group| fs::remove_dir(group).unwrap());
         drop(make());
         drop(groups);
@@ -525,7 +525,7 @@ os._exit(0)";
         assert_eq!(base.groups(), Vec::<PathBuf>::new());
     }
 
-    /// Where version 2 is mounted, beside version 1 or alone, and root may make groups.
+    /// Mount point of version 2, beside version 1 or alone, if root may make groups there.
     fn mounted_v2() -> Option<PathBuf> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?.split(' ').nth(4)?.to_owned();
@@ -560,7 +560,7 @@ os._exit(0)";
         fs::remove_dir(base).unwrap();
     }
 
-    /// The rest of it, with files in the place of the kernel's.
+    /// The rest of it, with plain files instead of the kernel's.
     #[test]
     fn limits_of_version_two_are_written_and_its_counts_read() {
         let directory = tempfile::tempdir().unwrap();
@@ -585,7 +585,7 @@ os._exit(0)";
         file("pids.events", "max 5\n");
         assert!(made.oom_killed() && made.pids_limit_hit());
         assert!(!made.is_reusable());
-        // Without swap, or on an older kernel, it is still a group; without a bound on memory it is none.
+        // Without swap, or on an older kernel, the group is still usable; without a memory limit it is not.
         fs::remove_file(group.join("memory.swap.max")).unwrap();
         assert!(made.set_limits(&limits).is_ok());
         fs::remove_file(group.join("memory.max")).unwrap();

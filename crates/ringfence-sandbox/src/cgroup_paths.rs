@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-/// Which control groups, and the directories that new ones are made in.
+/// A cgroup hierarchy, with the parent directories of new groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CgroupHierarchy {
     V2 { base: PathBuf },
@@ -77,7 +77,7 @@ impl CgroupMounts {
     }
 }
 
-/// Where a controller's hierarchy is mounted, and our own path in it. In a container the mount may show only a part.
+/// Mount point of a controller's hierarchy, and our own path in it. In a container the mount may show only a part.
 fn controller_dir(mountinfo: &str, controller: &str, path: &str) -> Option<ControllerDir> {
     mountinfo.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;

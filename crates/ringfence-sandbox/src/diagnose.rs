@@ -1,14 +1,13 @@
 //! Denial diagnosis: which isolation mechanism refused what, from a program's output.
 //!
-//! Programs say "Permission denied" and leave the reader to guess. Where what a program printed makes it sure which wall
-//! was meant, this says so, and what can be done instead. Where it does not, it says nothing: a wrong hint is worse than
-//! none.
+//! Programs say "Permission denied" and leave the reader to guess. Where the output identifies the isolation mechanism
+//! with certainty, this names it, with an alternative. Otherwise it says nothing: a wrong hint is worse than none.
 //!
-//! Not here: knowing what was really refused. A program can print these words without any wall.
+//! Not here: knowing what was really refused. A program can print such messages without any isolation.
 
 use serde::Serialize;
 
-/// What a run may write to.
+/// Paths that a run may write to.
 pub const WRITABLE: &[&str] = &["/workspace", "/tmp"];
 /// The same where the system's `bwrap` built the jail.
 pub const WRITABLE_BY_BWRAP: &[&str] = &["/tmp"];
@@ -16,15 +15,15 @@ pub const WRITABLE_BY_BWRAP: &[&str] = &["/tmp"];
 /// A refusal, explained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SandboxDenial {
-    /// What was in the way.
+    /// The mechanism that refused it.
     pub wall: SandboxDenialKind,
     /// For the reader.
     pub message: String,
-    /// Where it would have been allowed.
+    /// Paths where it would have been allowed.
     pub writable: &'static [&'static str],
 }
 
-/// Kinds of refusals that can be told apart.
+/// Kinds of refusals that can be identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxDenialKind {
@@ -32,7 +31,7 @@ pub enum SandboxDenialKind {
     Files,
     /// There is no network.
     Network,
-    /// The workspace's layer or `/tmp` is full.
+    /// The workspace's overlay or `/tmp` is full.
     Space,
     /// A system call that is refused.
     Kernel,
@@ -40,7 +39,7 @@ pub enum SandboxDenialKind {
     Processes,
 }
 
-/// What is sure without looking at what was printed: a run that had too many processes.
+/// A denial that is certain without the output: a run that had too many processes.
 pub fn process_limit_denial(most: u64, writable: &'static [&'static str]) -> SandboxDenial {
     let message = format!("the run reached its limit of {most} processes and threads");
     SandboxDenial { wall: SandboxDenialKind::Processes, message, writable }
@@ -75,8 +74,8 @@ fn diagnose_line(line: &str, writable: &[&str]) -> Option<(SandboxDenialKind, St
     None
 }
 
-/// Said only by programs that reach for other hosts. A refused connection is not among these: that is a server on the
-/// run's own loopback that is not there.
+/// Messages of programs that connect to other hosts. A refused connection is not among these: that is a missing server
+/// on the run's own loopback.
 const NO_NETWORK: &[&str] = &[
     "network is unreachable",
     "temporary failure in name resolution",
@@ -130,7 +129,7 @@ fn last_path(line: &str) -> Option<&str> {
     paths.rfind(|path| (2..200).contains(&path.len()))
 }
 
-/// Whether a path is one that the jail shows and nobody in it can write. A path with `..` could lead anywhere.
+/// Whether a path is read-only in the jail. A path with `..` could lead anywhere.
 fn is_read_only_path(path: &str) -> bool {
     const SYSTEM: [&str; 14] = [
         "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/nix", "/mnt", "/proc", "/sys", "/boot", "/var",

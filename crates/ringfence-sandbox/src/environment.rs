@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use crate::etc;
 use crate::toolchains::Toolchain;
 
-/// Inside the jail; made by whoever mounts `/tmp`.
+/// Inside the jail; made with the mount of `/tmp`.
 pub(crate) const HOME: &str = "/tmp/home";
 
 const SYSTEM_PATH: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
@@ -33,7 +33,7 @@ const BASE_VARIABLES: [(&str, &str); 18] = [
     ("LANG", "C.UTF-8"),
     ("TERM", "dumb"),
     ("TMPDIR", "/tmp"),
-    // What is compiled on the way is no change of the workspace.
+    // Bytecode is not a change of the workspace.
     ("PYTHONDONTWRITEBYTECODE", "1"),
     ("XDG_CACHE_HOME", "/tmp/cache"),
     ("npm_config_cache", "/tmp/npm"),
@@ -80,7 +80,7 @@ const DENIED_VARIABLES: [(&str, EnvDenyReason); 31] = [
     ("RUSTC_WORKSPACE_WRAPPER", EnvDenyReason::Launcher),
 ];
 
-/// What a refused variable would do.
+/// The effect of a refused variable.
 #[derive(Clone, Copy, Debug)]
 enum EnvDenyReason {
     Loader,
@@ -107,7 +107,7 @@ pub enum RunEnvironmentError {
     Launcher(String),
 }
 
-/// Where programs find the way out, inside the jail.
+/// Port of the egress proxy inside the jail.
 pub(crate) const PROXY_PORT: u16 = 3128;
 
 /// The caller's variables, and where there is a way out, those by which programs know it.
@@ -124,7 +124,7 @@ pub(crate) fn with_proxy_vars(caller: &BTreeMap<String, String>, has_egress: boo
     told
 }
 
-/// Where cargo keeps what it gets from the network, if there is a way out.
+/// `CARGO_HOME` of a run with egress.
 pub(crate) const CARGO_HOME: &str = "/tmp/home/.cargo";
 
 /// Cargo's home on the host, if these toolchains have one.
@@ -133,8 +133,8 @@ pub(crate) fn host_cargo_home(toolchains: &[Toolchain]) -> Option<PathBuf> {
     variables.find(|(name, _)| name == "CARGO_HOME").map(|(_, path)| PathBuf::from(path))
 }
 
-/// What toolchains need to be told. They are told to do without the network only where there is none, and cargo has a home
-/// of its own to write to where there is one (`cargo_home.rs`).
+/// Environment variables of toolchains. Offline mode is set only where there is no egress, and with egress cargo has a
+/// writable home of its own (`cargo_home.rs`).
 fn toolchain_variables(toolchains: &[Toolchain], has_egress: bool) -> impl Iterator<Item = (&str, String)> {
     let all = toolchains.iter().flat_map(|toolchain| &toolchain.env);
     all.filter_map(move |(name, value)| match name.as_str() {
@@ -169,7 +169,7 @@ pub(crate) fn run_environment(
     if altogether > MAX_TOTAL_BYTES { Err(RunEnvironmentError::TotalTooLarge) } else { Ok(strings) }
 }
 
-/// Where programs are looked for inside the jail, in this order.
+/// The `PATH` inside the jail, in this order.
 pub(crate) fn search_directories(toolchains: &[Toolchain]) -> impl Iterator<Item = PathBuf> {
     let own = toolchains.iter().flat_map(|toolchain| &toolchain.path).cloned();
     own.chain(SYSTEM_PATH.iter().map(PathBuf::from))

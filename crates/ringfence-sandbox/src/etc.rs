@@ -14,13 +14,13 @@ pub(crate) const USER: &str = "user";
 pub(crate) const UID: u32 = 1000;
 pub(crate) const GID: u32 = 1000;
 
-/// What the jail calls itself.
+/// Host name of the jail.
 pub(crate) const HOSTNAME: &str = "jail";
 
 /// Files that are made, by their names in `/etc`. Without a `localtime`, the time is UTC.
 pub(crate) fn files() -> &'static [(&'static str, &'static str)] {
     &[
-        // Whoever is not mapped into the jail shows up as nobody.
+        // User IDs that are not mapped into the jail show up as `nobody`.
         (
             "passwd",
             "user:x:1000:1000::/tmp/home:/bin/sh\nnobody:x:65534:65534:not in the jail:/nonexistent:/bin/false\n",
@@ -36,8 +36,8 @@ pub(crate) fn files() -> &'static [(&'static str, &'static str)] {
     ]
 }
 
-/// What of the host's `/etc` is shown where it is there. All of it is public, and the same on every machine with the same
-/// packages. A star stands for any ending.
+/// Files of the host's `/etc` that are shown where they exist. All of them are public, and the same on every machine
+/// with the same packages. A star stands for any ending.
 const HOST_FILES: [&str; 28] = [
     // The loader.
     "ld.so.cache",

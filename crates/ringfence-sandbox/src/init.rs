@@ -1,8 +1,8 @@
 //! Init process of a jail.
 //!
-//! It builds the jail, starts the process that will be the program, waits for an order, and stays to reap. When the program ends, or uses too much
-//! memory, it kills all that is left, and says how it ended only when nothing is. It has no capabilities while the program
-//! runs, and nobody may look into it.
+//! It builds the jail, starts the process that will be the program, waits for a run spec, and stays to reap. When the
+//! program ends, or exceeds its memory, it kills the remaining processes, and reports the exit status only when none is
+//! left. It has no capabilities while the program runs, and is undumpable.
 //!
 //! Not here: timeouts and cancelling. The host kills this process for that, and the kernel everything below it.
 
@@ -29,7 +29,7 @@ use crate::sys::{self, ForkResult};
 /// Loopback addresses of the host that one run can reach.
 const MAX_LISTENERS: usize = 63;
 
-/// All of it. `socket` is where the order comes from, `reply` where the host is told how it went.
+/// Runs the init process. The run spec comes from `socket`, the result goes to the host over `reply`.
 pub(crate) fn run_init(socket: &OwnedFd, reply: &OwnedFd, doors: &[OwnedFd], filter: &SeccompFilters) -> ! {
     // What the spawner has open is not for here.
     let kept: Vec<BorrowedFd<'_>> = [socket, reply].into_iter().chain(doors).map(AsFd::as_fd).collect();
@@ -51,7 +51,7 @@ pub(crate) fn run_init(socket: &OwnedFd, reply: &OwnedFd, doors: &[OwnedFd], fil
         kill_and_reap_all();
         SpawnerReply::Failed(trouble)
     });
-    // Whoever waited may be gone.
+    // The waiting process may be gone.
     let _ = sys::send(reply.as_fd(), &end.encode(), &[]);
     sys::exit()
 }
@@ -91,7 +91,7 @@ impl PreparedJail {
         let [text, output, errors, shown @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG)) };
         run_mounts::mount_workspace(&order, shown, &self.overlay, &self.root.hidden_root)?;
         let streams = [text, output, errors].into_iter().chain(stdin_of(&order, shown));
-        // If it is not there any more, it said why.
+        // If it is gone, it reported why.
         let _ = sys::send(self.socket.as_fd(), b"o", &streams.map(AsFd::as_fd).collect::<Vec<_>>());
         // Among them the pipes, which must close with the program.
         drop(descriptors);
@@ -115,8 +115,8 @@ impl PreparedJail {
     }
 }
 
-/// Listens for the jail's programs, and hands over the sockets to whoever speaks for them outside: the proxy's first, then
-/// one for each loopback address that the other end has named.
+/// Listens for the jail's programs, and hands the sockets over to the proxy outside: the proxy's first, then one for
+/// each loopback address that the other end has named.
 #[expect(clippy::disallowed_methods, reason = "it is in the jail's own network, and served from outside")]
 pub(crate) fn open_egress(socket: Option<OwnedFd>) -> Result<Option<OwnedFd>, SetupError> {
     let socket = socket.ok_or(Errno::BADMSG).map_err(SetupStep::Egress.failed())?;
@@ -129,7 +129,7 @@ pub(crate) fn open_egress(socket: Option<OwnedFd>) -> Result<Option<OwnedFd>, Se
     Ok(Some(socket))
 }
 
-/// What the other end wrote before the run began: one address a line. Most write nothing.
+/// Loopback addresses that the other end wrote before the run began: one a line, mostly none.
 fn loopback_addresses(socket: &OwnedFd) -> Vec<SocketAddr> {
     let mut buffer = [0; 4096];
     let read = recv(socket, &mut buffer, RecvFlags::DONTWAIT);
@@ -143,8 +143,8 @@ pub(crate) fn stdin_of<'a>(order: &RunSpec, shown: &'a [OwnedFd]) -> Option<&'a 
     shown.get(order.mounts.len()).filter(|_| order.has_stdin)
 }
 
-/// Once the program runs, behind every wall: what came with that word, which is where the filter asks, if it does. Nothing,
-/// if there is no such program.
+/// Waits until the program runs, behind every isolation. Returns the descriptors that came with the message: the
+/// seccomp listener, if there is one. `None` if there is no such program.
 pub(crate) fn wait_for_start(socket: &OwnedFd) -> Result<Option<Vec<OwnedFd>>, SetupError> {
     let mut started = None;
     loop {
@@ -162,12 +162,12 @@ pub(crate) fn wait_for_start(socket: &OwnedFd) -> Result<Option<Vec<OwnedFd>>, S
     }
 }
 
-/// What the first process looks after while a program runs.
+/// Monitors the limits while a program runs.
 pub(crate) struct LimitMonitor<'a> {
     /// Nothing, where a cgroup keeps it.
     memory: Option<MemoryMonitor<'a>>,
     locks: LockBudget,
-    /// Where the filter of system calls asks, as long as a process can.
+    /// The seccomp listener, as long as a process can notify it.
     requests: Option<OwnedFd>,
     cpu: Duration,
     /// Whether there is a `/proc` of this jail.
@@ -243,7 +243,7 @@ pub(crate) fn reap(program: Pid, ended: &OwnedFd, mut bounds: LimitMonitor<'_>) 
             }
             Ok(Some(_)) => {}
             Ok(None) => bounds.wait(ended),
-            // The program was ours, and nobody else waits for it.
+            // The program was our child, and no other process reaps it.
             Err(_) => break ProgramStatus::Killed(libc::SIGKILL),
         }
         // By the clock, not when nothing else happens: a program can see to it that something always does.
@@ -256,7 +256,7 @@ pub(crate) fn reap(program: Pid, ended: &OwnedFd, mut bounds: LimitMonitor<'_>) 
     SpawnerReply::Exited { status, beyond }
 }
 
-/// Kills and reaps until nobody is left.
+/// Kills and reaps until no process is left.
 pub(crate) fn kill_and_reap_all() {
     loop {
         sys::kill_all();
@@ -267,11 +267,11 @@ pub(crate) fn kill_and_reap_all() {
     }
 }
 
-/// The time on a processor that a child of ours used, if it has ended and nobody has reaped it, and if that can be seen.
+/// CPU time of a child of ours, if it has ended and is not reaped yet, and if that can be read.
 fn cpu_time_at_exit(program: Pid) -> Option<Duration> {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let ended = waitid(WaitId::Pid(program), look).ok()??;
-    // Nobody else's end is looked at, and reading costs more than most ends do.
+    // Only this kind of exit is examined: reading costs more than most exits do.
     ended.terminating_signal().filter(|signal| *signal == libc::SIGKILL)?;
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", program.as_raw_nonzero())).ok()?;
     // The second field may have anything in it, and ends with the last parenthesis. These are the fourteenth and the next.

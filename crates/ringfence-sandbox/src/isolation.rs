@@ -29,20 +29,20 @@ use crate::isolation_status::{Isolation, IsolationStatus};
 use crate::limits::MemoryLimiter;
 use crate::seccomp::SeccompFilters;
 
-/// What our program is called when it tries the walls.
+/// Name of this program when it runs as the prober.
 const PROBE_NAME: &str = "ringfence-walls";
 
 /// A probe that takes longer hangs, and is ended.
 const PROBE_SECONDS: u32 = 20;
 
-/// Tries every wall by starting this program, our own, as the prober.
+/// Probes every isolation mechanism by starting this program, our own, as the prober.
 pub fn probe(program: &Path) -> Vec<IsolationStatus> {
     let mut command = Command::new(program);
     command.arg0(PROBE_NAME).env_clear().stdin(Stdio::null()).stderr(Stdio::null());
     parse(&command.output().map(|ended| ended.stdout).unwrap_or_default())
 }
 
-/// For the first lines of `main`: something if this process was started to try the walls.
+/// For the first lines of `main`: `Some` if this process was started as the prober.
 pub(crate) fn probe_main() -> Option<ExitCode> {
     if std::env::args_os().next()? != PROBE_NAME {
         return None;
@@ -58,7 +58,7 @@ pub(crate) fn probe_main() -> Option<ExitCode> {
     Some(if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What the prober printed. A wall that it says nothing about does not stand.
+/// Parses the prober's output. A mechanism that it does not report is unavailable.
 fn parse(printed: &[u8]) -> Vec<IsolationStatus> {
     let lines = printed.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
     let mut said: BTreeMap<Isolation, IsolationStatus> =
@@ -89,7 +89,7 @@ fn probe_one(wall: Isolation) -> IsolationStatus {
     }
 }
 
-/// One wall, built in a process that is thrown away.
+/// Tries one mechanism, in a process that is thrown away.
 fn try_isolation(wall: Isolation) -> Result<(), Errno> {
     match wall {
         Isolation::UserNamespace => enter_user_ns(UnshareFlags::empty()),
@@ -127,7 +127,7 @@ fn enter_user_ns(others: UnshareFlags) -> Result<(), Errno> {
     write("gid_map", &format!("0 {group} 1"))
 }
 
-/// What is mounted from here on, nobody else sees.
+/// Makes further mounts private to this process.
 fn make_private() -> Result<(), Errno> {
     mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)
 }
@@ -167,7 +167,7 @@ fn check_pid_one() -> Result<(), Errno> {
 }
 
 fn loopback_up() -> Result<(), Errno> {
-    // SAFETY: zeros are a valid request, its name is shorter than its place, and the socket is open meanwhile.
+    // SAFETY: zeros are a valid request, its name is shorter than its buffer, and the socket is open meanwhile.
     unsafe {
         let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
         let mut request: libc::ifreq = std::mem::zeroed();
@@ -201,7 +201,7 @@ fn idmapped_mount() -> Result<(), Errno> {
     // SAFETY: this process has one thread. The child unshares, says so, and waits to be ended.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: as in `enter_user_ns`; `pause` and `_exit` touch nothing.
+        // SAFETY: as in `enter_user_ns`; `pause` and `_exit` access no memory.
         unsafe {
             let unshared = unshare_unsafe(UnshareFlags::NEWUSER);
             let _ = rustix::io::write(&tell, &[u8::from(unshared.is_ok())]);
@@ -238,7 +238,7 @@ fn map_child(child: Pid, ready: &impl std::os::fd::AsFd) -> Result<(), Errno> {
 /// Our own filter, and one call that it refuses.
 fn check_seccomp() -> Result<(), Errno> {
     SeccompFilters::new().and_then(|filters| filters.install(MemoryLimiter::Rlimit)).map_err(|_| Errno::NOSYS)?;
-    // SAFETY: refused, and without the filter it would only be told that the size is wrong.
+    // SAFETY: refused, and without the filter it would only fail because the size is wrong.
     let result = unsafe { libc::syscall(libc::SYS_clone3, std::ptr::null::<u8>(), 0) };
     let error = errno(&io::Error::last_os_error());
     if result == -1 && error == Errno::NOSYS { Ok(()) } else { Err(Errno::INVAL) }
@@ -300,7 +300,7 @@ fn bwrap() -> IsolationStatus {
     IsolationStatus { wall: Isolation::Bwrap, stands, note, advice }
 }
 
-/// Settings of the machine that are known to take walls down.
+/// Settings of the machine that are known to disable isolation mechanisms.
 #[derive(Debug, Default)]
 struct KernelRestrictions {
     apparmor_restricts: bool,
@@ -323,7 +323,7 @@ impl KernelRestrictions {
     }
 }
 
-/// The most likely reason first: nearly every wall needs a user namespace to be built in.
+/// The most likely reason first: nearly every mechanism needs a user namespace.
 fn advice(wall: Isolation, error: Errno, settings: &KernelRestrictions) -> String {
     let needs_users = !matches!(
         wall,

@@ -6,17 +6,17 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One wall of the jail.
+/// An isolation mechanism of the jail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
-    /// Users of its own: what runs inside is nobody outside.
+    /// User namespace: IDs inside have no rights outside.
     UserNamespace,
     /// A view of the files of its own.
     MountNamespace,
     /// Processes of its own, which all end with the first.
     PidNamespace,
-    /// A network of its own, with nobody else in it.
+    /// Network namespace, with no other process in it.
     NetNamespace,
     /// Shared memory and queues of its own.
     IpcNamespace,
@@ -26,13 +26,13 @@ pub enum Isolation {
     CgroupNamespace,
     /// A `/proc` that shows its own processes only.
     Proc,
-    /// A layer above the workspace that takes what is written.
+    /// Overlay above the workspace that takes the writes.
     Overlay,
-    /// Marks in that layer when it is kept in memory.
+    /// Extended attributes of the overlay on a tmpfs.
     TmpfsAttributes,
     /// Files of root's that show up as the user's. Only root needs it.
     IdmappedMounts,
-    /// The second wall around the files.
+    /// Landlock, the second access control of files.
     Landlock,
     /// Refused system calls.
     Seccomp,
@@ -40,7 +40,7 @@ pub enum Isolation {
     Cgroup,
     /// Ending exactly the process that is meant.
     Pidfd,
-    /// The fallback: all that the system's own `bwrap` builds where nobody else may.
+    /// The fallback: the isolation of the system's own `bwrap`, where no other program may create namespaces.
     Bwrap,
 }
 
@@ -88,13 +88,13 @@ impl fmt::Display for Isolation {
     }
 }
 
-/// Whether one wall stands.
+/// Availability of one mechanism.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IsolationStatus {
     pub wall: Isolation,
     pub stands: bool,
-    /// What was found.
+    /// The finding.
     pub note: String,
-    /// What to do, where it does not stand or could be better.
+    /// Advice, where it is unavailable or could be better.
     pub advice: Option<String>,
 }

@@ -1,7 +1,7 @@
 //! Jail setup: namespaces, and the root file system.
 //!
-//! A jail is built before anybody knows what will run in it, and used once. It is finished by its own first process, so
-//! that the spawner does not wait; what goes wrong there is kept for whoever claims the jail.
+//! A jail is built before its program is known, and used once. It is finished by its own first process, so that the
+//! spawner does not wait; a setup error is kept for the run that claims the jail.
 //!
 //! Not here: what the run brings (`run_mounts.rs`), and the life of the first process (`init.rs`).
 
@@ -24,7 +24,7 @@ use crate::mounts::{
 use crate::protocol::{JailUser, SetupError, SetupStep};
 use crate::sys::{self, ChildProcess, ForkResult, MountScope};
 
-/// What every jail has of its own.
+/// Namespaces of every jail.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
@@ -33,7 +33,7 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP;
 
-/// What programs read but must not write.
+/// Path of `/proc` that programs may read but not write.
 const READ_ONLY_PROC_PATH: &str = "sys";
 
 /// Bounds that a jail has by settings of its own namespaces. A TCP connection may buffer this much (least, initial and
@@ -46,7 +46,7 @@ const NAMESPACE_SYSCTLS: [(&str, &str); 4] = [
     ("net/ipv4/tcp_wmem", "4096 16384 131072"),
 ];
 
-/// Who the program is to itself.
+/// User and group of the program inside the jail.
 const INSIDE_USER: JailUser = JailUser { uid: etc::UID, gid: etc::GID };
 
 /// One user and one group that a user namespace has.
@@ -61,8 +61,8 @@ pub(crate) fn clone_init(identity: JailUser) -> Result<ForkResult, SetupError> {
     clone_with_id_map(NAMESPACES, IdMapping { inside: INSIDE_USER, outside: identity })
 }
 
-/// A process in namespaces of its own, with its user mapped when this returns there. The new process may still be looked
-/// into, by the spawner among others; whoever means to stay sees to that.
+/// Clones a process into namespaces of its own, with its user mapped when this returns there. The new process is still
+/// dumpable, by the spawner among others; a process that stays changes that itself.
 pub(crate) fn clone_with_id_map(namespaces: libc::c_int, map: IdMapping) -> Result<ForkResult, SetupError> {
     let failed = || SetupStep::Namespaces.failed::<Errno>();
     let (ours, theirs) = sys::message_pair().map_err(failed())?;
@@ -94,7 +94,7 @@ pub(crate) fn clone_with_id_map(namespaces: libc::c_int, map: IdMapping) -> Resu
     }
 }
 
-/// Where the `/proc` that there is has a process. It may count in another pid namespace than we do.
+/// Path of a process in the current `/proc`, which may be of another pid namespace than ours.
 pub(crate) fn process_path(child: &ChildProcess) -> std::io::Result<PathBuf> {
     let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", child.pidfd.as_raw_fd()))?;
     let pid = about.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse::<u32>().ok());
@@ -108,14 +108,14 @@ fn write_id_map(child: &ChildProcess, file: &str, inside: u32, outside: u32) -> 
         .map_err(|cause| SetupStep::Users.failed_with(&cause))
 }
 
-/// What a jail has, as its first process found it.
+/// The root of a jail, as its first process set it up.
 #[derive(Debug)]
 pub(crate) struct JailRoot {
     pub(crate) has_proc: bool,
     /// The spawner's `/proc`, which knows the jail's processes by other numbers. None of them finds it.
     pub(crate) spawner_proc: OwnedFd,
-    /// What lies above the root that every process of the jail has. What is mounted here, none of them finds, not even in
-    /// its list of mounts.
+    /// A directory above the root of every process of the jail. Mounts here are visible to none of them, not even in
+    /// the list of mounts.
     pub(crate) hidden_root: OwnedFd,
 }
 

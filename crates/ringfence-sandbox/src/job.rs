@@ -27,14 +27,14 @@ pub struct JailJob<'a> {
     /// The caller's variables, laid over the fixed ones.
     pub env: BTreeMap<String, String>,
     pub limits: JailLimits,
-    /// What it sees of the files: the workspace at `/workspace`, the rest at `/mnt/<alias>`.
+    /// Its view of the files: the workspace at `/workspace`, the rest at `/mnt/<alias>`.
     pub view: &'a WorkspaceView,
     /// Read-only extras, where they are on the host.
     pub toolchains: &'a [Toolchain],
     /// The way out to the network, if one is granted.
     pub egress: Option<OwnedFd>,
-    /// What it reads on standard input, for a program that is talked to. Nothing is there to be read without. Whoever
-    /// talks to it bounds what it says, so that it may say as much as it likes altogether.
+    /// Standard input of an interactive program; `None` for an empty one. Its total output has no limit, because the
+    /// reader at the other end bounds it.
     pub stdin: Option<&'a OwnedFd>,
 }
 
@@ -45,7 +45,7 @@ pub struct JailScript {
     pub bytes: Vec<u8>,
 }
 
-/// Who looks on while a program runs.
+/// Observer of a running program.
 pub trait ProgramObserver {
     /// Output, as it comes.
     fn on_output(&self, stream: OutputStream, bytes: &[u8]);
@@ -54,7 +54,7 @@ pub trait ProgramObserver {
     fn should_stop(&self) -> bool;
 }
 
-/// Where output came from.
+/// Output stream of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputStream {
     Stdout,
@@ -70,7 +70,7 @@ impl OutputStream {
     }
 }
 
-/// How a run ended. Nothing of it is alive any more.
+/// The result of a run. None of its processes is alive any more.
 #[derive(Debug)]
 pub struct RunResult {
     /// As a shell says it: the status, or 128 and the signal.
@@ -82,10 +82,10 @@ pub struct RunResult {
     pub stdout: CapturedOutput,
     pub stderr: CapturedOutput,
     pub duration: Duration,
-    /// The layer above the workspace with what the program changed, made by the program and therefore by nobody that is
-    /// trusted. Nothing, where the run was ended before it had one.
+    /// The upper directory of the workspace's overlay, made by the program and therefore untrusted. `None` where the
+    /// run ended before it had one.
     pub upper: Option<OwnedFd>,
-    /// The walls that stood. None, where the run was ended before they did.
+    /// The isolation in effect. Empty where the run ended before it was.
     pub isolation: Vec<Isolation>,
 }
 
@@ -115,7 +115,7 @@ impl ExitReason {
     }
 }
 
-/// Why nothing was run, or why nobody knows how it ended.
+/// A run that did not start, or whose result is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum JailError {
     /// This machine, or this workspace, cannot be confined.

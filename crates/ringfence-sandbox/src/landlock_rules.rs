@@ -1,10 +1,10 @@
-//! Landlock ruleset: the second layer of file access control.
+//! Landlock ruleset: the second access control of files.
 //!
-//! Everything may be read and executed, only the given places may be written, and no device is ever made. It holds what
-//! the mounts of the jail already say, in other code of the kernel: one mistake does not open both. Signals and abstract
-//! sockets stay among the program's own processes.
+//! Everything may be read and executed, only the given paths may be written, and no device is ever made. It enforces
+//! the same as the mounts of the jail, in other code of the kernel: one mistake does not open both. Signals and
+//! abstract sockets stay among the program's own processes.
 //!
-//! Not here: the network. The jail has one of its own, and servers on its loopback are nobody's harm.
+//! Not here: the network. The jail has a namespace of its own, and servers on its loopback are harmless.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use landlock::{
     RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 
-/// What we ask for. An older kernel gives less of it, and that is reported.
+/// The requested ABI. An older kernel supports less of it, and that is reported.
 const WANTED_ABI: ABI = ABI::V6;
 
 /// Devices that every program may write to, where the jail has them. `/dev/zero` is not among them: a shared mapping of it
@@ -21,7 +21,7 @@ const WANTED_ABI: ABI = ABI::V6;
 const DEVICES: [&str; 7] =
     ["/dev/null", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts"];
 
-/// How far the kernel went along.
+/// Extent to which the kernel enforces the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LandlockEnforcement {
     /// All of it holds.
@@ -33,7 +33,7 @@ pub(crate) enum LandlockEnforcement {
     None,
 }
 
-/// Why the wall could not be built.
+/// A failure to build or enforce the ruleset.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LandlockError {
     #[error("cannot open a directory that the program may write to")]
@@ -42,11 +42,11 @@ pub(crate) enum LandlockError {
     Ruleset(#[from] RulesetError),
 }
 
-/// Rules that hold for nobody yet.
+/// Rules that are not enforced yet.
 #[derive(Debug)]
 pub(crate) struct LandlockRules(RulesetCreated);
 
-/// Everything may be read, and only what is below these places written.
+/// Everything may be read, and only what is below these paths written.
 pub(crate) fn writable_rules(writable: &[&Path]) -> Result<LandlockRules, LandlockError> {
     let mut ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(WANTED_ABI))?
@@ -63,7 +63,7 @@ pub(crate) fn writable_rules(writable: &[&Path]) -> Result<LandlockRules, Landlo
 }
 
 impl LandlockRules {
-    /// These places too.
+    /// Adds writable paths.
     pub(crate) fn allow_writes(self, writable: &[&Path]) -> Result<Self, LandlockError> {
         let devices = AccessFs::MakeChar | AccessFs::MakeBlock;
         let access = AccessFs::from_all(WANTED_ABI) & !devices & !AccessFs::IoctlDev;
@@ -74,7 +74,7 @@ impl LandlockRules {
         Ok(Self(ruleset))
     }
 
-    /// From here on and for good, for this thread and all that it starts. Sets `no_new_privs`.
+    /// Enforces the rules permanently, for this thread and its children. Sets `no_new_privs`.
     pub(crate) fn restrict_self(self) -> Result<LandlockEnforcement, LandlockError> {
         Ok(enforcement_of(&self.0.restrict_self()?))
     }
@@ -84,7 +84,7 @@ fn open(place: &Path) -> Result<PathFd, LandlockError> {
     PathFd::new(place).map_err(|source| LandlockError::OpenPath { place: place.to_owned(), source })
 }
 
-/// Rights that only directories have are no rights of a file.
+/// Removes the rights that only directories have.
 fn allow(ruleset: RulesetCreated, place: PathFd, access: BitFlags<AccessFs>) -> Result<RulesetCreated, RulesetError> {
     let is_directory = rustix::fs::fstat(&place)
         .is_ok_and(|found| rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::Directory);
@@ -114,7 +114,7 @@ mod tests {
 
     use super::{LandlockEnforcement, writable_rules};
 
-    /// What Landlock holds, it holds for the thread that asked and for its children.
+    /// Landlock holds for the calling thread and its children.
     fn run_confined<T: Send + 'static>(writable: &Path, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let writable = writable.to_owned();
         let thread = thread::spawn(move || match writable_rules(&[&writable]).unwrap().restrict_self().unwrap() {
@@ -159,7 +159,7 @@ mod tests {
                 let kind = result.unwrap_err().kind();
                 assert!(matches!(kind, ErrorKind::PermissionDenied | ErrorKind::CrossesDevices), "{number}: {kind:?}");
             }
-            // What everybody writes to stays.
+            // Devices that every program writes to stay writable.
             fs::write("/dev/null", "x").unwrap();
         });
     }

@@ -1,6 +1,6 @@
 //! Resource limits of one run.
 //!
-//! The defaults are for whoever uses the jail as a library. A host's own limits, which config sets and a call can only
+//! The defaults are for users of the jail as a library. A host's own limits, which config sets and a call can only
 //! tighten, are the kernel's.
 //!
 //! Not here: who keeps them. Resource limits hold each process, a cgroup the whole tree, the jail's mounts the disk, and
@@ -63,7 +63,8 @@ impl JailLimits {
     /// cgroup keeps it: only there is it what the whole tree uses, and programs map much more than they use.
     pub(crate) fn rlimits(&self, memory: MemoryLimiter) -> Vec<(Resource, Rlimit)> {
         let cpu = self.cpu.as_secs().max(1);
-        // It also counts the jail's own, and what it refuses nobody notes: where a cgroup counts, that is to be first.
+        // The limit counts the jail's own processes too, and exceeding it is not reported: where a cgroup counts, that
+        // is to be first.
         let processes = match memory {
             MemoryLimiter::Cgroup => self.processes.saturating_add(JAIL_OVERHEAD_PROCESSES),
             MemoryLimiter::Rlimit => self.processes,
@@ -94,7 +95,7 @@ fn core_rlimit(now: Rlimit) -> Rlimit {
     Rlimit { current: Some(most), maximum: Some(most) }
 }
 
-/// Who bounds the memory of a run.
+/// The mechanism that limits the memory of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryLimiter {
     /// A cgroup, all processes together.

@@ -8,10 +8,10 @@
 
 use rustix::io::Errno;
 
-/// What one call can add: two locks, if it splits one, and the list of locks of a file.
+/// Kernel memory that one call can add: two locks, if it splits one, and the list of locks of a file.
 const CALL_BYTES: u64 = 512;
 
-/// How many calls may still lock a file. Locks that are released do not return to it.
+/// Number of calls that may still lock a file. Released locks do not return to it.
 pub(crate) struct LockBudget {
     calls_left: u64,
 }

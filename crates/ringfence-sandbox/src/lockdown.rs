@@ -4,7 +4,7 @@
 //! comes last, and the program starts only when all of them are done. A step that fails ends the process. What is the same
 //! for every program is done before there is an order.
 //!
-//! Not here: what the walls are made of (`landlock_rules.rs`, `seccomp.rs`, `limits.rs`).
+//! Not here: the rules themselves (`landlock_rules.rs`, `seccomp.rs`, `limits.rs`).
 
 use std::convert::Infallible;
 use std::ffi::CString;
@@ -31,7 +31,7 @@ use crate::run_mounts::WORKSPACE;
 use crate::seccomp::SeccompFilters;
 use crate::sys;
 
-/// Where the program may write, besides the workspace, which is not there yet when this is said.
+/// Writable paths, besides the workspace, which is not mounted yet at this time.
 const WRITABLE: [&str; 2] = ["/tmp", "/dev/shm"];
 
 /// Does what can be done ahead, waits for an order on `socket`, and becomes its program, or says there why not.
@@ -75,7 +75,8 @@ impl From<SetupError> for LockdownError {
     }
 }
 
-/// What does not depend on the program: a session of its own, no input yet, and nothing to be gained by a capability.
+/// Steps that do not depend on the program: a session of its own, no input yet, and nothing to be gained by a
+/// capability.
 fn prepare(backend: JailBackend) -> Result<LandlockRules, LockdownError> {
     let failed = || SetupStep::Start.failed::<Errno>();
     setsid().map_err(failed())?;
@@ -176,15 +177,15 @@ fn check_no_capabilities() -> Result<(), Errno> {
     if none { clear_ambient_capability_set() } else { Err(Errno::PERM) }
 }
 
-/// No capability, now and for good.
+/// Drops all capabilities permanently.
 pub(crate) fn drop_capabilities() -> Result<(), Errno> {
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
 }
 
-/// What is to be executed, in the kernel's form, so that nothing is left to do behind the walls.
+/// Arguments of `execve` in the kernel's form, so that nothing is left to prepare in lockdown.
 struct ExecSpec {
-    /// Where it may be, in order.
+    /// Candidate paths, in order.
     paths: Vec<CString>,
     argv: Vec<CString>,
     env: Vec<CString>,

@@ -20,11 +20,11 @@ use rustix::fs::{
 
 use crate::bwrap::JailBackend;
 
-/// How often it is counted.
+/// Interval between two counts.
 const COUNT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What an open descriptor may hold, most of all a pipe: two pages of contents, which every pipe has beyond those that the
-/// kernel bounds by user, and its own structures.
+/// Memory that an open descriptor may hold, most of all a pipe: two pages of contents, which every pipe has beyond
+/// those that the kernel bounds by user, and its own structures.
 const DESCRIPTOR_BYTES: u64 = 10 << 10;
 
 /// A semaphore, with the undo entries that every process may have for it.
@@ -33,7 +33,7 @@ const SEMAPHORE_BYTES: u64 = 640;
 /// A message queue and each message in it, besides their contents.
 const MESSAGE_BYTES: u64 = 64;
 
-/// How the processes of a jail are found.
+/// Source of the processes of a jail.
 pub(crate) enum ProcessSource<'a> {
     /// The jail's own `/proc` shows them and no others.
     JailProc,
@@ -63,7 +63,7 @@ impl<'a> MemoryMonitor<'a> {
         Self { limit, processes, memory_mounts, counted_at, shared_mappings: Vec::new() }
     }
 
-    /// How long it may take until the next count.
+    /// Time until the next count.
     pub(crate) fn next_count(&self) -> Duration {
         COUNT_INTERVAL.saturating_sub(self.counted_at.elapsed())
     }
@@ -140,7 +140,7 @@ fn proportional_bytes(proc: &OwnedFd, process: &Path, own: u64) -> u64 {
     kilobytes(&rollup, "Pss_Anon:") + kilobytes(&rollup, "SwapPss:") + rest
 }
 
-/// How many objects of shared anonymous memory these processes have. Nothing, where a process hides its mappings.
+/// Number of objects of shared anonymous memory that these processes have. `None` where a process hides its mappings.
 fn shared_objects(proc: &OwnedFd, processes: &[PathBuf]) -> Option<usize> {
     let sample = fstat(memfd_create("sample", MemfdFlags::CLOEXEC).ok()?).ok()?;
     let device = format!("{:02x}:{:02x}", major(sample.st_dev), minor(sample.st_dev));
@@ -179,7 +179,8 @@ fn sysv_bytes(proc: &OwnedFd) -> u64 {
     memory + messages + semaphores
 }
 
-/// What every socket of the jail's network may hold. One whose owner closed it counts while a message of it is unread.
+/// Memory that the sockets of the jail's network may hold. One whose owner closed it counts while a message of it is
+/// unread.
 fn socket_bytes(proc: &OwnedFd) -> u64 {
     let sockets = read_text(proc, Path::new("self/net/sockstat"));
     let used = sockets.lines().find_map(|line| line.strip_prefix("sockets: used ")?.trim().parse::<u64>().ok());
@@ -195,7 +196,7 @@ fn socket_bytes(proc: &OwnedFd) -> u64 {
     used * (each + setting("core/optmem_max"))
 }
 
-/// What a TCP connection of a jail may buffer, both ways together (`jail.rs` sets it).
+/// Buffers of a TCP connection of a jail, both directions together (`jail.rs` sets it).
 const MAX_TCP_BUFFER: u64 = 384 << 10;
 
 fn descriptor_bytes(proc: &OwnedFd, processes: &[PathBuf]) -> u64 {

@@ -31,14 +31,14 @@ use crate::toolchain_secrets::{SecretPath, find_secrets};
 /// Below this the image lies, in the namespace that new jails copy.
 pub(crate) const IMAGE: &str = "/image";
 
-/// What is mounted over what must not be seen: an empty file, and an empty directory.
+/// Sources of masks: an empty file, and an empty directory.
 pub(crate) const EMPTY_FILE: &str = "/run/nothing/file";
 pub(crate) const EMPTY_DIR: &str = "/run/nothing/directory";
 
 /// Directories of the host that are shown, or links that are shown as links.
 pub(crate) const SYSTEM_DIRS: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
-/// Devices that are no way to anything. The last is a process's own terminal, which only ever is one of the jail's.
+/// Harmless devices. The last is a process's own terminal, which only ever is one of the jail's.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 /// Names below `/dev` that point at the jail's own terminals, and at a process's own descriptors.
@@ -68,7 +68,7 @@ pub(crate) const MASKED_PROC_PATHS: [&str; 27] = [
     "key-users",
     "keys",
     "kmsg",
-    // Those that belong to an open file are shown whoever holds them, with the inode.
+    // Locks of an open file are listed for every holder, with the inode.
     "locks",
     "mdstat",
     "modules",
@@ -83,14 +83,14 @@ pub(crate) const MASKED_PROC_PATHS: [&str; 27] = [
     "timer_list",
 ];
 
-/// Where other mounts go. All are empty in the image.
+/// Mount points. All are empty in the image.
 const MOUNT_POINTS: [&str; 9] =
     ["proc", "tmp", "run/ringfence", "run/nothing/directory", "workspace", "mnt", "dev/pts", "dev/shm", "var"];
 
 /// Single files of the host that are larger than this are left out.
 const MAX_COPY_BYTES: u64 = 8 << 20;
 
-/// No program in a jail gains from a setuid bit or a device.
+/// No program in a jail gains from a setuid file or a device.
 pub(crate) const NOSUID_NODEV: MountAttrFlags =
     MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
 pub(crate) const READ_ONLY: MountAttrFlags = NOSUID_NODEV.union(MountAttrFlags::MOUNT_ATTR_RDONLY);
@@ -125,11 +125,11 @@ pub(crate) fn enter_image(toolchains: &[PathBuf]) -> Result<(), Errno> {
 
 /// An image that is being filled.
 struct ImageBuilder<'a> {
-    /// What the image is attached to. Jails see nothing of it.
+    /// Mount that the image is attached to, invisible to jails.
     base: &'a OwnedFd,
     image: &'a OwnedFd,
     host: &'a HostRoot,
-    /// Where the host has something mounted.
+    /// Mount points of the host.
     mounted: Vec<PathBuf>,
 }
 
@@ -148,7 +148,7 @@ pub(crate) fn pivot_into(root: &OwnedFd) -> Result<(), Errno> {
     chdir("/")
 }
 
-/// Who may write to a new file system in memory.
+/// Permissions of a new tmpfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TmpfsMode {
     OwnerOnly,
@@ -293,14 +293,14 @@ fn fill_image(all: &ImageBuilder<'_>, toolchains: &[PathBuf]) -> Result<(), Errn
     Ok(())
 }
 
-/// Where a directory is from.
+/// Source of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ImageSource {
     System,
     Toolchain,
 }
 
-/// Whether a directory is shown through an overlay.
+/// Whether a directory is mounted through an overlay.
 enum ImageOverlay {
     Applied,
     /// It is shown as it is.
@@ -360,7 +360,7 @@ impl ImageBuilder<'_> {
         Ok(())
     }
 
-    /// A directory with empty files and directories in the place of secrets, to be laid over them.
+    /// A directory with empty files and directories at the paths of secrets, to be mounted over them.
     fn build_mask(&self, secrets: &[SecretPath]) -> Result<Option<(String, OwnedFd)>, Errno> {
         if secrets.is_empty() {
             return Ok(None);
@@ -481,7 +481,7 @@ fn components(path: &Path) -> impl Iterator<Item = &OsStr> {
     })
 }
 
-/// Without a step up, and below none of the places that a jail has of its own.
+/// Whether a path has no `..`, and is below none of the jail's own mounts.
 pub(crate) fn is_plain(path: &Path) -> bool {
     let own = ["proc", "dev", "tmp", "run", "workspace", "mnt", "etc", "sys"];
     path.components().all(|part| matches!(part, Component::Normal(_)))

@@ -1,8 +1,8 @@
 //! Output capture: the head and the tail of a stream, within a limit.
 //!
-//! The beginning and the end of a stream are kept, half each, and a line between them says how many bytes are left out.
-//! Memory is bounded by the limit, whatever the program prints. Nothing that was kept is changed: bytes that are not text
-//! are written as `\xff` when somebody asks for text, and what would steer a terminal stays what it is.
+//! The head and the tail of a stream are kept, half each, and a line between them has the number of omitted bytes.
+//! Memory is bounded by the limit, whatever the program prints. Kept bytes are not changed: those that are not text are
+//! escaped as `\xff` when text is requested, and terminal controls stay.
 //!
 //! Not here: making text safe to look at. The fronts do that.
 
@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 /// The longest character has four bytes, so that a cut leaves at most three of one.
 const MAX_PARTIAL_CHAR: usize = 3;
 
-/// What is kept of a stream.
+/// The captured part of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CapturedOutput {
     /// All of it, or the head, the mark and the tail.
@@ -48,7 +48,7 @@ pub struct HeadTailBuffer {
 }
 
 impl HeadTailBuffer {
-    /// Keeps so many bytes; the mark comes on top.
+    /// Keeps this number of bytes; the mark comes on top.
     pub fn new(limit: u64) -> Self {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let tail_limit = limit / 2;
@@ -89,7 +89,7 @@ impl HeadTailBuffer {
     }
 }
 
-/// How many bytes at the end are the beginning of a character whose rest is missing.
+/// Number of bytes at the end that begin an incomplete character.
 fn trailing_partial_char(bytes: &[u8]) -> usize {
     let last = &bytes[bytes.len().saturating_sub(MAX_PARTIAL_CHAR)..];
     match last.utf8_chunks().last() {
@@ -105,7 +105,7 @@ fn is_short(error: std::str::Utf8Error) -> bool {
     error.error_len().is_none()
 }
 
-/// How many bytes at the beginning are the end of a character whose beginning is missing.
+/// Number of bytes at the beginning that end an incomplete character.
 fn leading_partial_char(bytes: &[u8]) -> usize {
     bytes.iter().take(MAX_PARTIAL_CHAR).take_while(|byte| **byte & 0b1100_0000 == 0b1000_0000).count()
 }

@@ -36,7 +36,7 @@ impl From<MalformedMessage> for Errno {
     }
 }
 
-/// Which user and group, as the host counts them, a jail's program is.
+/// User and group of a jail's program, as the host counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct JailUser {
     pub(crate) uid: u32,
@@ -46,16 +46,16 @@ pub(crate) struct JailUser {
 /// From the host to the spawner.
 #[derive(Debug)]
 pub(crate) enum SpawnerRequest {
-    /// Which toolchains the jails have that are made from now on. With: where to reply, and the paths as a memory file.
-    /// The first request is one.
+    /// Sets the toolchains of the jails that are made from now on. With: the reply socket, and the paths as a memory
+    /// file. The first request is one.
     SetImage,
     /// A jail to be made, under a name for `Run`. With: where it and we reply, and files to enter cgroups by.
     Create { name: u64, identity: JailUser },
     /// With: the order, and the order's own descriptors.
     Run { name: u64 },
-    /// A jail that nobody will have an order for.
+    /// Discards a jail that will not be used.
     Discard { name: u64 },
-    /// Whether anybody is there. With: where to reply.
+    /// Checks that the spawner is alive. With: the reply socket.
     Ping,
     /// A user namespace that maps these to the jail's. With: where to reply.
     MapUser { from: JailUser, to: JailUser },
@@ -69,7 +69,7 @@ pub(crate) enum SpawnerReply {
     Created,
     /// With the user namespace.
     Mapped,
-    /// With the upper layer. The program runs, inside these walls.
+    /// The program runs, with this isolation. With the upper directory.
     Started {
         proc: bool,
     },
@@ -82,7 +82,7 @@ pub(crate) enum SpawnerReply {
     Failed(SetupError),
 }
 
-/// How a process ended.
+/// Exit status of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProgramStatus {
     Exited(i32),
@@ -96,7 +96,7 @@ pub(crate) enum LimitExceeded {
     Cpu,
 }
 
-/// What could not be done, and what the kernel said.
+/// A failed setup step, with the kernel's error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SetupError {
     pub(crate) step: SetupStep,
@@ -148,7 +148,7 @@ impl SetupStep {
         move |errno| SetupError { step: self, errno: errno.into().raw_os_error() }
     }
 
-    /// For errors that are no `Errno`.
+    /// For errors that are not an `Errno`.
     pub(crate) fn failed_with(self, cause: &std::io::Error) -> SetupError {
         SetupError { step: self, errno: cause.raw_os_error().unwrap_or(libc::EIO) }
     }
@@ -423,7 +423,7 @@ impl MessageWriter {
     }
 }
 
-/// What is left of the bytes that came.
+/// The unread rest of a message.
 struct MessageReader<'a>(&'a [u8]);
 
 impl<'a> MessageReader<'a> {

@@ -14,17 +14,17 @@ use crate::isolation_status::Isolation;
 use crate::job::{ExitReason, RunResult};
 use crate::limits::JailLimits;
 
-/// So many paths an error lists of those that were kept, and of those that were not, with a reason each.
+/// Most paths that an error lists of those that were kept, and of those that were not, with a reason each.
 const MAX_PATHS_IN_ERROR: usize = 100;
 
-/// What there is to say about a program that ended by itself.
+/// The report about a program that ended by itself.
 #[derive(Debug)]
 pub(crate) struct RunCodeReport {
     summary: RunSummary,
     exit_code: i32,
     /// Every path that it changed.
     pub(crate) changes: Vec<ChangedPath>,
-    /// So many paths are named.
+    /// Most paths that are listed.
     pub(crate) max_listed: usize,
     committed: CommitExtent,
     /// The caller wanted them dropped.
@@ -32,7 +32,7 @@ pub(crate) struct RunCodeReport {
     pub(crate) change: Option<String>,
 }
 
-/// How much of what a program changed is kept.
+/// The part of a program's changes that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CommitExtent {
     All,
@@ -50,7 +50,7 @@ impl CommitExtent {
     }
 }
 
-/// What every ending has to say.
+/// The part of a report that every ending has.
 #[derive(Debug)]
 pub(crate) struct RunSummary {
     stdout: String,
@@ -132,7 +132,7 @@ impl RunCodeReport {
         self.with_decisions(&decided)
     }
 
-    /// What the call comes to when it was decided about every group. What is not kept makes it an error that names it.
+    /// The report once every group was decided. Discarded changes make it an error that names them.
     pub(crate) fn with_decisions(mut self, decided: &[KeepDecision]) -> Result<Self, ToolError> {
         let refusal = |change: &ChangedPath| match decided.get(change.group) {
             Some(KeepDecision::Refuse(error)) => Some(error),
@@ -206,7 +206,7 @@ impl RunCodeReport {
     }
 }
 
-/// What `run_code` replies.
+/// The reply of `run_code`.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct RunCodeReply {

@@ -22,10 +22,10 @@ use crate::protocol::{LimitExceeded, MAX_MESSAGE_BYTES, ProgramStatus, SpawnerRe
 use crate::spawner_handle::JailLease;
 use crate::sys;
 
-/// How often the watch is asked whether to stop.
+/// Poll interval of the observer's request to stop.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How often the cgroup is asked whether memory was short.
+/// Poll interval of the cgroup's OOM count.
 const OOM_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A run that prints more than this many times what is kept of it is ended.
@@ -33,7 +33,7 @@ const MAX_OUTPUT_FACTOR: u64 = 16;
 /// At least this much may always be printed.
 const MIN_OUTPUT_LIMIT: u64 = 64 << 20;
 
-/// Walls without which no program is started.
+/// Isolation without which no program is started.
 const REQUIRED_ISOLATION: [Isolation; 9] = [
     Isolation::UserNamespace,
     Isolation::MountNamespace,
@@ -72,13 +72,13 @@ struct StreamReader {
     buffer: HeadTailBuffer,
 }
 
-/// What the jail said last.
+/// The last message of the jail.
 enum JailExit {
     Status {
         status: ProgramStatus,
         beyond: Option<LimitExceeded>,
     },
-    /// Killed, by us or by somebody else. All of it is dead.
+    /// Killed, by us or by another process. All of it is dead.
     Killed,
 }
 

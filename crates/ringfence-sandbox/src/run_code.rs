@@ -1,8 +1,8 @@
 //! `run_code`: run a program in a jail, and commit its changes as one change of the workspace.
 //!
-//! The program works on a layer above the workspace. Only when it ended well is that layer read. What it changed is judged
-//! group by group like the changes of other tools; what may be kept is committed as one, and the rest is dropped and named in
-//! an error. Whatever becomes of it, the reply has what the program printed.
+//! The program works on an overlay above the workspace. Only when it succeeded is its upper directory read. Its changes
+//! are judged group by group like those of other tools; those that may be kept are committed as one, and the rest is
+//! dropped and named in an error. In any case, the reply has the program's output.
 //!
 //! Not here: the jail (`sandbox.rs`), and how changes are found and committed (the kernel's `Workspace`).
 
@@ -29,11 +29,11 @@ use crate::report::{RunCodeReply, RunCodeReport, RunSummary};
 use crate::sandbox::{Sandbox, SandboxSettings};
 use crate::toolchains::Toolchain;
 
-/// What the tool is made of.
+/// The parts of the tool.
 #[derive(Debug)]
 pub struct RunCodeSetup {
     pub workspace: Arc<dyn Workspace>,
-    /// How the spawner is started. It is, with the first program.
+    /// Settings of the spawner, which is started with the first program.
     pub settings: SandboxSettings,
     pub toolchains: Vec<Toolchain>,
     /// The way out to the network, where there is one.
@@ -124,7 +124,7 @@ fn seconds(timeout: f64) -> Result<Duration, ToolError> {
     time.ok_or_else(|| ToolError::invalid("timeout", "must be a positive number of seconds"))
 }
 
-/// What is to be run.
+/// The program to run.
 #[derive(Clone, Debug)]
 pub(crate) struct RunCodeProgram {
     language: ScriptLanguage,
@@ -137,7 +137,7 @@ pub(crate) struct RunCodeProgram {
 }
 
 impl RunCodeProgram {
-    /// Where the program may connect to, each with its port.
+    /// Hosts that the program may connect to, each with its port.
     fn hosts(&self) -> Result<Vec<String>, ToolError> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
         let host = |host: &String| {
@@ -201,7 +201,7 @@ impl RunCodeProgram {
         env
     }
 
-    /// Where it may connect to stands in the first line, before anything that could be long, and all of it is shown.
+    /// The preview: hosts are in the first line, before anything that could be long, and all of them are shown.
     fn preview(&self) -> Preview {
         let lines = self.code.lines().count();
         let unit = if lines == 1 { "line" } else { "lines" };
@@ -260,7 +260,7 @@ pub(crate) struct FinishedRun {
     report: RunCodeReport,
     changes: Box<dyn WorkspaceChanges>,
     review: bool,
-    /// What becomes of each group of changes.
+    /// The decision about each group of changes.
     decisions: Vec<KeepDecision>,
 }
 
@@ -391,7 +391,7 @@ impl RunCodeTool {
         let upper = ended.upper.take();
         let limits = &job.limits;
         let mut printed = RunSummary::new(&ended, limits);
-        // Who has a network is not told that there is none.
+        // A run with egress gets no hint that there is no network.
         printed.denied =
             printed.denied.filter(|denied| job.egress.is_none() || denied.wall != SandboxDenialKind::Network);
         let report = match limit_error(&ended, limits) {
@@ -444,7 +444,7 @@ impl RunCodeTool {
     }
 }
 
-/// What a run that never came to an end means for the caller.
+/// The error for a run without a result.
 fn tool_error(failure: &JailError) -> ToolError {
     let kind = match failure {
         JailError::Unavailable { .. } | JailError::ProgramNotFound { .. } => ErrorKind::Unavailable,
@@ -488,7 +488,7 @@ fn limit_error(ended: &RunResult, limits: &JailLimits) -> Option<ToolError> {
     }
 }
 
-/// Tells the caller what a program prints, records where it connects to, and tells the jail when nobody waits any more.
+/// Passes on a program's output, records its connections, and cancels the jail when the call is abandoned.
 struct ToolObserver<'a> {
     cx: &'a CallContext<'a>,
     egress: Option<&'a dyn EgressChannel>,
@@ -501,7 +501,7 @@ impl ProgramObserver for ToolObserver<'_> {
 
     fn should_stop(&self) -> bool {
         while let Some(attempt) = self.egress.and_then(|way| way.next_attempt()) {
-            // What the program hears there, strangers say.
+            // Responses from the network are untrusted content.
             self.cx.add_taint(Taint::SawUntrusted);
             attempt.record(self.cx);
         }

@@ -1,8 +1,8 @@
 //! Mounts of one run: the workspace under an overlay, further mounts, masks over secrets, the script.
 //!
-//! What the program writes to the workspace lands in the layer, which lies in memory, has a size, and outlives the jail in
-//! the descriptor that is given back. A cover is a mount over what exists at that moment, found from the descriptor of the
-//! mount and never outside it.
+//! The program's writes to the workspace land in an upper directory on a tmpfs, which has a size, and outlives the jail
+//! through the returned descriptor. A mask is a mount over an entry that exists at that time, found from the descriptor
+//! of the mount and never outside it.
 //!
 //! Not here: finding the directories on the host. They come as mounts.
 
@@ -28,7 +28,7 @@ pub(crate) const WORKSPACE: &str = "/workspace";
 const MOUNTS_DIR: &str = "/mnt";
 pub(crate) const SCRIPT_DIR: &str = "/run/ringfence";
 
-/// Where a directory of the view is found that is not the workspace.
+/// Mount point of a directory of the view other than the workspace.
 pub(crate) fn mount_point(alias: &OsStr) -> PathBuf {
     Path::new(MOUNTS_DIR).join(alias)
 }
@@ -62,8 +62,8 @@ fn resize(directory: BorrowedFd<'_>, path: &str, bytes: u64) -> Result<(), Errno
     fsconfig_reconfigure(&context)
 }
 
-/// Memory for what the program writes to the workspace. Whoever has it keeps it to the end of its process: to close a mount
-/// that is attached nowhere, the kernel waits for its other processors, and a run would wait with it.
+/// Memory for the program's writes to the workspace. Its owner keeps it to the end of its process: to close a detached
+/// mount, the kernel waits for its other processors, and a run would wait with it.
 #[derive(Debug)]
 pub(crate) struct JailOverlay {
     memory: OwnedFd,
@@ -88,7 +88,7 @@ impl JailOverlay {
         if bytes != JailLimits::default().disk_bytes {
             resize(self.memory.as_fd(), "", bytes)?;
         }
-        // The program sees the layer's own permissions at the top of the workspace.
+        // The program sees the upper directory's own permissions at the top of the workspace.
         fchmod(&self.upper, Mode::from_raw_mode(fstat(workspace)?.st_mode & 0o777))?;
         attach_hidden(workspace, hall, "workspace")?;
         let both = overlay(&[workspace], Some((&self.upper, &self.work))).or_else(|_| {
@@ -108,7 +108,7 @@ fn attach_hidden(mount: &OwnedFd, hall: &OwnedFd, name: &str) -> Result<(), Errn
 }
 
 /// Each is the lower part of an overlay without an upper one: through a plain mount, read-only or not, a program could
-/// speak to whoever listens at a socket in it, and would see in its list of mounts where the directory is on the host.
+/// connect to a listening socket in it, and would see the host path of the directory in its list of mounts.
 fn mount_read_only_dirs(order: &RunSpec, shown: &[OwnedFd], hall: &OwnedFd) -> Result<(), Errno> {
     if order.mounts.len() < 2 {
         return Ok(());
@@ -156,8 +156,8 @@ fn mask_path(root: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
     attach_over(&clone_mount(CWD, nothing, MountScope::Mount)?, target.as_fd())
 }
 
-/// What a path means now, beneath the root. A link is followed as long as it stays there: what it leads to would be read
-/// through it. Nothing, where there is nothing.
+/// Resolves a path beneath the root. A link is followed as long as it stays there: its target would be read through it.
+/// `None` where there is no entry.
 pub(crate) fn resolve_beneath(root: BorrowedFd<'_>, path: &Path) -> Result<Option<OwnedFd>, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let strict = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;

@@ -1,8 +1,8 @@
 //! The sandbox as the host uses it: a spawner that is kept, and programs that are run.
 //!
-//! `run` comes back when the program and everything that it started are dead, whatever they do: output is bounded, time is
-//! bounded, and a process that keeps a pipe open holds nobody up. The host never forks: it starts its own binary once and
-//! talks to that.
+//! `run` returns when the program and all of its descendants are dead, whatever they do: output is bounded, time is
+//! bounded, and a process that keeps a pipe open does not block it. The host never forks: it starts its own binary once
+//! and sends requests to that.
 //!
 //! Not here: how a program is confined. That happens in the spawner and in the jail.
 
@@ -30,21 +30,21 @@ use crate::spawner_handle::{JailLease, JailPoolConfig, SpawnerHandle, owner};
 use crate::sys;
 use crate::toolchains::Toolchain;
 
-/// The user that programs are when root started us, where the host has it: one that nobody is.
+/// User ID of programs when root started us: one that no user has.
 const RESERVED_UID: u32 = 2_000_000_000;
 /// The one for containers, which have few users.
 const OVERFLOW_UID: u32 = 65_534;
 
-/// What a sandbox is made of.
+/// Settings of a sandbox.
 #[derive(Clone, Debug)]
 pub struct SandboxSettings {
     /// Our own binary, whose `main` begins with `run_helper_if_requested`.
     pub program: PathBuf,
-    /// How many jails wait, built ahead. With none, each is built when it is asked for.
+    /// Number of jails that are built ahead. With 0, each is built on request.
     pub pool: u32,
-    /// What jobs will bring. Others are possible, but the first run of each list waits for it.
+    /// Toolchains of later jobs. Others are possible, but the first run of each list waits for it.
     pub toolchains: Vec<Toolchain>,
-    /// What to do where namespaces are refused.
+    /// Fallback where namespaces are denied.
     pub fallback: JailFallback,
 }
 
@@ -66,7 +66,7 @@ impl Default for SandboxSettings {
 pub struct Sandbox {
     settings: SandboxSettings,
     backend: JailBackend,
-    /// Whom programs are unless the workspace's file system makes that impossible.
+    /// The user of programs, unless the workspace's file system makes that impossible.
     identity: JailUser,
     /// Nothing after the spawner died, until the next run.
     spawner: Mutex<Option<Arc<SpawnerHandle>>>,
@@ -88,7 +88,7 @@ impl Sandbox {
         Ok(Self { settings, backend, identity, spawner: warden, cgroups, isolation: OnceLock::new() })
     }
 
-    /// Which walls stand here. Found out when first asked.
+    /// Availability of each isolation mechanism here. Probed on first use.
     pub fn isolation(&self) -> &[IsolationStatus] {
         self.isolation.get_or_init(|| isolation::probe(&self.settings.program))
     }
@@ -175,7 +175,7 @@ impl Sandbox {
     }
 }
 
-/// By whoever may build jails here: we ourselves, or the system's `bwrap` where only that may.
+/// Starts the backend that may build jails here: our spawner, or the system's `bwrap` where only that may.
 fn start_backend(
     settings: &SandboxSettings,
     identity: JailUser,
@@ -233,7 +233,7 @@ fn run_in(
     ProgramRun::start(job, watch, jail, [output, errors])?.finish()
 }
 
-/// What the spawner and the jail are told.
+/// The run spec for the spawner and the jail.
 fn run_spec(
     job: &JailJob<'_>,
     env: Vec<CString>,
@@ -259,7 +259,7 @@ fn run_spec(
     })
 }
 
-/// How a directory of the view gets into the jail.
+/// The way a directory of the view is mounted into the jail.
 enum MountSource<'a> {
     /// As a mount to be attached.
     IdmappedMount(OwnedFd),
@@ -305,7 +305,7 @@ fn toolchain_paths(toolchains: &[Toolchain]) -> Vec<PathBuf> {
     toolchains.iter().flat_map(|toolchain| &toolchain.shown).cloned().collect()
 }
 
-/// A user and group of our own namespace that nobody is.
+/// An unused user and group of our own namespace.
 fn reserved_user() -> Result<JailUser, JailError> {
     let has = |file: &str, id: u32| {
         let map = std::fs::read_to_string(Path::new("/proc/self").join(file)).unwrap_or_default();

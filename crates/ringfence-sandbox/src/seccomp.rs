@@ -1,8 +1,8 @@
 //! Seccomp filter: compiled from the rules, and installed.
 //!
-//! What no rule refuses is allowed up to the newest call we know: a list of allowed calls would break programs nobody
-//! thought of, and the other walls stand before what gets through. Newer calls than that are as if the kernel were older,
-//! and calls by another architecture's table end the program.
+//! Calls that no rule refuses are allowed up to the newest call we know: a list of allowed calls would break unforeseen
+//! programs, and the other isolation remains. Newer calls than that fail as on an older kernel, and calls by another
+//! architecture's table end the program.
 //!
 //! Not here: the rules (`seccomp_rules.rs`), and anything behind a pointer, such as paths and the flags of `clone3` and
 //! `openat2`. A filter cannot see it.
@@ -20,18 +20,19 @@ use crate::seccomp_rules::{
 };
 use crate::sys;
 
-/// The newest call we know, `removexattrat`. Tables of all architectures have been the same from 424 on. Calls of the old
-/// x32 table have a bit set that makes them larger.
+/// The newest call we know, `removexattrat`. Tables of all architectures have been the same from 424 on. Calls of the
+/// old x32 table have a flag that makes them larger.
 const NEWEST_SYSCALL: u32 = 466;
 
 /// The filters, compiled. Made once, before any fork.
 #[derive(Debug)]
 pub(crate) struct SeccompFilters {
-    /// Where a cgroup keeps the memory. Calls that lock files are asked about.
+    /// With a cgroup as memory limit. Calls that lock files notify the listener.
     with_cgroup: BpfProgram,
     /// The same for a process that has another listener: the kernel permits one.
     unasked: BpfProgram,
-    /// Where it is counted (`memory_monitor.rs`), and what could not be counted is refused or asked about.
+    /// With memory accounting (`memory_monitor.rs`): calls whose memory cannot be counted are refused or notify the
+    /// listener.
     with_accounting: BpfProgram,
 }
 
@@ -58,7 +59,7 @@ impl SeccompFilters {
         Self::with(&[])
     }
 
-    /// The same for a jail that shows bare directories of the host, in which somebody may listen at a socket: no socket
+    /// The same for a jail that mounts host directories directly, in which a process may listen at a socket: no socket
     /// that could be connected to a name. Pairs stay.
     pub(crate) fn without_named_sockets() -> Result<Self, SeccompError> {
         Self::with(&[NAMED_SOCKETS])
@@ -70,8 +71,8 @@ impl SeccompFilters {
         Ok(Self { with_cgroup: kept, unasked: compile(further)?, with_accounting: counted })
     }
 
-    /// From here on and for good, for this thread and all that it starts, with a descriptor that requests for locks come
-    /// from and, where memory is counted, requests for shared memory.
+    /// Installs the filter permanently, for this thread and its children. Returns the listener for requests for locks
+    /// and, where memory is counted, for shared memory.
     pub(crate) fn install(&self, memory: MemoryLimiter) -> Result<Option<OwnedFd>, SeccompError> {
         match memory {
             MemoryLimiter::Cgroup => match sys::install_filter_with_listener(&self.with_cgroup) {
@@ -98,7 +99,7 @@ fn compile(further: &[SyscallArgRule]) -> Result<BpfProgram, SeccompError> {
     Ok(program)
 }
 
-/// What to do about each call of the lists. Every piece ends with a verdict, whichever way it is gone through.
+/// The action for each call of the lists. Every path through a piece ends with one.
 fn verdicts(further: &[SyscallArgRule]) -> Result<BTreeMap<u32, BpfProgram>, SeccompError> {
     let number = |call: &i64| u32::try_from(*call).map_err(|_| SeccompError::Compile);
     let mut pieces: BTreeMap<u32, BpfProgram> = BTreeMap::new();
@@ -163,7 +164,7 @@ const fn arg_offset(position: u8) -> u32 {
     16 + 8 * position as u32
 }
 
-/// How the kernel calls the table of calls that the lists are about.
+/// Audit number of the architecture whose table the lists are about.
 const NATIVE_ARCH: Option<u32> = if cfg!(target_arch = "x86_64") {
     Some(0xc000_003e)
 } else if cfg!(target_arch = "aarch64") {
@@ -212,7 +213,7 @@ mod tests {
         if result == -1 { std::io::Error::last_os_error().raw_os_error().unwrap() } else { 0 }
     }
 
-    /// What a filter holds, it holds for the thread that installed it and for its children.
+    /// A filter holds for the installing thread and its children.
     fn run_filtered<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         let thread = thread::spawn(|| {
             SeccompFilters::new().unwrap().install(MemoryLimiter::Cgroup).unwrap();
@@ -221,7 +222,7 @@ mod tests {
         thread.join().unwrap()
     }
 
-    /// What the program says, by going through it as the kernel does.
+    /// The result of the program, interpreted as the kernel does.
     fn verdict(program: &[seccompiler::sock_filter], call: u32, arguments: [u64; 6]) -> u32 {
         let mut data = vec![call, super::NATIVE_ARCH.unwrap(), 0, 0];
         data.extend(arguments.iter().flat_map(|argument| [*argument as u32, (*argument >> 32) as u32]));
@@ -329,7 +330,7 @@ mod tests {
             (libc::SYS_ioctl, [-1, 0x541c, 0, 0, 0], libc::EPERM),
             (libc::SYS_personality, [0x0004_0000, 0, 0, 0, 0], libc::EPERM),
             (libc::SYS_personality, [0xffff_ffff, 0, 0, 0, 0], 0),
-            // Said to have worked, and never looked at: there is nothing at these addresses.
+            // Reported as a success without reading memory: there is nothing at these addresses.
             (libc::SYS_setrlimit, [4, 8, 0, 0, 0], 0),
             (libc::SYS_prlimit64, [0, 4, 8, 0, 0], 0),
             (libc::SYS_prlimit64, [0, 4, 1 << 32, 0, 0], 0),
@@ -365,7 +366,7 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     fn a_call_by_the_old_table_ends_the_program() {
         let status = run_filtered(|| {
-            // SAFETY: the child makes one call, by the 32-bit gate, and ends.
+            // SAFETY: the child makes one call, by the 32-bit gate, and exits.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: number 20 of the 32-bit table is `getpid`; if it came back, the child would end at once.
@@ -375,7 +376,7 @@ mod tests {
                 }
             }
             let mut status = 0;
-            // SAFETY: our own child, and a place for its status.
+            // SAFETY: our own child, and a buffer for its status.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
             status
         });

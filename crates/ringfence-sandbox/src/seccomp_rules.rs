@@ -169,7 +169,7 @@ pub(crate) const DENIED_BY_ARGS: &[SyscallArgRule] = &[
             ),
         ],
     },
-    // Typing into a terminal that somebody else reads, steering the console, and changing what drives a line.
+    // Injecting input into another terminal, controlling the console, and changing a line discipline.
     SyscallArgRule {
         error: libc::EPERM,
         calls: &[
@@ -182,7 +182,8 @@ pub(crate) const DENIED_BY_ARGS: &[SyscallArgRule] = &[
     // Another way for the kernel to run programs. Asking for the present one and setting the plain one is harmless.
     SyscallArgRule { error: libc::EPERM, calls: &[(libc::SYS_personality, &[NotEquals(0, 0), NotEquals(0, QUERY)])] },
     // The limit of cores, as it is, keeps the program that collects the machine's cores from being started; a lower one
-    // would not (`limits.rs`). Who wants to have none is told that it worked: it did, and some end where it does not.
+    // would not (`limits.rs`). Setting it to none is reported as a success: it has that effect, and some programs end
+    // on an error.
     SyscallArgRule {
         error: 0,
         calls: &[
@@ -191,7 +192,7 @@ pub(crate) const DENIED_BY_ARGS: &[SyscallArgRule] = &[
             (libc::SYS_prlimit64, &[Equals(1, CORE), AnySetUpper(2, u32::MAX)]),
         ],
     },
-    // Programs that run as somebody else. Nothing in the jail would obey these bits; they would wait for a commit.
+    // Set-user-ID and set-group-ID files. Nothing in the jail would honour them; they would wait for a commit.
     SyscallArgRule {
         error: libc::EPERM,
         calls: &[
@@ -228,7 +229,7 @@ pub(crate) const DENIED_BY_ARGS: &[SyscallArgRule] = &[
     },
 ];
 
-/// What holds memory of the kernel in a way that no file of `/proc` tells of, where it is counted by those.
+/// Calls whose kernel memory no file of `/proc` shows, where memory is counted by those.
 pub(crate) const UNACCOUNTED_MEMORY: [SyscallArgRule; 5] = [
     // Files in memory without a mount, and rules without a bound. Programs have other ways: `/dev/shm`, and doing without.
     SyscallArgRule { error: libc::ENOSYS, calls: &[(libc::SYS_memfd_create, &[]), (LANDLOCK_CREATE_RULESET, &[])] },
@@ -272,10 +273,11 @@ pub(crate) const FILE_LOCKS: SyscallArgRule = SyscallArgRule {
     ],
 };
 
-/// In the place of an error: the listener is told, and decides.
+/// Instead of an error: the listener is notified, and decides.
 pub(crate) const NOTIFY: i32 = -1;
 
-/// Sockets with names in the file system, or in the kernel. One of a pair of datagram sockets could still be sent elsewhere.
+/// Sockets with names in the file system, or in the kernel. One of a pair of datagram sockets could still be connected
+/// to another.
 pub(crate) const NAMED_SOCKETS: SyscallArgRule = SyscallArgRule {
     error: libc::EAFNOSUPPORT,
     calls: &[

@@ -31,7 +31,7 @@ use crate::protocol::{
 use crate::seccomp::SeccompFilters;
 use crate::sys::{self, ChildProcess, ForkResult, MountScope};
 
-/// What the host calls this process, and how it knows what it is.
+/// Name of this process, by which it knows its role.
 pub(crate) const NAME: &str = "ringfence-spawner";
 
 /// The spawner's own namespaces.
@@ -91,7 +91,7 @@ fn run_spawner() -> Result<(), Errno> {
     }
 }
 
-/// Tells everybody who asks why there are no jails, until the host has had enough.
+/// Refuses every request with a setup error, until the host ends this process.
 pub(crate) fn refuse_all(host: BorrowedFd<'_>, trouble: SetupError) {
     let mut buffer = [0; MAX_MESSAGE_BYTES];
     while let Ok((bytes, descriptors)) = sys::receive(host, &mut buffer) {
@@ -103,7 +103,7 @@ pub(crate) fn refuse_all(host: BorrowedFd<'_>, trouble: SetupError) {
     }
 }
 
-/// Tells whoever asked. If nobody is there to hear it, nobody is the worse for it.
+/// Sends a refusal. A closed socket is ignored.
 pub(crate) fn refuse(socket: BorrowedFd<'_>, trouble: SetupError) {
     let _ = sys::send(socket, &SpawnerReply::Failed(trouble).encode(), &[]);
 }
@@ -168,7 +168,7 @@ fn identity_map(own: &str) -> String {
     map
 }
 
-/// A jail that nobody has claimed yet.
+/// A jail that is not claimed yet.
 #[derive(Debug)]
 struct IdleJail {
     init: ChildProcess,
@@ -178,8 +178,8 @@ struct IdleJail {
 }
 
 impl IdleJail {
-    /// Starts one. It finishes itself while the caller goes on. `doors` lead into its cgroup. If it cannot be started, the
-    /// host is told.
+    /// Starts one. It finishes itself while the caller goes on. `doors` lead into its cgroup. A failure is sent to the
+    /// host.
     fn start(identity: JailUser, reply: OwnedFd, doors: &[OwnedFd], filter: &SeccompFilters) -> Option<Self> {
         match Self::begin(identity, &reply, doors, filter) {
             Ok((init, socket)) => {
@@ -210,7 +210,7 @@ impl IdleJail {
 /// The state of the spawner.
 struct JailSpawner<'a> {
     host: BorrowedFd<'a>,
-    /// Where the host's files are, and where the image is.
+    /// Mount namespace with the host's files and the image.
     host_mount_ns: OwnedFd,
     image_mount_ns: OwnedFd,
     filter: SeccompFilters,
@@ -266,7 +266,7 @@ impl<'a> JailSpawner<'a> {
                 return;
             }
             Ok(SpawnerRequest::Run { name }) => return self.run(name, descriptors),
-            // It ends by itself, because nobody is left at the other end of its socket.
+            // It ends by itself, because the other end of its socket is closed.
             Ok(SpawnerRequest::Discard { name }) => {
                 self.running.extend(self.idle.remove(&name).map(|jail| jail.init.pidfd));
                 return;
@@ -308,7 +308,7 @@ impl<'a> JailSpawner<'a> {
         self.idle.retain(|_, jail| !is_dead(&jail.init.pidfd));
     }
 
-    /// Gives a jail its order. If it died meanwhile, the host finds nobody at the other end of its socket.
+    /// Sends a jail its run spec. If it died meanwhile, the host sees its socket closed.
     fn run(&mut self, name: u64, descriptors: Vec<OwnedFd>) {
         let Some(jail) = self.idle.remove(&name) else { return };
         let sent = self.mount_view(descriptors).and_then(|descriptors| {

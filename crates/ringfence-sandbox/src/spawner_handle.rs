@@ -1,4 +1,4 @@
-//! Spawner handle of the host: the process, and the jails that it was told to create.
+//! Spawner handle of the host: the process, and its jails.
 //!
 //! Jails are made ahead, each in a cgroup of its own, and named by numbers. What takes time and is not the caller's, such
 //! as making the next jail and putting a cgroup away, happens on a thread here after the caller has its answer. When the
@@ -32,10 +32,10 @@ use crate::protocol::{JailUser, MAX_MESSAGE_BYTES, SpawnerReply, SpawnerRequest,
 use crate::spawner;
 use crate::sys::{self, MountScope};
 
-/// How long the spawner may take to end by itself.
+/// Time for the spawner to exit by itself.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How many jails are made ahead, for whom, and where their cgroups come from.
+/// Number, user and cgroups of the jails that are made ahead.
 #[derive(Debug)]
 pub(crate) struct JailPoolConfig {
     pub(crate) backend: JailBackend,
@@ -50,9 +50,9 @@ pub(crate) struct JailLease {
     name: u64,
     pub(crate) backend: JailBackend,
     pub(crate) cgroup: Option<RunCgroup>,
-    /// What the spawner and the jail say about it.
+    /// Socket for the replies of the spawner and the jail.
     pub(crate) reply_socket: OwnedFd,
-    /// Whether it has its order.
+    /// Whether its run spec was sent.
     started: AtomicBool,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct SpawnerHandle {
     channel: Arc<SpawnerChannel>,
     pidfd: OwnedFd,
     spawner_thread: Option<JoinHandle<()>>,
-    /// Where jails go that are spent. Nothing while this is being dropped.
+    /// Channel for used jails. `None` while this is being dropped.
     returned: Option<mpsc::Sender<JailLease>>,
     cleaner: Option<JoinHandle<()>>,
     /// User namespaces that make owners the jail's user.
@@ -290,7 +290,7 @@ impl SpawnerChannel {
     }
 }
 
-/// Whose a directory is.
+/// Owner of a directory.
 pub(crate) fn owner(directory: &OwnedFd) -> Result<JailUser, JailError> {
     let found = fstat(directory).map_err(JailError::io("stat a directory of the workspace view"))?;
     Ok(JailUser { uid: found.st_uid, gid: found.st_gid })

@@ -22,7 +22,7 @@ use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 /// The kernel takes no more in one message.
 pub(crate) const MAX_DESCRIPTORS: usize = 253;
 
-/// Where a new process finds itself.
+/// Side of a fork.
 pub(crate) enum ForkResult {
     Child,
     Parent(ChildProcess),
@@ -35,7 +35,7 @@ pub(crate) struct ChildProcess {
     pub(crate) pidfd: OwnedFd,
 }
 
-/// Lets the allocator have at most so many heaps for threads that come and go.
+/// Limits the number of the allocator's arenas for threads.
 pub(crate) fn set_malloc_arenas(most: i32) {
     #[cfg(target_env = "gnu")]
     // SAFETY: it sets a number that the allocator reads under its own lock, and takes no pointer.
@@ -109,7 +109,7 @@ pub(crate) fn set_mount_flags(
     if done < 0 { Err(last_error()) } else { Ok(()) }
 }
 
-/// How far a change of mount flags goes.
+/// Scope of a change of mount flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MountScope {
     Mount,
@@ -126,7 +126,7 @@ pub(crate) fn keep_only(descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     // First out of the way of each other.
     let moved: Result<Vec<OwnedFd>, Errno> = descriptors.iter().map(|one| fcntl_dupfd_cloexec(one, past)).collect();
     for (one, number) in moved?.iter().zip(FIRST_INHERITED_FD..) {
-        // SAFETY: whoever owned that number is forgotten, as this function says.
+        // SAFETY: the former owner of that number is forgotten, as this function says.
         let done = unsafe { libc::dup3(one.as_raw_fd(), number, libc::O_CLOEXEC) };
         if done < 0 {
             return Err(last_error());
@@ -137,7 +137,7 @@ pub(crate) fn keep_only(descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     if done < 0 { Err(last_error()) } else { Ok(()) }
 }
 
-/// The descriptor that `keep_only` was given at this place. To be asked for once.
+/// The descriptor at this index of `keep_only`. Call it once per index.
 pub(crate) fn inherited_fd(index: usize) -> OwnedFd {
     // SAFETY: `keep_only` made it, and forgot it for us.
     unsafe { OwnedFd::from_raw_fd(FIRST_INHERITED_FD + index as RawFd) }
@@ -145,7 +145,7 @@ pub(crate) fn inherited_fd(index: usize) -> OwnedFd {
 
 /// Makes a standard stream mean what `from` means.
 pub(crate) fn dup_onto(from: BorrowedFd<'_>, stream: RawFd) -> Result<(), Errno> {
-    // SAFETY: nobody owns the standard streams.
+    // SAFETY: the standard streams have no owner.
     let done = unsafe { libc::dup3(from.as_raw_fd(), stream, 0) };
     if done < 0 { Err(last_error()) } else { Ok(()) }
 }
@@ -286,7 +286,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[Borrowed
     retry_on_intr(|| sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)).map(drop)
 }
 
-/// One message, with the descriptors that came with it. No bytes mean that there is nobody at the other end.
+/// Receives one message, with its descriptors. No bytes mean that the other end is closed.
 pub(crate) fn receive<'a>(socket: BorrowedFd<'_>, buffer: &'a mut [u8]) -> Result<(&'a [u8], Vec<OwnedFd>), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -303,7 +303,7 @@ pub(crate) fn receive<'a>(socket: BorrowedFd<'_>, buffer: &'a mut [u8]) -> Resul
     Ok((buffer.get(..got.bytes).unwrap_or_default(), descriptors))
 }
 
-/// When the parent dies, so does this process. If it is dead already, whoever waits for a message from it finds out.
+/// Kills this process when its parent dies. If it is dead already, the next receive from it fails.
 pub(crate) fn die_with_parent() -> Result<(), Errno> {
     set_parent_process_death_signal(Some(Signal::KILL))
 }

@@ -42,8 +42,8 @@ const LIBRARY_DIRS: [&str; 12] = [
     "icons",
 ];
 
-/// Where repositories lie among what is published, and their files that have the address they were fetched from, perhaps with
-/// a token in it.
+/// Repositories among the published directories; their files have the URL they were fetched from, perhaps with a token
+/// in it.
 const REPOSITORY_GLOBS: [&str; 3] = ["db/*", "checkouts/*/*/.git", "index/*/.git"];
 const FILES_WITH_URLS: [&str; 3] = ["config", "FETCH_HEAD", "logs/HEAD"];
 
@@ -51,7 +51,7 @@ const FILES_WITH_URLS: [&str; 3] = ["config", "FETCH_HEAD", "logs/HEAD"];
 const MAYBE_TOKEN_FILES: [&str; 8] =
     ["npmrc", "pip.conf", "gitconfig", ".gitconfig", ".condarc", "settings.xml", "gradle.properties", "credentials"];
 
-/// What must not be seen, by its path below the directory that is shown.
+/// A hidden path below a mounted directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SecretPath {
     File(PathBuf),
@@ -119,7 +119,7 @@ fn urls_with_credentials(root: &Path) -> Vec<SecretPath> {
     found
 }
 
-/// What a directory has of this name; a star stands for every one.
+/// Entries of this name in a directory; a star stands for every one.
 fn matching(root: &Path, above: &Path, part: &std::ffi::OsStr) -> Vec<PathBuf> {
     if part != "*" {
         return Some(above.join(part)).filter(|path| root.join(path).is_dir()).into_iter().collect();

@@ -21,7 +21,7 @@ pub struct Toolchain {
     pub shown: Vec<PathBuf>,
     /// Directories for the search path. Each is below one that is shown.
     pub path: Vec<PathBuf>,
-    /// What its programs need to be told.
+    /// Environment variables of its programs.
     pub env: Vec<(String, String)>,
 }
 
@@ -33,14 +33,14 @@ impl Toolchain {
     }
 }
 
-/// What this machine has, for the user with this home directory.
+/// Toolchains of this machine, for the user with this home directory.
 pub fn detect(home: &Path) -> Vec<Toolchain> {
     let found = [cargo(home), rustup(home), pyenv(home), nvm(home), nix(home)];
     found.into_iter().flatten().chain(opt_packages(Path::new("/opt"), home)).collect()
 }
 
-/// The proxies and installed programs, and downloaded sources to build from. No network is at hand, so cargo is told to
-/// do without instead of waiting for it.
+/// The proxies and installed programs, and downloaded sources to build from. Without a network, cargo runs offline
+/// instead of waiting for it.
 fn cargo(home: &Path) -> Option<Toolchain> {
     let root = home.join(".cargo");
     let mut shown = directories(&root, &["bin", "registry", "git"]);
@@ -78,7 +78,8 @@ fn pyenv(home: &Path) -> Option<Toolchain> {
     (!path.is_empty()).then_some(Toolchain { name: "pyenv".to_owned(), shown, path, env: Vec::new() })
 }
 
-/// The default version if it can be told, else the newest. Not its `etc`: npm keeps tokens there that are for all projects.
+/// The default version if it can be determined, else the newest. Not its `etc`: npm keeps tokens there that are for all
+/// projects.
 fn nvm(home: &Path) -> Option<Toolchain> {
     let root = home.join(".nvm");
     let wanted = fs::read_to_string(root.join("alias/default")).unwrap_or_default();
@@ -96,7 +97,7 @@ fn nvm(home: &Path) -> Option<Toolchain> {
     (!path.is_empty()).then_some(Toolchain { name: "nvm".to_owned(), shown, path, env: Vec::new() })
 }
 
-/// The store has no secrets by its own rules: everybody can read all of it. Profiles are links into it.
+/// The store has no secrets by its own rules: it is world-readable. Profiles are links into it.
 fn nix(home: &Path) -> Option<Toolchain> {
     let store = Path::new("/nix/store");
     let profiles = [home.join(".nix-profile"), PathBuf::from("/nix/var/nix/profiles/default")];

@@ -1,8 +1,8 @@
 //! Executable files that a test installs and then runs.
 //!
-//! The kernel refuses to execute a file that any process has open for writing (`ETXTBSY`). A test that writes the file itself
-//! has such a descriptor, and a child that another thread forks at that moment holds a copy of it until it calls `exec`. So
-//! another process writes every executable, and no descriptor for writing exists in the test process.
+//! The kernel refuses to execute a file that any process has open for writing (`ETXTBSY`). A test that writes the file
+//! itself has such a descriptor, and a child that another thread forks at the same time holds a copy of it until it
+//! calls `exec`. So another process writes every executable, and no descriptor for writing exists in the test process.
 
 use std::io::Write as _;
 use std::path::Path;

@@ -47,7 +47,7 @@ fn check_v6(address: Ipv6Addr) -> Result<(), AddressRefusal> {
     if segments[4] & 0xfdff == 0 && segments[5] == 0x5efe {
         return Err(EMBEDDED_V4);
     }
-    // What the internet uses is 2000::/3. The rest is not given to anybody, or not to be reached from afar.
+    // The public internet uses 2000::/3. The rest is unassigned, or not globally reachable.
     if segments[0] & 0xe000 == 0x2000 { Ok(()) } else { Err(RESERVED) }
 }
 
@@ -154,7 +154,7 @@ const REFUSED_V6_RANGES: &[(Ipv6Addr, u32, AddressRefusal)] = &[
     v6([0x2001, 2, 0, 0, 0, 0, 0, 0], 48, BENCHMARK),
     v6([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32, DOCUMENTATION),
     v6([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20, DOCUMENTATION),
-    // RFC 2928: protocol assignments, among them names that are no places (ORCHID).
+    // RFC 2928: protocol assignments, among them identifiers that are not addresses (ORCHID).
     v6([0x2001, 0, 0, 0, 0, 0, 0, 0], 23, RESERVED),
     // RFC 7534.
     v6([0x2620, 0x4f, 0x8000, 0, 0, 0, 0, 0], 48, RELAY),

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::error::WebError;
 
-/// How often it is asked whether anybody still waits.
+/// Poll interval of the cancellation check.
 const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Does the work, for at most this time.
@@ -23,7 +23,7 @@ pub(crate) fn block_on<T>(
     block_on_checked(|| cx.check(), within, work)
 }
 
-/// The same for work that is no call's. `check` fails as soon as nobody waits any more.
+/// The same for work outside of a call. `check` fails once it is cancelled.
 pub(crate) fn block_on_checked<T>(
     check: impl Fn() -> Result<(), ToolError>,
     within: Duration,
@@ -38,12 +38,12 @@ pub(crate) fn block_on_checked<T>(
             () = sleep(within) => Err(WebError::Timeout("the request", within.as_secs_f64())),
         }
     });
-    // A name that is still being looked up holds nobody up.
+    // A pending DNS lookup does not block the caller.
     runtime.shutdown_background();
     result
 }
 
-/// Comes back when nobody waits any more.
+/// Resolves when the work is cancelled.
 async fn until_cancelled(check: impl Fn() -> Result<(), ToolError>) -> WebError {
     loop {
         if let Err(stopped) = check() {

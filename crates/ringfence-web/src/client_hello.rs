@@ -6,14 +6,14 @@
 /// The longest first message that is taken.
 pub(crate) const MAX_HELLO_BYTES: usize = 64 << 10;
 
-/// What is known of the name so far.
+/// The server name, as far as it was received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ClientHello {
     /// There is more to come.
     Partial,
     /// The server that is meant, if one is named.
     Complete(Option<String>),
-    /// It is no greeting of TLS, or one that hides whom it means.
+    /// Not a TLS ClientHello, or one that hides its server name.
     Refused(&'static str),
 }
 
@@ -97,7 +97,7 @@ fn take_integer(bytes: &[u8], size: usize) -> Option<(usize, &[u8])> {
     Some((number.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)), rest))
 }
 
-/// A list whose length stands in front of it in so many bytes.
+/// A list with a length prefix of `size` bytes.
 fn take_length_prefixed(bytes: &[u8], size: usize) -> Option<(&[u8], &[u8])> {
     let (length, rest) = take_integer(bytes, size)?;
     rest.split_at_checked(length)

@@ -1,10 +1,10 @@
 //! Connector: resolves a name once, checks the addresses, and connects to one of those.
 //!
-//! If any address of a name may not be reached, none is: a name that leads inward once is not to be trusted the next time.
-//! What is connected to is what was judged, and the other end is looked at again when the connection stands. Proxies that
-//! the environment names are not used.
+//! If any address of a name may not be reached, none is: a name that resolves to an internal address once is not
+//! trusted for the others. The connection goes to an address that was judged, and its peer is checked again once it is
+//! established. Proxies from the environment are not used.
 //!
-//! Not here: what is said over the connection (`http_client.rs`).
+//! Not here: the protocol on the connection (`http_client.rs`).
 
 use std::fmt;
 use std::io;
@@ -28,7 +28,7 @@ use crate::private_hosts::PrivateHosts;
 /// More addresses of one host are not tried.
 const MAX_ADDRESSES: usize = 4;
 
-/// Who knows which addresses a name has.
+/// Resolver of host names.
 pub trait NameResolver: Send + Sync + fmt::Debug {
     fn resolve(&self, name: &str) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + '_>>;
 }
@@ -47,7 +47,7 @@ impl NameResolver for SystemResolver {
     }
 }
 
-/// Whom to believe that a host is that host.
+/// Trusted roots of TLS certificates.
 #[derive(Clone, Debug)]
 pub enum TlsTrust {
     /// The certificates of this system.
@@ -56,7 +56,7 @@ pub enum TlsTrust {
     Only(Vec<CertificateDer<'static>>),
 }
 
-/// What the way to a host is made of.
+/// The parts of a connection to a host.
 #[derive(Debug)]
 pub struct WebConnector {
     resolver: Arc<dyn NameResolver>,
@@ -155,7 +155,7 @@ impl WebConnector {
         Ok(addresses)
     }
 
-    /// What was connected to, if it is what was meant.
+    /// Fails unless the peer is the address that was meant.
     fn check_peer(&self, stream: TcpStream, address: IpAddr, target: &FetchTarget) -> Result<TcpStream, WebError> {
         let failed = |cause| WebError::Connect { host: target.host().to_string(), cause };
         let peer = stream.peer_addr().map_err(failed)?;

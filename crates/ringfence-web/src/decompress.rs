@@ -1,7 +1,7 @@
 //! Content decoding (gzip, br, zstd), up to a number of bytes.
 //!
-//! What comes out is counted while it comes out: of a body that would fill the memory, no more than the bound is ever
-//! held. One layer is undone; a server that packs a body twice is refused.
+//! Decoded bytes are counted as they are produced: of a body that would fill the memory, no more than the bound is ever
+//! held. One encoding is decoded; a body that is encoded twice is refused.
 
 use std::io::{self, Write};
 
@@ -16,7 +16,7 @@ const BUFFER_BYTES: usize = 16 << 10;
 /// The largest window that HTTP has for zstd (RFC 9659), as a power of two.
 const ZSTD_WINDOW_LOG: u32 = 23;
 
-/// What a server may have done to a body, as the header `accept-encoding` says it.
+/// Accepted encodings, as a value of the header `accept-encoding`.
 pub(crate) const ACCEPT_ENCODING_VALUE: &str = "gzip, br, zstd";
 
 /// Takes a body as it comes.
@@ -28,7 +28,7 @@ pub(crate) enum BodyDecoder {
     Zstd(Box<zio::Writer<BoundedBuffer, RawZstd<'static>>>),
 }
 
-/// What is kept of a body.
+/// The part of a body within a limit.
 #[derive(Debug, Default)]
 pub(crate) struct BoundedBuffer {
     pub(crate) bytes: Vec<u8>,

@@ -1,9 +1,9 @@
 //! Egress proxy of the jail: HTTP and CONNECT, to the hosts that a run was granted.
 //!
-//! The jail listens for its programs and hands its sockets over; here they are served: the proxy, and each address of this
-//! machine's loopback that was granted, which programs ask at the same address of their own. Every connection is recorded before it
-//! is made, goes by the same addresses as any other request, and in it TLS must name the host that was asked for. A host
-//! is granted whole: where only a part of it is allowed, the policy has said no before.
+//! The jail listens for its programs and hands its sockets over; they are served here: the proxy, and each granted
+//! address of this machine's loopback, which programs reach at the same address of their own. Every connection is
+//! recorded before it is made, is checked by the same address rules as any other request, and in it TLS must name the
+//! requested host. A host is granted whole: where only a part of it is allowed, the policy has denied it before.
 //!
 //! Not here: who may have which host (the kernel's policy), and the jail.
 
@@ -46,7 +46,7 @@ const MAX_CONNECTIONS: usize = 64;
 /// Sockets that one jail hands over.
 const MAX_LISTENERS: usize = 64;
 
-/// How long a program may take to say what it wants, and whom it means.
+/// Time for a program to send its request, and the ClientHello with the server name.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Headers between two machines, which go no further.
@@ -140,7 +140,8 @@ impl ProxyHostGrant {
         Ok(Self { host: target.host().clone(), port: target.port() })
     }
 
-    /// Where programs find it on their own loopback, if it is at an address of this machine's that they ask no proxy for.
+    /// Loopback address of the service for programs, if it is at a loopback address of this machine, which they reach
+    /// without a proxy.
     fn loopback(&self) -> Option<SocketAddr> {
         let own = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
         let ip = match &self.host {
@@ -151,7 +152,7 @@ impl ProxyHostGrant {
     }
 }
 
-/// What the connections of one run share.
+/// State that the connections of one run share.
 #[derive(Debug)]
 struct ProxyState {
     net: Arc<WebConnector>,
@@ -180,13 +181,13 @@ fn serve(socket: StdUnixStream, desk: Arc<ProxyState>) {
             listener.set_nonblocking(true)?;
             tokio::spawn(accept(TcpListener::from_std(listener)?, entrance, Arc::clone(&desk), Arc::clone(&slots)));
         }
-        // Nothing is ever said: it ends.
+        // It never sends anything: it ends.
         socket.read(&mut [0]).await
     });
     runtime.shutdown_background();
 }
 
-/// Where a program came in.
+/// The socket that a program connected to.
 #[derive(Clone, Debug)]
 enum ProxyIngress {
     Proxy,
@@ -284,7 +285,7 @@ async fn handle_request(
     }
 }
 
-/// What a request is for: a tunnel to a host, or a page of one.
+/// The target of a request: a tunnel to a host, or a URL of one.
 pub(crate) fn proxy_target<B>(request: &Request<B>, net: &WebConnector) -> Result<FetchTarget, WebError> {
     let wrong = || WebError::Url("is not a valid proxy request".to_owned());
     let uri = request.uri();
@@ -333,7 +334,7 @@ impl ProxyState {
         })
     }
 
-    /// What may be asked for by nobody is recorded as well.
+    /// Records a refused request.
     async fn refuse(&self, uri: &Uri, error: WebError) -> ProxyResponse {
         let why = error.to_string();
         if let Some(authority) = uri.authority() {
@@ -357,7 +358,7 @@ impl ProxyState {
             || ProxyConnectError::Refused("the run has ended, or its connections cannot be recorded".to_owned());
         let (go, goes) = oneshot::channel();
         let attempt = ConnectionAttempt::new(touch, refused, move || {
-            // Nobody may wait for it any more.
+            // The receiver may be gone.
             let _ = go.send(());
         });
         self.attempts.lock().unwrap_or_else(PoisonError::into_inner).send(attempt).map_err(|_| closed())?;
@@ -365,7 +366,7 @@ impl ProxyState {
     }
 }
 
-/// The host alone: of an encrypted connection nobody knows more.
+/// The access to the host alone: the path of an encrypted connection is unknown.
 fn host_access(target: &FetchTarget) -> ResourceAccess {
     let mut touch = target.access(NET_MOUNT);
     touch.resource.requested_path = target.authority();
@@ -421,7 +422,7 @@ async fn forward(
     Ok(answer.map(Either::Right))
 }
 
-/// Takes out what is said between two machines only.
+/// Removes hop-by-hop headers.
 fn strip_hop_by_hop(headers: &mut hyper::HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all("connection")

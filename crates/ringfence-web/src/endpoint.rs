@@ -1,9 +1,9 @@
 //! Configured HTTP endpoints: requests of ours, not of agents.
 //!
-//! A message goes to that very URL, wherever it leads, and is not sent on to another. What comes back is taken piece by
-//! piece by the one who asked, who says when it is enough; the time is bounded here.
+//! A message goes to exactly that URL, whatever its address, and redirects are not followed. The caller takes the
+//! response piece by piece, and ends it when it has enough; the time is bounded here.
 //!
-//! Not here: what is said.
+//! Not here: the contents of messages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::search_engine::WebApiKey;
 /// Bytes of headers that a service may send.
 const MAX_HEADER_BYTES: usize = 64 << 10;
 
-/// Where messages go.
+/// A configured HTTP endpoint.
 #[derive(Debug)]
 pub struct HttpEndpoint {
     net: Arc<WebConnector>,
@@ -40,11 +40,11 @@ pub struct HttpEndpoint {
 pub struct EndpointRequest<'a> {
     pub body: Vec<u8>,
     pub headers: &'a [(&'a str, &'a str)],
-    /// How long all of it may take.
+    /// Time limit of the whole exchange.
     pub timeout: Duration,
 }
 
-/// What the service said before the body.
+/// Status and headers of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HttpResponseHead {
     pub status: u16,
@@ -62,8 +62,8 @@ impl HttpEndpoint {
         Ok(Self { net: Arc::new(net), target, key })
     }
 
-    /// Posts a message. `take` gets the head and each piece of the body, and is true when it has enough. `check` fails as
-    /// soon as nobody waits any more.
+    /// Posts a message. `take` gets the head and each piece of the body, and is true when it has enough. `check` fails
+    /// once the call is cancelled.
     pub fn post(
         &self,
         message: &EndpointRequest<'_>,

@@ -63,7 +63,7 @@ impl FetchTarget {
         Self::from_url(url, has_userinfo(text), private)
     }
 
-    /// Where a server sends on to.
+    /// The target of a redirect.
     pub(crate) fn join(&self, location: &str, private: &PrivateHosts) -> Result<Self, WebError> {
         if location.len() > MAX_URL_BYTES || location.chars().any(|c| c.is_control() || c == '\\') {
             return Err(WebError::Url("of a redirect is too long, or has an invalid character".to_owned()));
@@ -143,12 +143,12 @@ impl FetchTarget {
         format!("{}:{}", self.host, self.port)
     }
 
-    /// What the request line has.
+    /// Path and query for the request line.
     pub(crate) fn path_and_query(&self) -> &str {
         &self.url[url::Position::BeforePath..url::Position::AfterQuery]
     }
 
-    /// What the header `Host` has.
+    /// Value of the header `Host`.
     pub(crate) fn host_header(&self) -> String {
         match self.url.port() {
             Some(port) => format!("{}:{port}", self.host),
@@ -188,7 +188,7 @@ fn has_userinfo(text: &str) -> bool {
     host.is_some_and(|host| host.contains('@'))
 }
 
-/// What parsers differ about is not left to one of them.
+/// Refuses text that URL parsers read differently.
 fn check_text(text: &str) -> Result<(), WebError> {
     let wrong = |problem: &str| Err(WebError::Url(problem.to_owned()));
     if text.len() > MAX_URL_BYTES {

@@ -53,7 +53,7 @@ const URL_TOKENS: &[&str] = &[
     "10.0.0.1:8080",
 ];
 
-/// Whether the standard library, or a second look at the bits, knows an address to be of no use on the internet.
+/// Whether the standard library, or a second check of the prefix, classifies an address as not public.
 fn is_not_public(address: IpAddr) -> bool {
     let v4 = |address: Ipv4Addr| {
         let [a, b, ..] = address.octets();
@@ -87,7 +87,7 @@ fn is_not_public(address: IpAddr) -> bool {
     }
 }
 
-/// What must hold of everything that is taken. `allowed` is the only inward place.
+/// Properties of every accepted target. `allowed` is the only internal host.
 fn check_accepted(target: &FetchTarget, allowed: &PrivateHosts) {
     match target.host() {
         host if allowed.contains(host, target.port()) => {}
@@ -166,7 +166,7 @@ fn no_private_address_passes() {
 fn a_client_hello_reads_the_same_however_it_is_split() {
     fuzz("hello").tokens(&["\u{16}\u{3}\u{1}", "\0\0", "\u{1}\0", "pypi.org"]).check(|bytes| {
         let whole = client_hello::parse_client_hello(bytes);
-        // What is known once is known for good.
+        // A known result never changes.
         let mut known = ClientHello::Partial;
         for end in 0..=bytes.len() {
             let now = client_hello::parse_client_hello(&bytes[..end]);
@@ -222,7 +222,7 @@ fn no_proxy_request_leads_to_a_private_address() {
             theirs.write_all(bytes).await.unwrap();
             theirs.shutdown().await.unwrap();
             let server = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(ours), service);
-            // What is wrong with a request is said to who sent it.
+            // An invalid request gets an error response.
             let mut answers = Vec::new();
             let (_, said) = tokio::join!(server, theirs.read_to_end(&mut answers));
             said.unwrap();

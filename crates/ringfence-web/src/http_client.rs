@@ -21,13 +21,13 @@ use crate::decompress::{ACCEPT_ENCODING_VALUE, BodyDecoder};
 use crate::error::WebError;
 use crate::fetch_target::FetchTarget;
 
-/// How we call ourselves.
+/// Value of the header `User-Agent`.
 const USER_AGENT: &str = concat!("ringfence/", env!("CARGO_PKG_VERSION"));
 
 /// More header lines than this are not taken.
 pub(crate) const MAX_HEADERS: usize = 256;
 
-/// What is asked of a host.
+/// A request to a host.
 #[derive(Clone, Debug)]
 pub(crate) struct FetchRequest {
     pub(crate) method: Method,
@@ -35,7 +35,7 @@ pub(crate) struct FetchRequest {
     pub(crate) body: Bytes,
 }
 
-/// How much an answer may have.
+/// Size limits of a response.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FetchLimits {
     pub(crate) connect_timeout: Duration,
@@ -56,7 +56,7 @@ impl FetchLimits {
     }
 }
 
-/// What a host said.
+/// The response of a host.
 #[derive(Debug)]
 pub(crate) struct HttpResponse {
     pub(crate) status: StatusCode,
@@ -66,7 +66,7 @@ pub(crate) struct HttpResponse {
     pub(crate) truncated: bool,
 }
 
-/// Where a host sends on to, if it does.
+/// Target of a redirect, if the response is one.
 pub(crate) fn redirect_location(status: StatusCode, headers: &HeaderMap) -> Option<String> {
     let sends_on = matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308);
     let location = headers.get(hyper::header::LOCATION).filter(|_| sends_on)?;
@@ -152,7 +152,7 @@ pub(crate) fn build_request(target: &FetchTarget, ask: &FetchRequest) -> Result<
     Ok(request)
 }
 
-/// What hyper says, with its cause.
+/// hyper's error text, with its cause.
 pub(crate) fn hyper_error_text(error: &hyper::Error) -> String {
     match std::error::Error::source(error) {
         Some(cause) => format!("{error}: {cause}"),
@@ -216,7 +216,7 @@ pub(crate) fn carries_credentials(headers: &HeaderMap) -> bool {
 }
 
 impl FetchRequest {
-    /// What is asked of the host that the first one sent on to.
+    /// The request for the target of a redirect.
     pub(crate) fn redirected(mut self, status: StatusCode, to_same_origin: bool) -> Self {
         let changes = status == StatusCode::SEE_OTHER
             || matches!(status.as_u16(), 301 | 302) && self.method == Method::POST

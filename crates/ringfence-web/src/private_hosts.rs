@@ -11,7 +11,7 @@ use url::Url;
 
 use crate::fetch_target::TargetHost;
 
-/// What the user lets web tools reach although it is not on the public internet: a host with its port, or a range of
+/// Hosts outside of the public internet that the user lets web tools reach: a host with its port, or a range of
 /// addresses, with or without a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrivateHosts {
@@ -74,7 +74,7 @@ fn invalid_entry(entry: &str) -> String {
     )
 }
 
-/// Addresses that begin with the same bits.
+/// Addresses with a common prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AddressRange {
     network: IpAddr,
@@ -117,7 +117,7 @@ impl AddressRange {
             && Self { network: ip, ..*self }.network_address() == self.network_address()
     }
 
-    /// The address with nothing but zeros behind the bits that count.
+    /// The address with zeros behind the prefix.
     fn network_address(&self) -> IpAddr {
         let length = u32::from(self.prefix_length);
         match self.network {
@@ -243,7 +243,7 @@ mod tests {
             assert!(PrivateHosts::parse(&[entry.to_owned()]).is_err(), "{entry}");
             assert!(PrivateHosts::parse_with_ranges(&[entry.to_owned()]).is_err(), "{entry}");
         }
-        // Where one host is meant, a range is none.
+        // A range is not valid where one host is meant.
         assert!(PrivateHosts::parse(&["10.0.0.0/8:80".to_owned()]).is_err());
     }
 }

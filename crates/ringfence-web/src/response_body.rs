@@ -17,7 +17,7 @@ use crate::html::{HtmlOutputStyle, convert};
 /// A page names its charset in its first bytes, if it does.
 const CHARSET_SCAN_BYTES: usize = 1024;
 
-/// What a caller wants a body as.
+/// Requested form of a body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum BodyFormat {
@@ -39,7 +39,7 @@ pub(crate) struct RenderedBody {
     pub(crate) truncated: bool,
 }
 
-/// Says a body of this type in this form, in at most so many bytes.
+/// Renders a body of this type in this form, within a limit in bytes.
 pub(crate) fn render_body(
     body: &[u8],
     kind: &str,
@@ -120,7 +120,7 @@ impl ContentType {
             || ["/yaml", "/toml", "/x-yaml", "/x-sh", "/x-ndjson", "/sql"].iter().any(|end| essence.ends_with(end))
     }
 
-    /// What says that it is text and is not, is not.
+    /// Whether the body is text, whatever its declared type.
     fn is_text(&self, body: &[u8]) -> bool {
         let start = body.get(..CHARSET_SCAN_BYTES).unwrap_or(body);
         let has_mark = Encoding::for_bom(body).is_some();

@@ -1,7 +1,7 @@
 //! Search engine clients: requests and result parsing.
 //!
-//! Every engine is asked over the same connections as any other host, and nobody follows where one sends on to. Answers
-//! are read leniently, because engines change them, and what they found is cleaned: text without markup, links of the web.
+//! Every engine is queried over the same connections as any other host, and redirects are not followed. Responses are
+//! parsed leniently, because engines change them, and results are cleaned: text without markup, http and https links.
 //!
 //! Not here: the tool (`web_search.rs`).
 
@@ -21,7 +21,7 @@ use crate::http_client::{FetchRequest, HttpResponse};
 const MAX_TITLE_CHARS: usize = 300;
 const MAX_SNIPPET_CHARS: usize = 2_000;
 
-/// Which engine it is.
+/// Kind of a search engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchEngineKind {
     SearXng,
@@ -43,7 +43,7 @@ impl SearchEngineKind {
         }
     }
 
-    /// Where it is, where there is only one.
+    /// Default URL, where there is only one.
     const fn default_url(self) -> Option<&'static str> {
         match self {
             Self::SearXng | Self::Generic => None,
@@ -106,7 +106,7 @@ impl SearchEngine {
         Ok(Self { kind, url, key })
     }
 
-    /// What is asked, and where.
+    /// The request for a query, with its URL.
     pub(crate) fn build_request(&self, query: &str, count: usize) -> Result<(Url, FetchRequest), WebError> {
         let mut url = self.url.clone();
         let (mut method, mut headers, mut body) = (Method::GET, HeaderMap::new(), Bytes::new());
@@ -151,7 +151,7 @@ impl SearchEngine {
         Ok(())
     }
 
-    /// What it found.
+    /// Parses the results of a response.
     pub(crate) fn parse_response(&self, answer: &HttpResponse, count: usize) -> Result<WebSearchResults, WebError> {
         if answer.status != StatusCode::OK {
             return Err(WebError::Backend(self.status_error(answer)));
@@ -207,7 +207,7 @@ fn unresponsive_engine(entry: &Value) -> Option<String> {
     Some(plain_text(&format!("{name}{why}"), 100))
 }
 
-/// What an engine found.
+/// Results of a search engine.
 #[derive(Debug)]
 pub(crate) struct WebSearchResults {
     pub(crate) results: Vec<WebSearchResult>,

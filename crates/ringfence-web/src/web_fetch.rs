@@ -1,7 +1,7 @@
 //! `web_fetch`: fetch a URL.
 //!
-//! Nothing is looked up, let alone sent, before the policy or a person said yes to it. Where a host sends on to, another
-//! one or a part of its own, is a plan of its own: judged, asked about and recorded before anything goes there.
+//! Nothing is resolved, let alone sent, before the policy or a person allowed it. A redirect, to another host or on the
+//! same one, is a plan of its own: judged, approved and recorded before anything goes there.
 //!
 //! Not here: which addresses may be reached (`address_policy.rs`, `connector.rs`), and what pages become (`response_body.rs`, `html/`).
 
@@ -30,7 +30,7 @@ use crate::http_client::{
 };
 use crate::response_body::{self, BodyFormat};
 
-/// More headers than this are no request.
+/// Most headers of a request.
 const MAX_REQUEST_HEADERS: usize = 64;
 
 /// It is sent on no more often than this, whatever the limits say.
@@ -139,7 +139,7 @@ struct PreparedWebFetch {
     time_limit: Duration,
     /// Time that went by before it was sent on to here.
     elapsed: Duration,
-    /// Where it was before.
+    /// Earlier URLs of the redirect chain.
     redirects: Vec<String>,
 }
 
@@ -168,7 +168,7 @@ impl PreparedWebFetch {
     }
 }
 
-/// What a host answered.
+/// The response of a host.
 #[derive(Debug)]
 struct WebFetchOutcome {
     status: StatusCode,
@@ -224,7 +224,7 @@ impl PhasedTool for WebFetchTool {
         let cx = ticket.context();
         let began = Instant::now();
         let left = work.time_limit.saturating_sub(work.elapsed);
-        // Whatever the host answers, a stranger wrote it.
+        // Any response is untrusted content.
         cx.add_taint(Taint::SawUntrusted);
         Ok(block_on(cx, left, self.fetch_once(work, cx.limits, began))?)
     }
@@ -324,7 +324,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// What a fetch returns.
+/// Result.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct WebFetchReply {

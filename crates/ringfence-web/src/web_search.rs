@@ -25,7 +25,7 @@ const MAX_RESULTS: usize = 20;
 /// Engines take no longer ones.
 const MAX_QUERY_CHARS: usize = 400;
 
-/// Where searches go.
+/// The search engine, with its connector.
 #[derive(Debug)]
 pub(crate) struct SearchBackend {
     pub(crate) engine: SearchEngine,
@@ -162,7 +162,7 @@ impl Tool for WebSearchTool {
     }
 }
 
-/// What a search returns.
+/// Result.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct WebSearchReply {

@@ -152,7 +152,7 @@ fn walk(directory: &Path, found: &mut Vec<String>, depth: usize) -> io::Result<(
     Ok(())
 }
 
-/// The first one that it finds, by lines, in place.
+/// Replaces the first occurrence, by lines, in place.
 fn edit(path: &Path, edit: &Value) -> io::Result<String> {
     let (old, new) = (edit["oldText"].as_str().unwrap_or_default(), edit["newText"].as_str().unwrap_or_default());
     let before = String::from_utf8_lossy(&fs::read(path)?).trim_start_matches('\u{feff}').replace('\r', "");

@@ -38,11 +38,11 @@ const ALL_OPERATIONS: &[FileOperation] = &[
     FileOperation::MoveOut,
     FileOperation::MoveIn,
 ];
-/// What can be done with a path that is a file and has no rest.
+/// Operations on a path that is a file and has no rest.
 const FILE_OPERATIONS: &[FileOperation] =
     &[FileOperation::Read, FileOperation::Write, FileOperation::Edit, FileOperation::MoveOut];
 
-/// A path that is a link itself, which a call may have replaced: it is planted anew for the next one.
+/// A path that is a link itself, which a call may have replaced: it is planted again for the next one.
 const LINK_NAME: &str = "link";
 
 const fn escape_path(name: &'static str, path: &'static str) -> EscapePath {
@@ -144,7 +144,7 @@ const ESCAPE_PATHS: &[EscapePath] = &[
     },
 ];
 
-/// What is no question of the path: one run, which tells what became of each way that it tried.
+/// A case that is not about a path: one run, which reports the result of each attempt.
 struct ServerAttackCase {
     name: &'static str,
     run: fn(&mut AttackTrial) -> io::Result<AttackTries>,
@@ -314,7 +314,7 @@ fn try_escape_path(program: &ServerProgram, place: &Path, way: &EscapePath) -> i
     Ok(ScoreCell::worst_of(&tries))
 }
 
-/// One server on one stage. One that hung or crashed is started anew.
+/// One server on one testbed. One that hung or crashed is started again.
 struct AttackTrial<'a> {
     program: &'a ServerProgram,
     stage: AttackTestbed,
@@ -375,7 +375,7 @@ fn edit_case(trial: &mut AttackTrial, before: &[u8], after: &[u8]) -> io::Result
     Ok(vec![("edit", if is_right { AttackOutcome::Held } else { AttackOutcome::Lost })])
 }
 
-/// Refused, or given back whole, but not with other characters in the place of what it has.
+/// Refused, or returned whole, but not with replaced characters.
 fn binary_case(trial: &mut AttackTrial) -> io::Result<AttackTries> {
     trial.stage.write("binary", b"\x7fELF\x00\xff\xfe\x80 and more")?;
     let path = trial.workspace_path("binary");
@@ -389,7 +389,7 @@ fn binary_case(trial: &mut AttackTrial) -> io::Result<AttackTries> {
     Ok(vec![("read", if mangled { AttackOutcome::Lost } else { trial.stage.classify_reply(&reply) })])
 }
 
-/// Who checks one of them and uses the other is led out.
+/// A server that checks one of them and uses the other can be led outside.
 fn duplicate_argument_case(trial: &mut AttackTrial) -> io::Result<AttackTries> {
     let (inside, outside) = (trial.workspace_path("inside.txt"), trial.stage.outside().join("secret.txt"));
     let Some((tool, _)) = tool_call(trial.program.dialect, FileOperation::Read, "", &trial.stage.workspace()) else {

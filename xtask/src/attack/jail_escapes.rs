@@ -25,13 +25,13 @@ use super::resource_abuse;
 use super::scoreboard::{AttackOutcome, ScoreCell, ScoreRow, Scoreboard};
 use crate::print_status;
 
-/// Nobody else is this user.
+/// An unused user ID.
 const PLAIN_UID: u32 = 60_602;
 
 /// Attempts at a time: most of the time is spent waiting for sandboxes to start.
 const WORKERS: usize = 4;
 
-/// A word in the environment of whoever starts the programs.
+/// A variable in the environment of the process that starts the programs.
 const ENV_MARKER: (&str, &str) = ("RINGFENCE_ATTACK_TOKEN", "mark-77ab02c4");
 
 /// One board, or two where this is root.
@@ -51,7 +51,7 @@ struct JailAttackDir(PathBuf);
 
 impl Drop for JailAttackDir {
     fn drop(&mut self) {
-        // What cannot be removed is in the way of nobody.
+        // A directory that cannot be removed does no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -108,7 +108,7 @@ fn board(place: &Path, tools: &SandboxTools, user: Option<u32>, is_root: bool) -
     Ok(Scoreboard { title: format!("Escapes, started by {who}"), columns, rows, notes })
 }
 
-/// What each sandbox made of each attempt; nothing for one that does not work bare.
+/// The result of each attempt in each sandbox; none for an attempt that does not work bare.
 fn try_all(
     host: &JailAttackHost,
     bare: &PeerSandbox,
@@ -164,7 +164,7 @@ fn count_outcomes(outcomes: &[AttackOutcome]) -> ScoreCell {
     }
 }
 
-/// How an attempt went.
+/// The result of an attempt.
 enum EscapeResult {
     Escaped(String),
     Held(String),
@@ -192,7 +192,7 @@ fn run_attempt(host: &JailAttackHost, sandbox: &PeerSandbox, code: &str) -> io::
     })
 }
 
-/// What the program printed.
+/// The output of the program.
 fn program_output(host: &JailAttackHost, stage: &JailTestbed, sandbox: &PeerSandbox, code: &str) -> io::Result<String> {
     let beside = match sandbox.jail {
         SandboxKind::Ours => PathBuf::from("/mnt/beside"),
@@ -202,7 +202,7 @@ fn program_output(host: &JailAttackHost, stage: &JailTestbed, sandbox: &PeerSand
     let program = stage.path("program.py");
     fs::write(&program, &text)?;
     let words = sandbox.command_line(&stage.base, &text);
-    // Nobody waits for ever.
+    // A hang ends the attempt.
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", "60"]).args(words).current_dir(stage.path("ws")).env_remove("VIRTUAL_ENV");
     command
@@ -230,7 +230,7 @@ fn program_output(host: &JailAttackHost, stage: &JailTestbed, sandbox: &PeerSand
     Ok(if streams.is_some() { format!("{}{}", stream("stdout"), stream("stderr")) } else { printed })
 }
 
-/// What the machine has that a program may want.
+/// Targets on the host.
 struct JailAttackHost {
     place: PathBuf,
     user: Option<u32>,
@@ -240,7 +240,7 @@ struct JailAttackHost {
 }
 
 impl JailAttackHost {
-    /// Listeners say hello to whoever comes, for as long as this process lives.
+    /// Starts listeners that greet every client, for the lifetime of this process.
     fn new(place: &Path, user: Option<u32>) -> io::Result<Self> {
         let who = user.map_or("self".to_owned(), |user| user.to_string());
         let place = place.join(who);
@@ -275,7 +275,7 @@ impl JailAttackHost {
 /// A workspace with secrets in it, and files beside it.
 struct JailTestbed {
     base: PathBuf,
-    /// The host has pipes open, one of them with something in it, and files locked. Whoever notices has reached it.
+    /// The host has pipes open, one of them with data in it, and locked files. A program that notices them has escaped.
     _held: Vec<File>,
 }
 
@@ -348,7 +348,7 @@ impl JailTestbed {
         words.iter().fold(text, |text, (word, value)| text.replace(word, value))
     }
 
-    /// What can be seen of everything that is not the workspace and not of the server's own.
+    /// The visible state of everything outside of the workspace and of the server's own files.
     fn outside_state(&self) -> io::Result<BTreeMap<PathBuf, String>> {
         let mut found = BTreeMap::new();
         for name in ["outside", "home/.ssh", "beside"] {
@@ -369,7 +369,7 @@ impl JailTestbed {
 
 impl Drop for JailTestbed {
     fn drop(&mut self) {
-        // What cannot be removed goes with the place.
+        // A directory that cannot be removed goes with its parent.
         let _ = fs::remove_dir_all(&self.base);
     }
 }

@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 
 use super::peer_servers::ServerProgram;
 
-/// How long a server may take for one call before it counts as hung.
+/// Time of one call before a server counts as hung.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long it may take to start.
+/// Time to start.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Debug)]
 pub(crate) enum AttackReply {
     /// The result, or an error.

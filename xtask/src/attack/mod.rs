@@ -1,8 +1,8 @@
 //! `cargo xtask attack`: the attacks, the races, the escapes and the ways inward as one scoreboard, ours beside the peers'.
 //!
-//! In every table ours comes first, and an unsafe control last, which must not hold: otherwise the attack is none. The tables
-//! go to standard output, and each part's between its two marks in `docs/security.md`. It fails where ours does not hold or
-//! the control does; who else holds is told and nothing more.
+//! In every table ours comes first, and an unsafe control last, which must not hold: otherwise the attack is
+//! ineffective. The tables go to standard output, and each part's between its two marks in `docs/security.md`. It fails
+//! where ours does not hold or the control does; the results of the peers are only reported.
 
 #[path = "../../../crates/ringfence-sandbox/tests/it/attempts/mod.rs"]
 mod attempts;
@@ -35,11 +35,11 @@ pub(crate) use self::control_server::serve as control;
 pub(crate) use self::ssrf::run_in_namespace as web_inside;
 
 const PARTS: [&str; 4] = ["files", "races", "jails", "web"];
-/// Where files are in memory, so that a race has many rounds.
+/// Directory in memory, so that a race has many rounds.
 const TMPFS_DIR: &str = "/dev/shm";
 const DEFAULT_RACE_SECONDS: u64 = 10;
 
-/// What was asked for.
+/// Options of the command line.
 struct AttackOptions {
     time: Duration,
     is_json: bool,

@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::root;
 
 const SRT_PACKAGE: &str = "@anthropic-ai/sandbox-runtime@0.0.83";
-/// What the others need, in packages of Debian.
+/// Debian packages that the peers need.
 const PACKAGES: [&str; 4] = ["bubblewrap", "socat", "ripgrep", "libwrap0"];
 const PYTHON: &str = "/usr/bin/python3";
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -32,7 +32,7 @@ pub(crate) struct PeerSandbox {
     pub(crate) title: &'static str,
     pub(crate) jail: SandboxKind,
     program: PathBuf,
-    /// Where it finds what it needs.
+    /// Its `PATH`.
     path: Option<PathBuf>,
     pub(crate) libraries: Option<PathBuf>,
 }
@@ -65,7 +65,7 @@ impl PeerSandbox {
             }
             SandboxKind::Srt => {
                 words.extend(["--settings".into(), base.join("settings.json").into_os_string(), "-c".into()]);
-                // Our places have no character that a shell would take for another.
+                // Our paths have no character that a shell would interpret.
                 words.push(format!("{PYTHON} {}", script.display()).into());
             }
             SandboxKind::Bare => words.push(script.into()),
@@ -90,7 +90,7 @@ pub(crate) struct SandboxTools {
     bwrap: Option<PathBuf>,
     srt: Option<PathBuf>,
     programs: PathBuf,
-    /// Who is not here, and why.
+    /// Missing peers, and the reasons.
     pub(crate) notes: Vec<String>,
 }
 

@@ -1,7 +1,7 @@
 //! The servers under attack, and how each of them is asked for the same thing.
 //!
-//! Ours runs with the preset `edits`, so that what holds is the fence and not a question that nobody answers. Not here: how
-//! the others are fetched (`bench_mcp.rs`).
+//! Ours runs with the preset `edits`, so that the fence is tested and not an approval request without an approver. Not
+//! here: fetching the others (`bench_mcp.rs`).
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::testbed::SEARCHED_LINE;
 use crate::bench_mcp;
 
-/// Which words a server understands.
+/// Argument names of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerDialect {
     Ours,
@@ -27,7 +27,7 @@ pub(crate) struct ServerProgram {
     pub(crate) dialect: ServerDialect,
 }
 
-/// What the control does before it opens a path.
+/// The control's check before it opens a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ControlMode {
     Unchecked,
@@ -42,7 +42,7 @@ pub(crate) fn programs(ours: &Path, control: ControlMode) -> (Vec<ServerProgram>
     };
     let mut all = vec![ServerProgram {
         title: "ringfence".to_owned(),
-        // Nobody is here to be asked, and so there is nothing to wait for.
+        // There is no approver, and so nothing to wait for.
         command: words(ours, &["mcp", "--wait", "0", "--preset", "edits", "--workspace"]),
         dialect: ServerDialect::Ours,
     }];
@@ -79,7 +79,7 @@ pub(crate) fn programs(ours: &Path, control: ControlMode) -> (Vec<ServerProgram>
     (all, notes)
 }
 
-/// What a server is asked to do with a path.
+/// An operation on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileOperation {
     Read,

@@ -1,7 +1,7 @@
-//! What happens at the same time: links and pipes that are swapped in while a server works, and edits of several clients.
+//! Race conditions: links and pipes that are swapped in while a server works, and concurrent edits of several clients.
 //!
-//! The control checks a path and then opens it by its name. The time is per tool and server; the count of calls is told,
-//! because a race that is lost once in ten thousand calls is lost.
+//! The control checks a path and then opens it by its name. The time is per tool and server; the number of calls is
+//! reported, because a race that is lost once in ten thousand calls is lost.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use super::swap_race::PathSwapper;
 use super::testbed::{AttackTestbed, SEARCHED_LINE};
 use crate::print_status;
 
-/// What is done while `d` is a directory one moment and a link out the next.
+/// Operations while `d` alternates between a directory and a link out.
 const RACES: &[(FileOperation, &str)] = &[
     (FileOperation::Read, "d/secret.txt"),
     (FileOperation::Info, "d/secret.txt"),
@@ -35,7 +35,7 @@ const RACES: &[(FileOperation, &str)] = &[
 /// Calls that a race has, if they can be made in six times the time.
 const MIN_CALLS: u32 = 200;
 
-/// Who edits one file at once, and how often each.
+/// Number of clients that edit one file concurrently, and of edits each.
 const CLIENTS: usize = 8;
 const EDITS: usize = 12;
 
@@ -100,7 +100,7 @@ fn race_operation(
             }
             stage.restore()?;
         }
-        // What the call used up is there again for the next one; what is in the way for a moment is tried again then.
+        // A file that the call used up is restored for the next one; a transient failure is retried then.
         match act {
             FileOperation::MoveOut => {
                 let _ = fs::remove_file(workspace.join("stolen"));
@@ -188,7 +188,7 @@ fn numbered_edit(program: &ServerProgram, path: &str, number: usize) -> (&'stati
     edit_call(program.dialect, path, &format!("line {number} old\n"), &format!("line {number} new\n"))
 }
 
-/// Whether each edit that was acknowledged is in the file.
+/// Whether each acknowledged edit is in the file.
 fn count_kept_edits(stage: &AttackTestbed, acknowledged: &[usize]) -> ScoreCell {
     let text = String::from_utf8_lossy(&stage.read("shared")).into_owned();
     let lost = acknowledged.iter().filter(|number| !text.contains(&format!("line {number} new\n"))).count();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::attempts::{AttemptControl, EscapeAttempt};
 
-/// How long a process that is left behind sleeps: by this it is known.
+/// Sleep time of a process that is left behind, by which it is recognised.
 const SURVIVOR_SLEEP: &str = "97.4711";
 
 const fn works(name: &'static str, code: &'static str) -> EscapeAttempt {

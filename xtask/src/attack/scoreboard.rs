@@ -1,18 +1,18 @@
-//! Scoreboards: what was tried, in rows, and what became of it with whom, in columns.
+//! Scoreboards: attacks in rows, and their outcome for each program in columns.
 //!
-//! A row in which the unsafe control holds shows nothing, and fails the board as much as a row in which ours does not hold.
-//! Not here: who tries what.
+//! A row in which the unsafe control holds shows nothing, and fails the board as much as a row in which ours does not
+//! hold. Not here: the attacks.
 
 use serde_json::{Value, json};
 
-/// What became of one attack.
+/// The outcome of one attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum AttackOutcome {
     /// There is no such tool, or nothing of the kind is promised here.
     NotApplicable,
     /// Refused, or harmless.
     Held,
-    /// The reply is larger than anybody can use.
+    /// The reply is too large to be of use.
     Flooded,
     /// Something that was there, or that was acknowledged, is gone or other than it was.
     Lost,
@@ -44,7 +44,7 @@ impl AttackOutcome {
 #[derive(Clone, Debug)]
 pub(crate) struct ScoreCell {
     pub(crate) outcome: AttackOutcome,
-    /// How often, or in which ways; may be empty.
+    /// Counts or details; may be empty.
     pub(crate) note: String,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct Scoreboard {
     pub(crate) title: String,
     pub(crate) columns: Vec<String>,
     pub(crate) rows: Vec<ScoreRow>,
-    /// Who is not here, and why; what was tried and shows nothing on this machine.
+    /// Missing peers, and the reasons; attacks that show nothing on this machine.
     pub(crate) notes: Vec<String>,
 }
 
@@ -155,7 +155,7 @@ impl Scoreboard {
         json!({"title": self.title, "columns": self.columns, "rows": rows.collect::<Vec<_>>(), "notes": self.notes, "fine": self.passed()})
     }
 
-    /// What another process said by `json`. What it did not say is missing.
+    /// Parses another process's `json`. A missing field stays empty.
     pub(crate) fn from_json(said: &Value) -> Self {
         let texts = |of: &Value| -> Vec<String> {
             let all = of.as_array().into_iter().flatten();

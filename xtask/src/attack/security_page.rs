@@ -1,4 +1,4 @@
-//! The scoreboards as text, and their place in `docs/security.md`. The text around them is written by hand.
+//! Scoreboards as text, and their section in `docs/security.md`. The text around them is written by hand.
 
 use std::fs;
 use std::process::Command;
@@ -22,7 +22,7 @@ pub(crate) fn text(boards: &[Scoreboard]) -> String {
     text
 }
 
-/// Puts the boards of a part where the page about security has them. False, and said, if that cannot be.
+/// Writes the boards of a part into their section. False, with a message, if that fails.
 pub(crate) fn write(part: &str, boards: &[Scoreboard]) -> bool {
     let printed = format!("Printed by `cargo xtask attack {part}` on {}.", machine());
     doc_markers::write(SECURITY_PAGE, &name(part), &format!("\n{printed}\n\n{}", text(boards)))
@@ -32,7 +32,7 @@ fn name(part: &str) -> String {
     format!("attack {part}")
 }
 
-/// What it ran on, and when.
+/// The machine, and the date.
 fn machine() -> String {
     let said = |program: &str, words: &[&str]| {
         let output = Command::new(program).args(words).output().ok();

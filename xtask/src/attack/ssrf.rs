@@ -1,9 +1,9 @@
-//! The ways inward: URLs that lead to this machine, to a private network or to a cloud's metadata, as they are and behind a
+//! SSRF attempts: URLs that lead to this machine, to a private network or to a cloud's metadata, directly and behind a
 //! redirect.
 //!
-//! They are tried in a network of their own, in which such addresses have servers that count their visitors, and one address
-//! is a public one. Whoever gets a visitor was reached, whatever the tool said. A tool that does not reach the public server
-//! shows nothing, and is left out.
+//! They are tried in a network namespace, in which such addresses have servers that count their requests, and one
+//! address is public. A server with a request was reached, whatever the tool replied. A tool that does not reach the
+//! public server shows nothing, and is left out.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -50,7 +50,7 @@ pub(crate) fn run(ours: &Path) -> io::Result<Scoreboard> {
     let stage = place.join(format!("stage-{}", std::process::id()));
     fs::create_dir_all(stage.join("ws"))?;
     fs::create_dir_all(stage.join("config/ringfence"))?;
-    // What holds is to be the fence and not a question that nobody answers.
+    // The fence is to be tested and not an approval request without an approver.
     fs::write(stage.join("config/ringfence/config.toml"), "[[rules]]\ndecision = \"allow\"\neffect = \"fetch\"\n")?;
     let fetch = fetch_peer(&place);
     if fetch.is_none() {
@@ -60,7 +60,7 @@ pub(crate) fn run(ours: &Path) -> io::Result<Scoreboard> {
     command.args(["-rn", "sh", "-c", NETWORK_SETUP, "sh"]).arg(std::env::current_exe()?).args(["attack", "--inside"]);
     command.arg(ours).arg(&stage).args(fetch).stderr(Stdio::inherit());
     let ended = command.output();
-    // What cannot be removed is in the way of nobody.
+    // A directory that cannot be removed does no harm.
     let _ = fs::remove_dir_all(&stage);
     let said: Value = serde_json::from_slice(&ended?.stdout).unwrap_or_default();
     let mut board = Scoreboard::from_json(&said);
@@ -166,7 +166,7 @@ impl SsrfFetcher {
         }
     }
 
-    /// Whether it said anything; what it said does not matter.
+    /// Whether there was a reply, of any content.
     fn get(&mut self, url: &str) -> bool {
         match self {
             Self::Ours(program, stage) => {
@@ -188,7 +188,7 @@ impl SsrfFetcher {
     }
 }
 
-/// Counts who comes, and sends on whoever asks for it, until the process ends.
+/// Counts requests, and redirects those that ask for it, until the process ends.
 fn serve(address: &str, visits: &Arc<AtomicUsize>) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
     let visits = Arc::clone(visits);

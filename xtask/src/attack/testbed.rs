@@ -1,4 +1,4 @@
-//! Where servers are attacked: a workspace, and beside it what nobody may see or change.
+//! Testbed for attacks: a workspace, and beside it files that must not be read or changed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::mcp_client::AttackReply;
 use super::scoreboard::AttackOutcome;
 
-/// What is searched for and edited: the line before the secret. It tells nothing to who hears it.
+/// The text that is searched for and edited: the line before the secret. It reveals nothing.
 pub(crate) const SEARCHED_LINE: &str = "first line";
 
-/// Contents, a name and a size of what is outside. Nobody is told them by a request.
+/// Contents, a name and a size of the files outside. No request reveals them.
 const SECRET: &str = "host-secret-5d1c";
 const CANARY: &str = "canary-5d1c";
 const SECRET_SIZE: usize = 48_611;
 
-/// What lies beside the workspace: one with another name, and one whose name begins with the workspace's.
+/// Directories beside the workspace: one with another name, and one whose name begins with the workspace's.
 const OUTSIDE: [&str; 2] = ["outside", "ws-evil"];
 
 /// More than this in one reply is of no use to a model.
@@ -76,7 +76,7 @@ impl AttackTestbed {
         if made.success() { Ok(()) } else { Err(io::Error::other("mkfifo failed")) }
     }
 
-    /// What is outside, as it was at first. The directories themselves stay: links and races lead to them.
+    /// Restores the files outside. The directories themselves stay: links and races lead to them.
     pub(crate) fn restore(&self) -> io::Result<()> {
         for directory in OUTSIDE.map(|name| self.base.join(name)) {
             fs::create_dir_all(&directory)?;
@@ -103,7 +103,7 @@ impl AttackTestbed {
         })
     }
 
-    /// What a reply, and what is on the disk after it, say about the call.
+    /// The outcome of a call, by its reply and the disk afterwards.
     pub(crate) fn classify_reply(&self, reply: &AttackReply) -> AttackOutcome {
         let text = reply.text();
         let stolen = fs::symlink_metadata(self.workspace().join("stolen")).is_ok_and(|it| it.is_file())
@@ -121,7 +121,7 @@ impl AttackTestbed {
 
 impl Drop for AttackTestbed {
     fn drop(&mut self) {
-        // What cannot be removed is in the way of nobody.
+        // A directory that cannot be removed does no harm.
         let _ = fs::remove_dir_all(&self.base);
     }
 }

@@ -44,7 +44,7 @@ impl ScriptedModel {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let model = Arc::clone(&served);
-                // A client that hangs up is no failure of the model.
+                // A client that disconnects is not a failure of the model.
                 std::thread::spawn(move || drop(model.serve(&stream)));
             }
         });
@@ -114,7 +114,7 @@ pub(super) fn find_our_tool(offered: &[OfferedTool], name: &str) -> Option<Offer
     offered.iter().find(is_ours).cloned()
 }
 
-/// What clients ask beside: which models there are, how many tokens a text has.
+/// Other requests of clients: the list of models, the token count of a text.
 fn other_endpoint(path: &str) -> Option<String> {
     let path = path.split('?').next().unwrap_or_default();
     if path.ends_with("countTokens") {

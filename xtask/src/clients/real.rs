@@ -16,14 +16,14 @@ use super::model::{LoggedRequest, ScriptedCall, ScriptedModel, find_our_tool};
 use crate::external_tools::{ChildGuard, fetch_node_packages, succeeds};
 use crate::{print_status, root};
 
-/// What the model has to see as it is: quotes, a backslash, a tab, line breaks, a character of two bytes.
+/// Text that the model has to receive unchanged: quotes, a backslash, a tab, line breaks, a character of two bytes.
 const PROOF: &str = "proof \"7f3a\" \\ back\n\ttab é\nlast line\n";
 
 /// Every one of them has to be offered with its schema.
 const CORE_TOOLS: [&str; 7] =
     ["read_file", "write_file", "edit_file", "list_directory", "find_files", "search_files", "run_code"];
 
-/// How long a client may take for its three steps.
+/// Time limit of a client for its three steps.
 const MAX_RUN_TIME: Duration = Duration::from_secs(240);
 
 const PROMPT: &str = "Read proof.txt and then missing.txt, and say what is in them.";
@@ -128,15 +128,15 @@ pub(super) const CLIENTS: [RealClient; 5] = [
     },
 ];
 
-/// What came of one client.
+/// The report about one client.
 #[derive(Debug, Default)]
 pub(super) struct ClientReport {
-    /// How many of our tools the first request with tools had.
+    /// Number of our tools in the first request with tools.
     pub(super) offered: usize,
     pub(super) all_core: bool,
     pub(super) bytes: bool,
     pub(super) sentence: bool,
-    /// Where the requests are, and why something is missing.
+    /// Path of the requests, and the reason for a missing part.
     pub(super) note: String,
 }
 
@@ -230,7 +230,7 @@ fn run_within(command: &mut Command, directory: &Path) -> io::Result<String> {
     }
 }
 
-/// What the requests of a client show.
+/// Builds the report from the requests of a client.
 fn report(requests: &[LoggedRequest], note: &str) -> ClientReport {
     let mut report = ClientReport { note: note.to_owned(), ..ClientReport::default() };
     let with_tools = requests.iter().map(|request| (request, request.format.tools(&request.body)));

@@ -23,7 +23,7 @@ pub(super) struct OfferedTool {
     pub(super) has_schema: bool,
 }
 
-/// What the model says next.
+/// The model's next turn.
 #[derive(Clone, Debug)]
 pub(super) enum ModelTurn {
     Call { tool: OfferedTool, arguments: Value, number: usize },

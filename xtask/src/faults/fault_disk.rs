@@ -1,7 +1,7 @@
 //! A disk of its own for trials that break one: an ext4 file system in a file, mounted by a loop device.
 //!
-//! The journal of the file system goes to the file only when somebody syncs, so that a power cut takes everything that
-//! nobody synced. Only root has such disks.
+//! The journal of the file system goes to the file only on a sync, so that a power cut takes everything that was not
+//! synced. Only root has such disks.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ const OPTIONS: &str = "commit=900,errors=remount-ro";
 const SHUTDOWN_SCRIPT: &str =
     r#"open(my $d, "<", $ARGV[0]) or die; my $how = pack("I", 2); ioctl($d, 0x8004587d, $how) or die "$!""#;
 
-/// How long processes that were killed may hold it.
+/// Time that killed processes may hold it.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl FaultDisk {
         run_checked("perl", &["-e".as_ref(), SHUTDOWN_SCRIPT.as_ref(), self.place.as_os_str()]).map(drop)
     }
 
-    /// The disk shows an error, and the kernel makes the file system read-only under whoever uses it.
+    /// Injects a disk error, upon which the kernel remounts the file system read-only.
     pub(super) fn remount_read_only(&self) -> io::Result<()> {
         fs::write(format!("/sys/fs/ext4/{}/trigger_fs_error", self.name()), "tried by a fault trial\n")
     }
@@ -63,12 +63,12 @@ impl FaultDisk {
     /// It is there again, as after a start of the machine.
     pub(super) fn remount(&self) -> io::Result<()> {
         self.unmount()?;
-        // One says that it mended something, by its exit code.
+        // Its exit code says whether it repaired something.
         let _ = run_checked("e2fsck", &["-f".as_ref(), "-y".as_ref(), self.device.as_ref()]);
         self.mount()
     }
 
-    /// Takes all room but so many bytes, until the file that has it is removed.
+    /// Fills the disk but for `left` bytes, until the file is removed.
     pub(super) fn fill(&self, left: u64) -> io::Result<PathBuf> {
         let path = self.place.join("filler");
         let mut filler = File::create(&path)?;
@@ -132,7 +132,7 @@ impl FaultDisk {
 
 impl Drop for FaultDisk {
     fn drop(&mut self) {
-        // There is nobody left to be told.
+        // The failure cannot be reported any more.
         let _ = self.unmount();
         let _ = run_checked("losetup", &["--detach".as_ref(), self.device.as_ref()]);
         let _ = fs::remove_file(&self.image);

@@ -16,7 +16,7 @@ use crate::doc_markers;
 const FAULT_COLUMNS: [&str; 10] =
     ["kill", ERRORS[0], ERRORS[1], ERRORS[2], ERRORS[3], ERRORS[4], "power cut", "full disk", "read-only", "clock"];
 
-/// How often a fault was tried on a tool, and what was wrong afterwards, by trial.
+/// Number of trials of a fault on a tool, and of violations afterwards.
 #[derive(Clone, Debug, Default)]
 struct FaultCount {
     tried: usize,
@@ -136,7 +136,7 @@ pub(super) fn print_figures(figures: &FaultFigures, command: &str, as_json: bool
     Ok(())
 }
 
-/// Puts the table where the page about faults has it. False, and said, if that cannot be.
+/// Writes the table into the page about faults. False, with a message, if that fails.
 pub(super) fn write_figures(figures: &FaultFigures, command: &str, missing: Vec<&str>) -> bool {
     let ours = figures.sum(|front| front != FaultFrontend::Control, |_| true);
     let mut text = format!("\n`{command}` on {}: {} faults on tools of ours.\n\n", machine(), ours.tried);

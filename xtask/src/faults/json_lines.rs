@@ -18,11 +18,11 @@ pub(super) struct JsonLineClient {
     last_id: u64,
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(super) enum JsonLineReply {
     Answer(Value),
-    /// The program is gone, and said nothing.
+    /// The program exited without an answer.
     Exited,
     TimedOut,
 }
@@ -80,7 +80,7 @@ impl JsonLineClient {
         }
     }
 
-    /// What came of it by now, if something did.
+    /// The outcome so far, if there is one.
     pub(super) fn try_answer(&self) -> Option<JsonLineReply> {
         loop {
             match self.lines.try_recv() {

@@ -1,11 +1,11 @@
 //! `cargo xtask faults`: every tool that changes something, with a fault in the middle of its call.
 //!
-//! A program of ours is started, and waits. Then its call is made, and at one of its system calls it is killed, or the call
-//! fails, or the power goes, the disk turns read-only or the clock jumps; or there is hardly any room. `trial.rs` says what is
-//! looked at afterwards. A naive write goes through the same trials and must not come out whole: else they prove nothing.
+//! A program of ours is started, and waits. Then its call is made, and at one of its system calls it is killed, or the
+//! call fails, or the power goes, the disk turns read-only or the clock jumps; or the disk is nearly full. `trial.rs`
+//! has the checks afterwards. A naive write goes through the same trials and must fail them: else they prove nothing.
 //!
-//! It needs `strace`, and leave to follow other processes. Disks that break need root and a loop device; a clock that jumps
-//! needs `faketime`, which is installed where it can be. What cannot be tried is said.
+//! It needs `strace`, and permission to trace other processes. Disks that break need root and a loop device; a clock
+//! that jumps needs `faketime`, which is installed where possible. Faults that cannot be tried are reported.
 
 mod fault_disk;
 mod figures;
@@ -30,7 +30,7 @@ use trial::{BaselineRun, InjectedFault, TrialEnvironment, record_baseline, run_t
 
 use crate::{print_status, root};
 
-/// Without `--every`, so many points stand for one that is tried.
+/// Without `--every`, one of this number of points is tried.
 const DEFAULT_SAMPLING: usize = 40;
 
 const ERRORS: [&str; 5] = ["ENOSPC", "EIO", "EMFILE", "EINTR", "EDQUOT"];
@@ -41,10 +41,10 @@ const FREE_BYTES: [u64; 5] = [0, 4 << 10, 32 << 10, 256 << 10, 2 << 20];
 /// The clock goes on by more than a year, and back by as much.
 const CLOCK_JUMPS: [&str; 2] = ["+400d", "-400d"];
 
-/// After so many faults it is said how many are left.
+/// Number of faults between two progress messages.
 const PROGRESS_INTERVAL: usize = 100;
 
-/// Where files are in memory, if there is such a place.
+/// Directory in memory, if there is one.
 const TMPFS_DIR: &str = "/dev/shm";
 
 /// Says that this is the mount namespace of its own.
@@ -59,7 +59,7 @@ struct FaultOptions {
     json: bool,
 }
 
-/// What this machine lets us break.
+/// Faults that this machine supports.
 #[derive(Clone, Copy, Debug)]
 struct FaultCapabilities {
     disks: bool,
@@ -92,7 +92,7 @@ pub(crate) fn run(words: &[&str]) -> bool {
     let place =
         memory.unwrap_or_else(|| root().join("target/tmp")).join(format!("ringfence-faults-{}", std::process::id()));
     let done = run_all(&options, &place);
-    // What cannot be removed is in the way of nobody.
+    // A directory that cannot be removed does no harm.
     let _ = fs::remove_dir_all(&place);
     done.unwrap_or_else(|error| {
         print_status(&format!("cannot run the fault trials: {error}"));
@@ -100,7 +100,7 @@ pub(crate) fn run(words: &[&str]) -> bool {
     })
 }
 
-/// Runs this in a mount namespace of its own: its disks are nobody else's, and go with it.
+/// Runs this in a mount namespace of its own: its disks are invisible to other processes, and go with it.
 fn run_in_namespace(words: &[&str]) -> bool {
     let this = std::env::current_exe().unwrap_or_else(|_| "xtask".into());
     let mut command = Command::new("unshare");
@@ -134,7 +134,7 @@ impl FaultOptions {
         Some(options)
     }
 
-    /// The command as it was typed, for whoever repeats it.
+    /// The command line, for repeating the run.
     fn command(&self) -> String {
         match self.every {
             DEFAULT_SAMPLING => "cargo xtask faults".to_owned(),
@@ -223,7 +223,7 @@ fn run_worker(
     }
 }
 
-/// The faults of one call, with every so many of its points.
+/// The faults of one call, at one of `every` points.
 fn plan_faults(points: &[SyscallPoint], every: usize, means: FaultCapabilities) -> Vec<InjectedFault> {
     let some = |offset: usize| points.iter().skip(offset % every).step_by(every).cloned();
     let on_files: Vec<&SyscallPoint> = points.iter().filter(|point| point.on_file).collect();

@@ -1,4 +1,4 @@
-//! What is tried: one call of every tool that changes something, a prompt of the agent, and a control that is unsafe.
+//! Operations under test: one call of every tool that changes something, a prompt of the agent, and an unsafe control.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use super::site::FaultSite;
 /// Made by a call that was answered before the fault. It must be there ever after.
 pub(super) const ACKNOWLEDGED: (&str, &str) = ("acknowledged.txt", "this was answered\n");
 
-/// What the agent says when it is done, in its script.
+/// The agent's last text, in its script.
 pub(super) const FINAL_ANSWER: &str = "The line is there.";
 
 /// The way that most programs write a file: over the old contents, and not synced.
@@ -38,7 +38,7 @@ pub(super) struct FaultOperation {
     setup_calls: Vec<(&'static str, Value)>,
     tool: &'static str,
     arguments: Value,
-    /// The command that takes it back.
+    /// The command that undoes it.
     pub(super) undo_command: &'static str,
 }
 
@@ -211,7 +211,7 @@ pub(super) fn call(tool: &str, arguments: &Value) -> Value {
     json!({"name": tool, "arguments": arguments})
 }
 
-/// What an answer says about the change.
+/// The claim of an answer about the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnswerClaim {
     Made,
@@ -220,7 +220,7 @@ pub(super) enum AnswerClaim {
     Unknown,
 }
 
-/// What an answer says: a result with what a tool returns, or with the error that it returns, or an error of the protocol.
+/// The claim of an answer: a tool's result, a tool's error, or an error of the protocol.
 pub(super) fn answer_claim(answer: &Value) -> AnswerClaim {
     let result = &answer["result"];
     if let Some(error) = answer.get("error") {
@@ -253,7 +253,7 @@ fn expect_result(heard: JsonLineReply) -> io::Result<Value> {
     }
 }
 
-/// Where Debian has the library that shows programs another time.
+/// Debian's path of the library that shows programs another time.
 pub(super) const FAKE_CLOCK: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 
 /// The program takes the time from a file that says how far it is off.

@@ -1,6 +1,6 @@
 //! A workspace, a home and a state directory for one trial, and the programs that are run in them.
 //!
-//! Nothing of whoever runs this is read or written. What is made goes when the trial is over.
+//! Nothing of the user's is read or written. The directories are removed when the trial is over.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt as _;
@@ -12,12 +12,12 @@ use std::{fs, io};
 /// Seconds after which a program that should have ended hangs.
 pub(super) const HANG_SECONDS: u64 = 60;
 
-/// What `timeout` ends with when it had to end the program.
+/// Exit code of `timeout` when it ended the program.
 const TIMEOUT_EXIT_CODE: i32 = 124;
 
 const FIXED_UPDATED_AT: &str = "updatedAt: \"2026-01-01T00:00:00Z\"";
 
-/// Every path of a workspace but the keep, with the contents of files.
+/// Every path of a workspace but the image store, with the contents of files.
 pub(super) type SiteTree = Vec<(String, Option<Vec<u8>>)>;
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) struct FaultSite {
     run: Option<&'static str>,
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Debug)]
 pub(super) enum SiteCommandResult {
     Succeeded(String),
@@ -74,7 +74,7 @@ impl FaultSite {
         fs::write(path, lines.map(|line| format!("{line}\n")).collect::<String>())
     }
 
-    /// Where the state of the run is.
+    /// Directory of the state of the run.
     fn run_state(&self) -> io::Result<Option<PathBuf>> {
         let Some(run) = self.run else { return Ok(None) };
         let mut projects = fs::read_dir(self.root.join("state/projects"))?;
@@ -121,7 +121,7 @@ impl FaultSite {
         command
     }
 
-    /// What is in the workspace, and in the state of the run as `@state`.
+    /// The tree of the workspace, and of the state of the run as `@state`.
     pub(super) fn tree(&self) -> io::Result<SiteTree> {
         let mut found = read_tree(&self.workspace(), "")?;
         if let Some(state) = self.run_state()? {
@@ -139,7 +139,7 @@ fn read_tree(root: &Path, prefix: &str) -> io::Result<SiteTree> {
         for entry in fs::read_dir(&directory)? {
             let path = entry?.path();
             let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-            // The keep, and the log of a run, which has times in it.
+            // The image store, and the log of a run, which has times in it.
             if name == ".ringfence" || (name == "logs" && !prefix.is_empty()) {
                 continue;
             }
@@ -157,7 +157,7 @@ fn read_tree(root: &Path, prefix: &str) -> io::Result<SiteTree> {
 
 impl Drop for FaultSite {
     fn drop(&mut self) {
-        // What cannot be removed is in the way of nobody.
+        // A directory that cannot be removed does no harm.
         let _ = fs::remove_dir_all(&self.root);
     }
 }

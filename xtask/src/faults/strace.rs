@@ -1,7 +1,7 @@
-//! What is done to a running program at one of its system calls, by `strace`.
+//! Fault injection into a running program at one of its system calls, by `strace`.
 //!
-//! It is attached when the program waits for the call that is tried: what starting up takes is not counted. `strace` counts
-//! by thread, so the first thread that makes the n-th call of a kind meets it.
+//! It is attached when the program waits for the call that is tried: startup is not counted. `strace` counts by thread,
+//! so the first thread that makes the n-th call of a kind is hit.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader};
@@ -13,7 +13,7 @@ use std::{fs, thread};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SyscallPoint {
     pub(super) call: String,
-    /// Which of its kind, by thread.
+    /// Index among the calls of its kind, by thread.
     pub(super) nth: usize,
     /// Whether it is about a file, and neither a pipe, a socket nor memory, in every thread that makes it.
     pub(super) on_file: bool,
@@ -70,13 +70,13 @@ impl Tracer {
         fs::read_to_string(&self.log).is_ok_and(|log| log.contains("stopped by SIGSTOP"))
     }
 
-    /// Lets the program alone. It stays as it is until somebody lets it go on.
+    /// Detaches from the program, which stays stopped until it is continued.
     pub(super) fn detach(mut self) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait().map(drop)
     }
 
-    /// What it wrote about a program that is gone.
+    /// The log about a program that is gone.
     pub(crate) fn log(mut self) -> io::Result<String> {
         self.child.wait()?;
         Ok(String::from_utf8_lossy(&fs::read(&self.log)?).into_owned())
@@ -146,7 +146,7 @@ const FILE_SYSCALLS: &[&str] = &[
     "writev",
 ];
 
-/// What a descriptor is called that is none of a file.
+/// Names of descriptors that are not files.
 const NON_FILE_DESCRIPTORS: &[&str] =
     &["<pipe:", "<socket:", "<anon_inode:", "<UNIX", "<TCP", "</dev/null>", "<pidfd:"];
 

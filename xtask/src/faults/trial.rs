@@ -1,8 +1,8 @@
-//! One trial: a workspace, a call, a fault in the middle of it, and what is there afterwards.
+//! One trial: a workspace, a call, a fault in the middle of it, and the checks afterwards.
 //!
-//! After every fault the workspace is opened once more, as whoever comes next would, and then: every file has its old or its
-//! new contents and nothing else is there; what was answered is there; an error did not change anything unless it says so; the
-//! chain of the audit log holds; the journal lists what is there, and takes it back; the store opens.
+//! After every fault the workspace is opened once more, as the next process would, and then: every file has its old or
+//! its new contents and there is no other; an acknowledged change is there; an error did not change anything unless it
+//! says so; the chain of the audit log holds; the journal lists the changes, and undoes them; the store opens.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -24,11 +24,11 @@ use super::strace::{StraceTamper, SyscallPoint, Tracer, failed_on_file, points};
 pub(super) enum InjectedFault {
     Kill(SyscallPoint),
     Fail(SyscallPoint, &'static str),
-    /// A kill, and the power goes in the same moment.
+    /// A kill, with a power cut at the same time.
     PowerCut(SyscallPoint),
     /// The power goes when the call has just been answered.
     PowerCutAfterReply,
-    /// So many bytes are left on the disk.
+    /// This number of bytes is left on the disk.
     DiskFull(u64),
     /// The disk becomes read-only in the middle of the call.
     ReadOnly(SyscallPoint),
@@ -68,13 +68,13 @@ impl InjectedFault {
 pub(super) struct BaselineRun {
     before: SiteTree,
     after: SiteTree,
-    /// What the journal lists, by state.
+    /// The journal's entries, by state.
     journal_before: Vec<String>,
     journal_after: Vec<String>,
     pub(super) points: Vec<SyscallPoint>,
 }
 
-/// What is wrong after a fault, in the words of the table's columns.
+/// A violation after a fault, one for each column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum FaultViolation {
     Torn,
@@ -98,10 +98,10 @@ impl FaultViolation {
     ];
 }
 
-/// What was found, with a line about each.
+/// Violations, with a line about each.
 pub(super) type FaultFindings = Vec<(FaultViolation, String)>;
 
-/// Where trials are made, and with which program.
+/// The directory and the program of trials.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TrialEnvironment<'a> {
     pub(super) memory: &'a Path,
@@ -246,7 +246,7 @@ fn while_stopped(
     Ok((JsonLineReply::TimedOut, false))
 }
 
-/// What is there after a fault.
+/// Checks the state after a fault.
 fn check_after_fault(
     operation: &FaultOperation,
     known: &BaselineRun,
@@ -271,7 +271,7 @@ fn check_after_fault(
         found.push((FaultViolation::Torn, format!("neither the old nor the new: {}", tree_summary(&tree))));
     }
     match heard {
-        // What an editor is told is the last words. What was done is in the session.
+        // An editor gets the last text. The effects are in the session.
         JsonLineReply::Answer(answer) if operation.front != FaultFrontend::Acp => match answer_claim(answer) {
             AnswerClaim::Made if !is_made => {
                 found.push((FaultViolation::Lost, format!("answered, and there is {}", tree_summary(&tree))))
@@ -294,7 +294,7 @@ fn check_after_fault(
     Ok(found)
 }
 
-/// What was said is kept, and what it says of its call is so.
+/// Checks that the transcript is kept, and that its results are true.
 fn check_session(site: &FaultSite, sessions: &str, heard: &JsonLineReply, is_made: bool) -> io::Result<FaultFindings> {
     let mut found = FaultFindings::new();
     let heads: Value = serde_json::from_str(sessions).unwrap_or_default();
@@ -323,7 +323,7 @@ fn check_session(site: &FaultSite, sessions: &str, heard: &JsonLineReply, is_mad
     Ok(found)
 }
 
-/// What the journal lists is what is there, and can be taken back.
+/// Checks that the journal lists the actual changes, and can undo them.
 fn check_journal(
     operation: &FaultOperation,
     known: &BaselineRun,
@@ -363,7 +363,7 @@ fn journal_states(operation: &FaultOperation, site: &FaultSite) -> io::Result<Ve
     Ok(changes.iter().map(|change| change["state"].as_str().unwrap_or_default().to_owned()).collect())
 }
 
-/// What a command printed, or a line about why it did not end well.
+/// The output of a command, or a violation if it failed.
 fn expect(found: &mut FaultFindings, wrong: FaultViolation, ended: SiteCommandResult) -> String {
     match ended {
         SiteCommandResult::Succeeded(said) => return said,

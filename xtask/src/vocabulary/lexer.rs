@@ -1,6 +1,7 @@
-//! Tokens of Rust source, as far as names, paths and string literals need them.
+//! Tokens and comments of Rust source, as far as names, paths and texts need them.
 //!
-//! Comments, lifetimes and numbers are dropped. Items below `#[cfg(test)]` are dropped by [`without_tests`].
+//! Lifetimes and numbers are dropped, comments are listed apart ([`comments`]). Items below `#[cfg(test)]` are dropped by
+//! [`without_tests`].
 //!
 //! Not here: macros. What a macro expands to is not seen.
 
@@ -38,11 +39,28 @@ impl Token {
 
 /// Splits source text into tokens. Text that is not Rust gives some tokens, never an error.
 pub(crate) fn tokens(source: &str) -> Vec<Token> {
-    let mut lexer = Lexer { chars: source.chars().collect(), at: 0, line: 1, tokens: Vec::new() };
-    while lexer.at < lexer.chars.len() {
-        lexer.next_token();
+    Lexer::run(source).tokens
+}
+
+/// The text of a comment without its marker, with the line that it begins on. Line comments on consecutive lines are one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Comment {
+    pub(crate) text: String,
+    pub(crate) line: usize,
+}
+
+/// The comments of source text. A `//` inside of a literal, such as that of a URL, begins none.
+pub(crate) fn comments(source: &str) -> Vec<Comment> {
+    let mut joined: Vec<Comment> = Vec::new();
+    for comment in Lexer::run(source).comments {
+        match joined.last_mut() {
+            Some(last) if last.line + last.text.matches('\n').count() + 1 == comment.line => {
+                last.text = format!("{}\n{}", last.text, comment.text);
+            }
+            _ => joined.push(comment),
+        }
     }
-    lexer.tokens
+    joined
 }
 
 struct Lexer {
@@ -50,9 +68,19 @@ struct Lexer {
     at: usize,
     line: usize,
     tokens: Vec<Token>,
+    comments: Vec<Comment>,
 }
 
 impl Lexer {
+    fn run(source: &str) -> Self {
+        let (chars, tokens, comments) = (source.chars().collect(), Vec::new(), Vec::new());
+        let mut lexer = Self { chars, at: 0, line: 1, tokens, comments };
+        while lexer.at < lexer.chars.len() {
+            lexer.next_token();
+        }
+        lexer
+    }
+
     fn peek(&self, ahead: usize) -> Option<char> {
         self.chars.get(self.at + ahead).copied()
     }
@@ -81,9 +109,10 @@ impl Lexer {
         let line = self.line;
         match (self.peek(0), self.peek(1)) {
             (Some('/'), Some('/')) => {
-                self.advance_while(|c| c != '\n');
+                let comment = self.advance_while(|c| c != '\n');
+                self.push_comment(comment.trim_start_matches(['/', '!']), line);
             }
-            (Some('/'), Some('*')) => self.block_comment(),
+            (Some('/'), Some('*')) => self.block_comment(line),
             (Some('"'), _) => self.string(line),
             (Some('\''), _) => self.quote(),
             (Some(c), _) if c.is_alphabetic() || c == '_' => self.word(line),
@@ -100,8 +129,13 @@ impl Lexer {
         }
     }
 
+    fn push_comment(&mut self, text: &str, line: usize) {
+        self.comments.push(Comment { text: text.to_owned(), line });
+    }
+
     /// Block comments nest.
-    fn block_comment(&mut self) {
+    fn block_comment(&mut self, line: usize) {
+        let start = self.at;
         let mut depth = 0;
         while let Some(c) = self.advance() {
             match (c, self.peek(0)) {
@@ -111,9 +145,11 @@ impl Lexer {
             }
             self.advance();
             if depth == 0 {
-                return;
+                break;
             }
         }
+        let text: String = self.chars[start..self.at].iter().collect();
+        self.push_comment(text.trim_matches(['/', '*', '!']), line);
     }
 
     fn string(&mut self, line: usize) {
@@ -238,7 +274,7 @@ fn item_end(tokens: &[Token], start: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{TokenKind, test_modules, tokens, without_tests};
+    use super::{TokenKind, comments, test_modules, tokens, without_tests};
 
     fn names(source: &str) -> Vec<String> {
         without_tests(&tokens(source)).iter().filter_map(|token| token.ident().map(str::to_owned)).collect()
@@ -254,6 +290,25 @@ mod tests {
             ("r#type 0x1f 1_000u64 z", vec!["type", "z"]),
         ] {
             assert_eq!(names(source), wanted, "{source}");
+        }
+    }
+
+    #[test]
+    fn comments_are_told_from_literals_and_joined_by_line() {
+        let listed = |source: &str| -> Vec<(usize, String)> {
+            comments(source).into_iter().map(|comment| (comment.line, comment.text)).collect()
+        };
+        for (source, wanted) in [
+            ("//! one\n//! two\n\nfn a() {} // three", vec![(1, " one\n two"), (4, " three")]),
+            ("/// a\n    // b\nc\n// d", vec![(1, " a\n b"), (4, " d")]),
+            ("/* a /* b */\n c */ d // e\n// f", vec![(1, " a /* b */\n c "), (2, " e\n f")]),
+            (r#"get("https://a.example/b", '"', "/* c") // d"#, vec![(1, " d")]),
+            (r##"r#"one " // two"#, b"// three", "\\" // four"##, vec![(1, " four")]),
+            ("a / b; '\\'' // c", vec![(1, " c")]),
+            ("\"// a\n// b\"\n// c", vec![(3, " c")]),
+        ] {
+            let wanted: Vec<(usize, String)> = wanted.into_iter().map(|(line, text)| (line, text.to_owned())).collect();
+            assert_eq!(listed(source), wanted, "{source}");
         }
     }
 

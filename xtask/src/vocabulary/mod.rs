@@ -48,7 +48,7 @@ const COMPOSITION_ROOT: &str = "cli";
 
 const FACADE: &str = "crates/ringfence/src";
 
-/// What is limited.
+/// A limited figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     SharedPublicNames,
@@ -67,7 +67,7 @@ pub(crate) struct Measurement {
     pub(crate) title: &'static str,
     pub(crate) value: f64,
     pub(crate) most: usize,
-    /// What makes up the value, a line each.
+    /// The parts of the value, a line each.
     pub(crate) details: Vec<String>,
 }
 
@@ -111,7 +111,7 @@ fn print_lines(lines: &[String]) {
     }
 }
 
-/// What the figures are taken from.
+/// The figures of the repository.
 pub(crate) struct Repository {
     names: NameFigures,
     /// The import graph of every crate, by its name.
@@ -140,6 +140,10 @@ impl Repository {
             if !path.starts_with("vocabulary/") {
                 word_hits.push((format!("xtask/src/{path}"), words::hits_in_literals(&tokens)));
             }
+        }
+        for path in rust_sources(root)? {
+            let file = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+            word_hits.push((file, words::hits_in_comments(&fs::read_to_string(&path)?)));
         }
         for path in texts(root)? {
             let file = path.strip_prefix(root).unwrap_or(&path).display().to_string();
@@ -263,6 +267,15 @@ fn source_files(directory: &Path) -> io::Result<Vec<(String, Vec<Token>)>> {
         tests.iter().any(|module| file == format!("{module}.rs") || file.starts_with(&format!("{module}/")))
     };
     found.retain(|(file, _)| !is_test(file));
+    Ok(found)
+}
+
+/// The Rust files below every `src`, tests included.
+fn rust_sources(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = files_below(&root.join("xtask/src"), &["rs"])?;
+    for name in sorted_entries(&root.join("crates"))? {
+        found.extend(files_below(&root.join("crates").join(name).join("src"), &["rs"])?);
+    }
     Ok(found)
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::lexer::{Token, without_tests};
 
-/// Which module imports which.
+/// Imports of each module.
 pub(crate) type ModuleEdges = BTreeMap<String, BTreeSet<String>>;
 
 /// The imports of a crate.

@@ -14,7 +14,7 @@ pub(crate) struct TypeDefinition {
     pub(crate) is_public: bool,
 }
 
-/// What holds for a list of type definitions.
+/// Figures about a list of type definitions.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NameFigures {
     pub(crate) definitions: usize,

@@ -1,6 +1,6 @@
-//! Words that do not belong in what people read: a list of phrases, and those that look like them but are right.
+//! Word list: phrases to avoid in pages, messages and comments, and their exceptions.
 
-use super::lexer::{Token, TokenKind, without_tests};
+use super::lexer::{Token, TokenKind, comments, without_tests};
 
 /// A phrase of the list, where it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub(crate) struct WordHit {
     pub(crate) line: usize,
 }
 
-/// What is not written, in lower case.
+/// Phrases to avoid, in lower case.
 const PHRASES: &[&str] = &[
     "whoever",
     "whomever",
@@ -40,7 +40,7 @@ const PHRASES: &[&str] = &[
     "has a word in",
 ];
 
-/// What is, although a phrase of the list is in it.
+/// Exceptions, which contain a phrase of the list.
 const ALLOWED: &[&str] = &[
     "there is no",
     "there are no",
@@ -68,13 +68,13 @@ const ALLOWED: &[&str] = &[
     "exists noes",
 ];
 
-/// Every place in a text with a phrase of the list. Phrases are found over line breaks too.
+/// Every occurrence of a phrase of the list in a text. Phrases are found over line breaks too.
 pub(crate) fn hits(text: &str) -> Vec<WordHit> {
     let flat = FlatText::new(text);
-    let mut allowed = vec![false; flat.chars.len()];
+    let mut allowed = vec![false; flat.text.len()];
     for phrase in ALLOWED {
         for at in flat.occurrences(phrase) {
-            allowed[at..at + phrase.chars().count()].fill(true);
+            allowed[at..at + phrase.len()].fill(true);
         }
     }
     let mut found = Vec::new();
@@ -99,41 +99,47 @@ pub(crate) fn hits_in_literals(tokens: &[Token]) -> Vec<WordHit> {
     found
 }
 
+/// The same in the comments of Rust source, those of its tests included.
+pub(crate) fn hits_in_comments(source: &str) -> Vec<WordHit> {
+    let found = comments(source).into_iter().flat_map(|comment| {
+        hits(&comment.text).into_iter().map(move |hit| WordHit { line: comment.line + hit.line - 1, ..hit })
+    });
+    found.collect()
+}
+
 /// A script whose lines that are only a comment are empty.
 pub(crate) fn without_line_comments(script: &str) -> String {
     let is_comment = |line: &str| ["//", "/*", "*"].iter().any(|mark| line.trim_start().starts_with(mark));
     script.lines().map(|line| if is_comment(line) { "\n".to_owned() } else { format!("{line}\n") }).collect()
 }
 
-/// A text in lower case whose runs of white space are one space each, with the line of every character.
+/// A text in lower case whose runs of white space are one space each, with the line of every byte.
 struct FlatText {
-    chars: Vec<char>,
+    text: String,
     lines: Vec<usize>,
 }
 
 impl FlatText {
-    fn new(text: &str) -> Self {
-        let (mut chars, mut lines, mut line) = (Vec::new(), Vec::new(), 1);
-        for c in text.chars() {
-            let is_repeated_space = c.is_whitespace() && chars.last() == Some(&' ');
-            if !is_repeated_space {
-                chars.push(if c.is_whitespace() { ' ' } else { c.to_ascii_lowercase() });
-                lines.push(line);
+    fn new(source: &str) -> Self {
+        let (mut text, mut lines, mut line) = (String::with_capacity(source.len()), Vec::new(), 1);
+        for c in source.chars() {
+            if !(c.is_whitespace() && text.ends_with(' ')) {
+                text.push(if c.is_whitespace() { ' ' } else { c.to_ascii_lowercase() });
+                lines.resize(text.len(), line);
             }
             line += usize::from(c == '\n');
         }
-        FlatText { chars, lines }
+        FlatText { text, lines }
     }
 
-    /// Where a phrase begins, as whole words.
+    /// Positions of a phrase, as whole words.
     fn occurrences(&self, phrase: &str) -> Vec<usize> {
-        let phrase: Vec<char> = phrase.chars().collect();
-        let is_word = |c: Option<&char>| c.is_some_and(|c| c.is_alphanumeric() || *c == '_');
-        let (first_is_word, last_is_word) = (is_word(phrase.first()), is_word(phrase.last()));
-        let starts = self.chars.windows(phrase.len()).enumerate().filter(|(_, window)| **window == phrase[..]);
-        let whole = starts.map(|(at, _)| at).filter(|at| {
-            let before = at.checked_sub(1).and_then(|at| self.chars.get(at));
-            let after = self.chars.get(at + phrase.len());
+        let is_word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+        let (first_is_word, last_is_word) = (is_word(phrase.chars().next()), is_word(phrase.chars().next_back()));
+        let starts = self.text.match_indices(phrase).map(|(at, _)| at);
+        let whole = starts.filter(|at| {
+            let before = self.text[..*at].chars().next_back();
+            let after = self.text[at + phrase.len()..].chars().next();
             !(first_is_word && is_word(before) || last_is_word && is_word(after))
         });
         whole.collect()
@@ -143,7 +149,7 @@ impl FlatText {
 #[cfg(test)]
 mod tests {
     use super::super::lexer::tokens;
-    use super::{hits, hits_in_literals, without_line_comments};
+    use super::{hits, hits_in_comments, hits_in_literals, without_line_comments};
 
     fn phrases(text: &str) -> Vec<(&'static str, usize)> {
         hits(text).into_iter().map(|hit| (hit.phrase, hit.line)).collect()
@@ -177,5 +183,23 @@ mod tests {
         let found: Vec<_> = hits_in_literals(&tokens(source)).iter().map(|hit| (hit.phrase, hit.line)).collect();
         assert_eq!(found, [("is no", 4)]);
         assert_eq!(phrases(&without_line_comments("// nobody\nsay('anew');\n  * whoever\n")), [("anew", 2)]);
+    }
+    #[test]
+    fn comments_are_read_and_literals_and_code_are_not() {
+        let found = |source: &str| -> Vec<(&'static str, usize)> {
+            hits_in_comments(source).into_iter().map(|hit| (hit.phrase, hit.line)).collect()
+        };
+        for (source, wanted) in [
+            ("/// Whoever reads it.\nfn a() {}", vec![("whoever", 1)]),
+            ("fn a() {\n    // This is\n    // no name.\n}", vec![("is no", 2)]),
+            ("a(); // gone for good", vec![("for good", 1)]),
+            ("/*\n * made anew\n */", vec![("anew", 2)]),
+            ("#[cfg(test)]\nmod tests {\n    // nobody\n}", vec![("nobody", 3)]),
+            ("// There is no such file; run as `nobody`.", vec![]),
+            ("fn nobody() { say(\"nobody\", \"http://nobody/anew\", 'n', r#\"// anew\"#) }", vec![]),
+            ("// is\nlet a = 1;\n// no", vec![]),
+        ] {
+            assert_eq!(found(source), wanted, "{source}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Anthropic Messages API.
 //!
-//! An answer is a list of blocks: text, thinking, and calls. It is whole once the reason for stopping was said.
+//! A response is a list of blocks: text, thinking, and calls. It is complete once it has a stop reason.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -39,7 +39,8 @@ pub(crate) struct AnthropicModel {
     optional: OptionalFields,
 }
 
-/// What a server may refuse, and an answer comes without. A signature that it does not know is one of another server.
+/// Fields that a server may refuse, and a response does not need. A signature that it does not know is one of another
+/// server.
 const OPTIONAL_FIELDS: [&str; 5] = ["temperature", "cache_control", "signature", "thinking", "redacted_thinking"];
 
 impl fmt::Debug for AnthropicModel {
@@ -82,7 +83,7 @@ impl AnthropicModel {
         body
     }
 
-    /// Has the server keep what was said up to this block, for the next question.
+    /// Marks a block as the end of the prompt cache, for the next request.
     fn cache(&self, block: &mut Value) {
         if self.optional.accepts("cache_control") {
             block["cache_control"] = json!({"type": "ephemeral"});
@@ -213,7 +214,7 @@ struct AnthropicBlock {
     id: Value,
     #[serde(default)]
     name: Value,
-    /// As it stands, so that whoever checks it sees a key that stands twice.
+    /// Raw JSON, so that the argument check sees duplicate keys.
     #[serde(default)]
     input: Option<Box<RawValue>>,
     #[serde(default)]
@@ -229,7 +230,7 @@ pub(super) struct AnthropicParser {
     requested_model: String,
     /// Calls that began: their index, and the arguments that stood in the block itself until others come.
     calls: Vec<(u64, Option<String>)>,
-    /// What it thinks just now, and how that is signed.
+    /// The current thinking block, and its signature.
     thinking: Option<(String, String)>,
     usage: TokenUsage,
 }
@@ -346,7 +347,7 @@ impl AnthropicParser {
         marked
     }
 
-    /// What it thought is whole. Without a signature nobody wants it back.
+    /// Ends the thinking block. Without a signature it is not sent back.
     fn finish_thinking(&mut self) {
         if let Some((thinking, signature)) = self.thinking.take().filter(|(_, signature)| !signature.is_empty()) {
             self.assembly.state_block(json!({"type": "thinking", "thinking": thinking, "signature": signature}));

@@ -1,7 +1,7 @@
 //! Streaming body reader: server-sent events or one JSON text, whichever the server sends.
 //!
-//! What it is, is seen from its first byte and not from what the server calls it. The outcome does not depend on where the
-//! bytes were cut, and there is an answer only if the model said that it had finished.
+//! The format is detected from the first byte and not from the content type. The outcome does not depend on how the
+//! bytes were split, and there is a response only if the model finished.
 //!
 //! Not here: sockets and clocks (`http.rs`), and what events mean (`openai.rs`, `anthropic.rs`).
 
@@ -12,24 +12,24 @@ use crate::model::{ModelErrorKind, ModelResponse, PartSink};
 /// The most that one answer may have, decoded.
 const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 
-/// How much of the begin is kept to be shown.
+/// Bytes of the beginning that are kept for error messages.
 const HEAD_BYTES: usize = 400;
 
-/// How one provider's answers are read.
+/// Parser of one provider's responses.
 pub(crate) trait ResponseParser {
     fn on_event(&mut self, event: &SseEvent, parts: &mut PartSink<'_>) -> Result<StreamProgress, ProviderError>;
 
     /// An answer that came in one piece.
     fn on_body(&mut self, body: &str, parts: &mut PartSink<'_>) -> Result<(), ProviderError>;
 
-    /// Whether the model said that it had finished.
+    /// Whether the model finished.
     fn is_finished(&self) -> bool;
 
     /// Nothing if it never did.
     fn into_response(self) -> Option<ModelResponse>;
 }
 
-/// What some bytes were.
+/// The progress of a stream after some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StreamProgress {
     /// A sign of life.
@@ -159,7 +159,7 @@ impl<W: ResponseParser> BodyReader<W> {
     }
 }
 
-/// What may stand before a text.
+/// Byte order mark, which may precede a text.
 const BOM: &[u8] = b"\xEF\xBB\xBF";
 
 fn detect_format(start: &[u8]) -> Option<ResponseBodyFormat> {

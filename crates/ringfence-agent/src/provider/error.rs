@@ -1,7 +1,7 @@
-//! Provider errors, classified by what can be done about them.
+//! Provider errors, classified by the possible reaction.
 //!
-//! What a server sent instead is told by its own message or its first bytes, as one line in which nothing hides. Where it
-//! was, and that no key is in it, is the client's to add (`http.rs`).
+//! An error quotes the server's own message or its first bytes, as one sanitised line. The client adds the URL and
+//! removes keys (`http.rs`).
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use serde_json::Value;
 
 use crate::model::ModelErrorKind;
 
-/// How many characters of somebody else's text are shown.
+/// Most characters of foreign text that are quoted.
 const MAX_QUOTED_CHARS: usize = 300;
 
-/// How long to leave a server alone that is loading its model and does not say for how long.
+/// Delay for a server that is loading its model and does not set one.
 const LOADING_RETRY: Duration = Duration::from_secs(5);
 
-/// What servers say that take no tools, in small letters: Ollama, llama.cpp, vLLM, OpenRouter, and others in their manner.
+/// Lower-case messages of servers without tool support: Ollama, llama.cpp, vLLM, OpenRouter, and similar ones.
 const NO_TOOLS_PHRASES: [&str; 8] = [
     "not support tool",
     "`tools` is not supported",
@@ -30,12 +30,12 @@ const NO_TOOLS_PHRASES: [&str; 8] = [
     "function calling is not supported",
 ];
 
-/// What went wrong, without the place.
+/// A provider error, without the URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProviderError {
     pub(crate) kind: ModelErrorKind,
     pub(crate) text: String,
-    /// All that the server said about a request that it refused. For us alone: it may repeat what it was sent.
+    /// The server's full text about a request that it refused. Internal: it may repeat the request.
     pub(crate) server_text: String,
 }
 
@@ -44,7 +44,7 @@ impl ProviderError {
         Self { kind, text: text.into(), server_text: String::new() }
     }
 
-    /// The body of a good answer is none. `what` is what it looks like.
+    /// A successful response with an invalid body. `what` is what the body looks like.
     pub(crate) fn invalid_body(what: &str, head: &[u8]) -> Self {
         Self::new(
             ModelErrorKind::Garbled,
@@ -52,7 +52,7 @@ impl ProviderError {
         )
     }
 
-    /// A status that is no success, and what came with it.
+    /// An unsuccessful status, with its body.
     pub(crate) fn from_status(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
         let value: Value = serde_json::from_slice(body).unwrap_or_default();
         let said =
@@ -82,7 +82,7 @@ impl ProviderError {
     }
 }
 
-/// Text of somebody else's, short and with nothing hidden in it.
+/// Foreign text, shortened and sanitised.
 pub(crate) fn quote_text(text: &str) -> String {
     let short: String = text.chars().take(MAX_QUOTED_CHARS).collect();
     let dots = if short.len() < text.len() { "…" } else { "" };
@@ -115,7 +115,7 @@ fn kind_of_status(status: StatusCode, body: &Value, said: &str) -> ModelErrorKin
     }
 }
 
-/// What the words of an error say, whatever its status.
+/// The error kind by the text of an error, whatever its status.
 fn kind_of_error(body: &Value, said: &str) -> Option<ModelErrorKind> {
     let error = body.get("error").filter(|error| error.is_object()).unwrap_or(body);
     let word = |key: &str| error.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -171,7 +171,7 @@ fn message_of(value: &Value) -> Option<String> {
         .or_else(|| value.get("message").and_then(text))
 }
 
-/// How long a server wants to be left alone. A date is read against the server's own clock.
+/// Delay that a server requests. A date is compared with the server's own clock.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: header::HeaderName| headers.get(name)?.to_str().ok();
     let number = |text: &str, unit: f64| {

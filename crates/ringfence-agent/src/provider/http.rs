@@ -29,17 +29,17 @@ use super::optional_fields::OptionalFields;
 use super::{ModelProvider, ProviderTimeouts, SecretString};
 use crate::model::{ModelError, ModelErrorKind, ModelResponse, PartSink};
 
-/// How many redirects within one origin are followed.
+/// Most redirects within one origin.
 const MAX_REDIRECTS: usize = 3;
 
-/// How much of the body of an error, or of a list of models, is read.
+/// Most bytes of the body of an error, or of a list of models.
 const MAX_ERROR_BYTES: usize = 64 * 1024;
 const MAX_LIST_BYTES: usize = 4 * 1024 * 1024;
 
-/// How long a server may take to say more once an answer is whole: its usage, and that this was all.
+/// Time for trailing events once a response is complete: its usage, and the end of the stream.
 const TRAILER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long it may take to end the body once it said that this was all. A connection that is then free is kept.
+/// Time to end the body after the end of the stream. The connection is then reused.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A server of models.
@@ -59,7 +59,7 @@ impl fmt::Display for ProviderClient {
     }
 }
 
-/// What is asked of a server.
+/// A request to a server.
 pub(crate) struct ProviderHttpRequest {
     method: Method,
     path: String,
@@ -178,7 +178,7 @@ impl ProviderClient {
             return Err(ProviderError::from_status(status, &headers, &body));
         }
         match headers.get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes) {
-            // It was told not to. What is not unpacked cannot swell.
+            // It ignored `accept-encoding`. An encoded body is not decoded, so it cannot expand.
             Some(encoding) if encoding != b"identity" => {
                 let encoding = quote_text(&String::from_utf8_lossy(encoding));
                 Err(ProviderError::new(
@@ -190,7 +190,7 @@ impl ProviderClient {
         }
     }
 
-    /// Where a redirect within the origin leads. One to elsewhere is not followed.
+    /// Target of a redirect within the origin. One to another origin is not followed.
     fn redirect(&self, response: &Response<Incoming>) -> Result<Option<String>, ProviderError> {
         let status = response.status();
         if !status.is_redirection() {
@@ -227,7 +227,7 @@ impl ProviderClient {
     async fn send(&self, question: &ProviderHttpRequest, path: &str) -> Result<ProviderHttpResponse, ProviderError> {
         let kept = self.idle_connection.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(line) = kept.filter(|line| !line.sender.is_closed()) {
-            // A server ends what is idle for long. Nothing came of the question then, so that it is asked anew.
+            // A server closes idle connections. It did not see the request then, so that it is sent again.
             match self.send_over(line, question, path).await {
                 Err(fault) if fault.kind == ModelErrorKind::Cut => {}
                 other => return other,
@@ -329,7 +329,7 @@ impl ProviderClient {
                 }
             }
         };
-        // An error is told with what came in time.
+        // An error has the part of the body that came in time.
         let _ = timeout(self.timeouts.idle, reading).await;
         all.truncate(most);
         all
@@ -383,7 +383,7 @@ impl ProviderClient {
         ProviderError::new(ModelErrorKind::Stalled, text)
     }
 
-    /// The fault with its place, and without what must not be told.
+    /// The error with the URL, and without secrets.
     fn error(&self, question: &ProviderHttpRequest, fault: ProviderError) -> ModelError {
         let message = format!("{} {}{}: {}", question.method, self.base_url, question.path, fault.text);
         let message = self.secrets.iter().fold(message, |message, secret| secret.redact_from(message));
@@ -409,7 +409,7 @@ struct ProviderHttpResponse {
     sent_at: Instant,
 }
 
-/// How long an answer is waited for.
+/// Timeouts of a response.
 #[derive(Debug)]
 struct ResponseTimer {
     timeouts: ProviderTimeouts,
@@ -456,7 +456,7 @@ impl ResponseTimer {
     }
 }
 
-/// Where a server is.
+/// Base URL of a server.
 struct BaseUrl {
     is_tls: bool,
     host: String,
@@ -537,7 +537,7 @@ fn connector(roots: RootCertStore) -> Result<TlsConnector, tokio_rustls::rustls:
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// The connection ended, or what came was no HTTP.
+/// The connection ended, or the response was not HTTP.
 fn connection_error(error: &hyper::Error) -> ProviderError {
     let cause = std::error::Error::source(error).map(|cause| format!(" ({cause})")).unwrap_or_default();
     match error.is_parse() {

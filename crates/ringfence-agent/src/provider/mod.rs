@@ -1,9 +1,9 @@
 //! Model providers: over HTTP in two APIs, or from a script.
 //!
-//! `open` makes a model of what a person wrote into the config. A provider asks once and reads once; nothing is repaired
-//! beyond what has one meaning, and everything that was odd is said in `ModelResponse::warnings`.
+//! `open` makes a model from the config. A provider sends one request and reads one response; only unambiguous defects
+//! are corrected, and every oddity is in `ModelResponse::warnings`.
 //!
-//! Not here: where keys come from (the binary), and when to ask again (the loop).
+//! Not here: the source of keys (the binary), and retries (the loop).
 
 mod anthropic;
 mod body_reader;
@@ -23,14 +23,14 @@ use std::time::Duration;
 
 use crate::model::{LanguageModel, ModelError};
 
-/// What is known of a provider.
+/// Settings of a provider.
 #[derive(Clone)]
 #[expect(missing_debug_implementations, reason = "it has a key in it")]
 pub struct ModelProvider {
     pub kind: ProviderProtocol,
     /// Such as `http://localhost:8080/v1` or `https://api.anthropic.com`. A query in it is sent and never shown.
     pub base_url: String,
-    /// What the provider calls the model.
+    /// The model's name at the provider.
     pub model: String,
     pub key: Option<SecretString>,
     /// Further headers of each request. Their values are treated as keys are.
@@ -40,7 +40,7 @@ pub struct ModelProvider {
     pub stream: bool,
 }
 
-/// How a provider speaks.
+/// API of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProviderProtocol {
     /// Chat completions, as OpenAI, llama.cpp, Ollama, vLLM and most gateways have them.
@@ -51,7 +51,7 @@ pub enum ProviderProtocol {
     Scripted(String),
 }
 
-/// How long a server is waited for.
+/// Timeouts of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProviderTimeouts {
     /// Until there is a connection.
@@ -81,7 +81,7 @@ impl Default for ProviderTimeouts {
 #[expect(missing_debug_implementations, reason = "the key is hidden")]
 pub struct SecretString(String);
 
-/// How many bytes of a key tell it from other words.
+/// Bytes of a key that distinguish it from other words.
 const RECOGNIZABLE_BYTES: usize = 8;
 
 impl SecretString {
@@ -97,7 +97,7 @@ impl SecretString {
     /// The text without this key in it, for a server may repeat what it was sent. What is shown of that may be cut, so that
     /// the begin of the key is hidden too.
     fn redact_from(&self, text: String) -> String {
-        // What is shorter is no key, and would be found in any text.
+        // A shorter text cannot be a key, and would be found in any text.
         let Some(begin) =
             self.0.get(..RECOGNIZABLE_BYTES).or((self.0.len() >= RECOGNIZABLE_BYTES / 2).then_some(self.0.as_str()))
         else {

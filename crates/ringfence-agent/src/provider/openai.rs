@@ -34,7 +34,7 @@ pub(crate) struct OpenAiModel {
     optional: OptionalFields,
 }
 
-/// What a server may refuse, and an answer comes without.
+/// Fields that a server may refuse, and a response does not need.
 const OPTIONAL_FIELDS: [&str; 8] = [
     "stream_options",
     "temperature",
@@ -151,8 +151,8 @@ impl LanguageModel for OpenAiModel {
     }
 }
 
-/// Arguments of an earlier call as a server takes them. Some fail on a history in which they are no JSON object, so what
-/// the model wrote then is shown to it inside one.
+/// Arguments of an earlier call as a server takes them. Some fail on a history in which they are not a JSON object, so
+/// other text is wrapped in one.
 pub(crate) fn arguments_for_server(arguments: &str) -> String {
     match serde_json::from_str::<Value>(arguments) {
         Ok(Value::Object(_)) => arguments.to_owned(),
@@ -253,7 +253,7 @@ struct OpenAiToolCall {
 struct OpenAiFunction {
     #[serde(default)]
     name: Value,
-    /// As it stands, so that whoever checks it sees a key that stands twice.
+    /// Raw JSON, so that the argument check sees duplicate keys.
     #[serde(default)]
     arguments: Option<Box<RawValue>>,
 }
@@ -323,7 +323,7 @@ impl ResponseParser for OpenAiParser {
     }
 }
 
-/// How calls are told.
+/// Form in which calls are delivered.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CallDelivery {
     Streamed,
@@ -477,7 +477,7 @@ impl OpenAiFunction {
     }
 }
 
-/// A number that a server uses as a name. One that is none is as good as missing.
+/// A number that a server uses as an identifier. An invalid one counts as missing.
 fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok())
 }
@@ -522,6 +522,6 @@ fn read_usage(usage: &Value) -> Option<TokenUsage> {
 /// A count of tokens. What is below nothing is nothing, and what is beyond counting is as much as can be counted.
 pub(crate) fn count(value: &Value) -> Option<u64> {
     let number = value.as_number()?;
-    // A cast from a float saturates, and what is no number becomes nothing.
+    // A cast from a float saturates, and a value that is not a number becomes `None`.
     number.as_u64().or_else(|| number.as_f64().map(|number| number as u64))
 }

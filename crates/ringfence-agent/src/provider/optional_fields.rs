@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::error::ProviderError;
 use crate::model::ModelErrorKind;
 
-/// What one server refused so far.
+/// Fields that one server refused so far.
 #[derive(Debug, Default)]
 pub(crate) struct OptionalFields(Mutex<BTreeSet<&'static str>>);
 
@@ -33,13 +33,13 @@ impl OptionalFields {
         }
         let sent = body.to_string();
         let named = known.iter().filter(|name| sent.contains(&format!("\"{name}\":")));
-        // Of several that are named, the first is meant: what comes later is said to explain it.
+        // Of several names, the first is meant: later ones explain it.
         let (_, name) = named.filter_map(|name| Some((find_word(&fault.server_text, name)?, *name))).min()?;
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name).then_some(name)
     }
 }
 
-/// Where a text has a name as a word of its own.
+/// Position of a name as a whole word.
 fn find_word(text: &str, name: &str) -> Option<usize> {
     let is_part = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_');
     text.match_indices(name).map(|(at, _)| at).find(|at| {

@@ -1,10 +1,10 @@
 //! Response assembly from stream deltas.
 //!
-//! A server's numbers choose nothing but equality: calls are kept in the order in which they began, at most 64, and found
-//! again by index or id. Where it is in doubt to which call a piece belongs, what comes out is a call that nobody can make
-//! (no name, or arguments that are no JSON), never one that was not asked for.
+//! A server's indexes are compared for equality only: calls are kept in the order in which they began, at most 64, and
+//! found again by index or id. Where the call of a delta is ambiguous, the result is a call that cannot be made (no
+//! name, or arguments that are not JSON), never one that was not requested.
 //!
-//! Not here: what arguments mean. They stay the text that the model wrote.
+//! Not here: the meaning of arguments. They stay the text that the model wrote.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -26,19 +26,19 @@ const MAX_WARNINGS: usize = 32;
 /// Longer ids are replaced.
 const MAX_ID_BYTES: usize = 128;
 
-/// A piece of a call, as much as the server said.
+/// A part of a call, as far as the server sent it.
 #[derive(Debug, Default)]
 pub(crate) struct CallDelta {
     pub(crate) index: Option<u64>,
     pub(crate) id: Option<String>,
     pub(crate) name: Option<String>,
     pub(crate) arguments: Option<String>,
-    /// What the server wants back with the call.
+    /// Extra state of the call for the next request.
     pub(crate) extra: Option<Value>,
     pub(crate) format: CallFormat,
 }
 
-/// How a call is written.
+/// Format of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CallFormat {
     #[default]
@@ -55,7 +55,7 @@ pub(crate) struct ResponseBuilder {
     known_ids: HashSet<String>,
     answer: ModelResponse,
     partial_calls: Vec<PartialCall>,
-    /// The first call beyond the bound that is still being told.
+    /// The first call beyond the limit that is still streaming.
     dropping: Option<(Option<u64>, Option<String>)>,
     finish: Option<FinishReason>,
     /// Whether halves of characters are marked in what was heard.
@@ -73,7 +73,7 @@ struct PartialCall {
     arguments: String,
     extra: Option<Value>,
     scanner: JsonObjectScanner,
-    /// Where the first piece of the arguments ended, and the last began.
+    /// End of the first delta of the arguments, and start of the last.
     first_end: usize,
     last_start: usize,
 }
@@ -98,7 +98,7 @@ impl ResponseBuilder {
         }
     }
 
-    /// What comes has halves of characters in it, which are marked.
+    /// Notes that the text has marks of split surrogates.
     pub(crate) fn has_marks(&mut self) {
         self.has_marks = true;
         self.warn("lone surrogates were joined or replaced");
@@ -128,7 +128,7 @@ impl ResponseBuilder {
         }
     }
 
-    /// What the server wants back with this answer, piece by piece: texts and lists grow, and of anything else the last holds.
+    /// Reasoning state of this response, delta by delta: texts and lists grow, and of anything else the last holds.
     pub(crate) fn state_field(&mut self, name: &str, value: &Value) {
         if self.finish.is_some() || value.is_null() {
             return;
@@ -154,7 +154,7 @@ impl ResponseBuilder {
         }
     }
 
-    /// A call that is told in one piece: it is a new one, whatever its index and id are.
+    /// Adds a call that came whole: it is a new one, whatever its index and id are.
     pub(crate) fn whole_call(&mut self, piece: CallDelta, parts: &mut PartSink<'_>) {
         if self.accepts_more("a call", "call") {
             self.begin(piece, parts);
@@ -180,7 +180,7 @@ impl ResponseBuilder {
         self.finish.get_or_insert(finish);
     }
 
-    /// Whether nothing was said yet.
+    /// Whether the response is empty so far.
     pub(crate) fn is_empty(&self) -> bool {
         let said = [&self.answer.text, &self.answer.reasoning];
         said.iter().all(|text| text.is_empty()) && self.answer.refusal.is_none() && self.partial_calls.is_empty()
@@ -190,7 +190,7 @@ impl ResponseBuilder {
         self.finish.is_some()
     }
 
-    /// What the server counted. Numbers that go down are not believed.
+    /// Token usage by the server. Decreasing numbers are ignored.
     pub(crate) fn usage(&mut self, now: TokenUsage) {
         let Some(before) = self.answer.usage else {
             self.answer.usage = Some(now);
@@ -223,7 +223,7 @@ impl ResponseBuilder {
         }
     }
 
-    /// The whole answer. Nothing if the model never said that it had finished.
+    /// The complete response. `None` if the model did not finish.
     pub(crate) fn build(mut self) -> Option<ModelResponse> {
         let finish = self.finish.take()?;
         self.drop_legacy_calls();
@@ -334,7 +334,7 @@ impl ResponseBuilder {
         fresh
     }
 
-    /// Who writes its calls in both forms means those in the current one.
+    /// Where calls come in both formats, keeps those in the current one.
     fn drop_legacy_calls(&mut self) {
         let is_current = |draft: &PartialCall| draft.format == CallFormat::Current;
         if self.partial_calls.iter().any(is_current) && !self.partial_calls.iter().all(is_current) {
@@ -343,7 +343,7 @@ impl ResponseBuilder {
         }
     }
 
-    /// The reason, made to fit what was said.
+    /// The finish reason, reconciled with the contents.
     fn reconcile_finish(&mut self, finish: FinishReason) -> FinishReason {
         let has_calls = !self.answer.calls.is_empty();
         match finish {
@@ -368,7 +368,7 @@ impl PartialCall {
         match piece.id.as_deref() {
             Some(id) if id == self.id => false,
             Some(_) if !self.id.is_empty() => true,
-            // Without ids, a name after arguments begins a call, unless it is only said again.
+            // Without ids, a name after arguments begins a call, unless it is a repetition.
             _ if self.arguments.is_empty() => false,
             _ if name != self.name => true,
             _ => self.scanner.is_closed() && piece.arguments.as_deref().is_some_and(|text| !self.already_has(text)),
@@ -389,7 +389,7 @@ impl PartialCall {
         true
     }
 
-    /// Whether arguments that are whole are told again: all of them, their first piece or their last.
+    /// Whether complete arguments are repeated: all of them, their first delta or their last.
     fn already_has(&self, text: &str) -> bool {
         let first = self.arguments.get(..self.first_end);
         let last = self.arguments.get(self.last_start..);
@@ -397,7 +397,7 @@ impl PartialCall {
     }
 }
 
-/// How far a JSON object has come, without reading it.
+/// Tracks whether a JSON object is complete, without parsing it.
 #[derive(Clone, Copy, Debug, Default)]
 struct JsonObjectScanner {
     depth: usize,

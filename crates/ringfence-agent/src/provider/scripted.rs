@@ -46,12 +46,12 @@ struct ScriptLine {
     /// It says its text and then nothing more, for ever.
     #[serde(default)]
     stall: bool,
-    /// How many calls more it made than an answer may have.
+    /// Number of calls beyond the limit of a response.
     #[serde(default)]
     calls_dropped: usize,
     #[serde(default)]
     expect: ScriptExpectation,
-    /// How often it is said.
+    /// Number of repetitions.
     #[serde(default = "once")]
     times: usize,
 }
@@ -69,7 +69,7 @@ struct ScriptCall {
     arguments: Option<Box<RawValue>>,
 }
 
-/// What a question has to be like.
+/// Expected properties of a request.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ScriptExpectation {
@@ -78,7 +78,7 @@ struct ScriptExpectation {
     system_contains: Option<String>,
     /// A tool that is offered.
     offers: Option<String>,
-    /// How many tools are offered; 0 in the step that ends a run.
+    /// Number of offered tools; 0 in the step that ends a run.
     tools: Option<usize>,
     messages: Option<usize>,
 }
@@ -116,7 +116,7 @@ impl ScriptedProvider {
         Ok(Self { name: name.to_owned(), lines, next: Mutex::new((0, 0)) })
     }
 
-    /// The line that is to be said now.
+    /// The next line of the script.
     fn next_line(&self) -> Result<&(usize, ScriptLine), ModelError> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut at, mut played) = *next;
@@ -211,7 +211,7 @@ impl ScriptCall {
 }
 
 impl ScriptExpectation {
-    /// What was expected, where it is not so. What was there instead may be the contents of files, and is not told.
+    /// The failed expectation. The actual value may be contents of files, and is not in the message.
     fn check(&self, ask: &ModelRequest<'_>) -> Result<(), String> {
         let last =
             |pick: fn(&TranscriptMessage) -> Option<&str>| ask.messages.iter().rev().find_map(pick).unwrap_or_default();
@@ -272,7 +272,7 @@ impl ScriptErrorKind {
     }
 }
 
-/// Nothing that asking again would mend.
+/// An error that a retry would not fix.
 fn script_error(message: String) -> ModelError {
     ModelError { kind: ModelErrorKind::BadRequest, message }
 }
@@ -285,7 +285,7 @@ mod tests {
     use crate::message::TranscriptMessage;
     use crate::model::{FinishReason, LanguageModel as _, ModelRequest, ResponsePart};
 
-    /// What a script says to the same question, asked until it fails.
+    /// Responses of a script to the same request, repeated until it fails.
     async fn play(script: &str) -> Vec<String> {
         let messages = [
             TranscriptMessage::User { text: "make a file".to_owned() },

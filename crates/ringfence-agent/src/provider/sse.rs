@@ -1,9 +1,9 @@
 //! Server-sent events parser: bytes in, whole events out.
 //!
-//! However the bytes are cut, the events are the same: they are kept as bytes until a line is whole. Lines end with CR, LF
-//! or both, comments are passed over, several `data` lines are one text, and an event that was not ended is none.
+//! However the bytes are split, the events are the same: they are kept as bytes until a line is complete. Lines end
+//! with CR, LF or both, comments are skipped, several `data` lines are one text, and an incomplete event is dropped.
 //!
-//! Not here: what an event means, and how many bytes there may be.
+//! Not here: the meaning of an event, and a limit on the bytes.
 
 /// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,11 +11,11 @@ pub(crate) struct SseEvent {
     /// Empty where the server gave no `event` line.
     pub(crate) name: String,
     pub(crate) data: String,
-    /// Bytes that were no UTF-8 were replaced.
+    /// Bytes that were not UTF-8 were replaced.
     pub(crate) had_invalid_utf8: bool,
 }
 
-/// What was heard of a stream so far.
+/// State of a stream so far.
 #[derive(Debug, Default)]
 pub(crate) struct SseDecoder {
     line: Vec<u8>,

@@ -1,9 +1,9 @@
 //! Lone UTF-16 surrogates in JSON strings, joined or replaced.
 //!
-//! Servers cut a character in two between two events, and models write a half by itself. Before an event is read, each half is
-//! marked by a character of a private area; the pieces of an answer are then put together, and halves that belong to each
-//! other are one character again. A half that stays alone is shown as `U+FFFD` in words, and in arguments it is the escape
-//! that it was, which whoever checks them refuses.
+//! Servers split a character between two events, and models write a half by itself. Before an event is parsed, each
+//! half is replaced by a private-use character; the deltas of a response are then joined, and matching halves become
+//! one character again. A half that stays alone becomes `U+FFFD` in text, and in arguments the original escape, which
+//! the argument check refuses.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

@@ -47,12 +47,12 @@ impl ToolNameMap {
         if taken(&name) { (2..).map(numbered).find(|name| !taken(name)).unwrap_or(name) } else { name }
     }
 
-    /// How the interface gets to see one of ours.
+    /// The wire form of a tool name.
     pub(crate) fn to_wire(&self, name: &str) -> String {
         self.wire_names.get(name).cloned().unwrap_or_else(|| sanitize_name(name))
     }
 
-    /// What the session calls the tool that a model named.
+    /// The session's name of a tool that a model named.
     pub(crate) fn to_session<'a>(&'a self, name: &'a str) -> &'a str {
         self.session_names.get(name).map_or(name, String::as_str)
     }

@@ -14,32 +14,32 @@ const MAX_OPEN_TAGS: usize = 256;
 /// Quotes and lists are drawn to this depth.
 const MAX_RENDERED_DEPTH: usize = 8;
 
-/// Cells of a row that are told apart.
+/// Most cells of a row that are kept apart.
 const MAX_ROW_CELLS: usize = 64;
 
 /// A longer link is given as its text alone.
 const MAX_LINK_BYTES: usize = 2 << 10;
 
-/// How a page is said.
+/// Output form of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HtmlOutputStyle {
     Markdown,
     Text,
 }
 
-/// What became of a page.
+/// A converted page.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ConvertedHtml {
     pub(crate) text: String,
     pub(crate) title: Option<String>,
     /// There was more than the bound.
     pub(crate) truncated: bool,
-    /// How often something was looked at, to see that it grows with the page and not faster.
+    /// Number of steps, to check that it grows linearly with the page.
     #[cfg(test)]
     steps: usize,
 }
 
-/// Converts a page, to at most so many bytes.
+/// Converts a page, within a limit in bytes.
 pub(crate) fn convert(html: &str, base: Option<&Url>, style: HtmlOutputStyle, most: usize) -> ConvertedHtml {
     let mut emitter = DefaultEmitter::default();
     emitter.naively_switch_states(true);
@@ -61,7 +61,7 @@ pub(crate) fn convert(html: &str, base: Option<&Url>, style: HtmlOutputStyle, mo
     writer.finish()
 }
 
-/// Plain text without any markup, such as a title that somebody marked up.
+/// Plain text without any markup, such as a title with tags in it.
 pub(crate) fn plain_text(html: &str, most: usize) -> String {
     let text = convert(html, None, HtmlOutputStyle::Text, most).text;
     text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -101,7 +101,7 @@ const BLOCK_ELEMENTS: &[&str] = &[
     "center",
 ];
 
-/// What is open and changes what is written.
+/// An open element that changes the output.
 #[derive(Debug)]
 enum HtmlElementState {
     /// An element that is on the stack only to be closed.
@@ -115,7 +115,7 @@ enum HtmlElementState {
     Table,
     Row,
     Cell,
-    /// What stands around text: the marker in front was written at `at`, the one behind is this.
+    /// Inline markup: the opening marker was written at `at`, the closing one is this.
     InlineMarker {
         at: usize,
         behind: &'static str,
@@ -144,7 +144,7 @@ struct HtmlWriter {
     pending_space: bool,
     quotes: usize,
     lists: usize,
-    /// What stands in front of the next text: a bullet or a number.
+    /// The bullet or number in front of the next text.
     pending_bullet: Option<String>,
     /// The contents of `pre`, until their longest run of backticks is known.
     pre: Option<PreformattedBlock>,
@@ -206,7 +206,7 @@ impl HtmlWriter {
         }
         if let Some((skipped, depth)) = &mut self.skipping {
             *depth += usize::from(*skipped == name);
-            // A head ends where the body begins, whether or not somebody says so.
+            // A head ends where the body begins, with or without a closing tag.
             if skipped != "head" || name != "body" {
                 return self.note_base(&name, tag);
             }
@@ -232,7 +232,7 @@ impl HtmlWriter {
         }
     }
 
-    /// What a new one of them ends without saying so.
+    /// Closes the elements that the start of another one implies to be closed.
     fn close_implied(&mut self, name: &str) {
         let (ends, within): (&[&str], &[&str]) = match name {
             "li" => (&["li"], &["ul", "ol", "menu"]),
@@ -497,7 +497,7 @@ impl HtmlWriter {
         self.out.truncate(length);
     }
 
-    /// The next text begins so many lines further down.
+    /// Starts the next text this number of lines further down.
     fn break_lines(&mut self, count: usize) {
         match self.tables {
             0 => self.pending_breaks = self.pending_breaks.max(count),
@@ -514,7 +514,7 @@ impl HtmlWriter {
         }
     }
 
-    /// Something that is no word of the page.
+    /// Writes markup that is not text of the page.
     fn write_marker(&mut self, text: &str) {
         self.pending_space = false;
         self.flush_pending();
@@ -608,7 +608,7 @@ impl HtmlWriter {
         pre.language = language.filter(plain).unwrap_or_default().to_owned();
     }
 
-    /// Where relative links start.
+    /// Base URL of relative links.
     fn note_base(&mut self, name: &str, tag: &StartTag<()>) {
         if name == "base"
             && let Some(href) = attribute(tag, b"href")

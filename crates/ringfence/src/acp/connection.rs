@@ -1,9 +1,9 @@
 //! JSON-RPC 2.0 connection to an ACP client: one message per line, in both directions.
 //!
-//! Every request that comes in gets exactly one answer, also where a bug of ours ends the work on it. A question of ours
-//! that is no longer open is taken back. Nothing but messages is ever written.
+//! Every request of the client gets exactly one response, also where a bug of ours ends the work on it. A request of
+//! ours that is no longer needed is cancelled. Nothing but messages is ever written.
 //!
-//! Not here: what a message means (`server.rs`).
+//! Not here: the meaning of a message (`server.rs`).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,7 +24,7 @@ pub(super) const INTERNAL_ERROR: i64 = -32603;
 /// Of this protocol: what was named is not there.
 pub(super) const RESOURCE_NOT_FOUND: i64 = -32002;
 
-/// A prompt may bring files along; a longer message than this is nobody's.
+/// Longest message: a prompt may have files in it.
 const MAX_LINE_BYTES: u64 = 16 << 20;
 
 /// Lines that wait to be looked at.
@@ -50,7 +50,7 @@ pub(super) enum AcpMessage {
     Notification { method: String, params: Value },
 }
 
-/// What is there on the line, before it is known what it is.
+/// A message before its kind is known.
 #[derive(Deserialize)]
 struct RawAcpMessage {
     id: Option<Value>,
@@ -62,7 +62,7 @@ struct RawAcpMessage {
     error: Option<Value>,
 }
 
-/// The client, to be told and asked.
+/// The client, for notifications and requests.
 #[derive(Clone, Debug)]
 pub(super) struct AcpClient(Arc<AcpClientInner>);
 
@@ -86,7 +86,7 @@ struct AcpPendingRequests {
 }
 
 impl AcpClient {
-    /// `gone` is told when nothing can be written any more.
+    /// `gone` is cancelled when nothing can be written any more.
     pub(super) fn new(output: Box<dyn Write + Send>, gone: CancellationToken) -> Self {
         Self(Arc::new(AcpClientInner { output: Mutex::new(output), pending: Mutex::default(), closed: gone }))
     }
@@ -112,7 +112,7 @@ impl AcpClient {
         said
     }
 
-    /// What a line has in it, for those who have to do something about it.
+    /// The message of a line, if it needs handling.
     pub(super) fn read(&self, line: &AcpLine) -> Option<AcpMessage> {
         let line = match line {
             AcpLine::Whole(line) => line,
@@ -143,7 +143,7 @@ impl AcpClient {
     fn resolve_request(&self, id: Option<&Value>, said: Option<Value>) {
         let waits = id.and_then(Value::as_u64).and_then(|id| self.pending().waiting.remove(&id));
         if let Some(waits) = waits {
-            // Whoever asked may have gone meanwhile.
+            // The waiting request may be gone meanwhile.
             let _ = waits.send(said);
         }
     }

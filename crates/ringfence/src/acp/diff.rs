@@ -1,7 +1,7 @@
 //! ACP diff content from unified diffs: path, old text and new text of every hunk.
 //!
-//! A hunk is taken as long as its header says, so that no line of a file is taken for a header. What is no diff stays as
-//! words: nothing of a preview gets lost.
+//! A hunk is as long as its header says, so that no line of a file is taken for a header. Text that is not a diff stays
+//! text: nothing of a preview gets lost.
 //!
 //! Not here: making diffs. A preview has them.
 
@@ -62,7 +62,7 @@ fn file_names(old: &str, new: &str) -> (Option<String>, String) {
     (old, path)
 }
 
-/// What a hunk says about itself.
+/// The header of a hunk.
 struct AcpHunkHeader {
     line: u64,
     old: u64,

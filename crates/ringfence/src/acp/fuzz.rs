@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::acp::connection::{AcpClient, AcpMessage, spawn_line_reader};
 
-/// What is written to the editor, kept.
+/// Captured output to the editor.
 #[derive(Clone, Default)]
 struct AcpOutputBuffer(Arc<Mutex<Vec<u8>>>);
 

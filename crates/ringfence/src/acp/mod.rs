@@ -1,10 +1,10 @@
 //! `ringfence acp`: Agent Client Protocol server for editors, on standard input and output.
 //!
-//! Standard output has messages of the protocol and nothing else. It ends when its input closes or a signal comes: then
-//! every prompt is cancelled, and waited for a moment.
+//! Standard output has messages of the protocol and nothing else. The server ends when its input closes or a signal
+//! comes: then every prompt is cancelled, with a short grace time.
 //!
-//! Not here: the agent itself. A session is made as `ringfence agent` makes one, with the editor as its front and the
-//! one who is asked.
+//! Not here: the agent itself. A session is made as `ringfence agent` makes one, with the editor as its front and its
+//! approver.
 
 mod connection;
 mod diff;
@@ -32,7 +32,7 @@ use crate::agent::{AgentError, ModelOptions};
 use crate::config::{AppSettings, Environment};
 use crate::process::signals::ShutdownSignals;
 
-/// How long prompts that were given up are waited for.
+/// Grace time of cancelled prompts.
 const CANCEL_GRACE: Duration = Duration::from_secs(6);
 
 #[derive(Debug, Args)]

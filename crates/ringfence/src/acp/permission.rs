@@ -23,7 +23,7 @@ const MAX_PREVIEW_BYTES: usize = 256 << 10;
 
 const ALLOW: &str = "allow";
 
-/// Asks whoever sits at the editor.
+/// Requests approval from the editor's user.
 #[derive(Debug)]
 pub(super) struct AcpApprover {
     pub(super) updates: Arc<AcpSessionUpdates>,
@@ -45,7 +45,7 @@ impl Approver for AcpApprover {
                 );
                 self.updates.note(&how);
                 self.updates.send_tool_call_update(with_text(card, &how));
-                // Until somebody answered elsewhere, the time is over, or the prompt is cancelled.
+                // Until another front answered, the time is over, or the prompt is cancelled.
                 return pending().await;
             }
             self.updates.send_tool_call_update(card.clone());
@@ -63,7 +63,7 @@ impl Approver for AcpApprover {
     }
 }
 
-/// What the editor's user said. Only a yes is a yes.
+/// The decision of the editor's user. Only an explicit approval is one.
 fn decision_from_option(said: Option<&str>) -> ApprovalDecision {
     let reason = match said {
         Some(ALLOW) => {
@@ -100,7 +100,7 @@ impl PermissionRequest {
         }
         let shown = diff::parse_diffs(&request.preview);
         let diffs = screen.diff_contents(&shown.hunks);
-        // A file outside of the workspace has no place in the editor: all of it is words then.
+        // A file outside of the workspace has no path in the editor: everything is text then.
         match diffs.len() == shown.hunks.len() {
             true => Self { text: asks + &shown.text, diffs },
             false => Self { text: asks + &request.preview, diffs: Vec::new() },

@@ -64,10 +64,10 @@ struct AcpConversation {
     transcript: TranscriptWriter,
 }
 
-/// How a session that is there already is opened.
+/// Mode of opening an existing session.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReplayMode {
-    /// What was said is shown once more.
+    /// The transcript is shown again.
     Replay,
     Silent,
 }
@@ -127,7 +127,7 @@ impl AcpServer {
         let AcpLoadSessionRequest { session_id, new } = parse_params(given)?;
         if let Ok(talk) = self.session(&session_id) {
             talk.check_idle()?;
-            // It is opened anew, from what was kept.
+            // It is opened again, from the stored transcript.
             self.sessions().remove(&session_id);
         }
         let (_, modes_now) = self.open_session(&new, Some((session_id, again))).await?;

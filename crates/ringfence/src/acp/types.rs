@@ -41,7 +41,7 @@ pub(super) struct AcpListSessionsRequest {
     pub(super) cwd: Option<String>,
 }
 
-/// Where nothing more is said than which session.
+/// Parameters with nothing but a session.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct AcpSessionRequest {
@@ -90,7 +90,7 @@ pub(super) fn parse_params<T: DeserializeOwned>(params: Value) -> Result<T, AcpE
     serde_json::from_value(params).map_err(|error| AcpError::new(INVALID_PARAMS, format!("invalid params: {error}")))
 }
 
-/// What we can do.
+/// Our capabilities.
 pub(super) fn capabilities() -> Value {
     json!({
         "protocolVersion": PROTOCOL_VERSION,

@@ -37,7 +37,7 @@ pub(super) struct AcpSessionUpdates {
 struct AcpUpdateState {
     call_count: u64,
     current_call: Option<AcpToolCall>,
-    /// The model said something in this prompt.
+    /// The model sent text in this prompt.
     has_text: bool,
 }
 
@@ -49,7 +49,7 @@ struct AcpToolCall {
     diffs: Vec<Value>,
     output: String,
     output_shown: usize,
-    /// What comes back is for the model alone.
+    /// The result is for the model alone.
     hidden: bool,
 }
 
@@ -63,7 +63,7 @@ impl AcpSessionUpdates {
         let _ = self.session.set(session.to_owned());
     }
 
-    /// Shows again what was said before.
+    /// Replays a transcript.
     pub(super) fn replay(&self, messages: &[TranscriptMessage]) {
         let mut calls: Vec<RequestedCall> = Vec::new();
         for message in messages {
@@ -108,7 +108,7 @@ impl AcpSessionUpdates {
         update
     }
 
-    /// What comes back from the call that is made now is not shown: an editor keeps what it shows.
+    /// Hides the result of the current call: an editor stores what it shows.
     pub(super) fn hide_reply(&self) {
         if let Some(card) = &mut self.state().current_call {
             card.hidden = true;
@@ -213,7 +213,7 @@ impl AcpSessionUpdates {
         self.send_tool_call_update(update);
     }
 
-    /// What is not said yet: the host's own words, and what was truly done.
+    /// Sends the rest: the host's own text, and the recorded effects.
     fn send_summary(&self, outcome: &AgentOutcome) {
         let spoke = self.state().has_text;
         let mut last = String::new();
@@ -240,7 +240,7 @@ impl AcpSessionUpdates {
         self.session.get().map_or("", String::as_str)
     }
 
-    /// Where a path of a call is on this machine, if that is in the workspace.
+    /// Host path of a call's path, if that is in the workspace.
     fn host_path(&self, given: &str) -> Option<PathBuf> {
         let inside = match given.strip_prefix('@') {
             None => given,
@@ -307,7 +307,7 @@ pub(super) fn text_content(text: &str) -> Value {
     json!({"type": "content", "content": {"type": "text", "text": text}})
 }
 
-/// What a person wants to see of a reply, where that is less than all of it.
+/// The part of a reply for a person, where that is less than all of it.
 fn reply_summary(reply: &Value) -> Option<String> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let value = &reply["value"];
@@ -321,7 +321,7 @@ fn truncate_text(text: &str) -> String {
     format!("{}{more}", sanitize_text(&text[..end]))
 }
 
-/// What the arguments themselves say about a change.
+/// Hunks from the arguments of a call.
 fn argument_hunks(arguments: &Value) -> Vec<AcpHunk> {
     if let Some(patch) = arguments["patch"].as_str() {
         return diff::parse_diffs(&sanitize_text(patch)).hunks;
@@ -347,7 +347,7 @@ fn created_file_hunks(call: &RequestedCall) -> Vec<AcpHunk> {
     vec![AcpHunk { path: path.to_owned(), line: 1, old: None, new: truncate_text(content) }]
 }
 
-/// What an editor has a picture for.
+/// The ACP kind of a tool, which editors have an icon for.
 pub(super) fn tool_kind(tool: &str) -> &'static str {
     match tool.strip_prefix("fs.").unwrap_or(tool) {
         "read_file" | "read" | "list_directory" | "list_dir" | "list" | "get_file_info" | "list_changes"

@@ -16,7 +16,7 @@ const MAX_LINE_CHARS: usize = 100;
 /// Lines of a change that are shown, of what goes and of what comes.
 const MAX_CHANGE_LINES: usize = 4;
 
-/// What is called, and about what.
+/// The tool and the subject of a call.
 pub(crate) fn call_line(call: &RequestedCall) -> String {
     let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
     let text = |key: &str| arguments[key].as_str().map(str::to_owned);
@@ -29,7 +29,7 @@ pub(crate) fn call_line(call: &RequestedCall) -> String {
     clip(&sanitize_line(&format!("{}{about}", call.name)))
 }
 
-/// What a call would do to a text, as far as its arguments say: a few lines that go and a few that come.
+/// A few removed and added lines, as far as the arguments of a call have them.
 pub(crate) fn change_lines(call: &RequestedCall) -> Vec<String> {
     let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
     let text = |value: &Value, keys: [&str; 2]| keys.iter().find_map(|key| value[*key].as_str()).map(str::to_owned);
@@ -48,7 +48,7 @@ pub(crate) fn change_lines(call: &RequestedCall) -> Vec<String> {
     lines
 }
 
-/// What came of it.
+/// The result of a call.
 pub(crate) fn result_line(text: &str, error: Option<ErrorKind>, duration: Duration) -> String {
     let reply: Value = serde_json::from_str(text).unwrap_or_default();
     let time = format!("{} ms", duration.as_millis());

@@ -44,7 +44,7 @@ pub(crate) enum AgentError {
     Runtime(io::Error),
 }
 
-/// Which model, where it is not the one of the config.
+/// The model, where it is not the one of the config.
 #[derive(Debug, Args)]
 pub(crate) struct ModelOptions {
     /// Use another model of the same provider
@@ -65,7 +65,7 @@ impl ModelOptions {
     }
 }
 
-/// What an agent is made from.
+/// Builder of an agent.
 pub(crate) struct AgentBuilder<'a> {
     pub(crate) settings: AppSettings,
     pub(crate) environment: &'a Environment,
@@ -73,9 +73,9 @@ pub(crate) struct AgentBuilder<'a> {
     pub(crate) observer: Arc<dyn AgentObserver>,
     pub(crate) approver: Box<dyn Approver>,
     pub(crate) mode: SharedMode,
-    /// The bits of its session, where others have the same.
+    /// The taint of its session, where it is shared with others.
     pub(crate) taint: SessionTaint,
-    /// Who else hears every record.
+    /// A further audit sink.
     pub(crate) tap: Option<Box<dyn AuditSink>>,
 }
 

@@ -1,6 +1,6 @@
-//! Model provider selection from the config: the one place where a provider is chosen.
+//! Model provider selection from the config.
 //!
-//! Not here: how providers speak to their servers (`ringfence-agent`).
+//! Not here: the wire protocols of providers (`ringfence-agent`).
 
 use std::path::PathBuf;
 use std::sync::Arc;

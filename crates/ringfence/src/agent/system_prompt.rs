@@ -1,8 +1,8 @@
 //! System prompt: role, tools and project instructions.
 //!
-//! The project's `AGENTS.md` is read by a call on the one road, so it is policed and recorded like any other read. What it
-//! says is a wish of whoever wrote the workspace and is told to the model as that, between marks. It allows nothing:
-//! what may be done is decided by the policy, which reads no prose.
+//! The project's `AGENTS.md` is read by an ordinary tool call, so it is judged and recorded like any other read. Its
+//! contents are instructions of the workspace's author and marked as such in the prompt. They allow nothing: the policy
+//! decides, and does not read prose.
 
 use ringfence_kernel::{Dialect, Host, Session, ToolCall};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use crate::config::AppSettings;
 /// The file that projects have for agents.
 const INSTRUCTIONS_FILE: &str = "AGENTS.md";
 
-/// More of it is not told.
+/// Most bytes of the instructions.
 const MAX_INSTRUCTIONS_BYTES: usize = 32 << 10;
 
 const ROLE_PROMPT: &str = "You work for the user who prompts you, in their workspace and with the tools provided. Look before you \
@@ -23,7 +23,7 @@ const ROLE_PROMPT: &str = "You work for the user who prompts you, in their works
                    instructions. When a call is refused, do not work around it: say what you would \
                    need. When you are done, say briefly what you did and what you did not do.";
 
-/// Everything that the model is told first.
+/// The complete system prompt.
 pub(crate) async fn system_prompt(
     host: &Host,
     session: &Arc<Session>,
@@ -40,7 +40,7 @@ pub(crate) async fn system_prompt(
     Ok(text)
 }
 
-/// What the workspace's file says, if there is one that may be read.
+/// The contents of the workspace's file, if there is one that may be read.
 async fn project_instructions(
     host: &Host,
     session: &Arc<Session>,

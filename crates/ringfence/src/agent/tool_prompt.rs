@@ -1,6 +1,6 @@
 //! System prompt text about the tools, paths and limits.
 //!
-//! It is made from the session itself, so what is said, what is offered and what is enforced cannot differ.
+//! It is made from the session itself, so that the prompt, the offered tools and the enforced rules cannot differ.
 
 use ringfence_fs::MountAccess;
 use ringfence_kernel::{Dialect, Session, ToolDefinition};
@@ -27,7 +27,7 @@ pub fn tool_prompt(session: &Session, settings: &AppSettings) -> String {
     lines.join("\n")
 }
 
-/// What the offered tools can do with a file that one read does not return.
+/// Advice for files that are larger than one read, by the offered tools.
 fn large_file_hint(tools: &[&ToolDefinition]) -> &'static str {
     let has = |argument: &str| tools.iter().any(|tool| tool.parameters["properties"].get(argument).is_some());
     match (has("pattern"), has("startLine")) {
@@ -38,7 +38,7 @@ fn large_file_hint(tools: &[&ToolDefinition]) -> &'static str {
     }
 }
 
-/// How paths begin, and what may be written.
+/// Rules about paths, and about the writable ones.
 fn path_rules(session: &Session, settings: &AppSettings) -> String {
     let declared = settings.mounts.iter().map(|mount| (format!("@{}", mount.alias), mount.rights));
     let state = settings.run.iter().map(|_| ("@state".to_owned(), MountAccess::ReadWrite));

@@ -20,10 +20,10 @@ use crate::api::routes::{ApiRequestContext, EmptyRequest, EmptyResponse};
 use crate::api::views::{ApprovalView, DocumentedValue, GrantView};
 use crate::store::tokens::TokenIdentity;
 
-/// How often it is looked what other processes ask.
+/// Poll interval for requests of other processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
-/// How long a preview of other arguments is waited for.
+/// Time to wait for a preview of other arguments.
 const PREVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -86,7 +86,7 @@ pub(super) struct GrantList {
     grants: Vec<DocumentedValue<GrantView>>,
 }
 
-/// A request as somebody may see it: contents are for a person.
+/// A request as a viewer may see it: contents are for a person.
 fn request_view(request: &ApprovalRequest, assurance: Assurance) -> Value {
     let request = if assurance == Assurance::Person { request.clone() } else { request.redacted_for_relay() };
     json!(request)
@@ -119,7 +119,7 @@ impl ApiState {
 
     /// Tells of requests that come and go, from whichever process. Goes on until the server stops.
     pub(super) async fn watch_requests(self: Arc<Self>) {
-        // With whether their calls returned to their callers, which is told too.
+        // With whether their calls returned to their callers, which is an event too.
         let mut known: BTreeMap<String, bool> = BTreeMap::new();
         loop {
             sleep(POLL_INTERVAL).await;
@@ -186,7 +186,7 @@ pub(super) async fn show(
     Ok(request_view(&found, assurance).into())
 }
 
-/// What a call would do with other arguments, from the process that waits with it. Nothing is approved by that.
+/// Previews a call with other arguments, by the process that waits with it. This approves nothing.
 pub(super) async fn preview(
     api: Arc<ApiState>,
     visit: ApiRequestContext,

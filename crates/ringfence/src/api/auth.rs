@@ -1,8 +1,7 @@
 //! Authentication, scopes and request limits of the API.
 //!
-//! A request for another host, or from a page of another origin, is turned away before anything else
-//! (`request_source.rs`). Nobody is served without a token. Bodies are bounded, read whole, and may not say the same thing
-//! twice.
+//! A request for another host, or from a page of another origin, is refused before anything else (`request_source.rs`).
+//! Every request needs a token. Bodies are bounded, read whole, and may not have duplicate keys.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -35,7 +34,7 @@ const LOGIN_BYTES: usize = 4096;
 const MAX_LOGINS: usize = 16;
 const LOGINS_PER_ADDRESS: usize = 4;
 
-/// What stands between the network and the API.
+/// Authentication layer of the API.
 #[derive(Clone, Debug)]
 pub(super) struct ApiAuthLayer {
     tokens: TokenStore,
@@ -90,7 +89,7 @@ impl ApiAuthLayer {
         Ok(self.source.client(headers, peer))
     }
 
-    /// Who comes, as often as they may.
+    /// Authenticates a request, and counts it for the rate limit.
     pub(super) async fn authenticate(
         &self,
         headers: &HeaderMap,
@@ -106,7 +105,7 @@ impl ApiAuthLayer {
         }
     }
 
-    /// Who is there. To look again whether a token holds is no request.
+    /// Authenticates again without counting a request, for open streams.
     pub(super) async fn reauthenticate(&self, headers: &HeaderMap) -> Result<TokenIdentity, ApiError> {
         authenticate(&self.tokens, headers).await.map_err(|unknown| match unknown {
             AuthError::MissingToken | AuthError::UnknownToken => ApiError::unauthorized(unknown.to_string()),
@@ -163,7 +162,7 @@ fn body_error(why: RequestBodyError) -> ApiError {
     }
 }
 
-/// Fails where a body is no JSON, or says the same thing twice.
+/// Fails where a body is not JSON, or has duplicate keys.
 pub(super) fn check_json(body: &[u8]) -> Result<(), ApiError> {
     ringfence_kernel::check_json(body).map_err(|bad| match bad {
         StrictJsonError::Syntax => ApiError::bad_request("the body is not valid JSON"),
@@ -186,7 +185,7 @@ mod tests {
     use crate::process::lock::lock;
     use crate::store::tokens::{TokenIdentity, TokenStore};
 
-    /// A door that takes bodies of a mebibyte.
+    /// An authentication layer with a body limit of one mebibyte.
     fn test_auth_layer() -> ApiAuthLayer {
         let tokens = TokenStore::new(std::path::Path::new("."));
         let source = RequestSourceCheck::new("127.0.0.1:7431".parse().unwrap(), SourceOptions::default());

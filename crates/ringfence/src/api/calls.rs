@@ -215,7 +215,7 @@ fn check_id(id: String) -> Result<String, ApiError> {
     }
 }
 
-/// The arguments as the road takes them. It says itself what is wrong with them.
+/// The arguments as JSON text for the kernel, which reports errors in them itself.
 fn arguments_json(arguments: Value) -> String {
     match arguments {
         Value::Null => "{}".to_owned(),

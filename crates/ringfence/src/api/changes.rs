@@ -86,7 +86,7 @@ struct PersonSeat {
 }
 
 impl ApiState {
-    /// The host by which somebody looks, and their session on it.
+    /// The host and session with which a person views a workspace.
     async fn person_session(&self, who: &TokenIdentity, workspace: Option<&str>) -> Result<PersonSeat, ApiError> {
         let app = self.hosts.person_host(workspace, who.assurance).await?;
         // What the path wanted was checked; to look and to undo are calls.
@@ -97,7 +97,7 @@ impl ApiState {
         Ok(PersonSeat { app, session, _owner })
     }
 
-    /// Whether a call would show what may be a secret. What cannot be planned shows nothing.
+    /// Whether a call would show a possible secret. A call without a plan shows nothing.
     async fn shows_secret(
         &self,
         who: &TokenIdentity,

@@ -46,17 +46,17 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
     }
 
-    /// Nobody known asks.
+    /// The request has no valid token.
     pub(super) fn unauthorized(message: impl Into<String>) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
     }
 
-    /// Whoever asks may not have it.
+    /// The token lacks the right.
     pub(super) fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "forbidden", message)
     }
 
-    /// What is asked for may be a secret, and that it is wanted all the same was not said.
+    /// The result may be a secret, and the request did not ask to show secrets.
     pub(super) fn secret_hidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "secret", message)
     }
@@ -86,7 +86,7 @@ impl ApiError {
         Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
     }
 
-    /// A body that is not said to be JSON.
+    /// A body whose content type is not JSON.
     pub(super) fn unsupported_media_type() -> Self {
         let message = "send `Content-Type: application/json`";
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
@@ -106,7 +106,7 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
 
-    /// What should not happen.
+    /// An internal error.
     pub(super) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
     }

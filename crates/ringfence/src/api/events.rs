@@ -24,7 +24,7 @@ use crate::http::request_auth::TOKEN_RECHECK;
 use crate::http::token_slots::{SlotLimits, SlotPermit, TokenSlots};
 use crate::store::tokens::TokenIdentity;
 
-/// How often a stream says that it is there.
+/// Interval of keep-alive comments of a stream.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Bytes after which a piece of a stream ends.
@@ -33,7 +33,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// Streams at once.
 const STREAM_SLOTS: SlotLimits = SlotLimits { per_token: 32, total: 512, reserved: 128 };
 
-/// Where the stream starts.
+/// Start position of the stream.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EventsQuery {
@@ -47,7 +47,7 @@ pub(super) fn stream_slots() -> TokenSlots {
     TokenSlots::new(STREAM_SLOTS)
 }
 
-/// Everything that whoever asks may hear of.
+/// All events that the token may see.
 pub(super) async fn all_events(
     api: Arc<ApiState>,
     visit: ApiRequestContext,
@@ -56,7 +56,7 @@ pub(super) async fn all_events(
     open_stream(&api, &api.feed, visit, from, None)
 }
 
-/// What happens in one session.
+/// The events of one session.
 pub(super) async fn session_events(
     api: Arc<ApiState>,
     visit: ApiRequestContext,
@@ -85,7 +85,7 @@ struct ApiEventStream {
     _slot: SlotPermit,
 }
 
-/// What a feed tells whoever asks, from where they left off.
+/// A stream of the feed, from the client's last event on.
 pub(super) fn open_stream(
     api: &Arc<ApiState>,
     feed: &EventFeed,
@@ -125,7 +125,7 @@ impl ApiEventStream {
         }
         let mut quiet = Duration::ZERO;
         loop {
-            // Whoever lost their token hears no more.
+            // A stream ends with its token.
             if self.checked.elapsed() >= TOKEN_RECHECK {
                 self.identity = self.api.auth.reauthenticate(&self.headers).await.ok()?;
                 self.checked = Instant::now();
@@ -146,7 +146,7 @@ impl ApiEventStream {
                     event.kind,
                     event.json_for(&self.identity)
                 ));
-                // The rest comes when somebody has read this.
+                // The rest follows once this chunk was read.
                 if text.len() > CHUNK_BYTES {
                     self.last = event.id;
                     break;

@@ -1,8 +1,8 @@
 //! Event feed: publish live events to subscribers.
 //!
-//! The feed hears every record of the road and tells those who may hear it. It keeps the newest events, so that whoever lost
-//! the connection catches up; one who was away for longer is told that something is missing. Nothing here holds a call up,
-//! and nothing here is the trace: that is the audit log.
+//! The feed gets every audit record and passes it to the subscribers who may see it. It keeps the newest events, so
+//! that a client that lost the connection catches up; after a longer gap it gets a notice that events are missing.
+//! Nothing here delays a call, and the feed is not the trace: that is the audit log.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,7 +47,7 @@ pub(super) struct FeedEvent {
 }
 
 impl FeedEvent {
-    /// Whether somebody who watches this session, or all of them, may hear of it.
+    /// Whether a viewer of this session, or of all, may see it.
     fn is_visible_to(&self, who: &TokenIdentity, session: Option<&str>) -> bool {
         let may = who.has_scope(AuthScope::Approve) || who.has_scope(AuthScope::Admin) || self.is_owned_by(who);
         may && session.is_none_or(|session| self.session.as_deref() == Some(session))
@@ -69,14 +69,14 @@ impl FeedEvent {
     }
 }
 
-/// Where an event comes from, and what it says.
+/// An event, with its source.
 #[derive(Debug)]
 pub(super) struct FeedItem<'a> {
     pub(super) kind: &'static str,
     pub(super) session: Option<&'a str>,
     pub(super) owner: Option<&'a str>,
     pub(super) data: Value,
-    /// What is added for those who may see contents: an object, or nothing.
+    /// Contents for those who may see them: an object, or null.
     pub(super) contents: Value,
 }
 
@@ -89,7 +89,7 @@ pub(super) struct EventFeed {
     owners: SessionOwners,
 }
 
-/// How many calls there were.
+/// Number of calls.
 #[derive(Debug, Default)]
 pub(super) struct CallCounts {
     pub(super) begun: AtomicU64,
@@ -104,19 +104,19 @@ struct FeedBuffer {
     next: u64,
 }
 
-/// What somebody finds who looks for events.
+/// A batch of events for a subscriber.
 #[derive(Debug)]
 pub(super) struct FeedBatch {
     pub(super) events: Vec<Arc<FeedEvent>>,
     /// Some that came after the last one that they know are no longer kept.
     pub(super) has_gap: bool,
-    /// Where to look from the next time.
+    /// Position of the next batch.
     pub(super) last: u64,
 }
 
 impl EventFeed {
     pub(super) fn new() -> Self {
-        // Numbers go on after a restart: what somebody knows from before is then older than anything that is kept.
+        // Numbers go on after a restart: a client's earlier position is then older than any kept event.
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Self::starting_at(u64::try_from(since.as_micros()).unwrap_or(1).max(1))
     }
@@ -159,7 +159,7 @@ impl EventFeed {
         self.last.send_replace(id);
     }
 
-    /// Whose the sessions are that tell their records here.
+    /// The owners of the sessions whose records are published here.
     pub(super) fn owners(&self) -> &SessionOwners {
         &self.owners
     }
@@ -178,7 +178,7 @@ impl EventFeed {
         self.last.subscribe()
     }
 
-    /// What came after an event that somebody may hear of.
+    /// Visible events after a position.
     pub(super) fn events_after(&self, last: u64, who: &TokenIdentity, session: Option<&str>) -> FeedBatch {
         let kept = lock(&self.buffer);
         let oldest = kept.events.front().map_or(kept.next, |event| event.id);

@@ -24,7 +24,7 @@ const MAX_SESSIONS: usize = 200;
 /// Bytes of a session that are shown: the newest.
 const MAX_BYTES: usize = 4 << 20;
 
-/// What ids of sessions begin with that the Model Context Protocol made.
+/// Prefixes of the IDs of MCP sessions.
 const MCP_ID_PREFIXES: [&str; 2] = ["mcp-", "http-"];
 
 /// A session of another client.
@@ -64,7 +64,7 @@ pub(super) struct HistoryTranscript {
     left_out: usize,
 }
 
-/// What a record of the audit log says of its session.
+/// Session fields of an audit record.
 #[derive(Debug, Deserialize)]
 struct AuditSessionFields {
     ts: String,
@@ -165,7 +165,7 @@ pub(super) async fn list(api: Arc<ApiState>, _: ApiRequestContext, _: EmptyReque
     .await
 }
 
-/// One of them, with what was said in it where that is kept.
+/// One session, with its transcript where that is stored.
 pub(super) async fn show(
     api: Arc<ApiState>,
     visit: ApiRequestContext,
@@ -196,7 +196,7 @@ pub(super) async fn renamed() -> ApiError {
     ApiError::gone("`/v1/elsewhere` was renamed; use `GET /v1/history` or `GET /v1/history/{session}`")
 }
 
-/// How many of the newest fit.
+/// How many of the newest entries fit.
 fn newest_that_fit(entries: &[Value]) -> usize {
     let mut left = MAX_BYTES;
     let fits = |entry: &&Value| {

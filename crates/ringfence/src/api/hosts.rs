@@ -1,8 +1,8 @@
 //! Host pool of the API: one host per requested workspace, dialect and agent.
 //!
-//! A workspace is one that the user declared, or the one of the command line, and is known by its name alone: nobody who
-//! comes in says where on this machine something is. Hosts of one workspace meet where those of several processes do: in
-//! locks, the audit log and the store.
+//! A workspace is one that the user declared, or the one of the command line, and is addressed by its name alone:
+//! clients cannot name paths of this machine. Hosts of one workspace are coordinated like those of several processes:
+//! by locks, the audit log and the store.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -21,13 +21,13 @@ use crate::approval::approver_for;
 use crate::config::{AppSettings, CliFlags, Environment, load};
 use crate::process::lock::lock;
 
-/// What the workspace of the command line is called.
+/// Name of the workspace of the command line.
 pub(super) const MAIN_WORKSPACE: &str = "main";
 
-/// More hosts than this nobody needs at once.
+/// Most hosts at once.
 const MAX_HOSTS: usize = 256;
 
-/// Which host.
+/// Key of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct HostKey {
     pub(super) workspace: String,
@@ -56,7 +56,7 @@ struct HostPoolInner {
     approver: DeferringApprover,
     agents: Mutex<HashMap<HostKey, Arc<App>>>,
     persons: Mutex<HashMap<(String, Assurance), Arc<App>>>,
-    /// Held by whoever puts a host together.
+    /// Held while a host is built.
     build_lock: Mutex<()>,
 }
 
@@ -95,7 +95,7 @@ impl HostPool {
         let inner = Arc::clone(&self.0);
         run_blocking(move || {
             let (settings, _) = Self(Arc::clone(&inner)).settings(&which)?;
-            // One at a time, and nobody who only looks waits for it: a server of other tools may take its time.
+            // One at a time, and without blocking readers: an MCP server may take its time to start.
             let _making = lock(&inner.build_lock);
             {
                 let mut all = lock(&inner.agents);
@@ -131,7 +131,7 @@ impl HostPool {
         Ok((settings, self.0.environment.clone()))
     }
 
-    /// The host by which a person looks at a workspace and takes changes back, or somebody whose word is less sure.
+    /// The host with which a person, or a client of lower assurance, views a workspace and undoes changes.
     pub(super) async fn person_host(&self, workspace: Option<&str>, word: Assurance) -> Result<Arc<App>, ApiError> {
         let which = HostKey::for_workspace(workspace);
         let key = (which.workspace.clone(), word);
@@ -151,7 +151,7 @@ impl HostPool {
 }
 
 impl HostPoolInner {
-    /// What the command line would have said.
+    /// The equivalent options of the command line.
     fn flags_for(&self, which: &HostKey) -> Result<CliFlags, ApiError> {
         let mut flags = self.flags.clone();
         if let Some(path) = self.declared.get(&which.workspace) {
@@ -177,7 +177,7 @@ impl HostPoolInner {
         Ok(flags)
     }
 
-    /// The owner of the machine may have set one workspace for everybody.
+    /// Fails where the machine's owner set one workspace for all users.
     fn check_managed_workspace(&self, flags: &CliFlags, holds: Option<&str>) -> Result<(), ApiError> {
         match flags.workspace.as_deref() {
             wanted if wanted.is_some() && wanted != holds => {
@@ -195,15 +195,15 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     spawn_blocking(work).await.unwrap_or_else(|_| Err(ApiError::internal("internal server error")))
 }
 
-/// How long calls wait for a person before their callers are told to come again.
+/// Approver with a time limit, after which the caller gets a deferred reply.
 #[derive(Clone, Debug)]
 pub(super) struct DeferringApprover {
     default_wait: Duration,
-    /// By session and call, where the caller said so.
+    /// By session and call, where the caller set one.
     overrides: Arc<Mutex<HashMap<(String, String), Duration>>>,
 }
 
-/// Keeps what a caller said until its call is over.
+/// Keeps a caller's time limit until its call is over.
 #[derive(Debug)]
 pub(super) struct WaitOverride {
     approver: DeferringApprover,
@@ -228,7 +228,7 @@ impl Drop for WaitOverride {
     }
 }
 
-/// Asks nobody by itself: whoever answers does so at the desk, from the page or a terminal.
+/// Asks no approver by itself: answers come through the inbox, from the page or a terminal.
 impl Approver for DeferringApprover {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
         let key = (request.session.clone(), request.step_id.clone());

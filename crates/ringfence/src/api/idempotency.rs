@@ -29,7 +29,7 @@ const HEADER: &str = "idempotency-key";
 /// Characters of a key.
 const MAX_KEY_CHARS: usize = 255;
 
-/// What a keyed request is known by.
+/// Identity of a request with an idempotency key.
 #[derive(Clone, Debug)]
 pub(super) struct IdempotencyKey {
     scope: String,
@@ -110,7 +110,7 @@ impl ApiState {
             IdempotencyState::Done(kept) => return replay(&kept),
         }
         let api = Arc::clone(self);
-        // It ends when the request does, whether anybody still waits for the reply or not.
+        // It ends when the request does, also if the client is gone.
         let answered = tokio::spawn(async move {
             let answered = answering.await;
             api.store_reply(key, answered).await

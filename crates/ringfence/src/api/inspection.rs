@@ -29,7 +29,7 @@ pub(super) struct TokenInfo {
     workspaces: Vec<String>,
 }
 
-/// Which tools, in which format.
+/// Selection and format of tools.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ToolsQuery {

@@ -1,10 +1,10 @@
 //! The HTTP API of `ringfence serve`, and the web UI that uses it.
 //!
-//! Everything is under `/v1`, in JSON, for those who show a token: an agent's is for its own sessions and calls, a person's
-//! page answers, takes back and sees all. Nothing here touches the world by itself: every call, look and undo goes to
-//! `Host::call`, every answer to the desk.
+//! Everything is under `/v1`, in JSON, with a token: an agent's is for its own sessions and calls, a person's page
+//! approves, undoes and sees all. Nothing here has effects by itself: every call, read and undo goes to `Host::call`,
+//! every answer to the approval inbox.
 //!
-//! Not here: the Model Context Protocol, which the same server speaks (`mcp/`).
+//! Not here: MCP, which the same server provides (`mcp/`).
 
 mod approvals;
 mod auth;
@@ -57,19 +57,20 @@ use crate::http::token_slots::TokenSlots;
 use crate::store::SqliteStore;
 use crate::store::tokens::TokenStore;
 
-/// What the API is made from.
+/// The parts of the API.
 #[derive(Debug)]
 pub(crate) struct ApiConfig {
     pub(crate) flags: CliFlags,
     pub(crate) environment: Environment,
     pub(crate) tokens: TokenStore,
-    /// How long a call waits for a person before its caller is told to come again.
+    /// Time that a call waits for approval before its caller gets a deferred reply.
     pub(crate) wait: Duration,
     /// Requests a second that a token may make.
     pub(crate) rate: u32,
 }
 
-/// What is there before anybody listens: the feed that every host of the server tells, and what tokens have been through.
+/// State that exists before the server listens: the feed that every host of the server publishes to, and the taint of
+/// tokens.
 #[derive(Debug)]
 pub(crate) struct ApiBuilder {
     feed: EventFeed,
@@ -93,14 +94,14 @@ struct ApiState {
     store: Arc<SqliteStore>,
     state: PathBuf,
     program: PathBuf,
-    /// After so many noes in a row a session is paused.
+    /// Consecutive denials after which a session is paused.
     pause_after_denials: u64,
     stop: CancellationToken,
     counts: RequestCounts,
     document: Value,
 }
 
-/// What the metrics say of requests.
+/// Request counts for the metrics.
 #[derive(Debug, Default)]
 struct RequestCounts {
     requests: AtomicU64,
@@ -126,17 +127,17 @@ impl ApiBuilder {
         Self { feed: EventFeed::new(), taint: TokenTaint::default(), rate, config }
     }
 
-    /// What a host of the same server tells its records.
+    /// The audit sink of a host of the same server.
     pub(crate) fn tap(&self) -> Box<dyn AuditSink> {
         Box::new(self.feed.clone())
     }
 
-    /// What the tokens of the same server have been through.
+    /// The taint of the tokens of the same server.
     pub(crate) fn taint(&self) -> TokenTaint {
         self.taint.clone()
     }
 
-    /// Whose the sessions of the same server are.
+    /// The owners of the sessions of the same server.
     pub(crate) fn owners(&self) -> SessionOwners {
         self.feed.owners().clone()
     }

@@ -27,7 +27,7 @@ use crate::api::json;
 use crate::http::token_slots::SlotPermit;
 use crate::store::tokens::TokenIdentity;
 
-/// What it takes to be served.
+/// Access requirement of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AccessRequirement {
     /// Any token.
@@ -95,14 +95,14 @@ impl Route {
     }
 }
 
-/// Who asks, and about what.
+/// Identity and parameters of a request.
 #[derive(Debug)]
 pub(super) struct ApiRequestContext {
     pub(super) identity: TokenIdentity,
-    /// What stands in the path in place of its names, in their order.
+    /// Values of the path parameters, in their order.
     path_params: Vec<String>,
     pub(super) headers: HeaderMap,
-    /// What makes it do nothing again when it is sent again.
+    /// Idempotency key of the request.
     idempotency_key: Option<IdempotencyKey>,
 }
 
@@ -154,7 +154,7 @@ impl RouteTable {
         })
     }
 
-    /// A path whose answer is no JSON.
+    /// A route whose response is not JSON.
     pub(super) fn non_json<A, H, F>(mut self, line: Route, content_type: &'static str, handler: H) -> Self
     where
         A: DeserializeOwned + JsonSchema + Send + 'static,
@@ -279,7 +279,7 @@ impl RouteTable {
     }
 }
 
-/// What can be said in place of an answer, on every path.
+/// Error responses of every route.
 const ERROR_RESPONSES: &[(&str, &str)] = &[
     ("400", "The request is invalid."),
     ("401", "The token is missing or unknown."),
@@ -395,7 +395,7 @@ pub(super) fn read_body<A: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -
         return Err(ApiError::unsupported_media_type());
     }
     check_json(body)?;
-    // A list of values in the order of fields would be read as well, and nobody means that.
+    // A list of values in the order of fields would be accepted as well, which is never intended.
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(ApiError::bad_request("the body is not a JSON object"));
     }

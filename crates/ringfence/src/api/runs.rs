@@ -1,7 +1,7 @@
 //! Agent runs through the API: start, follow, cancel and continue.
 //!
-//! A run is on disk before its id is told. One that was under way when the server stopped is interrupted: it goes on in the
-//! session that it had, where every call has one result, if somebody wants it to. Who is asked is whoever is at the desk.
+//! A run is on disk before its ID is returned. One that was active when the server stopped is interrupted: on request
+//! it continues in its session, where every call has one result. Approvals are answered through the inbox.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, pending};
@@ -40,10 +40,10 @@ const RUN_SLOTS: SlotLimits = SlotLimits { per_token: 16, total: 48, reserved: 1
 /// Runs that are kept.
 const MAX_RUNS: usize = 256;
 
-/// What the model is told where a run goes on and nobody says more.
+/// Prompt of a continued run, where the request has none.
 const CONTINUE_PROMPT: &str = "Continue where you were interrupted.";
 
-/// Characters of text that are told at once.
+/// Characters of text in one event.
 const CHUNK_CHARS: usize = 48;
 
 /// A task for the agent.
@@ -99,7 +99,7 @@ struct StoredRun {
     /// The name of that token. Runs of version 0.1.0 have it as their owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     token_name: Option<String>,
-    /// Whose is a person's page.
+    /// Owned by a person's page.
     #[serde(default)]
     is_page: bool,
 }
@@ -109,7 +109,7 @@ impl StoredRun {
         self.token_name.as_deref().unwrap_or(&self.owner)
     }
 
-    /// As somebody may see it: what was said is for whose it is, and for a person.
+    /// The view for a token: the text is for its owner, and for a person.
     fn view_for(self, who: &TokenIdentity) -> RunView {
         let Self { mut view, owner, .. } = self;
         if who.assurance != Assurance::Person && owner != *who.id {
@@ -119,13 +119,13 @@ impl StoredRun {
         view
     }
 
-    /// Whether somebody may end it: whose it is, and those who may end any session.
+    /// Whether a token may cancel it: its owner, and those who may end any session.
     fn may_be_cancelled_by(&self, who: &TokenIdentity) -> bool {
         self.owner == *who.id || who.has_scope(AuthScope::Admin)
     }
 
-    /// Whether somebody may give it more to do. Its calls stay its owner's, so of others only a person may: a token that can
-    /// approve would answer for what it asked for itself.
+    /// Whether a token may continue it. Its calls stay its owner's, so of others only a person may: a token that can
+    /// approve would answer its own requests.
     fn may_be_resumed_by(&self, who: &TokenIdentity) -> bool {
         self.owner == *who.id || (who.has_scope(AuthScope::Admin) && who.assurance == Assurance::Person)
     }
@@ -178,7 +178,7 @@ impl ApiRuns {
     }
 }
 
-/// Asks nobody by itself: whoever is at the desk answers.
+/// Asks no approver by itself: answers come through the inbox.
 #[derive(Debug)]
 struct InboxApprover;
 
@@ -193,7 +193,7 @@ impl Approver for InboxApprover {
 struct RunFeedObserver {
     feed: EventFeed,
     owner: String,
-    /// Text that is too short to be told yet.
+    /// Text that is too short for an event yet.
     text: Mutex<String>,
 }
 
@@ -325,7 +325,7 @@ impl ApiState {
             let outcome = match made.start(&cancel).await {
                 Ok((agent, mut history, saved)) => {
                     let outcome = outcome_json(&agent.run(&prompt, &mut history, &cancel).await);
-                    // Whoever cannot be told of it in the session still finds it in the run.
+                    // A run whose session could not be updated still has the outcome itself.
                     let _ = saved.record_outcome(&outcome);
                     outcome
                 }

@@ -1,8 +1,7 @@
 //! API sessions: created with a token on a declared workspace, and visible to that token only.
 //!
-//! A session is on disk before anybody is told of it. What one has been through, all of the same token on the same workspace
-//! have. One that comes back after a restart counts as having been through everything: what it saw before is not known any
-//! more.
+//! A session is on disk before its ID is returned. All sessions of one token on one workspace share their taint. One
+//! that is restored after a restart counts as fully tainted: its earlier taint is not stored.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -82,7 +81,7 @@ pub(super) struct SessionList {
     sessions: Vec<SessionView>,
 }
 
-/// What is kept of a session.
+/// Stored form of a session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct StoredSession {
     view: SessionView,
@@ -266,7 +265,7 @@ impl ApiState {
         run_blocking(move || Ok(store.save_record(ApiTable::Sessions, &id, &body, MAX_ENDED)?)).await
     }
 
-    /// An open session of whoever asks.
+    /// An open session of the request's token.
     pub(super) fn session_for(&self, visit: &ApiRequestContext) -> Result<Arc<ApiSession>, ApiError> {
         let id = visit.path_param(0);
         let theirs = self.sessions.find(id).filter(|sitting| sitting.is_owned_by(&visit.identity));
@@ -293,7 +292,7 @@ impl ApiState {
     }
 }
 
-/// What a session of another token is to whoever asks: not there.
+/// The error for a session of another token: not found.
 fn session_not_found() -> ApiError {
     ApiError::not_found("you have no session with that id; `GET /v1/sessions` lists yours")
 }
@@ -318,7 +317,7 @@ pub(super) async fn create(
         dialect: new.dialect.unwrap_or_default(),
         agent: new.agent,
         run: new.run,
-        // A person who calls by hand is asked like everybody: by another name, they can answer.
+        // A person's own calls need approval too: under another name, they can answer.
         principal: match visit.identity.assurance {
             Assurance::Person => format!("by hand, {name}"),
             _ => name,

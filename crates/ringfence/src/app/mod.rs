@@ -46,7 +46,7 @@ use crate::mcp_client::{McpStartup, ServerGrants, register_tools};
 use crate::process::messages::print_error;
 use crate::store::{SqliteStore, refuse_earlier_versions};
 
-/// How many calls are at work at once.
+/// Most calls that run concurrently.
 const WORKERS: usize = 16;
 
 /// A host with a workspace, and a session of an agent on it.
@@ -58,11 +58,11 @@ pub struct App {
     pub settings: AppSettings,
     /// The workspace, by a name that no other directory has.
     pub workspace_id: String,
-    /// What the workspace's own file would allow.
+    /// Allow rules of the workspace's own file, not trusted yet.
     pub workspace_rules: Option<WorkspaceRules>,
     /// Every directory that tools reach; the first is the workspace.
     pub mounts: Vec<MountSpec>,
-    /// What the user should know about the servers whose tools were to join.
+    /// Warnings for the user about MCP servers.
     pub warnings: Vec<String>,
 }
 
@@ -150,27 +150,27 @@ pub fn workspace_id(settings: &AppSettings, environment: &Environment) -> Result
     Ok(content_id(workspace_directory(settings, environment)?.as_os_str().as_encoded_bytes()))
 }
 
-/// What our own agent brings to its host.
+/// Options of a session of our own agent.
 #[derive(Debug, Default)]
 pub struct AgentSessionOptions {
     /// The session that goes on, and what it has been through.
     pub resumed: Option<(String, TaintSet)>,
-    /// The bits of the session, where it shares them with others.
+    /// The taint of the session, where it is shared with others.
     pub taint: SessionTaint,
     /// Hears every record, once the audit log has it.
     pub tap: Option<Box<dyn AuditSink>>,
-    /// What the session is tightened to, while it goes on.
+    /// The mode of the session, which can change while it goes on.
     pub mode: SharedMode,
 }
 
-/// Who works with the host.
+/// Kind of the session's principal.
 #[derive(Debug)]
 enum SessionKind {
     Agent,
     OwnAgent(OwnAgentSession),
     /// An agent behind a client of the Model Context Protocol.
     McpClient(SessionRoots),
-    /// Somebody who typed a command, and is the one who would be asked about it.
+    /// A person at the command line, who is also the approver.
     Person,
 }
 
@@ -184,7 +184,7 @@ struct OwnAgentSession {
 }
 
 impl SessionKind {
-    /// What the ids of its sessions begin with.
+    /// Prefix of the IDs of its sessions.
     fn prefix(&self) -> &'static str {
         match self {
             Self::Agent | Self::Person => "cli",
@@ -203,7 +203,7 @@ pub fn build_app(
     build_app_for(SessionKind::Agent, settings, environment, AppHooks { approver, tap: None })
 }
 
-/// The same, with somebody who hears every record.
+/// The same, with a sink for every record.
 pub fn build_app_with_tap(
     settings: AppSettings,
     environment: &Environment,
@@ -244,8 +244,8 @@ pub fn build_mcp_app(
     build_app_for(SessionKind::McpClient(roots), settings, environment, AppHooks { approver, tap })
 }
 
-/// Puts a host together for a person who looks at changes and takes them back. They have every tool of the standard
-/// dialect, whatever agents have.
+/// Builds a host for a person who views and undoes changes. They have every tool of the standard dialect, whatever
+/// agents have.
 pub fn build_person_app(
     settings: AppSettings,
     environment: &Environment,
@@ -257,7 +257,7 @@ pub fn build_person_app(
     build_app_for(SessionKind::Person, settings, environment, AppHooks { approver: Box::new(PreapprovedBy(word)), tap })
 }
 
-/// What a front brings: who is asked, and who hears of everything.
+/// A front's approver and audit sinks.
 struct AppHooks {
     approver: Box<dyn Approver>,
     tap: Option<Box<dyn AuditSink>>,
@@ -321,7 +321,7 @@ fn build_app_for(
         catalog = registry.catalog(settings.dialect, &settings.tools).map_err(AppError::WorkspaceTools)?;
     }
     let rules = settings.rules();
-    // What is not trusted yet is checked too: it is shown to whoever might.
+    // Untrusted rules are checked too: they are shown before they are trusted.
     let would_hold = offered.iter().flat_map(|offered| &offered.rules);
     for rule in rules.layers().flat_map(|(_, rules)| rules).chain(would_hold) {
         check_tools(rule, &registry, settings.dialect)?;
@@ -435,7 +435,7 @@ fn fence(settings: &AppSettings, (workspace, others): (MountSpec, Vec<MountSpec>
     Ok(Fence::new(workspace, others, &settings.state, options)?)
 }
 
-/// Where programs run on the workspace. The first one starts it.
+/// The jail for programs on the workspace. The first program starts it.
 fn jail(
     fence: &Fence,
     settings: &AppSettings,
@@ -457,7 +457,7 @@ const fn workspace_alias(settings: &AppSettings) -> &'static str {
     }
 }
 
-/// Whoever writes `@state/workflow.md`, in whatever dialect, goes by its schema and its graph. Gives the graph.
+/// Checks every write of `@state/workflow.md`, in any dialect, against its schema and its graph. Returns the graph.
 fn guard_workflow(
     fence: &mut Fence,
     settings: &AppSettings,
@@ -480,7 +480,7 @@ fn check_tools(rule: &PolicyRule, registry: &ToolRegistry, dialect: Dialect) -> 
     })
 }
 
-/// The chain, the log of the run if there is one, the log lines where they are wanted, and whoever else listens.
+/// The audit log, the log of the run if there is one, the log lines where they are enabled, and further sinks.
 fn audit_sink(
     settings: &AppSettings,
     run: Option<&Path>,

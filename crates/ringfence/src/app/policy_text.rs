@@ -33,7 +33,7 @@ pub(crate) fn layer_description(layer: PolicyLayer) -> &'static str {
     }
 }
 
-/// What a workspace's own file would allow.
+/// The allow rules of a workspace's own file.
 pub(crate) fn format_workspace_rules(sha256: &str, rules: &[PolicyRule]) -> String {
     let mut text =
         format!("the workspace's ringfence.toml (SHA-256 {sha256}) allows, unless a layer above decides otherwise:\n");
@@ -45,7 +45,7 @@ pub(crate) fn format_workspace_rules(sha256: &str, rules: &[PolicyRule]) -> Stri
     text
 }
 
-/// What was decided, by which rule, why, and about what.
+/// A decision with its rule, its reason and its accesses.
 pub(crate) fn format_explanation(explanation: &PolicyExplanation) -> String {
     let PolicyExplanation { verdict, accesses: touches, follow_up_changes: afterwards } = explanation;
     let mut text = format!("{}\n", format_verdict(verdict));

@@ -1,10 +1,10 @@
 //! MCP roots: the directories that a client has open.
 //!
-//! They narrow what the config allows and never widen it. A root inside the workspace leaves that part of it; a root that
-//! holds the workspace, such as `/`, leaves all of it; where every root is elsewhere, nothing is left. A mount that was
-//! declared beside the workspace stays as it is, unless a root lies inside it. A client without any root says nothing.
+//! They narrow the config and never widen it. A root inside the workspace leaves that part of it; a root above the
+//! workspace, such as `/`, leaves all of it; where every root is outside, nothing is left. A mount that was declared
+//! beside the workspace stays as it is, unless a root lies inside it. A client without any root changes nothing.
 //!
-//! Not here: asking a client for them (`server.rs`).
+//! Not here: requesting them from a client (`server.rs`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
@@ -18,11 +18,11 @@ use ringfence_kernel::{
 
 use crate::codec::percent::percent_decode;
 
-/// What the sessions of clients are narrowed to.
+/// Root scopes of the sessions of clients.
 #[derive(Clone, Debug, Default)]
 pub struct SessionRoots(Arc<RwLock<HashMap<String, RootScope>>>);
 
-/// What a client has open.
+/// Roots that a client declared.
 #[derive(Debug)]
 pub(crate) enum DeclaredRoots {
     Undeclared,
@@ -31,7 +31,7 @@ pub(crate) enum DeclaredRoots {
 }
 
 impl DeclaredRoots {
-    /// A root that is no directory of this machine leaves nothing by itself.
+    /// A root that is not a directory of this machine leaves nothing by itself.
     pub(crate) fn from_uris<'a>(uris: impl IntoIterator<Item = &'a str>) -> Self {
         let mut uris = uris.into_iter().peekable();
         if uris.peek().is_none() {
@@ -60,7 +60,7 @@ impl SessionRoots {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(session);
     }
 
-    /// Why a session does not reach a place, if it does not.
+    /// The reason why a resource is outside of a session's roots, if it is.
     fn denial_reason(&self, session: &Session, place: &PolicyResource) -> Option<String> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let reach = all.get(&session.id).filter(|reach| !reach.is_empty())?;
@@ -79,7 +79,7 @@ impl SessionRoots {
     }
 }
 
-/// What is left of each mount. The first is the workspace.
+/// The accessible part of each mount. The first is the workspace.
 fn root_scope(roots: &[PathBuf], mounts: &[MountSpec]) -> RootScope {
     let mut reach = RootScope::new();
     for (number, MountSpec { alias, path, .. }) in mounts.iter().enumerate() {

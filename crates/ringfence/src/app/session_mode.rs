@@ -11,7 +11,7 @@ use ringfence_kernel::{
     Assurance, Decision, Grant, Policy, PolicyAction, PolicyLayer, PolicyRequest, ResourceAccess, RuleText, Verdict,
 };
 
-/// What is asked beyond what the config says.
+/// Restriction of a session beyond the config.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SessionMode {
     /// Nothing.

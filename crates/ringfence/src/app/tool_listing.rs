@@ -13,7 +13,7 @@ use crate::app::App;
 /// An ordinary file, a secret, and a setting that other programs act on.
 const SAMPLE_PATHS: [&str; 3] = ["notes/ordinary.txt", ".env", ".git/config"];
 
-/// A host that nobody has on a list.
+/// A host that is on no list.
 const SAMPLE_URL: &str = "https://unlisted.invalid/";
 
 /// Every tool of a session, as `GET /v1/tools` and `ringfence tools --format full` give it.
@@ -55,7 +55,7 @@ fn requires_approval(rules: &LayeredRules, session: &Session, tool: &ToolDefinit
     }
 }
 
-/// What a verb of a tool can be about.
+/// Sample accesses for an action of a tool.
 fn samples(verb: PolicyAction, tool: &ToolDefinition) -> Vec<ResourceAccess> {
     let touch = |mount: &str, given: &str| {
         let place = PolicyResource {

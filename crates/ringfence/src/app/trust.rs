@@ -1,9 +1,10 @@
 //! Workspace trust: whether the allow rules of a workspace's own file apply.
 //!
-//! Trust is in one file, by its hash, in one directory: a changed file, or the same one elsewhere, is not trusted. It is
-//! about rules and nothing else; whatever more there is in the file tightens.
+//! Trust is in one file, by its hash, in one directory: a changed file, or the same one in another directory, is not
+//! trusted. It is about rules and nothing else; the other keys of the file tighten.
 //!
-//! Not here: asking the person (`approval_commands.rs`), and how far such a rule reaches (the kernel's `layered_rules.rs`).
+//! Not here: asking the person (`approval_commands.rs`), and the scope of such a rule (the kernel's
+//! `layered_rules.rs`).
 
 use ringfence_kernel::{PolicyRule, StoreError};
 use sha2::{Digest as _, Sha256};
@@ -37,7 +38,7 @@ impl WorkspaceRules {
         if self.trusted { self.rules.clone() } else { Vec::new() }
     }
 
-    /// What the user should know.
+    /// A warning for the user.
     pub(crate) fn warning(&self) -> Option<String> {
         let count = self.rules.len();
         (count > 0 && !self.trusted).then(|| {

@@ -32,7 +32,7 @@ pub enum WorkflowRunError {
     GraphMismatch(String, String),
 }
 
-/// What a run begins with.
+/// Initial state of a run.
 #[derive(Clone, Debug, Default)]
 pub struct WorkflowStart {
     /// The graph that it goes along, as tools name it.
@@ -41,7 +41,7 @@ pub struct WorkflowStart {
     pub entry: String,
 }
 
-/// What is kept about a run beside its state, where no tool reaches.
+/// Metadata of a run beside its state, out of reach of tools.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WorkflowRunMetadata {

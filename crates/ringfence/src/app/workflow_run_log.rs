@@ -1,7 +1,7 @@
 //! Workflow run log: one line per finished call, including rejected ones, in `logs/execution.jsonl` of its state.
 //!
-//! Whoever follows the run reads it as `@state/logs/execution.jsonl`. Contents stand in it as their size and hash; no
-//! tool can change it.
+//! Readers of the run find it at `@state/logs/execution.jsonl`. Contents are in it as their size and hash; no tool can
+//! change it.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -22,10 +22,10 @@ const MAX_PLAIN_CHARS: usize = 200;
 const PLAIN_ARGUMENTS: [&str; 9] =
     ["path", "from", "to", "pattern", "glob", "operation", "encoding", "ifMatchSha256", "change"];
 
-/// A longer name of an argument is no name of ours.
+/// Longest name of an argument that is logged.
 const MAX_NAME_CHARS: usize = 64;
 
-/// More of a message than this helps nobody.
+/// Most characters of a message that are logged.
 const MAX_MESSAGE_CHARS: usize = 1000;
 
 /// Writes the log of one run.
@@ -82,7 +82,7 @@ impl AuditSink for WorkflowRunLog {
         let line = serde_json::to_string(&line).map_err(|error| AuditSinkError(error.into()))?;
         let text = sanitize_json(&line) + "\n";
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is written to a file that nobody finds is not recorded.
+        // A record in an unlinked file would be lost.
         match file.metadata().map_err(AuditSinkError)?.nlink() {
             0 => Err(AuditSinkError(std::io::Error::new(
                 std::io::ErrorKind::NotFound,

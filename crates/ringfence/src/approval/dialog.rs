@@ -1,8 +1,8 @@
 //! Approval dialog: rendering and key bindings.
 //!
-//! Nothing is approved but by its own key on a screen that says what it does: there is no default, and what was pasted,
-//! typed ahead or typed for something else is not an answer. Keys count once it was quiet for a moment, and a key that
-//! means nothing here begins another such moment. What does not fit is never left out in silence.
+//! An approval needs its own key on a screen that describes the effect: there is no default, and pasted text, typeahead
+//! and other input are not an answer. Keys count after a short time without input, and an unknown key restarts that
+//! time. Text that does not fit is never omitted silently.
 //!
 //! Not here: the terminal and its clock (`terminal.rs`). This only knows keys, lines, sizes and given times.
 
@@ -12,7 +12,7 @@ use ringfence_kernel::{ApprovalRequest, ApprovalResponse, Assurance, GRANT_LIFET
 use serde_json::Value;
 use unicode_width::UnicodeWidthChar as _;
 
-/// How long no key may come before keys count: whoever was typing something else stops first.
+/// Time without input before keys count, so that a user who was typing something else stops first.
 const QUIET_TIME: Duration = Duration::from_millis(500);
 
 /// A reason is a sentence or two.
@@ -33,7 +33,7 @@ pub(crate) enum DialogKey {
     Other,
 }
 
-/// What is to be done after a key.
+/// The next step after a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DialogStep {
     Continue,
@@ -42,7 +42,7 @@ pub(crate) enum DialogStep {
     Done(ApprovalResponse),
 }
 
-/// How large the window is.
+/// Size of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WindowSize {
     pub(crate) rows: usize,
@@ -76,7 +76,7 @@ pub(crate) struct ApprovalDialog<'a> {
     ready: bool,
     /// Since when there was no key, while they do not.
     quiet_since: Option<Instant>,
-    /// What came of the last key, until the next one.
+    /// The note about the last key, until the next one.
     note: Option<String>,
     /// The body as it fits a window so wide. Arguments can be long, and the time is drawn every second.
     wrapped: Option<(usize, Vec<DialogLine>)>,
@@ -100,7 +100,7 @@ impl<'a> ApprovalDialog<'a> {
         Self { request, state: DialogState::Choose, ready: false, quiet_since: None, note: None, wrapped: None }
     }
 
-    /// From here on it has to be quiet for a moment before keys count.
+    /// Requires a short time without input before keys count.
     pub(crate) fn require_quiet(&mut self, now: Instant) {
         self.ready = false;
         self.quiet_since = Some(now);
@@ -121,14 +121,14 @@ impl<'a> ApprovalDialog<'a> {
         }
         let chose = matches!(self.state, DialogState::Choose);
         let step = self.accept_keys(keys);
-        // Whoever types what means nothing here means something else.
+        // An unknown key is part of other input.
         if chose && matches!(self.state, DialogState::Choose) && step == DialogStep::Continue && self.note.is_none() {
             self.require_quiet(now);
         }
         step
     }
 
-    /// What came in at once. Where one key is an answer, several at once are a paste and mean nothing.
+    /// Handles keys that came at once. Where one key is an answer, several at once are a paste and are ignored.
     fn accept_keys(&mut self, keys: &[DialogKey]) -> DialogStep {
         let writes = matches!(self.state, DialogState::Reason(_));
         match keys {
@@ -204,7 +204,7 @@ impl<'a> ApprovalDialog<'a> {
         }
     }
 
-    /// What the editor left behind, and what the call would do with it.
+    /// Sets the result of the editor, with the preview of the changed call.
     pub(crate) fn set_edited(&mut self, left: Result<Value, String>, preview: String) {
         self.wrapped = None;
         match left {
@@ -281,7 +281,7 @@ impl<'a> ApprovalDialog<'a> {
         }
     }
 
-    /// Who wants what, and why that is asked.
+    /// The caller, the call and the reason.
     fn head(&self) -> Vec<DialogLine> {
         let ApprovalRequest { principal, agent, tool, reason, rule, layer, assurance, .. } = self.request;
         let agent = agent.as_deref().map(|agent| format!(", agent `{}`,", sanitize_line(agent))).unwrap_or_default();
@@ -442,7 +442,7 @@ mod tests {
         text.chars().map(DialogKey::Char).collect()
     }
 
-    /// What comes of these keys, each by itself, in a dialog that may be answered.
+    /// The result of these keys, each by itself, in a dialog that may be answered.
     fn pressed(request: &ApprovalRequest, keys: &str) -> DialogStep {
         let mut dialog = ApprovalDialog::new(request);
         dialog.ready = true;
@@ -634,7 +634,7 @@ mod tests {
         let at = |millis: u64| start + Duration::from_millis(millis);
         let mut dialog = ApprovalDialog::new(&request);
         dialog.require_quiet(start);
-        // Somebody writes a sentence, slowly: no letter of it is an answer, and each keeps the dialog waiting.
+        // A user types a sentence, slowly: no letter of it is an answer, and each keeps the dialog waiting.
         for (count, letter) in "yes, any day y".chars().enumerate() {
             let now = at(count as u64 * 400);
             dialog.tick(now);

@@ -24,7 +24,7 @@ pub fn tty_approver(settings: &AppSettings, environment: &Environment) -> Box<dy
     approver_for(settings, || Box::new(TtyApprover::new(settings, environment)))
 }
 
-/// The approver that the settings want, which asks in the front's own way where they want somebody asked.
+/// The approver of the settings; `ask` makes the front's own one where they require it.
 pub fn approver_for(settings: &AppSettings, ask: impl FnOnce() -> Box<dyn Approver>) -> Box<dyn Approver> {
     match settings.approve {
         ApprovalMode::Ask => ask(),
@@ -34,7 +34,7 @@ pub fn approver_for(settings: &AppSettings, ask: impl FnOnce() -> Box<dyn Approv
     }
 }
 
-/// Says no where nobody can be asked, and how it could be allowed.
+/// Denies everything where no approver is available, with advice.
 pub fn deny_all() -> DenyApprover {
     DenyApprover { advice: "run at a terminal to be asked for approval".to_owned() }
 }
@@ -60,7 +60,7 @@ impl Approver for UnattendedApprover {
     }
 }
 
-/// How sure an answer is that a program gave on behalf of the user.
+/// Assurance of an answer that a program gave on behalf of the user.
 pub(crate) fn unattended_approval() -> Approval {
     Approval { assurance: Assurance::Relayed, by: Some(Principal::person("unattended")) }
 }

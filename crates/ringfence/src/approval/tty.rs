@@ -1,11 +1,11 @@
 //! Terminal approver: shows approval dialogs on the controlling terminal.
 //!
-//! The dialog is on `/dev/tty` and nowhere else, so replies can be piped while somebody is asked. Keys that were typed
-//! before the dialog was there are dropped, and so are those that go on from there. Whatever happens, the terminal is left as it was found: an answer from
-//! elsewhere, the end of the time, a signal, a panic.
+//! The dialog is on `/dev/tty` only, so replies can be piped during an approval. Keys that were typed before the dialog
+//! was shown are dropped, and so are those that continue them. Whatever happens, the terminal is restored: an answer of
+//! another front, a timeout, a signal, a panic.
 //!
-//! Not here: what is shown and what keys mean (`dialog.rs`). A front whose terminal is somebody else's, such as a
-//! server on standard input and output, does not use this.
+//! Not here: rendering and key bindings (`dialog.rs`). A front that does not own the terminal, such as a server on
+//! standard input and output, does not use this.
 
 use std::fs::{File, OpenOptions};
 use std::future::Future;
@@ -41,10 +41,10 @@ use crate::process::program_launcher::{Cancellable, ProgramLauncher};
 use crate::process::progress::ProgressPause;
 use crate::store::SqliteStore;
 
-/// How often the window and the time are looked at.
+/// Interval at which the window and the time are checked.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How long a preview of changed arguments is waited for.
+/// Time to wait for a preview of changed arguments.
 const PREVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// No arguments are longer than this.
@@ -78,7 +78,7 @@ impl TtyApprover {
         }
     }
 
-    /// Whether somebody can be asked here.
+    /// Whether an approver can be reached here.
     pub fn is_available(&self) -> bool {
         open_terminal().is_ok()
     }
@@ -101,7 +101,7 @@ impl TtyApprover {
         let (tell, told) = oneshot::channel();
         let (desk, request) = (self.clone(), request.clone());
         let conversation = move || {
-            // If nobody hears it, the dialog was closed from outside.
+            // If the receiver is gone, the dialog was closed from outside.
             let _ = tell.send(desk.run_dialog(&terminal, &request, &WakePipe(woken)));
         };
         let thread = std::thread::Builder::new().name("dialog".to_owned()).spawn(conversation).ok()?;
@@ -158,7 +158,7 @@ impl TtyApprover {
         Ok(answer)
     }
 
-    /// What the call would do with other arguments, from the process that waits with it.
+    /// Previews the call with other arguments, by the process that waits with it.
     fn preview(&self, request: &ApprovalRequest, args: &Value, woken: &WakePipe) -> String {
         let store = SqliteStore::new(&self.state);
         let desk = ApprovalInbox { store: &store, principal: &self.principal };
@@ -207,7 +207,7 @@ impl Approver for TtyApprover {
     }
 }
 
-/// Whoever sits at this terminal, as records name them.
+/// The user of this terminal, as records name them.
 pub fn tty_principal(environment: &Environment) -> Principal {
     let user = environment.user.clone().unwrap_or_else(|| format!("uid {}", geteuid().as_raw()));
     Principal::person(format!("{user} at the terminal"))
@@ -223,7 +223,7 @@ fn open_terminal() -> io::Result<File> {
     }
 }
 
-/// A dialog on a thread of its own. Whoever lets go of it waits until the terminal is as it was.
+/// A dialog on a thread of its own. Dropping it waits until the terminal is restored.
 struct DialogThread {
     wake: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
@@ -233,13 +233,13 @@ impl Drop for DialogThread {
     fn drop(&mut self) {
         drop(self.wake.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been told already.
+            // A panic there has been reported already.
             let _ = thread.join();
         }
     }
 }
 
-/// The end of a pipe whose other end is dropped when nobody waits any more.
+/// The end of a pipe whose other end is dropped when the wait is over.
 struct WakePipe(OwnedFd);
 
 impl Cancellable for WakePipe {
@@ -346,7 +346,7 @@ fn poll_for(fds: &mut [PollFd<'_>], at_most: Duration) -> io::Result<()> {
     }
 }
 
-/// Whether there are colours. What is bold or faint is so without them too.
+/// Whether colours are used. Bold and faint are used without them too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ColorMode {
     All,
@@ -369,7 +369,7 @@ impl ColorMode {
     }
 }
 
-/// What came in at once, as keys.
+/// Keys that came at once.
 fn parse_keys(text: &str) -> Vec<DialogKey> {
     const KNOWN: [(&str, DialogKey); 6] = [
         ("\x1b[A", DialogKey::Up),
@@ -411,7 +411,7 @@ impl ArgumentsFile {
 
     fn read(&self) -> io::Result<String> {
         let mut text = String::new();
-        // By name: an editor may have put a new file in its place.
+        // By name: an editor may have replaced the file.
         let file = OpenOptions::new().read(true).custom_flags(PLAIN_FILE_FLAGS).open(&self.0)?;
         file.take(MAX_ARGUMENT_BYTES + 1).read_to_string(&mut text)?;
         match text.len() as u64 > MAX_ARGUMENT_BYTES {
@@ -423,7 +423,7 @@ impl ArgumentsFile {
 
 impl Drop for ArgumentsFile {
     fn drop(&mut self) {
-        // One that stays behind is in our own directory, and nobody else may read it.
+        // One that stays behind is in our own private directory.
         let _ = std::fs::remove_file(&self.0);
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct AgentOptions {
     model: ModelOptions,
 }
 
-/// Where a front prints.
+/// Output streams of a front.
 pub(crate) struct Console {
     pub(crate) out: Box<dyn Write + Send>,
     pub(crate) err: Box<dyn Write + Send>,
@@ -113,7 +113,7 @@ pub(crate) fn run_agent(
     Ok(exit_code(&outcome.stop_reason))
 }
 
-/// Whether the model can be had, told without a prompt.
+/// Prints whether the model is available, checked without a prompt.
 fn print_health(model: &dyn LanguageModel, out: &SharedWriter, err: &SharedWriter) -> Result<u8, CliError> {
     Ok(match until_cancelled(model.health())? {
         Some(Ok(())) => {
@@ -128,7 +128,7 @@ fn print_health(model: &dyn LanguageModel, out: &SharedWriter, err: &SharedWrite
     })
 }
 
-/// Whether the model can call tools, without which it cannot be an agent.
+/// Prints whether the model can call tools, which an agent needs.
 fn print_probe(model: &dyn LanguageModel, out: &SharedWriter, err: &SharedWriter) -> Result<u8, CliError> {
     let name = sanitize_line(model.name());
     Ok(match until_cancelled(probe(model))? {
@@ -157,7 +157,7 @@ fn exit_code(end: &AgentStopReason) -> u8 {
     }
 }
 
-/// Who is asked; where that is a person, the front hears of it first.
+/// The approver; where that is a person, the front is notified first.
 pub(crate) fn approver(
     settings: &AppSettings,
     environment: &Environment,

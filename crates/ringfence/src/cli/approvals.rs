@@ -70,14 +70,14 @@ pub(crate) enum GrantsCommand {
     },
 }
 
-/// What came of a command.
+/// The outcome of a command.
 #[derive(Debug)]
 pub(crate) enum CommandOutcome {
-    /// What was asked for.
+    /// The requested text.
     Print(String),
     /// It was not done, and why.
     Refused(String),
-    /// Nobody answered.
+    /// The request was not answered.
     Unanswered,
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn format_changes(value: &Value) -> String {
     text
 }
 
-/// What an undo did; or would do, with what it would do to contents.
+/// The result of an undo, or its plan with the difference in contents.
 pub(crate) fn format_undo(value: &Value) -> String {
     let undone = texts(&value["undone"]).join(" ");
     let paths: String = texts(&value["paths"]).iter().map(|path| format!("  {path}\n")).collect();

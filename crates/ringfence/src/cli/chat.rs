@@ -1,7 +1,7 @@
 //! Interactive chat with the agent in the terminal's scrollback.
 //!
-//! `Ctrl-C` cancels what is going on, and a second one leaves. Whoever has to be asked about a call is asked in place, by
-//! the same dialog as everywhere (`tty.rs`). What is typed with a `/` in observer is for us and never for the model.
+//! `Ctrl-C` cancels the current operation, and a second one leaves. Approvals are requested in place, by the same
+//! dialog as everywhere (`tty.rs`). Lines with a `/` in front are commands and never sent to the model.
 //!
 //! Not here: the loop, and how lines are edited (`line_editor.rs`).
 
@@ -43,7 +43,7 @@ const HELP: &str = "\
 Any other input is a prompt. Ctrl-C cancels the current prompt.
 ";
 
-/// Where remembered lines are, below the state directory.
+/// File of remembered lines, below the state directory.
 const HISTORY_FILE: &str = "agent-lines";
 
 /// A conversation.
@@ -53,7 +53,7 @@ pub(crate) struct TerminalChat<'a> {
     pub(crate) out: SharedWriter,
 }
 
-/// How a session was left.
+/// Way in which a session was left.
 enum ChatExit {
     /// For a new one.
     NewSession,
@@ -163,7 +163,7 @@ impl TerminalChat<'_> {
         }
     }
 
-    /// Does what was typed with a `/` in observer. What goes wrong is told, and the conversation goes on.
+    /// Executes a command with a `/` in front. An error is printed, and the conversation goes on.
     fn command(&mut self, command: &str, screen: &ChatObserver, talk: &mut ChatSession) {
         let (word, rest) = command.split_once(' ').unwrap_or((command, ""));
         let said = match (word, rest.trim()) {
@@ -201,7 +201,7 @@ impl TerminalChat<'_> {
         })
     }
 
-    /// Takes back the changes of the last prompt, the newest first.
+    /// Undoes the changes of the last prompt, the newest first.
     fn undo(&self, talk: &mut ChatSession) -> Result<String, CliError> {
         let mut said = String::new();
         while let Some(change) = talk.last_changes.last() {
@@ -214,7 +214,7 @@ impl TerminalChat<'_> {
         Ok(if said.is_empty() { "the last prompt made no changes that can be undone\n".to_owned() } else { said })
     }
 
-    /// A call that a person makes, by the road: its value, or what went wrong.
+    /// A call of a person, through the host: its value, or the error.
     fn call_as_person(&self, tool: &str, arguments: &Value) -> Result<Result<Value, String>, CliError> {
         let app = build_person_app(self.settings.clone(), self.environment, ringfence_kernel::Assurance::Person, None)?;
         let reply = make_call(&app, tool.to_owned(), arguments.to_string())?;
@@ -247,7 +247,7 @@ fn tool_list(agent: &Agent) -> String {
     agent.session.catalog.list().map(|tool| line(&tool.name, &tool.description)).collect()
 }
 
-/// What the person sees.
+/// Prints the events of a run for a person.
 #[derive(Debug)]
 struct ChatObserver {
     out: Arc<SharedWriter>,

@@ -17,7 +17,7 @@ pub(crate) enum ManualError {
     Completions(std::string::FromUtf8Error),
 }
 
-/// What a shell reads.
+/// Completion script of a shell.
 pub(crate) fn completions(shell: Shell) -> Result<String, ManualError> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut CliArgs::command(), "ringfence", &mut text);

@@ -1,8 +1,8 @@
 //! `ringfence demo`: a scripted session and an undo in a temporary workspace, without a model or API key.
 //!
-//! Only the model is played, from `demo.jsonl`. The files, the fence, the jail, the question, the record and the undo are the
-//! ones that everybody has. What the demo says of itself at the end it has checked: whether the letter beside the workspace
-//! was seen, whether the record is whole, whether every file is as it was.
+//! Only the model is scripted, by `demo.jsonl`. The files, the fence, the jail, the approval, the audit log and the
+//! undo are real. The summary at the end is checked: whether the file beside the workspace was read, whether the audit
+//! log is complete, whether every file is as it was.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
@@ -115,7 +115,7 @@ pub(crate) fn run_demo(environment: &Environment, options: &DemoOptions, voice: 
     Ok(if !seen && record.is_ok() && undone && as_it_was { EXIT_ANSWERED } else { EXIT_NO_ANSWER })
 }
 
-/// Takes back all that the session did, as a person would.
+/// Undoes everything that the session did, as a person would.
 fn undo(settings: AppSettings, environment: &Environment, session: &str, out: &SharedWriter) -> Result<bool, CliError> {
     let app = build_person_app(settings, environment, Assurance::Person, None)?;
     let said = |tool: &str, arguments: Value, form: fn(&Value) -> String| {
@@ -190,7 +190,7 @@ impl AgentObserver for DemoObserver {
 /// A directory of our own with a workspace and a letter in it, gone with this value.
 struct DemoDirectory {
     directory: PathBuf,
-    /// What the letter says.
+    /// Contents of the file beside the workspace.
     canary: String,
 }
 
@@ -219,7 +219,7 @@ impl DemoDirectory {
         self.directory.join("workspace")
     }
 
-    /// What a person has, but for their config and what they keep: neither is used.
+    /// The user's environment, but for their config and state, which are not used.
     fn environment(&self, environment: &Environment) -> Environment {
         Environment {
             current: self.directory.clone(),

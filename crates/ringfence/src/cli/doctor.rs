@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::mcp::install::clients::{BypassState, DetectedClient};
 use crate::mcp_client::McpServerCheck;
 
-/// Tries the walls, and says whether programs can be run: the text, and whether they can.
+/// Probes the isolation mechanisms, and reports whether programs can be run: the text, and whether they can.
 pub(crate) fn run_doctor(
     program: &Path,
     fallback: JailFallback,
@@ -26,13 +26,13 @@ pub(crate) fn run_doctor(
     let verdict = DoctorVerdict::from_probes(&walls, fallback);
     let text = match json {
         true => json!({"walls": walls, "clients": clients, "mcpServers": servers}).to_string(),
-        // Some of it is what other programs said.
+        // Some of it quotes other programs.
         false => sanitize_text(&(isolation_text(&walls, &verdict) + &client_lines(clients) + &server_lines(servers))),
     };
     (text, !matches!(verdict, DoctorVerdict::Unavailable(_)))
 }
 
-/// Whether programs can be run.
+/// Verdict on running programs.
 #[derive(Debug, PartialEq, Eq)]
 enum DoctorVerdict {
     Available,

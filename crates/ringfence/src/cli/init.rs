@@ -1,7 +1,7 @@
 //! `ringfence init`: commented config templates for a workspace or a user.
 //!
-//! Nothing that is there is changed. Every key is commented out or says what holds anyway, so that the file alone changes
-//! nothing; it shows what could be said, beside what this directory seems to be.
+//! Existing files are not changed. Every key is commented out or has its default, so that the file alone changes
+//! nothing; it shows the possible settings, beside those that fit this directory.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{ErrorKind, Write as _};
@@ -101,7 +101,7 @@ fn comment_out_keys(example: &str) -> String {
     example.lines().map(comment).collect()
 }
 
-/// What a directory has that a rule could be about.
+/// Kind of a project, for suggested rules.
 struct ProjectKind {
     /// The file by which it is known.
     marker_file: &'static str,

@@ -1,7 +1,7 @@
 //! Line editor with history for the chat.
 //!
-//! The editor waits on a thread of its own, so that whoever waits for a line can be stopped meanwhile. Whatever happens,
-//! the terminal is left as it was found.
+//! The editor runs on a thread of its own, so that waiting for a line can be cancelled. Whatever happens, the terminal
+//! is restored.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 /// Lines that are remembered from one time to the next.
 const HISTORY_LINES: usize = 1000;
 
-/// What was typed.
+/// The result of one input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LineInput {
     Text(String),
@@ -40,12 +40,12 @@ struct LineRequest {
     reply: oneshot::Sender<LineInput>,
 }
 
-/// Somebody who types.
+/// Handle of the editor's thread.
 #[derive(Clone, Debug)]
 pub(crate) struct LineEditor(Sender<LineRequest>);
 
 impl LineEditor {
-    /// Starts the thread. It ends when nobody asks any more.
+    /// Starts the thread. It ends when the handle is dropped.
     pub(crate) fn start(remembered: PathBuf) -> io::Result<Self> {
         let (ask, asked) = channel();
         std::thread::Builder::new().name("lines".to_owned()).spawn(move || run_editor(&asked, &remembered))?;
@@ -87,7 +87,7 @@ fn new_editor() -> rustyline::Result<Editor<(), FileHistory>> {
     Editor::with_config(config)
 }
 
-/// How the terminal was. It is so again when this is dropped.
+/// The original terminal settings, restored on drop.
 #[derive(Debug)]
 pub(crate) struct TermiosGuard(Option<(File, Termios)>);
 

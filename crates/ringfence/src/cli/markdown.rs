@@ -9,7 +9,7 @@ const BOLD: &str = "\x1b[1m";
 const FAINT: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[0m";
 
-/// How far a text was shown.
+/// State of a partly rendered text.
 #[derive(Debug)]
 pub(crate) struct MarkdownRenderer {
     styled: bool,
@@ -35,7 +35,7 @@ impl MarkdownRenderer {
         }
     }
 
-    /// What to print for the next piece.
+    /// The output for the next piece.
     pub(crate) fn push(&mut self, text: &str) -> String {
         let text = sanitize_text(text);
         if !self.styled {

@@ -137,9 +137,8 @@ impl From<AgentError> for CliError {
     }
 }
 
-/// Runs the program.
-/// Fails where the program has other rights than whoever started it: as a setuid or setgid file it would read config, start
-/// programs and change files for its owner at the word of anybody.
+/// Fails where the program has other rights than its caller: as a setuid or setgid file it would read config, start
+/// programs and change files for its owner on behalf of any user.
 pub fn refuse_elevation() -> Option<ExitCode> {
     use rustix::process::{getegid, geteuid, getgid, getuid};
     if getuid() == geteuid() && getgid() == getegid() {
@@ -171,7 +170,7 @@ fn run(cli: CliArgs) -> Result<u8, CliError> {
     }
 }
 
-/// What needs no config, and is none the worse for a wrong one.
+/// Commands that need no config, and work with an invalid one.
 fn run_standalone(command: StandaloneCommand, flags: &CliFlags, environment: &Environment) -> Result<u8, CliError> {
     match command {
         StandaloneCommand::Demo(options) => run_demo(environment, &options, Console::stdio()),
@@ -303,14 +302,14 @@ fn without_mcp_servers(settings: AppSettings) -> AppSettings {
     AppSettings { mcp_servers: Vec::new(), ..settings }
 }
 
-/// A host that makes no call, and so asks nobody.
+/// A host that makes no call, and so needs no approver.
 fn app_without_approver(settings: AppSettings, environment: &Environment) -> Result<App, AppError> {
     let app = build_app(settings, environment, Box::new(deny_all()))?;
     app.print_warnings();
     Ok(app)
 }
 
-/// Prints what somebody else wrote: for a person's eyes nothing hides in it, programs get it as it is.
+/// Prints foreign text: sanitised on a terminal, unchanged for programs.
 fn print_outcome_escaped(done: CommandOutcome) -> Result<u8, CliError> {
     print_outcome(match done {
         CommandOutcome::Print(text) if std::io::stdout().is_terminal() => CommandOutcome::Print(sanitize_text(&text)),

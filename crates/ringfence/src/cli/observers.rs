@@ -24,7 +24,7 @@ impl SharedWriter {
         Self(Mutex::new(to))
     }
 
-    /// Whoever closed it does not want to know.
+    /// Prints; a closed stream is ignored.
     pub(crate) fn print(&self, text: &str) {
         let mut to = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = to.write_all(text.as_bytes()).and_then(|()| to.flush());
@@ -41,7 +41,7 @@ impl fmt::Debug for SharedWriter {
 #[derive(Debug)]
 pub(crate) struct ProgressObserver {
     pub(crate) out: Arc<SharedWriter>,
-    /// Where they can be asked.
+    /// The terminal for approval requests.
     pub(crate) terminal: Option<TtyApprover>,
 }
 

@@ -266,7 +266,7 @@ fn plain_http_warning(address: SocketAddr, public_url: Option<&PublicUrl>) -> Op
     }
 }
 
-/// Where a browser finds the server.
+/// URL of the server for a browser.
 fn server_url(address: SocketAddr, public_url: Option<&PublicUrl>) -> String {
     let port = address.port();
     match (public_url, address) {

@@ -1,8 +1,8 @@
 //! `ringfence sessions`: list, show and export the agent sessions of a workspace.
 //!
-//! What a call was cut off in is said here as the model is told it.
+//! A call that was cut off is described as it is to the model.
 //!
-//! Not here: where they are kept (`sessions.rs`), and printing (`cli.rs`).
+//! Not here: storing them (`sessions.rs`), and printing (`cli.rs`).
 
 use clap::{Subcommand, ValueEnum};
 use ringfence_agent::{Ledger, TranscriptMessage};
@@ -131,7 +131,7 @@ fn markdown(head: &TranscriptHeader, entries: &[TranscriptEntry]) -> String {
     text
 }
 
-/// How a prompt ended, and what was truly done.
+/// The end of a prompt, and its recorded effects.
 fn format_outcome(outcome: &Value) -> String {
     let ledger: Ledger = serde_json::from_value(outcome["ledger"].clone()).unwrap_or_default();
     let lines: String = ledger.lines().iter().map(|line| format!("  {line}\n")).collect();

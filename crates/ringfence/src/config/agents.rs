@@ -66,7 +66,7 @@ pub(crate) struct FsKeys {
     pub(crate) max_write_bytes: Option<u64>,
 }
 
-/// How a model is spoken to.
+/// API of a model's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProviderChoice {
     /// Chat completions, as OpenAI has them and most servers understand them.
@@ -99,21 +99,21 @@ pub struct ModelSettings {
     pub max_prompt_tokens: Option<u64>,
     pub max_prompt_duration: Option<Duration>,
     pub system_prompt: Option<String>,
-    /// Whether the model is told what the workspace's `AGENTS.md` says.
+    /// Whether the system prompt has the workspace's `AGENTS.md`.
     pub project_instructions: bool,
-    /// Whether calls that the model got slightly wrong are made good.
+    /// Whether slightly wrong calls of the model are corrected.
     pub repair_tool_calls: CallRepair,
-    /// How long its server is waited for.
+    /// Timeouts of its server.
     pub timeouts: ProviderTimeouts,
 }
 
 impl AgentKeys {
-    /// An agent of which only this is said.
+    /// An agent with nothing but these keys.
     pub(crate) fn with_files(fs: FsKeys) -> Self {
         Self { tools: AgentToolKeys { fs, ..AgentToolKeys::default() }, ..Self::default() }
     }
 
-    /// What is said here, and for the rest what `other` says. Not the tables that tighten: those all hold.
+    /// The keys that are set here, and the others of `other`. Not the tables that tighten: those all hold.
     #[must_use]
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
@@ -148,7 +148,7 @@ impl AgentKeys {
         named_value(self.dialect)
     }
 
-    /// How many steps one prompt may take.
+    /// Most steps of one prompt.
     pub(crate) fn max_steps(&self) -> u32 {
         let count = self.max_tool_iterations.and_then(|count| u32::try_from(count).ok());
         count.filter(|count| *count > 0).unwrap_or(20)

@@ -1,16 +1,16 @@
 //! `--approve`: how approval requests are answered.
 
-/// What happens where the policy wants somebody asked.
+/// Handling of calls for which the policy requires approval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ApprovalMode {
     /// A person at the terminal is; without one it is denied.
     #[default]
     Ask,
-    /// It is denied, whoever is there.
+    /// They are denied, even with an approver available.
     Never,
     /// Only what a rule or a grant allows is done.
     Policy,
-    /// It is done, as far as nobody in person is needed.
+    /// They are approved, unless they require a person.
     Always,
 }
 

@@ -1,4 +1,4 @@
-//! Process environment: directories, names and variables, read in one place and passed on.
+//! Process environment: directories, names and variables, read once here and passed on.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -7,22 +7,22 @@ use std::path::{Path, PathBuf};
 
 use crate::config::ConfigError;
 
-/// What the environment says about this user and machine.
+/// The environment of this user and machine.
 #[derive(Clone, Debug)]
 pub struct Environment {
     pub home: Option<PathBuf>,
     pub current: PathBuf,
-    /// Where the owner of the machine keeps config.
+    /// Config directory of the machine's owner.
     pub managed: PathBuf,
-    /// Where this user keeps config.
+    /// Config directory of this user.
     pub config: Option<PathBuf>,
-    /// Where this user's programs keep what they need again.
+    /// State directory of this user's programs.
     pub state: Option<PathBuf>,
     /// A config file named by `$RINGFENCE_CONFIG`.
     pub config_file: Option<PathBuf>,
-    /// How this user is called, for records.
+    /// Name of this user, for records.
     pub user: Option<String>,
-    /// What they edit with: `$VISUAL` or `$EDITOR`.
+    /// Their editor: `$VISUAL` or `$EDITOR`.
     pub editor: Option<String>,
     /// They want no colours: `$NO_COLOR`.
     pub no_color: bool,

@@ -1,4 +1,4 @@
-//! What the settings mean for the host: reserved paths, directories of agents, settings of jails.
+//! Host settings derived from the config: reserved paths, directories of agents, settings of jails.
 
 use std::path::PathBuf;
 
@@ -27,7 +27,8 @@ pub(crate) fn reserved_paths(settings: &AppSettings, environment: &Environment) 
     }
 }
 
-/// Every directory that agents may work in, or whose contents come from strangers, by its real name: workspaces and mounts.
+/// Every directory that agents may write to, or that has untrusted contents, by its resolved path: workspaces and
+/// mounts.
 pub(crate) fn agent_directories(settings: &AppSettings, environment: &Environment) -> Vec<PathBuf> {
     let around = reserved_paths(settings, environment);
     let named = settings.workspaces.values().map(|path| Some(path.as_str())).chain([settings.workspace.as_deref()]);
@@ -37,7 +38,7 @@ pub(crate) fn agent_directories(settings: &AppSettings, environment: &Environmen
     workspaces.chain(mounts).collect()
 }
 
-/// What jails are made of.
+/// Settings of jails.
 pub(crate) fn jail_settings(settings: &AppSettings, environment: &Environment) -> ringfence_sandbox::SandboxSettings {
     let RunCodeSettings { waiting_jails, detect_toolchains, toolchains: declared, fallback } = &settings.run_code;
     let home = environment.home.as_deref().filter(|_| *detect_toolchains);

@@ -1,4 +1,4 @@
-//! Limits config: each key overrides the layer below on its own.
+//! Limits config: each key overrides the lower layer by itself.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ pub(crate) struct LimitKeys {
 }
 
 impl LimitKeys {
-    /// The limits with what is set here in place of what was there.
+    /// The limits with the keys that are set here.
     pub(crate) fn apply_to(&self, base: &CallLimits) -> CallLimits {
         let write = self.max_write_bytes;
         CallLimits {

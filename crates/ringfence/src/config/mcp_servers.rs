@@ -33,11 +33,11 @@ pub(crate) struct McpServerKeys {
 pub struct McpServerConfig {
     pub name: String,
     pub transport: ServerTransport,
-    /// How long a call may take, where that is less than the limit.
+    /// Time limit of a call, where that is less than the general one.
     pub timeout: Option<Duration>,
 }
 
-/// How it is reached.
+/// Transport to the server.
 #[derive(Clone, Debug)]
 pub enum ServerTransport {
     /// We start it, and talk over its standard input and output.
@@ -51,7 +51,7 @@ pub enum ServerTransport {
 pub struct McpServerProgram {
     pub command: String,
     pub args: Vec<String>,
-    /// What it gets of our environment.
+    /// Its environment variables.
     pub env: EnvironmentVariables,
     /// In the jail, where it sees no file of the user's and no network but for what comes next.
     pub jail: bool,
@@ -60,7 +60,7 @@ pub struct McpServerProgram {
     pub network: Vec<String>,
 }
 
-/// What a program in the jail sees of the workspace.
+/// Access of a program in the jail to the workspace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ServerWorkspaceAccess {
     #[default]
@@ -74,20 +74,20 @@ impl NamedValues for ServerWorkspaceAccess {
 }
 
 impl McpServerProgram {
-    /// Whether it is given something of the user's. Then there is one for each call: what it sees is what is there at that
-    /// moment, and what it reaches is recorded with that call.
+    /// Whether the user granted it anything. Then a process is started for each call: its view is that of the call's
+    /// start, and its connections are recorded with that call.
     pub(crate) fn is_per_call(&self) -> bool {
         self.workspace != ServerWorkspaceAccess::None || !self.network.is_empty()
     }
 }
 
-/// What holds of two layers, and what the user should know of it. Fails with the key that is wrong.
+/// Merges two layers, with warnings for the user. Fails with the invalid key.
 pub(crate) fn merge_servers(
     managed: &BTreeMap<String, McpServerKeys>,
     user: &BTreeMap<String, McpServerKeys>,
     variables: &EnvironmentVariables,
 ) -> Result<(Vec<McpServerConfig>, Vec<String>), String> {
-    // What the owner of the machine calls by a name is called so for everybody.
+    // A name of the machine's owner holds for every user.
     let all: BTreeMap<&String, &McpServerKeys> = user.iter().chain(managed).collect();
     let mut warnings = Vec::new();
     let mut servers = Vec::new();

@@ -1,8 +1,8 @@
 //! Configuration: managed, user and workspace files, flags and environment.
 //!
-//! This is the one place that reads the environment. Layers: what the machine's owner says (`/etc/ringfence`) holds
-//! against the command line, the command line against the user's file, that against the defaults. A `ringfence.toml`
-//! inside the workspace can only tighten, but for the rules of one that somebody in charge trusts.
+//! Only this module reads the environment. Layers: the managed config (`/etc/ringfence`) overrides the command line,
+//! the command line overrides the user's file, that overrides the defaults. A `ringfence.toml` inside the workspace can
+//! only tighten, but for the rules of a trusted one.
 //!
 //! Not here: putting it to use (`app.rs`).
 
@@ -49,7 +49,7 @@ const MAX_WAITING_JAILS: u32 = 64;
 /// No workspace's settings are longer than this.
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// What was said on the command line.
+/// Options of the command line.
 #[derive(Clone, Debug, Default)]
 pub struct CliFlags {
     pub config: Option<PathBuf>,
@@ -90,7 +90,7 @@ impl MountSetting {
     }
 }
 
-/// What holds, once every layer was heard.
+/// The effective settings of all layers.
 #[derive(Clone, Debug)]
 pub struct AppSettings {
     pub workspace: Option<String>,
@@ -99,17 +99,17 @@ pub struct AppSettings {
     /// The config file that was named, if one was. No tool may reach it.
     pub config_file: Option<PathBuf>,
     pub dialect: Dialect,
-    /// What the command line or the user's file chose, or the owner where that is stricter.
+    /// The preset of the command line or the user's file, or the managed one where that is stricter.
     pub preset: Preset,
-    /// What holds against the user's rules.
+    /// The managed preset, which overrides the user's rules.
     pub managed_preset: Option<Preset>,
-    /// What the workspace chose, where that is stricter.
+    /// The preset of the workspace, where that is stricter.
     pub workspace_preset: Option<Preset>,
     pub managed_rules: Vec<PolicyRule>,
     pub user_rules: Vec<PolicyRule>,
-    /// What a person once allowed for good.
+    /// Persistent grants.
     pub grants: Vec<PolicyRule>,
-    /// What the workspace allows, where somebody trusts its file.
+    /// Allow rules of the workspace, where its file is trusted.
     pub trusted_rules: Vec<PolicyRule>,
     pub workspace_rules: Vec<PolicyRule>,
     pub limits: CallLimits,
@@ -119,7 +119,7 @@ pub struct AppSettings {
     /// Further directories, by their aliases.
     pub mounts: Vec<MountSetting>,
     pub agent: Option<String>,
-    /// What the files say about each agent that has a name, for a run whose workflow names one.
+    /// Tables about each named agent, for a run whose workflow names one.
     pub(crate) agent_tables: BTreeMap<String, Vec<AgentKeys>>,
     /// The workflow run whose state is `@state`.
     pub run: Option<String>,
@@ -128,13 +128,13 @@ pub struct AppSettings {
     pub durability: Durability,
     pub names: NameRule,
     pub log: LogTarget,
-    /// Where signed heads of the audit log go too.
+    /// File for copies of signed heads of the audit log.
     pub audit_heads: Option<PathBuf>,
-    /// What happens where somebody has to be asked.
+    /// Handling of calls that require approval.
     pub approve: ApprovalMode,
     /// A program may answer for the user.
     pub unattended: bool,
-    /// How many steps an agent may take for one prompt.
+    /// Most steps of an agent for one prompt.
     pub max_tool_iterations: u32,
     /// The model that the agent is driven by.
     pub model: ModelSettings,
@@ -144,24 +144,24 @@ pub struct AppSettings {
     pub web: WebSettings,
     /// Programs whose tools join ours.
     pub mcp_servers: Vec<McpServerConfig>,
-    /// What the user should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
-/// How programs are run.
+/// Settings of `run_code`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunCodeSettings {
-    /// How many jails wait, built ahead.
+    /// Number of jails that are built ahead.
     pub waiting_jails: u32,
     /// Whether programs see the toolchains that are found in the home directory.
     pub detect_toolchains: bool,
     /// Further directories of programs that they see.
     pub toolchains: Vec<PathBuf>,
-    /// What to do where this machine refuses us namespaces.
+    /// Fallback where this machine denies us namespaces.
     pub fallback: JailFallback,
 }
 
-/// Where the line that each call leaves goes.
+/// Destination of the log line of each call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogTarget {
     Discard,
@@ -234,7 +234,7 @@ struct RunCodeKeys {
     fallback: Option<FromName<JailFallback>>,
 }
 
-/// What agents of the crewagent dialect may do with files.
+/// File permissions of agents in the crewagent dialect.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct PolicyKeys {
@@ -258,7 +258,7 @@ enum MountMode {
     ReadWrite,
 }
 
-/// What a workspace may say about itself.
+/// Keys that a workspace's own file may have.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct WorkspaceFile {
@@ -275,7 +275,7 @@ struct ToolKeys {
     deny: BTreeSet<String>,
 }
 
-/// Hears the layers above the workspace.
+/// Loads the layers above the workspace.
 pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, ConfigError> {
     let managed = find_config_file(Some(&environment.managed))?;
     let named = flags.config.as_ref().or(environment.config_file.as_ref());
@@ -297,7 +297,7 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
         Some(format!("{what}: the machine's managed config sets `{holds}`, which overrides `{wanted}`"))
     };
     warnings.extend(overruled("dialect", dialect.name(), flags.dialect.map(Dialect::name)));
-    // What anybody in charge wants stricter is stricter.
+    // The strictest of the layers holds.
     let wanted = flags.preset.or(named_value(user.preset));
     let preset = named_value(managed.preset).into_iter().chain(wanted).max().unwrap_or(match dialect {
         Dialect::Standard => Preset::Ask,
@@ -381,7 +381,7 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
         max_tool_iterations: agent.max_steps(),
         model: agent.model(),
         run_code,
-        // What the owner of the machine calls by a name is called so for everybody.
+        // A name of the machine's owner holds for every user.
         workspaces: user.workspaces.into_iter().chain(managed.workspaces).collect(),
         web,
         mcp_servers,
@@ -408,7 +408,7 @@ fn selected_agent(file: &ConfigFile, flags: &CliFlags) -> AgentKeys {
     named.or(agent_keys(file, "defaults"))
 }
 
-/// Whether tools stay inside the workspace is no agent's own business.
+/// Fails where an agent's table changes the workspace boundary, which holds for all agents.
 fn check_agents(file: &ConfigFile) -> Result<(), ConfigError> {
     match file.agents.iter().find(|(id, keys)| *id != "defaults" && keys.restrict_to_workspace.is_some()) {
         Some((id, _)) => Err(ConfigError::AgentKey(id.clone(), "restrict_to_workspace")),
@@ -416,7 +416,7 @@ fn check_agents(file: &ConfigFile) -> Result<(), ConfigError> {
     }
 }
 
-/// The layers that may say what an agent does with files.
+/// The layers with keys about an agent's file access.
 struct FsKeyLayers<'a> {
     files: [&'a ConfigFile; 2],
     agent: Option<&'a str>,
@@ -424,7 +424,7 @@ struct FsKeyLayers<'a> {
 }
 
 impl FsKeyLayers<'_> {
-    /// The limits before anybody sets them: the dialect's own, or what the tables `policy.fs` say in their place.
+    /// The limits before any table: the dialect's own, or those of the tables `policy.fs`.
     fn base_limits(&self) -> CallLimits {
         let mut limits = CallLimits::for_dialect(self.dialect);
         let policies: Vec<&FsKeys> = self.files.iter().filter_map(|file| file.policy.fs.as_ref()).collect();
@@ -460,7 +460,7 @@ impl FsKeyLayers<'_> {
         Ok(tables)
     }
 
-    /// What is left of limits and tools when every table had its say.
+    /// Applies every table to limits and tools.
     fn apply(&self, limits: &mut CallLimits, tools: &mut ToolFilter) -> Result<(), ConfigError> {
         self.tables()?.into_iter().for_each(|table| apply_table(table, limits, tools));
         Ok(())
@@ -476,7 +476,7 @@ impl FsKeyLayers<'_> {
     }
 }
 
-/// What is left of limits and tools when one table had its say.
+/// Applies one table to limits and tools.
 fn apply_table(table: AgentKeys, limits: &mut CallLimits, tools: &mut ToolFilter) {
     let AgentKeys { tools: table, limits: keys, .. } = table;
     narrow_tools(tools, &ToolKeys { allow: table.allow, deny: table.deny });
@@ -492,7 +492,7 @@ fn apply_table(table: AgentKeys, limits: &mut CallLimits, tools: &mut ToolFilter
     limits.append_bytes = limits.append_bytes.min(most);
 }
 
-/// What the owner of the machine mounts holds; the command line comes before the user's file.
+/// Mounts of the machine's owner hold; the command line comes before the user's file.
 fn mounts_of(flags: &CliFlags, managed: &ConfigFile, user: &ConfigFile) -> Vec<MountSetting> {
     let of_file = |file: &ConfigFile| {
         let mount = |(alias, keys): (&String, &MountKeys)| MountSetting {
@@ -507,8 +507,8 @@ fn mounts_of(flags: &CliFlags, managed: &ConfigFile, user: &ConfigFile) -> Vec<M
     };
     let mut mounts = of_file(managed);
     for layer in [flags.mounts.clone(), of_file(user)] {
-        // An alias that a layer above has is taken; one that is given twice in the same layer is a mistake, and found
-        // when the mounts are opened.
+        // An alias of a higher layer is taken; one that is given twice in the same layer is a mistake, and found when
+        // the mounts are opened.
         let taken: BTreeSet<String> = mounts.iter().map(|mount| mount.alias.clone()).collect();
         mounts.extend(layer.into_iter().filter(|mount| !taken.contains(&mount.alias)));
     }
@@ -547,8 +547,8 @@ impl AppSettings {
             .with_layer(PolicyLayer::Workspace, self.workspace_rules.clone())
     }
 
-    /// Holds the session to an agent that nobody named: the one of the workflow's current node. One that no file is about
-    /// has nothing to tighten.
+    /// Applies the tables of an agent that was not named on the command line: the one of the workflow's current node.
+    /// An agent without a table changes nothing.
     pub(crate) fn apply_agent(&mut self, id: String) {
         for table in self.agent_tables.get(&id).cloned().unwrap_or_default() {
             apply_table(table, &mut self.limits, &mut self.tools);
@@ -556,8 +556,8 @@ impl AppSettings {
         self.agent = Some(id);
     }
 
-    /// What is left when the workspace has had its say: never more. Gives the rules by which it would allow something,
-    /// for `trusted_rules`, if somebody in charge trusts it.
+    /// Applies the workspace's own file, which can only tighten. Returns its allow rules, for `trusted_rules`, if the
+    /// file is trusted.
     pub fn tighten(&mut self, file: &[u8]) -> Result<Vec<PolicyRule>, ConfigError> {
         let text = std::str::from_utf8(file).ok().filter(|text| !text.contains('\0'));
         let text = text.ok_or_else(|| wrong_file(WORKSPACE_FILE, "the file is binary, not UTF-8 text"))?;

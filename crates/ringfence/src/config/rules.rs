@@ -53,7 +53,7 @@ impl RuleFile<'_> {
         ConfigError::Wrong { file: self.name.to_owned(), problem }
     }
 
-    /// Where each rule stands.
+    /// Position of each rule in its file.
     fn rule_positions(&self) -> Vec<RulePosition> {
         match self.format {
             RuleFileFormat::Toml => self.toml_positions(),
@@ -97,8 +97,8 @@ impl RuleFile<'_> {
     }
 }
 
-/// Where the lines of a text begin, but for the first. A file of a stranger may have as many rules as fit into it: the text
-/// is gone through once, and not once for each.
+/// Offsets of the lines of a text, but for the first. An untrusted file may have as many rules as fit into it: the text
+/// is scanned once, and not once for each.
 struct LineStarts(Vec<usize>);
 
 impl LineStarts {

@@ -1,9 +1,9 @@
 //! Strict modes: our own files are used only where no other user could have written them.
 //!
-//! As ssh does it for its keys: a file and every directory above it belong to this user or to root, and nobody else may write
-//! to them. Whoever could, would choose the policy, the tokens and the audit log. A sticky directory above, such as `/tmp`, keeps
-//! others from replacing what is not theirs, and a group that has only this user in it is nobody else. Where there is a POSIX
-//! ACL, the group bits of the mode are its mask and not the group's, so no group is excused.
+//! The same rule as ssh has for its keys: a file and every directory above it are owned by this user or root, and
+//! writable by no other user. Another writer could choose the policy, the tokens and the audit log. A sticky directory
+//! above, such as `/tmp`, prevents others from replacing entries, and a group whose only member is this user is not
+//! another user. With a POSIX ACL, the group bits of the mode are its mask and not the group's, so no group is exempt.
 //!
 //! Not here: making these files (each has its owner's modes where it is made).
 
@@ -70,7 +70,8 @@ pub(crate) fn check_state(state: &Path) -> Result<(), UnsafeFile> {
     Ok(())
 }
 
-/// From the root down to `path`, as far as it is there, along every link: whoever can replace a link chooses what is used.
+/// Checks from the root down to `path`, as far as it exists, along every link: a user who can replace a link chooses
+/// the file.
 fn check_path(path: &Path, what: &'static str) -> Result<(), UnsafeFile> {
     let failed = |path: &Path, source| UnsafeFile::Stat { path: path.display().to_string(), source };
     let mut path = std::path::absolute(path).map_err(|source| failed(path, source))?;
@@ -126,7 +127,7 @@ fn check_new_files(directory: &Path, what: &'static str) -> Result<(), UnsafeFil
         Ok(found) if found.is_dir() && found.mode() & OTHERS_ENTER != 0 => {}
         _ => return Ok(()),
     }
-    // A link in the last place was checked by `walk`, so the directory that it leads to is meant.
+    // A final link was checked by `walk`, so its target directory is meant.
     let is_open = read_acl(&directory.join("."), DEFAULT_ACL)?.is_some_and(|acl| acl_lets_others_write(&acl));
     match is_open {
         true => Err(UnsafeFile::DefaultAcl { path: directory.display().to_string(), what }),
@@ -189,7 +190,7 @@ fn entries(directory: &Path) -> Result<Vec<PathBuf>, UnsafeFile> {
     }
 }
 
-/// Whether a group has nobody in it but this user, as distributions make one for each.
+/// Whether this user is the only member of a group, as distributions make one for each user.
 fn is_private_group(gid: u32) -> bool {
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
     is_group_of(geteuid().as_raw(), gid, &read("/etc/passwd"), &read("/etc/group"))
@@ -317,7 +318,7 @@ mod tests {
             }
             let refused = check_state(&state).unwrap_err();
             assert!(matches!(&refused, UnsafeFile::Mode { path: named, .. } if Path::new(named) == path), "{refused}");
-            // A list whose mask lets nobody write is safe, and so is what `chmod go-w` makes of one.
+            // An ACL whose mask denies writing is safe, and so is the result of `chmod go-w`.
             assert!(set_acl(&path, "system.posix_acl_access", &entries(4)));
             check_state(&state).unwrap();
             fs::set_permissions(&path, before).unwrap();
@@ -356,7 +357,7 @@ mod tests {
                 let is_named =
                     |error: &UnsafeFile| error.to_string().contains(&format!("setfacl -k {}", directory.display()));
                 assert_eq!(checked.as_ref().is_err_and(is_named), is_refused, "{entries:?}: {checked:?}");
-                // Where nobody else can enter, nobody else reaches the files.
+                // In a directory that no other user can enter, the files are out of reach.
                 set(&directory, 0o700);
                 check_state(&state).unwrap();
             }
@@ -376,7 +377,7 @@ mod tests {
         check_config(&file).unwrap();
         set(&file, 0o606);
         check_config(&file).unwrap_err();
-        // A link to it is no way around.
+        // A link to it does not bypass the check.
         let link = directory.path().join("config.toml");
         std::os::unix::fs::symlink(&file, &link).unwrap();
         check_config(&link).unwrap_err();
@@ -411,7 +412,7 @@ mod tests {
         {
             assert_eq!(is_group_of(uid, gid, users, groups), expected, "{uid} {gid}");
         }
-        // Somebody else has it as their first group.
+        // Another user has it as their primary group.
         assert!(!is_group_of(1000, 1000, &format!("{users}it:x:1002:1000::/:\n"), groups));
     }
 }

@@ -20,7 +20,7 @@ struct SearchKeys {
     key_env: Option<String>,
 }
 
-/// How web tools reach the web.
+/// Settings of the web tools.
 #[derive(Clone, Debug, Default)]
 pub struct WebSettings {
     /// Hosts and ranges of addresses that are not public and may be reached all the same.
@@ -28,8 +28,7 @@ pub struct WebSettings {
     pub engine: Option<SearchEngine>,
 }
 
-/// What holds of two layers, and what the user should know of it. `variable` knows the environment. Fails with the key
-/// that is wrong.
+/// Merges two layers, with warnings for the user. `variable` looks up the environment. Fails with the invalid key.
 pub(crate) fn merge_web(
     managed: &WebKeys,
     user: &WebKeys,

@@ -12,7 +12,7 @@ use ringfence_kernel::sanitize_line;
 
 use crate::config::Environment;
 
-/// How the workspace was chosen.
+/// Source of the workspace setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkspaceSource {
     /// On the command line or in the config.

@@ -33,10 +33,10 @@ use tokio_util::sync::CancellationToken;
 use crate::http::request_source::TrustedProxies;
 use crate::process::lock::lock;
 
-/// How long nobody is let in when the system has no more to give.
+/// Pause of accepting when the system is out of descriptors or memory.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(200);
 
-/// What connections may take.
+/// Limits of connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionLimits {
     /// In all, and of one token.
@@ -48,7 +48,7 @@ pub(crate) struct ConnectionLimits {
     pub(crate) unauthenticated: UnauthenticatedLimits,
 }
 
-/// What connections may take that have shown no token.
+/// Limits of connections without a token so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnauthenticatedLimits {
     pub(crate) total: usize,
@@ -57,7 +57,7 @@ pub(crate) struct UnauthenticatedLimits {
     pub(crate) head_timeout: Duration,
 }
 
-/// One connection, for whoever handles its requests.
+/// Handle of one connection, for its request handlers.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionHandle(Arc<TrackedConnection>);
 
@@ -67,7 +67,7 @@ struct TrackedConnection {
     peer: IpAddr,
     table: ConnectionTable,
     state: Mutex<ConnectionState>,
-    /// Told when it has to make room.
+    /// Cancelled when it has to make room.
     close: CancellationToken,
 }
 
@@ -140,11 +140,11 @@ impl ConnectionTable {
         Self { bounds, proxies, all: Arc::default(), numbers: Arc::default() }
     }
 
-    /// Takes a connection in, in place of another one where there are too many. Nothing where none can go.
+    /// Admits a connection, and closes another one where there are too many. `None` where none can be closed.
     fn admit(&self, peer: IpAddr) -> Option<ConnectionHandle> {
         let mut all = lock(&self.all);
         let ConnectionLimits { total: most, unauthenticated, .. } = self.bounds;
-        // One whose request is being looked at shows its token in a moment, or is turned away.
+        // One whose request is being processed shows its token shortly, or is refused.
         let is_silent = |connection: &TrackedConnection| connection.is_idle_and_unauthenticated();
         let of_peer = |connection: &TrackedConnection| connection.peer == peer && is_silent(connection);
         let count = |which: &dyn Fn(&TrackedConnection) -> bool| all.values().filter(|each| which(each)).count();
@@ -194,7 +194,7 @@ fn oldest_idle(all: &HashMap<u64, Arc<TrackedConnection>>, which: impl Fn(&Track
     idle.min().map(|(_, number)| number)
 }
 
-/// Serves connections until `stop` is told, and the last of them is done.
+/// Serves connections until `stop` is cancelled and the last of them is done.
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -217,7 +217,7 @@ pub(crate) async fn serve(
                 talk.await;
                 drop(alive);
             });
-            // Whoever has spoken already is heard before the next one comes.
+            // Pending requests are served before the next connection is accepted.
             yield_now().await;
         }
     };
@@ -259,7 +259,7 @@ async fn serve_connection(stream: TcpStream, router: Router, connection: Connect
     connection.0.table.remove(connection.0.number);
 }
 
-/// The router, told which connection a request is on.
+/// The router, with the connection of each request.
 struct TrackedService {
     router: TowerToHyperService<Router>,
     connection: ConnectionHandle,
@@ -377,7 +377,7 @@ mod tests {
 
     #[tokio::test]
     async fn silent_connections_do_not_block_others() {
-        // Nobody waits for the time of those who are silent to be over: here it never is.
+        // The timeout of silent connections never passes here.
         let (address, _stop, _serving) = server_of(bounds(2, Duration::from_secs(600))).await;
         let mut crowd = Vec::new();
         for _ in 0..8 {
@@ -408,7 +408,7 @@ mod tests {
         );
         assert!(!asking.0.close.is_cancelled(), "it has spoken");
         drop(request);
-        // A proxy speaks for many, and there are only so many of all addresses.
+        // A proxy forwards for many clients, and there is one limit for all addresses.
         let proxied = [open("10.0.0.1"), open("10.0.0.1"), open("10.0.0.1")].map(Option::unwrap);
         assert!(open("192.0.2.2").is_some());
         assert!(!proxied[2].0.close.is_cancelled() && !known.0.close.is_cancelled());

@@ -7,5 +7,5 @@ pub(crate) mod request_source;
 pub(crate) mod session_owners;
 pub(crate) mod token_slots;
 
-/// What a message has beside its arguments.
+/// Bytes of a message besides its arguments.
 pub(crate) const ENVELOPE_BYTES: u64 = 64 << 10;

@@ -1,9 +1,9 @@
 //! HTTP request authentication by bearer token, and body limits.
 //!
 //! A body is bounded and read whole. Long ones of a token wait for each other; a short one never waits, so that a slow
-//! sender keeps nobody else from calling, or from saying yes or no.
+//! sender does not block other calls and approvals.
 //!
-//! Not here: what is said to a request that is turned away. The API and the Model Context Protocol have words of their own.
+//! Not here: the response to a refused request. The API and MCP have error formats of their own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -27,10 +27,10 @@ const LONG_BODY_SLOTS: SlotLimits = SlotLimits { per_token: 4, total: 48, reserv
 /// Bytes of a body that waits for no other.
 const SHORT_BODY_BYTES: u64 = 64 << 10;
 
-/// How long a client may take to send one.
+/// Time for a client to send a body.
 pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often it is looked whether the token of an open stream still holds.
+/// Interval at which the token of an open stream is checked again.
 pub(crate) const TOKEN_RECHECK: Duration = Duration::from_secs(5);
 
 /// Why it is not known who comes.
@@ -44,7 +44,7 @@ pub(crate) enum AuthError {
     Unreadable,
 }
 
-/// Whose token a request shows.
+/// The identity of a request's token.
 pub(crate) async fn authenticate(tokens: &TokenStore, headers: &HeaderMap) -> Result<TokenIdentity, AuthError> {
     let shown = headers.get(AUTHORIZATION).and_then(|shown| shown.to_str().ok());
     let token =
@@ -70,7 +70,7 @@ pub(crate) enum RequestBodyError {
     TooMany,
 }
 
-/// Where bodies are read.
+/// Reader of request bodies.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestBodyReader {
     /// Those of each token wait for each other.
@@ -106,7 +106,7 @@ impl RequestBodyReader {
     }
 }
 
-/// A body of at most so many bytes.
+/// Reads a body, within a limit in bytes.
 pub(crate) async fn read_bounded(body: Body, most: usize) -> Result<Bytes, RequestBodyError> {
     let mut pieces = body.into_data_stream();
     let mut bytes = Vec::new();

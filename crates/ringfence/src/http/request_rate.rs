@@ -11,14 +11,14 @@ use crate::process::lock::lock;
 /// The reply to a request beyond the limit.
 pub(crate) const RATE_LIMITED: &str = "rate limit exceeded for this token; try again in a moment";
 
-/// How many requests each token may still make now. It fills up as time goes by.
+/// Token bucket rate limiter, per access token.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestRate {
     per_second: u32,
     buckets: Arc<Mutex<HashMap<Arc<str>, TokenBucket>>>,
 }
 
-/// What a token has left, as of the last time that it was counted.
+/// Remaining requests of a token, as of the last count.
 #[derive(Debug)]
 struct TokenBucket {
     left: f64,

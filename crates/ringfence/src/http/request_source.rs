@@ -114,7 +114,7 @@ impl TrustedProxies {
     }
 }
 
-/// How the server may be addressed, and by whose pages.
+/// Addresses of the server, and origins of pages that may use it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SourceOptions {
     pub(crate) public_url: Option<PublicUrl>,
@@ -132,7 +132,7 @@ pub(crate) enum SourceError {
     Origin,
 }
 
-/// What requests are held to.
+/// Checks of the host and origin of requests.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestSourceCheck {
     /// The literal address that the server listens on.
@@ -183,7 +183,7 @@ impl RequestSourceCheck {
             || self.options.public_url.as_ref().is_some_and(|url| url.is_host(host))
     }
 
-    /// What a proxy says, where it is one that is trusted.
+    /// Headers of a trusted proxy.
     fn forwarded(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> ForwardedHeaders {
         match peer.is_some_and(|peer| self.options.proxies.contain(peer)) {
             true => ForwardedHeaders::read(headers, &self.options.proxies),
@@ -205,7 +205,7 @@ impl ForwardedHeaders {
         let standard = elements(headers, "forwarded");
         let last_named = |name: &str| standard.last().and_then(|element| parameter(element, name));
         let last_of = |name: &str| elements(headers, name).pop();
-        // The nearest proxy comes last; what stands before the first one that is not trusted can be anybody's.
+        // The nearest proxy comes last; elements before the first untrusted one can be forged.
         let mut hops: Vec<String> = standard.iter().filter_map(|element| parameter(element, "for")).collect();
         hops.extend(elements(headers, "x-forwarded-for"));
         let client = hops.iter().rev().map_while(|hop| address(hop)).find(|hop| !proxies.contain(*hop));

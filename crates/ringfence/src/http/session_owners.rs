@@ -1,9 +1,9 @@
 //! Session ownership: which token each live session of a server belongs to.
 //!
-//! Names of principals are for people and can be used again. A record of a session is told to the token with the id that the
-//! session was registered for, and to no other of the same name.
+//! Names of principals are for people and can be used again. A record of a session is visible to the token with the ID
+//! that the session was registered for, and to no other of the same name.
 //!
-//! Not here: who owns what is kept on disk (each record has the id of its token).
+//! Not here: the owner of stored records (each record has the ID of its token).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

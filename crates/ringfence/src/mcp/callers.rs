@@ -10,14 +10,14 @@ use tokio_util::sync::CancellationToken;
 use crate::mcp::client_info::McpClientInfo;
 use crate::mcp::progress::ProgressSender;
 
-/// Who made a call, and waits for it.
+/// The caller that waits for a call.
 #[derive(Clone, Debug)]
 pub(super) struct McpCaller {
     pub(super) client: McpClientInfo,
     pub(super) peer: Peer<RoleServer>,
     /// For what there is to say meanwhile.
     pub(super) progress: ProgressSender,
-    /// Told when the client closed the connection.
+    /// Cancelled when the client closed the connection.
     pub(super) closed: CancellationToken,
 }
 

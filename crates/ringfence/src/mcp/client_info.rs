@@ -7,7 +7,7 @@ use rmcp::RoleServer;
 use rmcp::model::{ErrorData, ProtocolVersion};
 use rmcp::service::RequestContext;
 
-/// How the two sides of a connection find each other.
+/// Era of the protocol's handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProtocolEra {
     /// By `initialize`; the server may ask the client.
@@ -24,11 +24,11 @@ pub(super) struct McpClientInfo {
     pub(super) supports_structured: bool,
     /// It can show its user a form.
     pub(super) supports_forms: bool,
-    /// Somebody may be asked about this request at all.
+    /// Approval may be requested for this request at all.
     pub(super) may_be_asked: bool,
 }
 
-/// Where a question goes.
+/// Channel of an approval request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ApprovalChannel {
     /// To the client, now.
@@ -58,7 +58,7 @@ impl McpClientInfo {
         })
     }
 
-    /// Who is asked, where an answer must be at least so sure. What a client says is never a person's word.
+    /// The channel for a required assurance. A client's answer is never a person's.
     pub(super) fn approval_channel(&self, least: Assurance) -> ApprovalChannel {
         if !self.may_be_asked {
             return ApprovalChannel::Unavailable;

@@ -1,7 +1,7 @@
 //! Fixtures for the official MCP conformance suite: the tools, resources and prompts that it expects.
 //!
-//! They lie over the real server and are only in a build with the feature `conformance`, which nobody ships. Everything
-//! that they do not answer goes to the server beneath.
+//! They wrap the real server and are only in a build with the feature `conformance`, which is never released. Every
+//! other request goes to the server beneath.
 
 #![expect(deprecated, reason = "the suite tests what older clients have too")]
 
@@ -77,7 +77,7 @@ fn text(text: impl Into<String>) -> Result<CallToolResponse, ErrorData> {
     content(json!([{"type": "text", "text": text.into()}]))
 }
 
-/// A state that nobody can make up.
+/// A state that clients cannot forge.
 fn sealed(state: &str) -> String {
     let digest = Sha256::digest(format!("only this process knows {} {state}", std::process::id()));
     let mark: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -12,7 +12,7 @@ use ringfence_kernel::ToolCall;
 /// Calls that are kept. The one that expires first goes when there are more.
 const MAX_CALLS: usize = 64;
 
-/// How to go on with a call.
+/// State for resuming a call.
 #[derive(Clone, Debug)]
 pub(super) struct DeferredCall {
     pub(super) token: String,
@@ -21,7 +21,7 @@ pub(super) struct DeferredCall {
     pub(super) expires: SystemTime,
 }
 
-/// The calls of one session that were put off.
+/// The deferred calls of one session.
 #[derive(Debug, Default)]
 pub(super) struct DeferredCalls(Mutex<HashMap<(String, String), DeferredCall>>);
 
@@ -36,7 +36,7 @@ impl DeferredCalls {
         }
     }
 
-    /// Takes out how to go on with this call, if it was put off and is not too late.
+    /// Takes the state of this call, if it was deferred and is not expired.
     pub(super) fn take(&self, call: &ToolCall, now: SystemTime) -> Option<DeferredCall> {
         let mut kept = self.lock();
         kept.retain(|_, waiting| waiting.expires > now);

@@ -1,8 +1,8 @@
 //! Approval through MCP elicitation.
 //!
-//! A client can answer by itself, so its word is a relayed one: it is asked about what such a word is enough for, and
-//! nothing it says is remembered or changes a call. Everything else waits for a person at ringfence's own terminal or
-//! page, and the client is told how they answer.
+//! A client can answer by itself, so its answer is a relayed one: it is asked only where that assurance is enough, and
+//! its answers are neither remembered nor change a call. Everything else waits for a person at ringfence's own terminal
+//! or page, and the client gets instructions for them.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ use tokio::time::sleep;
 use crate::mcp::callers::{McpCaller, McpCallers};
 use crate::mcp::client_info::ApprovalChannel;
 
-/// What the user is asked for.
+/// Field of the elicitation.
 const FIELD: &str = "approve";
 
 /// Bytes of a preview that are sent to a client.
@@ -33,7 +33,7 @@ const MAX_PREVIEW_BYTES: usize = 16 << 10;
 #[derive(Debug)]
 pub(super) struct ElicitationApprover {
     pub(super) callers: McpCallers,
-    /// How long a person is waited for.
+    /// Time to wait for a person.
     pub(super) wait: Duration,
 }
 
@@ -66,13 +66,13 @@ impl Approver for ElicitationApprover {
     }
 }
 
-/// The client is told to come again. Only this process knows then which call it means.
+/// Defers the call. Only this process knows then which call a retry means.
 async fn defer(patience: Duration) -> ApproverReply {
     sleep(patience).await;
     ApproverReply::DeferredInProcess
 }
 
-/// What a person does about a request that waits.
+/// Instructions for a person about a pending request.
 pub(super) fn answer_instructions(request: &str) -> String {
     format!(
         "this requires a person's approval: run `ringfence approvals answer {request}` in a terminal on this machine"
@@ -93,7 +93,7 @@ pub(super) fn elicitation_params(request: &ApprovalRequest) -> ElicitRequestPara
     ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema }
 }
 
-/// What the client answered. Only a yes is a yes, and clients also decline without asking anyone.
+/// The decision of a client's answer. Only an explicit approval is one, and clients also decline by themselves.
 pub(super) fn decision_from_result(result: &ElicitResult) -> ApprovalDecision {
     let said = result.content.as_ref().and_then(|content| content.get(FIELD)).and_then(|field| field.as_bool());
     let reason = match (&result.action, said) {

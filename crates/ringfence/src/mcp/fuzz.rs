@@ -33,8 +33,7 @@ async fn read_all(head: &[u8], tail: &[u8]) -> (Vec<Value>, Vec<Value>) {
     (taken, answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
 }
 
-/// Whether an object in a text that is JSON has a key twice, found in another way: what is read and written again has it
-/// once.
+/// Finds duplicate keys in another way: a text that is parsed and written again has each key once.
 fn check_keys(line: &[u8]) {
     let read = serde_json::from_slice::<Value>(line);
     match check_json(line) {

@@ -46,10 +46,10 @@ use crate::mcp::truncate;
 /// The name of our question among those that a result can have.
 const APPROVAL_INPUT: &str = "approval";
 
-/// How long a client may take to say what it has open.
+/// Time for a client to list its roots.
 const ROOTS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether a person answered.
+/// Poll interval for a person's answer.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Methods that the SDK knows. One of them reaches `on_custom_request` only with params that it cannot read.
@@ -64,7 +64,7 @@ const HANDSHAKE_METHODS: [&str; 3] = ["initialize", "ping", "logging/setLevel"];
 pub(super) struct McpServerHandler {
     context: McpServerContext,
     source: McpSessionSource,
-    /// Told when the client closed the connection.
+    /// Cancelled when the client closed the connection.
     closed: CancellationToken,
     /// The least that the client wants in its log.
     level: Mutex<LoggingLevel>,
@@ -210,11 +210,11 @@ impl McpServerHandler {
         }
     }
 
-    /// A request that nobody answered yet.
+    /// An unanswered request.
     async fn request(&self, id: &str) -> Option<ApprovalRequest> {
         let (host, id) = (self.context.host.clone(), id.to_owned());
         let look = move || {
-            // Only to read it: who answers is somebody else.
+            // Only for reading: another principal answers.
             let reader = Principal::person("MCP server");
             host.inbox(&reader).request(&id, SystemTime::now()).ok()
         };
@@ -233,7 +233,7 @@ impl McpServerHandler {
         self.run_call(&mut trip).await.map_err(|fatal| internal_error(&fatal))
     }
 
-    /// What a call comes to that waits for a person: a question to the client, or words that say who has to answer.
+    /// The response for a call that waits for approval: an elicitation, or instructions for the approver.
     async fn deferred_response(
         &self,
         trip: &McpCall<'_>,
@@ -453,7 +453,7 @@ impl Drop for McpServerHandler {
     }
 }
 
-/// The call cannot be made safely, or nobody knows how it ended.
+/// The call cannot be made safely, or its outcome is unknown.
 fn internal_error(fatal: &HostError) -> ErrorData {
     let mut text = fatal.to_string();
     let mut cause = std::error::Error::source(fatal);

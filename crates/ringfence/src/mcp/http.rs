@@ -68,7 +68,7 @@ fn wrap_handler(server: McpServerHandler) -> HttpHandler {
     crate::mcp::conformance::ConformanceServer(server)
 }
 
-/// What stands between the network and the server.
+/// Authentication layer of MCP over HTTP.
 #[derive(Clone)]
 struct McpAuthLayer {
     service: StreamableHttpService<HttpHandler, LocalSessionManager>,
@@ -133,7 +133,7 @@ impl McpSessionTable {
     }
 }
 
-/// What MCP over HTTP shares with the other routes of the server.
+/// State that MCP over HTTP shares with the other routes of the server.
 #[derive(Debug)]
 pub(crate) struct McpHttpShared {
     pub(crate) tokens: TokenStore,
@@ -144,7 +144,7 @@ pub(crate) struct McpHttpShared {
 }
 
 impl McpFrontend {
-    /// The route of MCP clients, for a server that listens elsewhere.
+    /// The route of MCP clients, for a server with a listener of its own.
     pub(crate) fn http_router(&self, app: &App, shared: McpHttpShared, stop: &CancellationToken) -> Router {
         let McpHttpShared { tokens, source, rate, taint, owners } = shared;
         let sessions = McpSessions::new(app, taint, owners);
@@ -246,7 +246,7 @@ impl McpAuthLayer {
         Body::from_stream(unfold(stream, |mut stream| async { Some((stream.next().await?, stream)) }))
     }
 
-    /// Who comes.
+    /// Authenticates a request.
     async fn authenticate(&self, headers: &HeaderMap) -> Result<TokenIdentity, Response> {
         match authenticate(&self.tokens, headers).await {
             Ok(owner) if owner.has_scope(AuthScope::Call) => Ok(owner),
@@ -268,7 +268,7 @@ impl McpAuthLayer {
     }
 }
 
-/// What a client hears for as long as it is known.
+/// Event stream of a client, for the lifetime of its session.
 struct McpEventStream {
     pieces: BodyDataStream,
     door: McpAuthLayer,
@@ -284,11 +284,11 @@ impl McpEventStream {
     async fn next(&mut self) -> Option<Result<Bytes, axum::Error>> {
         loop {
             let piece = timeout(TOKEN_RECHECK.saturating_sub(self.checked.elapsed()), self.pieces.next()).await;
-            // Whoever lost their token hears no more.
+            // A stream ends with its token.
             if self.checked.elapsed() >= TOKEN_RECHECK {
                 self.unverified = match authenticate(&self.door.tokens, &self.headers).await {
                     Ok(owner) if owner.has_scope(AuthScope::Call) => false,
-                    // It is looked once more, and meanwhile nobody loses an answer.
+                    // It is checked once more, and meanwhile no response is lost.
                     Err(AuthError::Unreadable) if !self.unverified => true,
                     _ => return None,
                 };
@@ -301,7 +301,7 @@ impl McpEventStream {
     }
 }
 
-/// What is said to a body that is no JSON, or says the same thing twice.
+/// The error response for a body that is not JSON, or has duplicate keys.
 fn json_error(body: &[u8]) -> Option<Response> {
     let (code, message) = match check_json(body) {
         Ok(()) => return None,

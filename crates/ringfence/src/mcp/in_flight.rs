@@ -1,7 +1,7 @@
 //! Requests in flight.
 //!
-//! At most so many, of at most so many bytes together, and no id twice: the SDK has no bound, and of two requests with
-//! one id it answers one. A request that was cancelled gets no answer, so it counts until its work is over.
+//! Their number, their bytes in total and reuse of an ID are limited: the SDK has no bound, and of two requests with
+//! one ID it answers one. A cancelled request gets no response, so it counts until its work is over.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,14 +23,14 @@ pub(super) enum InFlightError {
     TooMany,
 }
 
-/// What is known of every request that is not over.
+/// Requests in flight.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InFlightRequests(Arc<InFlightShared>);
 
 #[derive(Debug, Default)]
 struct InFlightShared {
     requests: Mutex<InFlightTable>,
-    /// Told whenever the work on one is over.
+    /// Notified whenever the work on one is over.
     finished: Notify,
 }
 
@@ -47,7 +47,7 @@ struct InFlightRequest {
     work_done: bool,
 }
 
-/// Goes with a request. Dropped, nobody works on it any more.
+/// Guard of a request. Dropped when its work is over.
 #[derive(Debug)]
 pub(super) struct InFlightGuard {
     all: InFlightRequests,
@@ -82,7 +82,7 @@ impl InFlightRequests {
         });
     }
 
-    /// Returns when nobody works on any of them.
+    /// Returns when there is no request in flight.
     pub(super) async fn wait_until_idle(&self) {
         loop {
             let over = self.0.finished.notified();

@@ -50,10 +50,10 @@ use crate::app::App;
 use crate::app::roots::SessionRoots;
 use crate::http::ENVELOPE_BYTES;
 
-/// How long calls that were given up are waited for.
+/// Grace time of cancelled calls.
 pub(crate) const CANCEL_GRACE: Duration = Duration::from_secs(6);
 
-/// What every server of a front shares.
+/// State that every server of a front shares.
 #[derive(Clone, Debug)]
 struct McpServerContext {
     front: McpFrontend,
@@ -88,17 +88,17 @@ impl McpFrontend {
         Self { form, ..self }
     }
 
-    /// An approver that asks whoever made the call, as far as their client's word goes.
+    /// An approver that asks the calling client, as far as its assurance is enough.
     pub fn approver(&self) -> Box<dyn Approver> {
         Box::new(ElicitationApprover { callers: self.callers.clone(), wait: self.wait })
     }
 
-    /// What clients narrow their sessions to, for the policy that sees to it.
+    /// The roots of clients' sessions, for the policy that enforces them.
     pub fn roots(&self) -> SessionRoots {
         self.roots.clone()
     }
 
-    /// Serves one client on standard input and output until it closes them, or `stop` is told.
+    /// Serves one client on standard input and output until it closes them, or `stop` is cancelled.
     pub async fn serve_stdio(&self, app: &App, stop: CancellationToken) {
         let session = Arc::clone(&app.session);
         let gone = CancellationToken::new();

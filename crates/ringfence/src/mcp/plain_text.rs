@@ -17,7 +17,7 @@ use crate::mcp::truncate::{self, ReplyCopies};
 /// A note beside a text is never longer.
 const MAX_NOTE_BYTES: usize = 4 << 10;
 
-/// What a message has left for notes beside a text that fills it.
+/// Bytes of a message that are reserved for notes beside a text that fills it.
 const NOTES_BYTES: usize = 512;
 
 /// Fields for programs and records, which tell a model nothing.
@@ -30,7 +30,7 @@ struct StandardEnvelope {
     error: Option<StandardError>,
     #[serde(default)]
     modified: bool,
-    /// Where the whole reply was cut.
+    /// Hint about a truncated reply.
     hint: Option<String>,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn error_message(reply: &str) -> Cow<'_, str> {
     }
 }
 
-/// A text, and what is said beside it.
+/// A text, with its notes.
 struct TextPage {
     text: String,
     notes: Vec<String>,
@@ -129,7 +129,7 @@ fn value_page(tool: &str, mut fields: Map<String, Value>, modified: bool) -> Tex
     page
 }
 
-/// How to go on where a tool returned a part.
+/// Advice for a tool that returned a part.
 fn cut_note(tool: &str) -> &'static str {
     match tool {
         "read_file" => "truncated; continue with `startLine` and `endLine`",
@@ -207,7 +207,7 @@ fn matches_page(mut fields: Map<String, Value>) -> TextPage {
     list_page(text, "no match", &fields)
 }
 
-/// A list, or what is said where it has nothing, and the rest.
+/// A list, or a text for an empty one, and the other fields.
 fn list_page(text: String, nothing: &str, rest: &Map<String, Value>) -> TextPage {
     let text = if text.is_empty() { format!("[{nothing}]") } else { text.trim_end_matches('\n').to_owned() };
     let mut page = TextPage::new(text);
@@ -218,7 +218,7 @@ fn list_page(text: String, nothing: &str, rest: &Map<String, Value>) -> TextPage
     page
 }
 
-/// What was not kept comes first, then what was printed, then how it ended.
+/// Discarded changes come first, then the output, then the exit status.
 fn program_page(mut fields: Map<String, Value>) -> TextPage {
     let output = program_output(&mut fields);
     let changed = changed_line(&mut fields);
@@ -233,7 +233,7 @@ fn program_page(mut fields: Map<String, Value>) -> TextPage {
     TextPage::new(text.trim_end().to_owned())
 }
 
-/// Which changes of a program were not kept, and then which were.
+/// Discarded changes of a program, then the committed ones.
 fn kept_lines(fields: &mut Map<String, Value>) -> String {
     let lists = [("notKept", "not kept"), ("kept", "kept")];
     let lists =
@@ -241,7 +241,7 @@ fn kept_lines(fields: &mut Map<String, Value>) -> String {
     lists.map(|list| lines_of(&list)).collect()
 }
 
-/// What a program printed, and its exit code.
+/// Output of a program, and its exit code.
 fn program_output(fields: &mut Map<String, Value>) -> String {
     let (stdout, stderr) = (take_text(fields, "stdout"), take_text(fields, "stderr"));
     let mut text = stdout.unwrap_or_default();
@@ -306,7 +306,7 @@ fn mcp_tool_page(mut fields: Map<String, Value>) -> TextPage {
     page
 }
 
-/// What a tool changed, in one line, and whatever else it says below.
+/// A change in one line, and the other fields below.
 fn change_line(tool: &str, mut fields: Map<String, Value>) -> String {
     let is_new = fields.get("created") != Some(&Value::Bool(false));
     let said = |fields: &mut Map<String, Value>, name: &str| fields.remove(name).map(|value| inline(&value));

@@ -19,7 +19,7 @@ use tokio::time::{Instant, interval_at, timeout};
 /// A call that says nothing by itself is heard of so often.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
-/// What is on its way is waited for so long when the call is over.
+/// Time to send queued notifications when the call is over.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Pieces that wait to be sent.
@@ -28,7 +28,7 @@ const QUEUE_LENGTH: usize = 64;
 /// Bytes of a piece that are sent.
 const MAX_ITEM_BYTES: usize = 1000;
 
-/// Where there is something to say about a call.
+/// Sender of a call's progress notifications.
 #[derive(Clone, Debug)]
 pub(super) struct ProgressSender(mpsc::Sender<ProgressItem>);
 
@@ -43,7 +43,7 @@ enum ProgressItem {
 impl ProgressSender {
     /// Says what the user should know while they wait.
     pub(super) fn notice(&self, text: String) {
-        // There is room, or nobody listens.
+        // There is room, or no listener.
         let _ = self.0.try_send(ProgressItem::Notice(text));
     }
 }
@@ -59,7 +59,7 @@ impl ProgressListener for ProgressSender {
 #[derive(Debug)]
 pub(super) struct ProgressNotifier {
     peer: Peer<RoleServer>,
-    /// Where the client wants to hear of progress.
+    /// The token of a client that requested progress.
     token: Option<ProgressToken>,
     /// The least that it wants in its log, if anything.
     level: Option<LoggingLevel>,

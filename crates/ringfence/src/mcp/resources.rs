@@ -1,7 +1,7 @@
 //! MCP resources: files of the workspace.
 //!
-//! A resource is read by a call of `read_file`, so the same rules, limits and records hold for it. Nobody is asked about
-//! one: what needs an answer is refused, with the advice to call the tool.
+//! A resource is read by a call of `read_file`, so the same rules, limits and records hold for it. It never requests
+//! approval: a read that needs one is refused, with the advice to call the tool.
 //!
 //! Not here: lists of files. The tools are better at those.
 
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::codec::percent::percent_decode;
 use crate::mcp::truncate;
 
-/// What a resource is called: this, and its path.
+/// URI of a resource: this, and its path.
 const URI_PREFIX: &str = "ringfence:///";
 
 /// Whether a session has files to read in this way.
@@ -37,7 +37,7 @@ pub(super) fn path(uri: &str) -> Result<String, ErrorData> {
     })
 }
 
-/// How a file is asked for.
+/// Encoding of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResourceEncoding {
     Text,
@@ -55,7 +55,7 @@ impl ResourceEncoding {
     }
 }
 
-/// What was read.
+/// The result of a read.
 pub(super) fn read_result(
     uri: &str,
     reply: &ToolReply,
@@ -72,7 +72,7 @@ pub(super) fn read_result(
     let lost = |_| ErrorData::internal_error("cannot send the file", None);
     let ResourceEnvelope { value } = serde_json::from_str(&reply.text).map_err(lost)?;
     let whole = value["content"].as_str().unwrap_or_default();
-    // The client is told the whole name again.
+    // The response repeats the whole URI.
     let content = truncate::truncate_text(whole, most.saturating_sub(json!(uri).to_string().len()));
     let is_cut = content.len() < whole.len() || value["truncated"] == true;
     let mut contents = match form {
@@ -105,7 +105,7 @@ fn read_error(kind: ErrorKind, reply: &str, uri: &str) -> ErrorData {
     ErrorData::new(code, message, Some(json!({"uri": truncate_uri(uri)})))
 }
 
-/// As much of a URI as is said back.
+/// The part of a URI that is quoted.
 fn truncate_uri(uri: &str) -> &str {
     &uri[..uri.floor_char_boundary(4 << 10)]
 }

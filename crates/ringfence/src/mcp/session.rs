@@ -18,7 +18,7 @@ use crate::mcp::client_info::ProtocolEra;
 use crate::mcp::deferred::DeferredCalls;
 use crate::store::tokens::TokenIdentity;
 
-/// Whether the client was asked what it has open.
+/// State of the client's roots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RootsState {
     Unknown,
@@ -30,10 +30,10 @@ pub(super) enum RootsState {
 pub(super) struct McpSession {
     pub(super) session: Arc<Session>,
     host: Host,
-    /// Whose it is, where the door let them in.
+    /// The owning token of an HTTP session.
     _owner: Option<SessionOwnership>,
     pub(super) deferred: DeferredCalls,
-    /// Whether the session is narrowed to what the client has open.
+    /// Roots that the session is narrowed to.
     pub(super) roots: Line<RootsState>,
     /// Held by a call that may change something.
     changes: Line<()>,
@@ -73,13 +73,13 @@ impl McpSession {
 impl Drop for McpSession {
     fn drop(&mut self) {
         if !self.deferred.is_empty() {
-            // Nobody is left who could be told that it failed, and the requests end by themselves too.
+            // The failure cannot be reported any more, and the requests expire too.
             let _ = self.host.withdraw_requests(&self.session.id);
         }
     }
 }
 
-/// Somebody who came with a token, as the door let them in.
+/// The authenticated token of a client.
 #[derive(Clone, Debug)]
 pub(super) struct McpTokenId {
     /// The id of the token.
@@ -103,14 +103,14 @@ impl McpTokenId {
     }
 }
 
-/// The talks of visitors.
+/// Sessions of HTTP clients.
 #[derive(Clone, Debug)]
 pub(super) struct McpSessions {
-    /// What sessions are like.
+    /// Template of a session.
     template: Arc<Session>,
     /// The workspace, by a name that no other directory has.
     workspace_id: Arc<str>,
-    /// What visitors have been through there.
+    /// The taint of tokens.
     taint: TokenTaint,
     owners: SessionOwners,
     /// Of those whose protocol has no sessions: one each.
@@ -124,7 +124,7 @@ impl McpSessions {
         Self { template, workspace_id, taint, owners, stateless: Arc::default(), host: app.host.clone() }
     }
 
-    /// A talk of a visitor.
+    /// Opens a session of a client.
     fn open_session(&self, visitor: &McpTokenId, id: String) -> Arc<McpSession> {
         let bits = self.taint.for_token(&visitor.token, &self.workspace_id);
         let session = Session { taint: bits, ..self.template.for_principal(id, Principal::agent(&*visitor.name)) };
@@ -132,7 +132,7 @@ impl McpSessions {
         McpSession::new(Arc::new(session), self.host.clone(), Some(owner))
     }
 
-    /// The one talk of a visitor. There are as many as there are tokens.
+    /// The one stateless session of a token. There are as many as there are tokens.
     fn stateless_session(&self, visitor: &McpTokenId) -> Arc<McpSession> {
         let mut talks = self.stateless.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || self.open_session(visitor, format!("http-{}", visitor.token));
@@ -140,16 +140,16 @@ impl McpSessions {
     }
 }
 
-/// Where a connection has its talk from.
+/// Source of a connection's session.
 #[derive(Debug)]
 pub(super) enum McpSessionSource {
     /// There is one client, and it is known.
     Stdio(Arc<McpSession>),
-    /// Whoever the door lets in.
+    /// An authenticated HTTP client.
     Http(Box<HttpConnection>),
 }
 
-/// A connection through the door.
+/// An authenticated HTTP connection.
 #[derive(Debug)]
 pub(super) struct HttpConnection {
     pub(super) sessions: McpSessions,
@@ -158,7 +158,7 @@ pub(super) struct HttpConnection {
 }
 
 impl McpSessionSource {
-    /// The talk that a request belongs to.
+    /// The session that a request belongs to.
     pub(super) fn session(
         &self,
         era: ProtocolEra,
@@ -193,7 +193,7 @@ impl McpSessionSource {
         }
     }
 
-    /// What sessions here are like.
+    /// Template of the sessions here.
     pub(super) fn template(&self) -> &Session {
         match self {
             Self::Stdio(talk) => &talk.session,
@@ -201,7 +201,7 @@ impl McpSessionSource {
         }
     }
 
-    /// The talk that ends with this connection, if one does.
+    /// The session that ends with this connection, if one does.
     pub(super) fn own_session(&self) -> Option<&McpSession> {
         match self {
             Self::Stdio(talk) => Some(talk),

@@ -1,7 +1,7 @@
 //! MCP tool definitions and results.
 //!
-//! What a client is told about a tool's effect follows from the verbs that its plans may have, and from nothing else: a
-//! plan with another verb is refused by the kernel.
+//! The annotations of a tool follow from the actions that its plans may have, and from nothing else: a plan with
+//! another action is refused by the kernel.
 //!
 //! Not here: the plain text of a reply (`plain_text.rs`).
 
@@ -19,7 +19,7 @@ use crate::mcp::truncate::{self, ReplyCopies};
 const CORE_TOOLS: [&str; 7] =
     ["read_file", "write_file", "edit_file", "list_directory", "find_files", "search_files", "run_code"];
 
-/// How results are sent.
+/// Form of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ResultForm {
     /// As text for a model: the one form that every client shows to its model whole.
@@ -31,7 +31,7 @@ pub(crate) enum ResultForm {
     Structured,
 }
 
-/// What the protocol calls a tool.
+/// A tool in the form of the protocol.
 pub(super) fn tool(definition: &ToolDefinition, form: ResultForm) -> Tool {
     let prepare = match definition.dialect {
         Dialect::Standard if !definition.name.starts_with(MCP_TOOL_PREFIX) => compact_schema,
@@ -137,8 +137,8 @@ fn envelope_schema(value: &Value, dialect: Dialect) -> Value {
     json!({"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "anyOf": [success, failure]})
 }
 
-/// Takes out how many bits a number has, such as `"format": "uint64"`: no standard has such formats, and clients that
-/// check schemas complain about each.
+/// Removes integer widths, such as `"format": "uint64"`: no standard has such formats, and clients that validate
+/// schemas complain about each.
 fn drop_widths(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
@@ -158,7 +158,7 @@ fn drop_widths(schema: &mut Value) {
     }
 }
 
-/// How results go to a client.
+/// Settings of results.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResultSettings<'a> {
     pub(super) tool: &'a str,
@@ -168,7 +168,7 @@ pub(super) struct ResultSettings<'a> {
     pub(super) most: usize,
 }
 
-/// What a call comes to. The code of an error is for programs: it stands where no client shows it to its model.
+/// The result of a call. The error code is for programs: it is in a field that clients do not show to their models.
 pub(super) fn call_result(reply: &ToolReply, settings: ResultSettings<'_>) -> CallToolResult {
     let ResultSettings { tool, dialect, form, most } = settings;
     let (texts, structured) = match (dialect, form) {

@@ -1,10 +1,10 @@
 //! MCP stdio transport: one JSON-RPC message per line.
 //!
-//! Whatever comes in gets an answer or is one: a line that is no message is told so, where the SDK's own reader would
-//! drop it. Messages leave in the order in which they were given. Structured content that is a string is JSON already, and
-//! leaves as what it says (`tools.rs`).
+//! Every incoming line gets a response or is one: a malformed one gets an error, where the SDK's own reader would drop
+//! it. Messages are sent in order. Structured content that is a string is JSON already, and is sent as such
+//! (`tools.rs`).
 //!
-//! Not here: what a message means. The SDK takes it from here.
+//! Not here: the meaning of a message. The SDK takes it from here.
 
 use std::io;
 
@@ -27,7 +27,7 @@ use crate::mcp::in_flight::{InFlightError, InFlightRequests};
 /// More requests wait for their answer than may.
 const SERVER_BUSY: ErrorCode = ErrorCode(-32000);
 
-/// How much is asked of the input at once, and put to the output at once.
+/// Size of a read from the input, and of a write to the output.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// A connection to a client.
@@ -36,7 +36,7 @@ pub(super) struct StdioServerTransport<R> {
     input: BoundedLines<R>,
     output: OutputQueue,
     in_flight: InFlightRequests,
-    /// Told when the client closed its side.
+    /// Cancelled when the client closed its side.
     closed: CancellationToken,
 }
 
@@ -161,7 +161,7 @@ fn error_data(code: ErrorCode, message: &str) -> ErrorData {
     ErrorData::new(code, message.to_owned(), None)
 }
 
-/// The id of a message that is none otherwise, so that its sender knows which one it was.
+/// The ID of an otherwise invalid message, for the error to its sender.
 fn id_of(line: &[u8]) -> Option<RequestId> {
     #[derive(Deserialize)]
     struct JsonRpcIdFields {
@@ -230,7 +230,7 @@ impl<R: AsyncRead + Unpin> BoundedLines<R> {
 /// A line, and who waits until it is written.
 type QueuedLine = (Vec<u8>, oneshot::Sender<io::Result<()>>);
 
-/// A queue of messages, and the task that writes them out. It ends when the queue is closed, or nobody reads.
+/// A queue of messages, and the task that writes them out. It ends when the queue is closed, or the reader is gone.
 #[derive(Debug)]
 struct OutputQueue {
     queue: Option<mpsc::UnboundedSender<QueuedLine>>,

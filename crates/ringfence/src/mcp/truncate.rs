@@ -11,19 +11,19 @@ use std::borrow::Cow;
 use ringfence_kernel::Dialect;
 use serde_json::{Map, Value};
 
-/// What a message has beside its value: its id, the names of its fields, and what is said about the cut.
+/// Bytes of a message besides its value: its ID, field names, and the truncation hint.
 const ENVELOPE_OVERHEAD: usize = 1 << 10;
 
-/// No bound is smaller than this: something is always said.
+/// Smallest limit: something is always sent.
 const MIN_BYTES: usize = 4 << 10;
 
 /// Fields that are what a program printed.
 const STREAMS: [&str; 2] = ["stdout", "stderr"];
 
-/// What stands where the middle was.
+/// Text at an omitted middle.
 const ELISION: &str = "\n[… omitted: the reply would be too long …]\n";
 
-/// How often a message has a value.
+/// Number of copies of a value in a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReplyCopies {
     /// As it is.
@@ -80,8 +80,8 @@ impl ReplyCopies {
     }
 }
 
-/// A value, as JSON, of which so many copies fit into a message of `most` bytes. What it is called when it was cut is the
-/// dialect's.
+/// Truncates a JSON value so that its copies fit into a message of `most` bytes. The field that marks it as truncated
+/// is the dialect's.
 pub(super) fn truncate_json(json: &str, copies: ReplyCopies, most: usize, dialect: Dialect) -> Cow<'_, str> {
     let room = byte_budget(most);
     if copies.certainly_fits(json, room) || copies.json_bytes(json) <= room {
@@ -102,7 +102,7 @@ pub(super) fn truncate_text(text: &str, most: usize) -> Cow<'_, str> {
     if end == text.len() { Cow::Borrowed(text) } else { Cow::Owned(text[..end].to_owned()) }
 }
 
-/// What is said where something was cut.
+/// The hint about a truncation.
 pub(super) fn truncation_hint(most: usize) -> String {
     format!(
         "this reply was truncated to the limit of {} bytes; request less at once, for example fewer lines of a file",
@@ -124,7 +124,7 @@ fn quoted_bytes(text: &str) -> usize {
     bytes.sum()
 }
 
-/// Where a text has to end. At a multiple of four, if it is cut: base64 stays base64.
+/// End position of a truncated text. At a multiple of four, so that base64 stays valid.
 fn cut_position(text: &str, room: usize, cost: impl Fn(char) -> usize) -> usize {
     let mut left = room;
     for (at, c) in text.char_indices() {
@@ -207,7 +207,7 @@ fn cut_middle(text: &mut String, copies: ReplyCopies, room: usize) {
     *text = format!("{start}{ELISION}{}", &text[text.len() - kept..]);
 }
 
-/// How much each may have so that all together have at most `room`, where who needs less leaves it to the others.
+/// Fair share of `room` for each, where small ones leave their rest to the others.
 fn fair_share(ascending: &[usize], room: usize) -> usize {
     let mut left = room;
     for (at, cost) in ascending.iter().enumerate() {

@@ -27,13 +27,13 @@ const MAX_SCHEMA_BYTES: usize = 32 << 10;
 /// A tool of a server, as we offer it.
 #[derive(Clone, Debug)]
 pub(crate) struct McpToolDefinition {
-    /// What the server calls it.
+    /// The tool's name on its server.
     pub(crate) remote_name: String,
-    /// What models call it.
+    /// The tool's name for models.
     pub(crate) name: String,
-    /// What rules and records call it: `server/tool`.
+    /// The tool's name in rules and records: `server/tool`.
     pub(crate) rule_name: String,
-    /// What the server says about it.
+    /// The server's description.
     pub(crate) description: String,
     pub(crate) parameters: Value,
     /// Of all that the server says about it, and of what the server is.
@@ -120,7 +120,7 @@ fn parse_tool(server: &McpServerConfig, called: &str, tool: &Value) -> Result<Mc
     })
 }
 
-/// Letters, digits, `_` and `-`. A name that had to be changed has a mark by which it is no other one's.
+/// Letters, digits, `_` and `-`. A name that had to be changed gets a mark that makes it unique.
 fn safe_name(name: &str, most: usize) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     if name.len() <= most && name.bytes().all(plain) {

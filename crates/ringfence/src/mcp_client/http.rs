@@ -17,7 +17,7 @@ use crate::mcp_client::transport::{McpClientError, McpDeadline, McpTransport};
 const SESSION_HEADER: &str = "mcp-session-id";
 const VERSION_HEADER: &str = "mcp-protocol-version";
 
-/// How long it may take to say that the caller is gone.
+/// Time for the cancellation notice.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A server behind a URL.
@@ -76,7 +76,7 @@ impl McpTransport for HttpTransport {
         if matches!(answer, Err(McpClientError::Timeout | McpClientError::Cancelled(_))) {
             let stop = json!({"requestId": id, "reason": "the caller is gone"});
             let until = std::time::Instant::now() + CANCEL_TIMEOUT;
-            // Where that cannot be said, it is too late anyway.
+            // A failed notice is ignored: it is too late anyway.
             let _ = self.notify("notifications/cancelled", &stop, &McpDeadline { until, check: &|| Ok(()) });
         }
         answer?.ok_or(McpClientError::ProtocolViolation("no response to the request"))

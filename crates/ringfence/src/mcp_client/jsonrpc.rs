@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 /// A message that has more bytes than this is not taken in.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 8 << 20;
 
-/// What the server is told by us first, and what it must be one of.
+/// Supported protocol versions, the requested one first.
 pub(crate) const PROTOCOL_VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
-/// What a server said.
+/// A message of a server.
 #[derive(Debug, PartialEq)]
 pub(crate) enum McpServerMessage {
     Response {
@@ -21,7 +21,7 @@ pub(crate) enum McpServerMessage {
         id: Value,
         method: String,
     },
-    /// Something that nobody here waits for.
+    /// A message without a waiting request.
     Other,
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn encode_request(id: Option<u64>, method: &str, params: &Value) -> V
     message.to_string().into_bytes()
 }
 
-/// What a server gets that wants something of us: we are there, and nothing else.
+/// The reply to a server's request: `ping` is answered, any other method is unsupported.
 pub(crate) fn encode_reply(id: &Value, method: &str) -> Vec<u8> {
     let message = match method {
         "ping" => json!({"jsonrpc": "2.0", "id": id, "result": {}}),
@@ -104,7 +104,7 @@ impl LineSplitter {
         Ok(whole)
     }
 
-    /// What came after the last line.
+    /// The bytes after the last line.
     pub(crate) fn remainder(self) -> Vec<u8> {
         self.partial
     }

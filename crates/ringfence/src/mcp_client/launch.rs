@@ -1,10 +1,10 @@
-//! MCP server launch: in the jail, outside it if the user says so, or not at all for a remote server.
+//! MCP server launch: in the jail, outside it if the user configured that, or not at all for a remote server.
 //!
-//! Wherever it starts, no file of the workspace is found by a name that its command or an interpreter looks up.
+//! In any case, no file of the workspace is found by a name that its command or an interpreter looks up.
 //!
-//! In the jail it has no network and no file of the user's: it sees an empty workspace, and what it writes is gone with it.
-//! One that was given more has it while it works on a call, and only then: what it sees of the workspace is what the policy
-//! lets programs see at that moment, and every connection is recorded with the call.
+//! In the jail it has no network and no file of the user's: its workspace is empty, and its writes are discarded. A
+//! server with grants has them during a call, and only then: its view of the workspace is the one that the policy
+//! allows programs at that time, and every connection is recorded with the call.
 
 use std::fs::{DirBuilder, File};
 use std::io::Read as _;
@@ -38,7 +38,7 @@ const EMPTY_WORKSPACE: &str = "mcp-empty";
 /// the jail's own `/tmp` first, which is empty and its alone.
 const IN_EMPTY_DIRECTORY: [&str; 4] = ["/bin/sh", "-c", "cd /tmp && exec \"$@\"", "sh"];
 
-/// What a shell ends with that finds no program.
+/// Exit codes of a shell that finds no program.
 const PROGRAM_NOT_FOUND: [i32; 2] = [126, 127];
 
 /// A server may be there as long as we are.
@@ -47,7 +47,7 @@ const MAX_LIFETIME: Duration = Duration::from_hours(10_000);
 /// Bytes of output that the jail keeps. We have read it by then.
 const OUTPUT_BYTES: u64 = 4 << 10;
 
-/// What servers can be given: the workspace, and a way out.
+/// Grants of a server: the workspace, and egress.
 #[derive(Debug, Default)]
 pub(crate) struct ServerGrants {
     pub(crate) workspace: Option<Arc<dyn Workspace>>,
@@ -62,7 +62,7 @@ pub(crate) struct PerCallServer {
     pub(crate) channel: Option<Box<dyn ringfence_kernel::EgressChannel>>,
 }
 
-/// What servers are started with.
+/// Environment that servers are started with.
 #[derive(Debug)]
 pub(crate) struct ServerLauncher {
     grants: ServerGrants,
@@ -240,7 +240,7 @@ fn start_error<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) ->
     move |cause| McpClientError::Start(format!("cannot {what} ({})", cause.into().kind()))
 }
 
-/// Whoever spawns one of these ends it by closing what it reads.
+/// Spawns a thread, which ends when its input is closed.
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, McpClientError> {
     thread::Builder::new().name(name.to_owned()).spawn(work).map_err(start_error("create a thread"))
 }

@@ -1,10 +1,11 @@
 //! MCP client: tools of external MCP servers.
 //!
-//! Nothing that a server says about itself is believed. Each of its tools is one more tool on the one road, with the one
-//! effect `external`: asked about by default, by a person, with the note that it cannot be undone. What it answers is a
-//! stranger's. The list of a server's tools is taken once, when a session begins; later changes wait for the next one.
+//! A server's statements about itself are not trusted. Each of its tools is an ordinary tool with the one action
+//! `external`: it requires a person's approval by default, with the note that it cannot be undone. Its results are
+//! untrusted content. The list of a server's tools is read once, when a session begins; later changes apply to the next
+//! one.
 //!
-//! Not here: which servers there are (`mcp_config.rs`), and starting programs outside of the jail (`launch.rs`).
+//! Not here: the configured servers (`mcp_config.rs`), and starting programs outside of the jail (`launch.rs`).
 
 mod definition;
 #[cfg(test)]
@@ -31,7 +32,7 @@ use launch::ServerLauncher;
 use server::McpServerHandle;
 use tool::{McpTool, McpToolValue};
 
-/// What was found of a server, for `ringfence doctor`.
+/// The state of a server, for `ringfence doctor`.
 #[derive(Debug, Serialize)]
 pub(crate) struct McpServerCheck {
     pub(crate) name: String,
@@ -39,12 +40,12 @@ pub(crate) struct McpServerCheck {
     pub(crate) note: String,
 }
 
-/// What came of starting the servers.
+/// The outcome of starting the servers.
 #[derive(Debug, Default)]
 pub(crate) struct McpStartup {
     /// For each tool, as grants know it, a digest of what its server says about it.
     pub(crate) definitions: BTreeMap<String, String>,
-    /// What the user should know.
+    /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
 }
 

@@ -14,7 +14,7 @@ use crate::mcp_client::jsonrpc::PROTOCOL_VERSIONS;
 use crate::mcp_client::launch::{PerCallServer, ServerLauncher};
 use crate::mcp_client::transport::{McpClientError, McpDeadline, McpTransport};
 
-/// How long a server may take to be ready, where the user says nothing.
+/// Default time for a server to be ready.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pages of a list that are asked for.
@@ -37,7 +37,7 @@ impl McpServerHandle {
         &self.config.name
     }
 
-    /// How long a call may take, of what it may take at most.
+    /// Time limit of a call, within the general one.
     pub(crate) fn call_timeout(&self, most: Duration) -> Duration {
         self.config.timeout.map_or(most, |timeout| timeout.min(most))
     }
@@ -77,7 +77,7 @@ impl McpServerHandle {
         let until = Instant::now() + self.config.timeout.unwrap_or(START_TIMEOUT);
         let patience = McpDeadline { until, check: &|| Ok(()) };
         let (line, listed) = self.connect(&patience).map_err(|trouble| trouble.to_string())?;
-        // Who is started anew for each call has no more to do.
+        // A server that is started for each call is ended.
         let stays = !matches!(&self.config.transport, ServerTransport::Program(program) if program.is_per_call());
         *self.transport.lock().unwrap_or_else(PoisonError::into_inner) = Some(line).filter(|_| stays);
         Ok(listed)
@@ -168,7 +168,7 @@ fn before_call(trouble: McpClientError) -> McpClientError {
     }
 }
 
-/// Whether a server says about a tool what it said when the session began.
+/// Fails where a server's definition of a tool changed since the session began.
 fn check_definition(listed: &McpToolList, tool: &McpToolDefinition) -> Result<(), McpClientError> {
     let same = listed.tools.iter().any(|now| now.remote_name == tool.remote_name && now.digest == tool.digest);
     if same { Ok(()) } else { Err(McpClientError::DefinitionChanged) }

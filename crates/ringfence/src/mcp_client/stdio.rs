@@ -1,7 +1,8 @@
 //! Stdio transport to an MCP server: one message per line.
 //!
-//! Nobody here waits for ever: a thread writes, so that a server that does not read holds up that thread alone, and who
-//! asks looks at the clock. A server that says too much at once is ended. When the last owner lets go, so is it.
+//! No wait here is unbounded: a thread writes, so that a server that does not read blocks that thread alone, and
+//! requests have deadlines. A server that sends too much at once is ended. When the last owner is dropped, so is the
+//! server.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,25 +17,25 @@ use serde_json::{Value, json};
 use crate::mcp_client::jsonrpc::{self, LineSplitter, McpServerError, McpServerMessage};
 use crate::mcp_client::transport::{McpClientError, McpDeadline, McpTransport};
 
-/// How often it is asked whether anybody still waits.
+/// Poll interval of the cancellation check.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How many messages wait for a server to read them.
+/// Most messages that wait for a server to read them.
 const MAX_QUEUED: usize = 16;
 
-/// What a server said, sorted to who waits for it.
+/// Routes a server's responses to the waiting requests.
 #[derive(Debug)]
 pub(crate) struct ResponseRouter {
     state: Mutex<RouterState>,
     changed: Condvar,
-    /// What is to be written. Nothing, once it is over.
+    /// The output queue. `None` once it is closed.
     out: Mutex<Option<SyncSender<Vec<u8>>>>,
 }
 
 #[derive(Debug, Default)]
 struct RouterState {
     lines: LineSplitter,
-    /// Who waits, and what came for them.
+    /// Waiting requests, with their responses.
     waiting: HashMap<u64, Option<Result<Value, McpServerError>>>,
     closed: Option<McpClientError>,
 }
@@ -64,7 +65,7 @@ impl ResponseRouter {
                         place.get_or_insert(result);
                     }
                 }
-                // Whether that can be said is the server's own trouble.
+                // A failed reply is the server's own problem.
                 McpServerMessage::Request { id, method } => drop(self.send(jsonrpc::encode_reply(&id, &method))),
                 McpServerMessage::Other => {}
             }
@@ -110,7 +111,7 @@ impl ResponseRouter {
         }
     }
 
-    /// A panic elsewhere cannot leave this half changed.
+    /// A panic of another holder cannot leave this half changed.
     fn state(&self) -> MutexGuard<'_, RouterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -125,7 +126,7 @@ pub(crate) fn write_messages(to_write: &Receiver<Vec<u8>>, mut input: impl Write
     }
 }
 
-/// Whoever ends a program when it is dropped.
+/// Ends a program on drop.
 pub(crate) trait ProcessGuard: Send + Sync + fmt::Debug {}
 
 /// A program and the pipes to it.
@@ -152,7 +153,7 @@ impl McpTransport for StdioTransport {
             .and_then(|()| self.router.wait_for_response(id, patience));
         self.router.state().waiting.remove(&id);
         if matches!(answer, Err(McpClientError::Timeout | McpClientError::Cancelled(_))) {
-            // Where that cannot be said, it is not read either.
+            // A failed notice is ignored: the server does not read.
             let stop = json!({"requestId": id, "reason": "the caller is gone"});
             let _ = self.router.send(jsonrpc::encode_request(None, "notifications/cancelled", &stop));
         }

@@ -1,8 +1,8 @@
 //! External MCP tool as a `Tool` of the host.
 //!
-//! What it does nobody here knows, so its one touch is `external`, and whoever is asked is told that it cannot be undone.
-//! Where the program says something else about the tool than when it was last used, a person looks again, whatever rules
-//! allow. What comes back is bounded, and a stranger's.
+//! Its effects are unknown here, so its one access is `external`, and the approval request says that it cannot be
+//! undone. Where the server's definition changed since the last use, a person has to approve again, whatever rules
+//! allow. Its result is bounded and untrusted.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ pub(crate) struct PreparedMcpCall {
     definition: DefinitionState,
 }
 
-/// What is remembered of the tool's definition.
+/// The stored state of the tool's definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DefinitionState {
     /// It was never used.
@@ -44,7 +44,7 @@ enum DefinitionState {
     Changed,
 }
 
-/// What the program answered.
+/// The server's result.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct ToolCallResult {
     text: String,
@@ -58,7 +58,7 @@ impl Tool for McpTool {
     type Prepared = PreparedMcpCall;
     type Outcome = ToolCallResult;
     const ACTIONS: &'static [PolicyAction] = &[PolicyAction::External];
-    /// It tells the server that nobody waits any more.
+    /// It notifies the server of the cancellation.
     const GRACEFUL_STOP: bool = true;
 
     fn plan(&self, arguments: Self::Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedMcpCall>, ToolError> {
@@ -102,7 +102,7 @@ impl Tool for McpTool {
     fn run(&self, work: PreparedMcpCall, ticket: &Ticket<'_>) -> Result<ToolCallResult, ToolError> {
         let McpToolDefinition { rule_name: place, digest, .. } = &self.definition;
         let cx = ticket.context();
-        // Whatever comes back, a stranger wrote it.
+        // Any result is untrusted content.
         cx.add_taint(Taint::SawUntrusted);
         // What changed is known again once a person saw it, and by no other answer.
         let person = ticket.approval().is_some_and(|approval| approval.assurance == Assurance::Person);
@@ -164,7 +164,7 @@ fn store_error(_: ringfence_kernel::StoreError) -> ToolError {
 }
 
 impl ToolCallResult {
-    /// What there is of text, as much of it as may be.
+    /// The text of the result, truncated to the limit.
     fn parse(mut answer: serde_json::Value, most: usize) -> Self {
         let mut found = Self::default();
         for part in answer["content"].as_array().into_iter().flatten() {
@@ -202,7 +202,7 @@ impl ToolCallResult {
     }
 }
 
-/// More parts that are no text are not named.
+/// Most parts other than text that are named.
 const MAX_NOTES: usize = 16;
 
 /// The result of an external tool. It is untrusted data, never an instruction.

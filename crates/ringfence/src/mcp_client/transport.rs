@@ -26,10 +26,10 @@ pub(crate) trait McpTransport: Send + Sync + fmt::Debug {
     fn set_protocol_version(&self, _: &str) {}
 }
 
-/// How long somebody waits.
+/// Deadline of a request.
 pub(crate) struct McpDeadline<'a> {
     pub(crate) until: Instant,
-    /// Fails as soon as nobody waits any more.
+    /// Fails once the call is cancelled.
     pub(crate) check: &'a (dyn Fn() -> Result<(), ToolError> + 'a),
 }
 
@@ -68,7 +68,7 @@ pub(crate) enum McpClientError {
     DefinitionChanged,
     #[error("{0}")]
     Cancelled(ToolError),
-    /// What it was to be given could not be had, so it was not started.
+    /// Its grants could not be provided, so it was not started.
     #[error("{0}")]
     NotStarted(ToolError),
 }
@@ -99,7 +99,7 @@ impl McpClientError {
     }
 }
 
-/// A stranger's words in one line of ours.
+/// Foreign text in one line of limited length.
 pub(crate) fn truncate_line(words: &str) -> String {
     let cut = words.floor_char_boundary(MAX_QUOTED_CHARS);
     let (kept, more) = words.split_at(cut);

@@ -44,7 +44,7 @@ const SEARCH_PATHS: [&str; 31] = [
     "EMACSLOADPATH",
 ];
 
-/// What begins like this steers a loader, an interpreter, a package manager or a tool that runs others.
+/// Prefixes of variables that control a loader, an interpreter, a package manager or a tool that runs others.
 const LOADER_PREFIXES: &[&str] = &[
     "ANSIBLE_",
     "ASDF_",
@@ -210,7 +210,7 @@ mod tests {
         check("R_PROFILE_USER", "ROOT/ws/.Rprofile", None);
         check("PYENV_ROOT", "ROOT/ws/.pyenv", None);
         check("KUBECONFIG", "ROOT/ws/kube", None);
-        // A name with spaces, or with what stands between paths elsewhere.
+        // A name with spaces, or with separators of path lists.
         for odd in ["My Project", "a=b", "a,b", "it's"] {
             let workspace = root.join(odd);
             std::fs::create_dir(&workspace).unwrap();

@@ -4,8 +4,8 @@ use std::io::Write as _;
 
 use ringfence_kernel::sanitize_text;
 
-/// Standard error is for people; if they closed it, there is nobody to tell. What is said can have words of strangers in it,
-/// such as a line of a workspace's own file.
+/// Prints to standard error; a closed one is ignored. The text is sanitised: it may quote untrusted input, such as a
+/// line of a workspace's own file.
 pub(crate) fn print_error(text: &str) {
     let _ = writeln!(std::io::stderr(), "ringfence: {}", sanitize_text(text));
 }

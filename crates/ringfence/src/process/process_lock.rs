@@ -1,9 +1,10 @@
-//! Process lock: held as long as the process lives, to tell whether a waiting caller or a user of a directory still exists.
+//! Process lock: held for the lifetime of a process, to detect whether a waiting caller or a user of a directory still
+//! exists.
 //!
-//! A process that is killed lets go of its lock, and so others know that nobody waits for its requests any more. The
-//! number of a process would not do: it comes back, and means something else in another container.
+//! A killed process releases its lock, and so others know that its requests are abandoned. A process ID would not do:
+//! it is reused, and has another meaning in another container.
 //!
-//! Not here: what becomes of the requests (`store.rs`).
+//! Not here: the abandoned requests (`store.rs`).
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use ringfence_fs::PLAIN_FILE_FLAGS;
 
-/// Somebody who is still there.
+/// The lock of a live process.
 #[derive(Debug)]
 pub(crate) struct ProcessLock {
     id: String,

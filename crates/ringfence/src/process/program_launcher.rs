@@ -1,11 +1,11 @@
-//! Program launcher: the one place that starts programs of the operator.
+//! Program launcher: starts the operator's programs, and is the only module that does.
 //!
-//! What is started was named by the user's own environment or config: an editor, which gets the user's own terminal, and
-//! servers of the Model Context Protocol. No agent has a say in it: a program starts in an empty directory of its own, and
-//! nothing that an agent can write is on the paths that it loads code from. An interpreter would otherwise run a file of the
-//! workspace by its name alone.
+//! The programs are named by the user's own environment or config: an editor, which gets the user's own terminal, and
+//! MCP servers. Agents cannot influence them: a program starts in an empty directory of its own, and nothing that an
+//! agent can write is on the paths that it loads code from. An interpreter would otherwise run a file of the workspace
+//! by its name alone.
 //!
-//! Not here: what runs in the jail (`ringfence-sandbox`).
+//! Not here: programs in the jail (`ringfence-sandbox`).
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
@@ -28,22 +28,22 @@ use crate::process::process_lock::ProcessLock;
 /// Below the state directory: where programs start, each in a directory of its own.
 const SCRATCH_DIRECTORY: &str = "programs";
 
-/// What a program outside of the jail gets of our environment, besides what the user names.
+/// Variables of our environment that a program outside of the jail gets, besides those that the user names.
 const BASE_VARIABLES: [&str; 9] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TERM", "TMPDIR"];
 
-/// Where the system's own programs are, for those who say nothing.
+/// Directories of the system's own programs, where no `PATH` is set.
 const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Who waits for a program, and may stop waiting.
+/// A wait for a program that can be cancelled.
 pub(crate) trait Cancellable {
-    /// Waits so long at most. True when nobody waits for the program any more.
+    /// Waits up to `at_most`. True when the wait is cancelled.
     fn is_cancelled(&self, at_most: Duration) -> bool;
 }
 
 /// Starts programs of the operator, out of the reach of agents.
 #[derive(Clone, Debug)]
 pub(crate) struct ProgramLauncher {
-    /// Directories that agents may write to, or whose contents come from strangers: workspaces and mounts.
+    /// Directories that agents may write to, or that have untrusted contents: workspaces and mounts.
     agent_directories: Arc<[PathBuf]>,
     scratch: PathBuf,
     variables: EnvironmentVariables,
@@ -180,7 +180,7 @@ impl ScratchDirectory {
                 let _ = std::fs::remove_dir_all(left.path());
             }
         }
-        // The lock first: a directory without one is nobody's.
+        // The lock first: a directory without one counts as abandoned.
         let owner = ProcessLock::new(scratch)?;
         let path = scratch.join(owner.id());
         private().create(&path)?;
@@ -265,7 +265,8 @@ mod tests {
         }
     }
 
-    /// What an editor says that is looked up in these directories: its own directory, how much is in it, and a variable.
+    /// Output of an editor that is looked up in these directories: its own directory, the number of its entries, and a
+    /// variable.
     fn edited(root: &Path, path: &str, editor: &str) -> Result<String, String> {
         let path = path.replace("ROOT", root.to_str().unwrap());
         let options = format!("--require {}/ws/x.js", root.display());

@@ -1,7 +1,7 @@
 //! Progress indicator on the terminal for operations that take longer than a second.
 //!
-//! It is one line on standard error: what is at work, and for how long. It goes when the work ends, and it is not there while
-//! somebody is asked something. Where standard error is no terminal, nothing is said.
+//! It is one line on standard error: the operation, and its duration. It disappears when the operation ends, and while
+//! an approval dialog is shown. Where standard error is not a terminal, nothing is printed.
 
 use std::io::{self, IsTerminal as _, Stderr, Write};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// So much of a name leaves the line shorter than any terminal is wide.
 const MAX_NAME_CHARS: usize = 32;
 
-/// The terminal is one, whoever has something to say.
+/// The one progress line of the process's terminal.
 static PROGRESS_LINE: LazyLock<Mutex<ProgressLine<Stderr>>> =
     LazyLock::new(|| Mutex::new(ProgressLine::new(io::stderr())));
 
@@ -37,12 +37,12 @@ impl ProgressIndicator {
         let (what, started) = (what.chars().take(MAX_NAME_CHARS).collect::<String>(), Instant::now());
         let tell = move || {
             while over.recv_timeout(SECOND) == Err(RecvTimeoutError::Timeout) {
-                // A terminal that takes no line is told nothing.
+                // A terminal that fails to print the line is ignored.
                 let _ = lock(&PROGRESS_LINE).show(&what, started.elapsed());
             }
             let _ = lock(&PROGRESS_LINE).clear();
         };
-        // Without a thread, nothing is said.
+        // Without a thread, nothing is printed.
         let thread = std::thread::Builder::new().name("waiting".to_owned()).spawn(tell).ok();
         Self { work: Some(work), thread }
     }
@@ -52,13 +52,13 @@ impl Drop for ProgressIndicator {
     fn drop(&mut self) {
         self.work.take();
         if let Some(thread) = self.thread.take() {
-            // It has no value, and a panic of it is no reason for another.
+            // It has no value, and a panic of it is not propagated.
             let _ = thread.join();
         }
     }
 }
 
-/// Somebody is asked something for as long as this is there.
+/// Hides the progress line while it exists, for a prompt.
 #[derive(Debug)]
 pub(crate) struct ProgressPause(());
 
@@ -78,7 +78,7 @@ impl Drop for ProgressPause {
 #[derive(Debug)]
 struct ProgressLine<W> {
     out: W,
-    /// How wide what is shown is.
+    /// Width of the shown text.
     shown: usize,
     paused: usize,
 }
@@ -118,7 +118,7 @@ mod tests {
 
     use super::ProgressLine;
 
-    /// What is on the screen after this was printed on one line.
+    /// The screen after this was printed on one line.
     fn screen(printed: &[u8]) -> String {
         let (mut line, mut at) = (Vec::new(), 0);
         for &byte in printed {

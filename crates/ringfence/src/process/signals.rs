@@ -13,7 +13,7 @@ pub(crate) struct ShutdownSignals {
     _too_large: Signal,
 }
 
-/// What a signal asks for.
+/// Meaning of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopSignal {
     /// To stop what is going on.

@@ -1,10 +1,10 @@
 //! SQLite store: one file in the state directory, shared by every process of this user. Agent session transcripts
 //! are in it too (`transcripts.rs`).
 //!
-//! Requests, answers and grants are on disk before anybody is told of them, and survive a restart. The file is made at
-//! the first write, so that whoever never asks never has one. A file that is damaged, or was made by a later version,
-//! is an error that says so: nothing is asked on a guess. A request whose process was killed goes as soon as somebody
-//! looks (`process_lock.rs`), unless it was left to wait by itself.
+//! Requests, answers and grants are on disk before they are visible, and survive a restart. The file is made at the
+//! first write, so that a user without requests never has one. A file that is damaged, or was made by a later version,
+//! is an error that says so. A request whose process was killed is removed on the next access (`process_lock.rs`),
+//! unless it was detached.
 //!
 //! Not here: who may answer (the kernel's `inbox.rs`).
 
@@ -30,7 +30,7 @@ use self::schema::open;
 pub(crate) use self::schema::{SqliteError, connect, refuse_earlier_versions, store_exists};
 use crate::process::process_lock::ProcessLock;
 
-/// How long an idempotency key is kept, and how many there are of a scope (a token and a path) and in all.
+/// Lifetime of an idempotency key, and the most keys of a scope (a token and a path) and in all.
 const KEY_LIFETIME: Duration = Duration::from_hours(24);
 const KEYS_PER_SCOPE: i64 = 128;
 const MAX_KEYS: i64 = 4096;
@@ -39,13 +39,13 @@ const MAX_KEYS: i64 = 4096;
 const EVICT_OF_SCOPE: &str = "DELETE FROM idempotency_keys WHERE scope = ?1 AND number NOT IN
     (SELECT number FROM idempotency_keys WHERE scope = ?1 ORDER BY reply IS NULL DESC, number DESC LIMIT ?2)";
 
-/// Where there are too many in all, the token that has most of them loses its oldest: no token pushes out what is another's.
+/// Over the limit, the token with the most keys loses its oldest: no token evicts another's.
 const EVICT_OF_TOKEN: &str = "DELETE FROM idempotency_keys WHERE (SELECT count(*) FROM idempotency_keys) > ?1 AND number =
     (SELECT number FROM idempotency_keys WHERE substr(scope, 1, instr(scope, char(10))) =
         (SELECT substr(scope, 1, instr(scope, char(10))) FROM idempotency_keys GROUP BY 1 ORDER BY count(*) DESC LIMIT 1)
      ORDER BY reply IS NULL, number LIMIT 1)";
 
-/// What is known of an idempotency key.
+/// State of an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum IdempotencyState {
     /// Nothing: it is the caller's now.
@@ -58,7 +58,7 @@ pub(crate) enum IdempotencyState {
     Done(String),
 }
 
-/// What the API keeps.
+/// A table of the API's records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ApiTable {
     Sessions,
@@ -73,7 +73,7 @@ impl ApiTable {
         }
     }
 
-    /// Which of them are over, and may go. The others are in use.
+    /// SQL condition of the records that are over, and may be removed. The others are in use.
     const fn ended_condition(self) -> &'static str {
         match self {
             Self::Sessions => "json_extract(body, '$.view.ended') IS NOT NULL",
@@ -87,7 +87,7 @@ impl ApiTable {
 pub struct SqliteStore {
     file: PathBuf,
     connection: Mutex<Option<Connection>>,
-    /// Who waits for what is opened here.
+    /// The process that waits for the requests opened here.
     process_lock: OnceLock<ProcessLock>,
     /// Set once it is known that no earlier version left a store here.
     has_no_former: OnceLock<()>,
@@ -139,7 +139,7 @@ impl SqliteStore {
         })
     }
 
-    /// The digest of what the server of this tool said about it when it was last used.
+    /// The digest of the server's definition of this tool when it was last used.
     pub fn definition(&self, tool: &str) -> Result<Option<String>, StoreError> {
         self.read(None, |connection| {
             let query = "SELECT digest FROM definitions WHERE tool = ?1";
@@ -154,8 +154,8 @@ impl SqliteStore {
         })
     }
 
-    /// Keeps something of the API, in place of what was kept under its id before, and of those that are over only so many.
-    /// Where there are more, the token that has most of them loses its oldest: no token pushes out what is another's.
+    /// Stores a record of the API, replacing the one with its ID, and keeps a limited number of those that are over.
+    /// Over the limit, the token with the most records loses its oldest: no token evicts another's.
     pub(crate) fn save_record(&self, shelf: ApiTable, id: &str, body: &str, most: usize) -> Result<(), StoreError> {
         let table = shelf.table();
         self.write(|connection| {
@@ -174,7 +174,7 @@ impl SqliteStore {
         })
     }
 
-    /// What is kept there, the oldest first.
+    /// The stored records, the oldest first.
     pub(crate) fn records(&self, shelf: ApiTable) -> Result<Vec<String>, StoreError> {
         self.read(Vec::new(), |connection| {
             let query = format!("SELECT body FROM {} ORDER BY number", shelf.table());
@@ -232,7 +232,7 @@ impl SqliteStore {
         })
     }
 
-    /// Who waits for what this process opens. It is there from the first request on.
+    /// The lock of this process, made with its first request.
     fn process_lock(&self) -> Result<&ProcessLock, StoreError> {
         if let Some(owner) = self.process_lock.get() {
             return Ok(owner);
@@ -247,7 +247,7 @@ impl SqliteStore {
         self.file.parent().unwrap_or(&self.file)
     }
 
-    /// Forgets the requests that nobody waits for any more.
+    /// Removes abandoned requests.
     fn remove_abandoned(&self, connection: &Connection) -> Result<(), SqliteError> {
         let ours = self.process_lock.get().map(ProcessLock::id);
         let mut statement = connection.prepare("SELECT DISTINCT owner FROM requests WHERE owner IS NOT NULL")?;
@@ -446,7 +446,7 @@ impl ApprovalStore for SqliteStore {
             }
             let mut key = [0; 32];
             getrandom::fill(&mut key).map_err(|_| io::Error::other("the system's random number generator failed"))?;
-            // Another process may be first: then its key is everybody's.
+            // Another process may be first: then its key is used by all.
             connection.execute("INSERT OR IGNORE INTO keys (name, key) VALUES ('seal', ?1)", [key])?;
             read(connection)?.ok_or_else(|| io::Error::other("the key for resume tokens is missing").into())
         })

@@ -25,13 +25,13 @@ const TOMBSTONE_VERSION: u32 = 1_000_000;
 /// The smallest page that SQLite has.
 const TOMBSTONE_BYTES: usize = 512;
 
-/// Where the file format of SQLite has the schema version.
+/// Offset of the schema version in SQLite's file format.
 const USER_VERSION_OFFSET: usize = 60;
 
-/// How long other processes may hold the file.
+/// Time to wait for locks of other processes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What makes each version out of the one before. Only ever added to.
+/// Migrations from each version to the next. Append only.
 const MIGRATIONS: &[&str] = &[
     "
     CREATE TABLE requests (
@@ -125,8 +125,8 @@ pub(super) fn open(file: &Path) -> Result<Connection, SqliteError> {
     // One at a time: SQLite does not wait for another process that changes the mode of the journal.
     let _opening = open_lock(file)?;
     adopt_former_store(file)?;
-    // Made by us and not by SQLite, so that nobody else may read it from the first moment on. One that is there is not
-    // opened besides SQLite: closing it would end the locks that this process has on it.
+    // Made by us and not by SQLite, so that it is private from the start. An existing one is not opened besides SQLite:
+    // closing it would release the locks that this process has on it.
     match open_private(OpenOptions::new().create_new(true), file) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.into()),
         _ if !std::fs::symlink_metadata(file)?.is_file() => {
@@ -138,7 +138,7 @@ pub(super) fn open(file: &Path) -> Result<Connection, SqliteError> {
     let mut connection = open_existing(file)?;
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "FULL")?;
-    // Arguments have contents of files in them, which are nobody's business once they are answered.
+    // Arguments have contents of files in them, which are not kept once they are answered.
     connection.pragma_update(None, "secure_delete", "ON")?;
     migrate(&mut connection)?;
     Ok(connection)

@@ -1,9 +1,9 @@
 //! Access tokens for `ringfence serve`.
 //!
-//! A token is made once, printed once, and kept only as its hash. Whoever has one is who it is named after, and may do what
-//! its scopes say: an agent's is for calls alone. What belongs to a token belongs to its id, so a new token with the name of a
-//! revoked one owns nothing of that one. One that the page got by a link of the server's own terminal is a
-//! person's, and ends by itself.
+//! A token is made once, printed once, and kept only as its hash. Its bearer acts under its name, with the rights of
+//! its scopes: an agent's is for calls alone. Records belong to the ID of a token, so a new token with the name of a
+//! revoked one owns none of them. One that the page got by a link of the server's own terminal is a person's, and
+//! expires.
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -23,22 +23,22 @@ const LOCK: &str = "tokens.lock";
 const MAX_FILE_BYTES: u64 = 1 << 20;
 const MAX_NAME_CHARS: usize = 64;
 
-/// How long the token of a page holds.
+/// Lifetime of a page's token.
 pub const PAGE_TOKEN_LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// How long a link to the page can be used.
+/// Lifetime of a login link.
 const LOGIN_CODE_LIFETIME: Duration = Duration::from_secs(60 * 60);
 
-/// More tokens than this are nobody's.
+/// Most tokens.
 const MAX_TOKENS: usize = 1024;
 
-/// What every id begins with. No name has a full stop in it, so no id is the name of a token that has none.
+/// Prefix of every ID. Names have no full stop, so no ID is the name of a token without one.
 const ID_MARK: &str = "tok.";
 
 /// Characters of an id.
 const ID_LENGTH: usize = ID_MARK.len() + 32;
 
-/// What every token begins with, so that it is known where one was left lying about.
+/// Prefix of every token, by which leaked ones are recognised.
 const TOKEN_PREFIX: &str = "rft_";
 
 /// Why nothing could be done about tokens.
@@ -64,15 +64,15 @@ pub struct TokenStore {
     directory: PathBuf,
 }
 
-/// Somebody who showed a token.
+/// The identity of a token's bearer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenIdentity {
-    /// What belongs to the token is kept by this.
+    /// Owner of the token's records.
     pub id: Arc<str>,
-    /// What people see.
+    /// Display name.
     pub name: Arc<str>,
     pub scopes: BTreeSet<AuthScope>,
-    /// How sure it is that an answer that comes with it is a person's.
+    /// Assurance of answers that come with it.
     pub assurance: Assurance,
 }
 
@@ -81,7 +81,7 @@ impl TokenIdentity {
         self.scopes.contains(&scope)
     }
 
-    /// Who answers, where they may.
+    /// The principal of its answers.
     pub fn principal(&self) -> Principal {
         Principal { name: self.name.to_string(), scopes: self.scopes.clone() }
     }
@@ -108,7 +108,7 @@ struct StoredToken {
 }
 
 impl StoredToken {
-    /// It is no token, but what a page gets one for.
+    /// Whether it is a login code, which a page exchanges for a token.
     fn is_login_code(&self) -> bool {
         self.page && self.scopes.is_empty()
     }
@@ -214,7 +214,7 @@ impl TokenStore {
         Ok(self.load()?.iter().filter(|kept| kept.is_valid(now) && !kept.is_login_code()).map(line).collect())
     }
 
-    /// Whose token this is.
+    /// The identity of a token.
     pub fn authenticate(&self, token: &str) -> Result<Option<TokenIdentity>, TokenError> {
         let (hash, now) = (hash(token), SystemTime::now());
         let found =
@@ -227,7 +227,7 @@ impl TokenStore {
         }))
     }
 
-    /// Nobody else changes the file while this is held.
+    /// Locks the file against other writers.
     fn lock_exclusive(&self) -> Result<File, TokenError> {
         let lock = || {
             DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
@@ -252,7 +252,7 @@ impl TokenStore {
         serde_json::from_str(&text).map_err(|error| TokenError::File(error.into()))
     }
 
-    /// Whole or not at all: a new file takes the place of the old one.
+    /// Saves atomically: a new file replaces the old one.
     fn save(&self, all: &[StoredToken]) -> Result<(), TokenError> {
         let text = serde_json::to_vec_pretty(all).map_err(|error| TokenError::File(error.into()))?;
         let write = || {
@@ -266,7 +266,7 @@ impl TokenStore {
     }
 }
 
-/// Something that nobody guesses.
+/// An unguessable secret.
 pub(crate) fn new_secret(mark: &str) -> Result<String, TokenError> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|_| TokenError::Entropy)?;

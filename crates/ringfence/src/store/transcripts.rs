@@ -1,10 +1,11 @@
 //! Agent session transcripts: messages, calls and results, stored as they happen.
 //!
-//! A message is in the store before anything is done about it, so a process that is killed leaves a session that can go
-//! on: what it was doing then is said to be unknown. A session belongs to one workspace and to one process at a time, and
-//! brings back what it has been through. One that nobody went on with for 90 days goes.
+//! A message is in the store before anything is done about it, so a killed process leaves a session that can be
+//! continued: the result of its last call is reported as unknown. A session belongs to one workspace and to one process
+//! at a time, and keeps its taint. One that was not continued for 90 days is removed.
 //!
-//! Not here: what of it the model is shown (`ringfence-agent`'s `MessageHistory`), and the text for people (`sessions_text.rs`).
+//! Not here: the part that the model sees (`ringfence-agent`'s `MessageHistory`), and the text for people
+//! (`sessions_text.rs`).
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 use crate::process::process_lock::ProcessLock;
 use crate::store::{SqliteError, connect, from_json, nanos, store_exists, to_json};
 
-/// How long a session is kept that nobody goes on with.
+/// Retention of a session that is not continued.
 const RETENTION: Duration = Duration::from_hours(90 * 24);
 
 /// The longest line that stands for a session.
@@ -44,7 +45,7 @@ pub enum SqliteTranscriptError {
     Transcript(#[from] TranscriptError),
 }
 
-/// What a session is, without what was said in it.
+/// A session without its messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TranscriptHeader {
@@ -91,7 +92,7 @@ pub struct ResumedTranscript {
 #[derive(Clone, Debug, PartialEq)]
 pub enum TranscriptEntry {
     Message(TranscriptMessage),
-    /// How a prompt ended.
+    /// The end of a prompt.
     Outcome(Value),
 }
 

@@ -6,13 +6,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-/// What is said to one request.
+/// The reply to one request.
 pub(super) struct CannedReply {
     pub(super) bytes: Vec<u8>,
     pub(super) after: AfterReply,
 }
 
-/// What happens after that.
+/// The server's behaviour after a reply.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum AfterReply {
     Close,
@@ -54,7 +54,7 @@ impl CannedServer {
         Self::start(vec![reply(status, kind, body, AfterReply::Close)]).await
     }
 
-    /// What was asked, head and body.
+    /// Received requests, head and body.
     pub(super) fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
     }
@@ -110,7 +110,7 @@ async fn serve(
             }
         }
     }
-    // Nobody is turned away while the test goes on.
+    // Further connections stay open until the end of the test.
     std::future::pending::<()>().await;
 }
 
@@ -119,7 +119,7 @@ async fn request(stream: &mut TcpStream) -> String {
     let mut buffer = [0; 4096];
     loop {
         let text = String::from_utf8_lossy(&all).into_owned();
-        // Whoever begins with something else does not speak HTTP, and is answered nevertheless.
+        // A request that is not HTTP is answered nevertheless.
         if all.first().is_some_and(|byte| !byte.is_ascii_alphabetic()) {
             return text;
         }

@@ -33,7 +33,7 @@ const TOKENS: &[&str] = &[
 
 type BodyReadFn = fn(&[&[u8]]) -> Result<ModelResponse, ProviderError>;
 
-/// What came of a body, the same in one piece, byte by byte and in two.
+/// The outcome of a body, which must be the same in one piece, byte by byte and in two.
 fn check(read: BodyReadFn, body: &[u8]) -> Result<(usize, usize, String), String> {
     let whole = read(&[body]);
     let bytes: Vec<&[u8]> = body.chunks(1).collect();

@@ -1,11 +1,11 @@
 //! Provider tests against servers that misbehave, on a real socket and in the real wire format.
 //!
-//! Which test has which misbehaviour of models and their servers; what is not in it is about the loop, the road or the
+//! Which test has which misbehaviour of models and their servers; what is not in it is about the loop, the kernel or the
 //! terminal, and tested there.
 //!
 //! | misbehaviour | test |
 //! |---|---|
-//! | malformed, concatenated, nested or doubled arguments: passed on as they are, for the road | `calls::arguments_stay_the_models_own_words` |
+//! | malformed, concatenated, nested or doubled arguments: passed on as they are, for the kernel | `calls::arguments_stay_the_models_own_words` |
 //! | arguments as an object | `calls::arguments_may_come_as_an_object` |
 //! | empty arguments | `calls::arguments_stay_the_models_own_words` |
 //! | a name that is nearly one, or empty, or not offered | `calls::a_name_that_is_not_offered_stays` |
@@ -13,7 +13,7 @@
 //! | missing index, index from 1, one index with two ids, huge index | `calls::an_index_is_only_a_name` |
 //! | a name in every piece, a name in pieces | `calls::names_are_set_once_or_put_together` |
 //! | interleaved pieces of several calls | `calls::pieces_of_several_calls_are_sorted` |
-//! | pieces after the end, pieces told again | `calls::repeated_pieces_are_ignored` |
+//! | pieces after the end, repeated pieces | `calls::repeated_pieces_are_ignored` |
 //! | empty or null `tool_calls` | `calls::no_calls_are_no_calls` |
 //! | text and calls together | `calls::text_and_calls_are_both_kept` |
 //! | finish that does not fit the calls | `calls::the_calls_are_trusted_and_not_the_reason` |
@@ -159,7 +159,7 @@ fn read_anthropic(pieces: &[&[u8]]) -> Result<ModelResponse, ProviderError> {
     read(AnthropicParser::new("tiny", &model_request(&history(), &tools())), pieces)
 }
 
-/// What a body is read as, wherever it is cut.
+/// Reads a body in every split, with the same outcome.
 #[track_caller]
 fn check(read: fn(&[&[u8]]) -> Result<ModelResponse, ProviderError>, body: &[u8], expected: Expect) {
     let whole = read(&[body]);
@@ -174,7 +174,7 @@ fn check(read: fn(&[&[u8]]) -> Result<ModelResponse, ProviderError>, body: &[u8]
     assert_eq!(read(&bytes), whole, "byte by byte");
 }
 
-/// An outcome in a few lines: only what was said.
+/// An outcome in a few lines, without empty fields.
 fn outcome(answer: &Result<ModelResponse, ProviderError>) -> String {
     match answer {
         Ok(answer) => describe_answer(answer),

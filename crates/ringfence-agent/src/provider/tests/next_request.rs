@@ -199,7 +199,7 @@ fn halves_of_characters_cost_neither_the_answer_nor_the_arguments() {
             .concat();
     let answer = read_openai(&[body.as_bytes()]).unwrap();
     assert_eq!((answer.text.as_str(), answer.calls[0].arguments.as_str()), ("a😀 \u{fffd}", r#"{"path":"😀"}"#));
-    // One that stays alone is for whoever checks arguments, and never lost.
+    // One that stays alone is left for the argument check, and never lost.
     let body = [call(r#"{\"path\":\"\ud83d\"}"#).as_str(), end].concat();
     assert_eq!(read_openai(&[body.as_bytes()]).unwrap().calls[0].arguments, r#"{"path":"\ud83d"}"#);
 }

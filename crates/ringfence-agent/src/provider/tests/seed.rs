@@ -196,7 +196,7 @@ async fn seed_the_step_that_ends_a_run_offers_no_tools() {
         let mut ignore = |_: crate::model::ResponsePart<'_>| {};
         let answer = model.respond(model_request(&messages, &[]), &mut ignore).await.unwrap();
         assert_eq!(server.last_body().get("tools"), None);
-        // A call that was made up is told as the model wrote it, for the loop to refuse.
+        // A hallucinated call is passed on as the model wrote it, for the loop to refuse.
         assert_eq!(answer.calls[0].name, "fs-list");
     }
 }

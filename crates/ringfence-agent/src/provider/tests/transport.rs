@@ -122,7 +122,7 @@ async fn a_server_that_is_not_there_is_unreachable() {
     let error = ask(&*open(provider(ProviderProtocol::OpenAi, &gone)).unwrap()).await.unwrap_err();
     assert_eq!(error.kind, ModelErrorKind::Unreachable);
     assert!(error.message.contains("is the server running?"), "{error}");
-    // A name that is too long to be asked for: no server is needed to say that it is none.
+    // A host name that is too long to be resolved: it is refused without a name server.
     let nowhere = open(provider(ProviderProtocol::OpenAi, &format!("http://{}/v1", "a".repeat(70)))).unwrap();
     assert_eq!(error_kind(ask(&*nowhere).await), ModelErrorKind::Unreachable);
 }

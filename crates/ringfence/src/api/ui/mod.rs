@@ -1,8 +1,8 @@
 //! Web UI assets: hand-written files, embedded in the binary as they are in this directory.
 //!
-//! Nothing is built, fetched or taken from elsewhere, and tests keep the promise of `dom.js`: no file makes markup of text.
+//! Nothing is built or fetched, and tests enforce the rule of `dom.js`: no file makes markup of text.
 //!
-//! Not here: serving them, and the API that they speak with.
+//! Not here: serving them, and the API that they use.
 
 /// A file of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,16 +1,16 @@
 //! Detection of MCP clients' built-in file and shell tools, which bypass Ringfence.
 //!
-//! Every settings file that the client merges counts, in whatever order it merges them: a tool is off where one file turns
-//! it off and none turns it on again, also not for an agent that the model can start. A way by which the model itself turns
-//! tools on is a tool too. Where the settings cannot tell, that is said, and never that all is well.
+//! Every settings file that the client merges counts, in whatever order it merges them: a tool is off where one file
+//! turns it off and none turns it on again, also not for an agent that the model can start. A means by which the model
+//! itself turns tools on is a tool too. Where the settings are inconclusive, the state is unknown, never off.
 //!
-//! Not here: where the files are (`clients.rs`).
+//! Not here: the paths of the files (`clients.rs`).
 
 use serde_json::{Map, Value};
 
 use crate::mcp::install::clients::McpClientApp;
 
-/// What is known about one tool.
+/// State of one tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BuiltinToolState {
     On,
@@ -98,7 +98,7 @@ fn builtin_tools(client: McpClientApp) -> &'static [&'static str] {
     }
 }
 
-/// How its own tools are turned off.
+/// Advice for turning its own tools off.
 pub(crate) fn advice(client: McpClientApp) -> &'static str {
     match client {
         McpClientApp::ClaudeCode => {
@@ -142,20 +142,20 @@ fn list_contains(list: &Value, tool: &str) -> bool {
     list.as_array().is_some_and(|list| list.iter().any(|name| name == tool))
 }
 
-/// A rule for a part of a tool's calls leaves the others. Denials of every layer hold.
+/// Whether a layer denies all of a tool's calls; a rule for a part leaves the others. Denials of every layer hold.
 fn claude_denies(layer: &Value, tool: &str) -> bool {
     let denied = &layer["permissions"]["deny"];
     list_contains(denied, tool) || list_contains(denied, &format!("{tool}(*)"))
 }
 
-/// What layers say about one thing: off where one says so and none says otherwise.
+/// Merges the layers about one setting: off where one turns it off and none turns it on.
 fn merge_states(said: impl Iterator<Item = bool>) -> BuiltinToolState {
     let said: Vec<bool> = said.collect();
     off_if(!said.is_empty() && said.iter().all(|is_off| *is_off))
 }
 
 fn codex_state(layers: &[Value], tool: &str) -> BuiltinToolState {
-    // A profile that a layer chooses is a layer above it.
+    // A profile that a layer selects is a layer above it.
     let chosen = layers.iter().filter_map(|layer| layer["profile"].as_str());
     let chosen: Vec<&Value> =
         chosen.flat_map(|name| layers.iter().filter_map(move |layer| layer["profiles"].get(name))).collect();
@@ -171,7 +171,7 @@ fn codex_state(layers: &[Value], tool: &str) -> BuiltinToolState {
         "shell" => feature("shell_tool"),
         "view_image" => feature("view_image"),
         "web_search" => key("web_search", "disabled"),
-        // Permissions of the newer kind take the place of the sandbox's mode.
+        // Permissions of the newer kind replace the sandbox's mode.
         _ if all().any(|layer| layer.get("default_permissions").is_some()) => BuiltinToolState::Unknown,
         _ => key("sandbox_mode", "read-only"),
     };
@@ -200,7 +200,7 @@ const GOOSE_EXTENSIONS: [&str; 8] = [
     "other extensions",
 ];
 
-/// How many of them are on by default.
+/// Number of those that are on by default.
 const GOOSE_DEFAULT_ON: usize = 4;
 
 /// Extensions that come with goose and reach nothing of the workspace.
@@ -226,7 +226,7 @@ fn goose_state(layers: &[Value], tool: &str) -> BuiltinToolState {
     }
 }
 
-/// What rules of opencode say about a tool: by its name, and by patterns that match it. True where they deny.
+/// Rules of opencode about a tool: by its name, and by patterns that match it. True where they deny.
 #[derive(Default)]
 struct OpencodeRules {
     exact: Vec<bool>,
@@ -250,7 +250,7 @@ impl OpencodeRules {
                 false => {}
             }
         }
-        // How it was said before there were rules.
+        // The older form, before there were rules.
         let is_off = |name: &str| settings["tools"].get(name).map(|on| on == false);
         match (tool, is_off(tool), is_off("write")) {
             // Two tools then, one rule now.
@@ -302,7 +302,7 @@ fn is_match(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Zed has its tools by profile; those that a layer lets a new thread begin with count.
+/// Zed has its tools by profile; the default profiles of new threads count.
 fn zed_state(layers: &[Value], tool: &str) -> BuiltinToolState {
     let begins: Vec<&str> = layers.iter().filter_map(|all| all["agent"]["default_profile"].as_str()).collect();
     let begins = if begins.is_empty() { vec!["write"] } else { begins };

@@ -1,8 +1,8 @@
 //! Known MCP clients: their settings files, and whether they contain our entry.
 //!
-//! A fence beside an open gate fences nothing: of a client that has our entry it is said whether its own tools are off.
+//! A client's own tools bypass the fence, so for a client with our entry it is reported whether they are off.
 //!
-//! Not here: changing settings (`install.rs`), what settings say about tools (`builtin_tools.rs`).
+//! Not here: changing settings (`install.rs`), and settings about tools (`builtin_tools.rs`).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::mcp::install::builtin_tools::{BuiltinToolState, advice, tool_states};
 use crate::mcp::install::jsonc;
 use crate::mcp::install::settings_file::{SettingsFileError, read_text};
 
-/// What our entry is called.
+/// Name of our entry.
 pub(crate) const ENTRY_NAME: &str = "ringfence";
 
 /// A client that is known well enough.
@@ -34,14 +34,14 @@ pub(crate) enum McpClientApp {
     Zed,
 }
 
-/// Where clients look for their settings.
+/// Directories of clients' settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SettingsDirs<'a> {
     pub(crate) workspace: Option<&'a Path>,
     pub(crate) home: Option<&'a Path>,
-    /// Where programs of this user keep their config.
+    /// Config directory of this user.
     pub(crate) config: Option<&'a Path>,
-    /// Where the owner of the machine keeps the config of programs.
+    /// Config directory of the machine's owner.
     pub(crate) system: Option<&'a Path>,
 }
 
@@ -54,7 +54,7 @@ impl<'a> SettingsDirs<'a> {
     }
 }
 
-/// How a file of settings is written.
+/// Format of a settings file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SettingsFormat {
     Json,
@@ -62,7 +62,7 @@ pub(crate) enum SettingsFormat {
     Yaml,
 }
 
-/// What is known of a client's own tools.
+/// State of a client's own tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum BypassState {
@@ -82,7 +82,7 @@ pub(crate) struct DetectedClient {
     /// Settings files that are there and cannot be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) unread: Vec<String>,
-    /// What to do about them.
+    /// Advice about them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) advice: Option<&'static str>,
 }
@@ -92,7 +92,7 @@ pub(crate) fn detect_clients(places: SettingsDirs<'_>) -> Vec<DetectedClient> {
     McpClientApp::value_variants().iter().filter_map(|client| client.detect(places)).collect()
 }
 
-/// Whose file an entry is put into.
+/// Scope of the file that gets an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryScope {
     /// A file of the project, which others get with it.
@@ -210,7 +210,7 @@ impl McpClientApp {
         Some(DetectedClient { client: self, own_tools, on: with(BuiltinToolState::On), unread, advice })
     }
 
-    /// What a file says; its name, where it is there and cannot be read; nothing, where it is not.
+    /// The contents of a file; its name, where it cannot be read; `None`, where it does not exist.
     fn read(self, file: &Path) -> Option<Result<Value, String>> {
         let text = match read_text(file) {
             Ok(text) => text,
@@ -284,7 +284,7 @@ fn opencode_layers(places: SettingsDirs<'_>) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for directory in directories {
         files.extend(["opencode.json", "opencode.jsonc"].map(|name| directory.join(name)));
-        // The others belong to somebody else, who may have files of that kind too.
+        // The others belong to other programs, which may have files of that kind too.
         if directory.file_name().is_some_and(|name| name == ".opencode" || name == "opencode") {
             files.push(directory.join("config.json"));
             let agents =
@@ -363,7 +363,7 @@ mod tests {
         only.on.clone()
     }
 
-    /// Whoever changes what a client acts on changes what goes through the fence.
+    /// A change of a client's settings changes what goes through the fence.
     #[test]
     fn every_settings_file_of_a_client_is_protected() {
         let places = SettingsDirs {

@@ -1,6 +1,7 @@
 //! JSONC: JSON with comments and trailing commas.
 //!
-//! What is not JSON is blanked, byte for byte, so that a place in the blanked text is the same place in the real one.
+//! Everything that is not JSON is blanked, byte for byte, so that offsets in the blanked text are valid in the
+//! original.
 
 use serde_json::Value;
 
@@ -38,7 +39,7 @@ pub(crate) fn blank_comments(text: &str) -> String {
     String::from_utf8(bytes).unwrap_or_default()
 }
 
-/// Where a string that begins here ends.
+/// End of the string that begins here.
 fn end_of_string(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while let Some(byte) = bytes.get(at) {

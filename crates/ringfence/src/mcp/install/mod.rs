@@ -36,7 +36,7 @@ pub(crate) struct SettingsChange {
     file: PathBuf,
     settings_file: SettingsFile,
     before: SettingsContents,
-    /// What is added or updated.
+    /// The entry that is added or updated.
     entry: String,
     after: String,
     client: McpClientApp,
@@ -48,7 +48,7 @@ impl SettingsChange {
         self.before.text == self.after
     }
 
-    /// What would be done, for the user to read.
+    /// Description of the change, for the user.
     pub(crate) fn describe(&self) -> String {
         let Self { file, entry, client, .. } = self;
         let state = if self.is_up_to_date() { " (up to date)" } else { "" };
@@ -102,7 +102,7 @@ pub(crate) fn plan(
     }
 }
 
-/// What a client needs to start the server. In a file of a project nothing is of one machine; in a file of a user the
+/// The entry that starts the server. In a project's file nothing is specific to one machine; in a user's file the
 /// workspace is the directory that the client works in, and never that of another project.
 fn server_entry(client: McpClientApp, program: &Path) -> Map<String, Value> {
     let command = match client.scope() {
@@ -110,7 +110,7 @@ fn server_entry(client: McpClientApp, program: &Path) -> Map<String, Value> {
         EntryScope::User => program.display().to_string(),
     };
     let workspace = match client {
-        // It starts servers elsewhere.
+        // It starts servers in another directory.
         McpClientApp::Vscode => "${workspaceFolder}",
         _ => ".",
     };
@@ -142,7 +142,7 @@ fn updated(old: Option<&Value>, server: &Map<String, Value>) -> Map<String, Valu
     entry
 }
 
-/// A TOML table at the end, or in the place of the one that is there.
+/// Appends a TOML table, or replaces the existing one.
 fn with_table(before: &str, server: &Map<String, Value>) -> (String, Option<String>) {
     const KEY: &str = "mcp_servers";
     let old = before.parse::<toml::Table>().ok().and_then(|table| serde_json::to_value(table).ok());
@@ -242,7 +242,7 @@ fn spaced(value: &Value) -> String {
 
 /// A member of the object that a client has its servers in.
 fn with_member(before: &str, key: &str, server: &Map<String, Value>) -> (String, Option<String>) {
-    // Places in the blanked text are places in the real one.
+    // Offsets in the blanked text are valid in the original.
     let blanked = jsonc::blank_comments(before);
     let is_new = before.trim().is_empty();
     let old = if is_new { Some(Map::new()) } else { serde_json::from_str::<Map<String, Value>>(&blanked).ok() };
@@ -261,7 +261,7 @@ fn with_member(before: &str, key: &str, server: &Map<String, Value>) -> (String,
     let comma = |is_first: bool| if is_first { "" } else { "," };
     // What comes out must be the old text and our entry, or it is not done.
     let candidates: Vec<String> = match old.contains_key(key) {
-        // In the place of the value that is there.
+        // Replaces the existing value.
         true if is_there => {
             let quoted = format!("\"{ENTRY_NAME}\"");
             let values = blanked.match_indices(&quoted).filter_map(|(at, name)| {
@@ -331,7 +331,7 @@ mod tests {
         );
         check("{\"mcpServers\": {}}", Some(&format!("{{\"mcpServers\": {{\n    \"ringfence\": {SERVER}}}}}")));
         check("{\"z\": {}}", Some(&format!("{{\n  \"mcpServers\": {{\"ringfence\":{SERVER}}},\"z\": {{}}}}")));
-        // The same word elsewhere is not the place.
+        // The same word in another position is not the key.
         check(
             r#"{"note": "\"mcpServers\": {", "mcpServers": {"b": {}}}"#,
             Some(&format!(

@@ -1,10 +1,10 @@
 //! Client settings file: read completely or not at all, and replaced atomically.
 //!
-//! Whoever wrote the workspace may have put a link where the file is looked for. Nothing below the workspace is written by
-//! way of one, and nothing is read through one into a file that tools can read. What is not below it is the user's own,
-//! who may have linked it from elsewhere: then the file that it leads to is the one that is meant.
+//! The workspace is untrusted and may have a link at the file's path. Nothing below the workspace is written through
+//! one, and nothing is read through one into a file that tools can read. A file outside of it is the user's own, who
+//! may have linked it: then the target is the one that is meant.
 //!
-//! Not here: which files those are (`clients.rs`), and what is put into them (`install.rs`).
+//! Not here: the paths of the files (`clients.rs`), and the entries (`install.rs`).
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, mkdirat, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 
-/// A longer file is no file of settings.
+/// Largest settings file.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
@@ -48,7 +48,7 @@ pub(crate) struct SettingsFile {
     name: OsString,
 }
 
-/// What a file had in it, and who could read that.
+/// The contents of a file, with its permissions.
 #[derive(Debug, Default)]
 pub(crate) struct SettingsContents {
     pub(crate) text: String,
@@ -73,7 +73,7 @@ impl SettingsFile {
         Ok(Self { base: workspace.to_owned(), directories: way, name })
     }
 
-    /// What is there; nothing, where there is no file.
+    /// The current contents; empty where there is no file.
     pub(crate) fn read(&self) -> Result<SettingsContents, SettingsFileError> {
         match self.open() {
             Ok(file) => read_contents(file),
@@ -84,7 +84,7 @@ impl SettingsFile {
         }
     }
 
-    /// Puts a text in the place of what was read, all or nothing. What a user made private is never less so.
+    /// Replaces the contents that were read, atomically. A private file stays private.
     pub(crate) fn replace(&self, before: &SettingsContents, text: &str) -> Result<(), SettingsFileError> {
         if self.directories.is_empty() {
             fs::create_dir_all(&self.base)?;
@@ -103,7 +103,7 @@ impl SettingsFile {
         write_contents(file, before.mode, text)
             .and_then(|()| Ok(renameat(&directory, new.as_str(), &directory, &self.name)?))
             .inspect_err(|_| {
-                // It is ours, and of no use to anybody.
+                // It is our own temporary file.
                 let _ = unlinkat(&directory, new.as_str(), AtFlags::empty());
             })
     }
@@ -145,7 +145,7 @@ impl SettingsFile {
     }
 }
 
-/// Who may read it is settled before there is something to read.
+/// Sets the permissions before writing the contents.
 fn write_contents(mut file: File, mode: Option<Mode>, text: &str) -> Result<(), SettingsFileError> {
     if let Some(mode) = mode {
         fchmod(&file, mode)?;
@@ -166,7 +166,7 @@ fn link_error(errno: Errno, name: &OsString) -> SettingsFileError {
     }
 }
 
-/// What a file says, wherever links lead to it: for looking, and never for copying.
+/// The contents of a file, through any links: for inspection, and never for copying.
 pub(crate) fn read_text(file: &Path) -> Result<String, SettingsFileError> {
     // Opening a device can do something by itself.
     if !fs::metadata(file)?.is_file() {
