@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::attempts::{AttemptControl, EscapeAttempt};
+use ringfence_testkit::escape_attempts::{AttemptControl, EscapeAttempt};
 
 /// How long a process that is left behind sleeps: by this it is known.
 const SURVIVOR_SLEEP: &str = "97.4711";

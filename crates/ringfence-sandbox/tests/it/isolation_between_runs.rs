@@ -6,8 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ringfence_sandbox::{ExitReason, OutputStream, ProgramObserver};
+use ringfence_testkit::requirement::print_note;
 
-use crate::fixture::{SandboxFixture, as_each_user, as_each_user_isolated, print_note};
+use crate::fixture::{SandboxFixture, as_each_user, as_each_user_isolated};
 
 /// Leaves something of every kind, and says so.
 const LEAVE_TRACES: &str = r#"

@@ -9,14 +9,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ringfence_sandbox::{JailError, JailJob, OutputStream, ProgramObserver};
+use ringfence_testkit::requirement::{Requirement, skip_without};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, geteuid, getpid, pidfd_open, pidfd_send_signal};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
-use crate::fixture::{
-    OutputObserver, SandboxFixture, as_each_user, as_each_user_isolated, print_note, was_started_with,
-};
+use crate::fixture::{OutputObserver, SandboxFixture, as_each_user, as_each_user_isolated, was_started_with};
 
 #[test]
 fn only_loopback_is_reachable() {
@@ -183,7 +182,7 @@ fn everything_dies_with_the_launcher_too() {
 #[test]
 fn the_launcher_keeps_nothing_of_its_runs() {
     if !geteuid().is_root() {
-        return print_note("skipped: what the launcher has open, which only root sees");
+        return skip_without(Requirement::Root, "only root sees what the launcher has open");
     }
     let Some(world) = SandboxFixture::with_bwrap() else { return };
     let launcher = spawner_of(getpid(), &world);

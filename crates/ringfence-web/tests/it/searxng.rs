@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use ringfence_testkit::requirement::{Requirement, skip_without};
 use ringfence_web::{SearchEngine, SearchEngineKind};
 use serde_json::json;
 
@@ -66,8 +67,7 @@ fn a_real_searxng_answers_a_search() {
             .status()
             .is_ok_and(|status| status.success());
     if !installed {
-        eprintln!("skipped: no SearXNG is installed (Debian's package `searx`)");
-        return;
+        return skip_without(Requirement::Searxng, "Debian's package `searx` is not installed");
     }
     let source = TestHttpServer::start("127.0.0.1:0", |head, stream| {
         assert!(path_of(head).starts_with("/s?q=ring"), "{head}");

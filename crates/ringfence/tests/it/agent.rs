@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::cpu_share::CpuShare;
 use crate::site::{CliOutput, TestSite, cli_output};
+use ringfence_testkit::cpu_share::CpuShare;
 
 /// A script in the site, and the command that plays it.
 pub(crate) fn scripted_agent(site: &TestSite, answers: &[Value], arguments: &[&str]) -> Command {

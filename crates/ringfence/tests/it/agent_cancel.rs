@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::call;
 use crate::site::TestSite;
-use crate::stalling_fs::{FuseOp, StallingFs};
+use ringfence_testkit::stalling_fs::{FuseOp, StallingFs};
 
 /// The longest that a cancelled run may go on.
 const CANCEL_LIMIT: Duration = Duration::from_millis(100);

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use ringfence_testkit::requirement::{Requirement, skip_without};
 use serde_json::{Value, json};
 
 /// For keys that are no letters.
@@ -46,9 +47,9 @@ impl TestBrowser {
     pub(crate) fn start() -> Option<Self> {
         let chromium = ["chromium", "chromium-browser", "google-chrome"].into_iter().find_map(in_path);
         let (Some(chromium), Some(driver)) = (chromium, in_path("chromedriver")) else {
-            println!(
-                "skipped: there is no Chromium with its chromedriver on this machine; \
-                 `cargo xtask test --full` as root installs them where it can"
+            skip_without(
+                Requirement::Browser,
+                "there is no Chromium with its chromedriver; `cargo xtask test --full` as root installs them on Debian",
             );
             return None;
         };

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::mcp_client::TestMcpClient;
 use crate::site::TestSite;
-use crate::swap_race::PathSwapper;
+use ringfence_testkit::swap_race::PathSwapper;
 
 /// How long a race goes on: longer with `cargo xtask test --full`.
 fn race_time() -> Duration {

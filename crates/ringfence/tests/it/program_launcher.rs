@@ -4,6 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use ringfence_testkit::executable::{copy_executable, write_script};
+use ringfence_testkit::requirement::{Requirement, skip_without};
 
 use crate::site::{CliOutput, TestSite, cli_output};
 
@@ -33,7 +34,8 @@ fn has_program(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|place| place.join(program).exists());
     if !found {
-        println!("skipped: there is no {program} on this machine");
+        let requirement = if program == "python3" { Requirement::Python } else { Requirement::Node };
+        skip_without(requirement, &format!("there is no `{program}`"));
     }
     found
 }
@@ -166,7 +168,7 @@ fn call_look_tool(keys: &str) -> Option<(TestSite, String)> {
     command.env("NOTES", site.workspace.join("notes"));
     let said = cli_output(command.output().unwrap());
     if said.err.contains("sandbox unavailable") {
-        println!("skipped: there is no jail on this machine");
+        skip_without(Requirement::Sandbox, "this machine cannot build a jail");
         return None;
     }
     let text = said.value()["text"].as_str().unwrap().to_owned();
@@ -190,8 +192,7 @@ fn a_jail_without_the_program_says_so() {
     let site = TestSite::new();
     let said = start(&site, "command = \"not-there-at-all\"", &[]);
     if said.err.contains("sandbox unavailable") {
-        println!("skipped: there is no jail on this machine");
-        return;
+        return skip_without(Requirement::Sandbox, "this machine cannot build a jail");
     }
     assert!(said.err.contains("program not found in the sandbox"), "{said:?}");
 }
