@@ -263,7 +263,8 @@ impl HostFixture {
         let directory = tempfile::tempdir().unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = tcp.local_addr().unwrap().port();
-        let socket = format!("ringfence-test-{}", std::process::id());
+        // As unique as the directory, also for tests in other processes.
+        let socket = format!("ringfence-test{}", directory.path().file_name().unwrap().to_str().unwrap());
         let nameless = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&socket).unwrap()).unwrap();
         let named = UnixListener::bind(directory.path().join("socket")).unwrap();
         thread::spawn(move || tcp.incoming().for_each(|client| drop(client.unwrap().write_all(b"hello"))));

@@ -19,7 +19,7 @@ pub(crate) const ENTER: &str = "\u{e007}";
 pub(crate) const ESCAPE: &str = "\u{e00c}";
 
 /// The time that a page has to become what a test waits for. Two cores may have to do everything at once.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(40);
+const PAGE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The name by which the protocol hands elements over.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";

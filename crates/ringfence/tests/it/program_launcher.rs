@@ -23,8 +23,11 @@ fn was_run(site: &TestSite) -> bool {
 /// Lists tools with one server, as a client does that is started in the workspace.
 fn start(site: &TestSite, keys: &str, variables: &[(&str, String)]) -> CliOutput {
     std::fs::create_dir_all(site.config.join("ringfence")).unwrap();
-    std::fs::write(site.config.join("ringfence/config.toml"), format!("[mcp_servers.far]\ntimeout = \"5s\"\n{keys}\n"))
-        .unwrap();
+    std::fs::write(
+        site.config.join("ringfence/config.toml"),
+        format!("[mcp_servers.far]\ntimeout = \"60s\"\n{keys}\n"),
+    )
+    .unwrap();
     let mut command = site.command(&["tools"]);
     command.current_dir(&site.workspace).envs(variables.iter().map(|(name, value)| (name, value)));
     cli_output(command.output().unwrap())
