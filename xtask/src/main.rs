@@ -36,6 +36,8 @@ mod vocabulary;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use ringfence_testkit::requirement;
+
 const USAGE: &str =
     "usage: cargo xtask COMMAND
 
@@ -143,11 +145,29 @@ fn take_flag(words: &mut Vec<&str>, flag: &str) -> bool {
 }
 
 fn run_tests(settings: &[(&str, &str)]) -> bool {
+    if let Err(error) = requirement::required() {
+        print_status(&error);
+        return false;
+    }
     run_cargo(&["fmt", "--all", "--check"], &[])
         && check_dependencies()
         && run_cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], &[])
         && run_cargo(&["doc", "--workspace", "--no-deps", "--locked"], &[("RUSTDOCFLAGS", "-D warnings")])
-        && run_cargo(&["test", "--workspace", "--locked"], settings)
+        && run_every_test(settings)
+}
+
+/// Runs the tests, and says at the end what this machine lacks for some of them.
+fn run_every_test(settings: &[(&str, &str)]) -> bool {
+    let log = root().join(format!("target/skipped-tests-{}", std::process::id()));
+    let mut settings = settings.to_vec();
+    let log_name = log.display().to_string();
+    settings.push((requirement::SKIP_LOG_VARIABLE, &log_name));
+    let passed = run_cargo(&["test", "--workspace", "--locked"], &settings);
+    for (missing, count) in requirement::count_skips(&log) {
+        print_status(&format!("skipped without {missing}: {count}"));
+    }
+    let _ = std::fs::remove_file(log);
+    passed
 }
 
 /// The rules of `deny.toml`, but for advisories, which need a network. Skipped, with a line that says so, where `cargo-deny`

@@ -59,6 +59,21 @@ fn files_are_one_thing_each() {
 }
 
 #[test]
+fn no_module_is_the_file_of_another_crate() {
+    for (name, text) in sources("crates").into_iter().chain(sources("xtask")) {
+        let lines = text.lines().map(str::trim_start);
+        let paths = lines.filter_map(|line| line.strip_prefix("#[path = \"")?.split('"').next());
+        // Up to the directory of the crate, which has `src` and `tests`, and no further.
+        let crate_depth = if name.starts_with("xtask/") { 1 } else { 2 };
+        let depth = name.split('/').count() - 1 - crate_depth;
+        for path in paths {
+            let above = path.split('/').take_while(|part| *part == "..").count();
+            assert!(above <= depth && !path.starts_with('/'), "{name} has {path} of another crate as a module");
+        }
+    }
+}
+
+#[test]
 fn regular_files_are_opened_in_one_file() {
     let openers = files_with("crates/ringfence-fs/src", &["openat(", "openat2(", "open_with("]);
     let allowed = [

@@ -370,6 +370,8 @@ mod tests {
     use std::path::{Path, PathBuf};
     use std::process::{Command, Output, Stdio};
 
+    use ringfence_testkit::requirement::{Requirement, skip_without};
+
     use super::{CgroupHierarchy, CgroupManager, CgroupVersion, LockedCgroup, PREFIX, RunCgroup};
     use crate::limits::JailLimits;
 
@@ -386,7 +388,7 @@ mod tests {
             };
             let made = (|| Some(Self(CgroupHierarchy::V1 { memory: base("memory")?, pids: base("pids")? })))();
             if made.is_none() {
-                println!("no control groups of version 1 to make here");
+                skip_without(Requirement::CgroupV1, "no control groups of version 1 can be created");
             }
             made
         }
@@ -537,7 +539,9 @@ os._exit(0)";
     /// limits are for the next test.
     #[test]
     fn a_group_of_version_two_is_entered_ended_and_removed() {
-        let Some(base) = mounted_v2() else { return println!("no control groups of version 2 to make here") };
+        let Some(base) = mounted_v2() else {
+            return skip_without(Requirement::CgroupV2, "no control groups of version 2 can be created");
+        };
         let groups = CgroupManager::with_hierarchy(CgroupHierarchy::V2 { base: base.clone() });
         let place = groups.pool.clone().unwrap();
         let group = place.create().unwrap();

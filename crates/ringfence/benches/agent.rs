@@ -6,6 +6,8 @@
 //!
 //! Then what a session of as many steps weighs, with a server on loopback that is sent the whole history each time: in a
 //! process of its own, because memory that an earlier round gave back is used again and would not be seen.
+//!
+//! And how long a cancelled run goes on: while the model stalls in its answer, and while a program runs in the jail.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench says what it finds, or stops")]
 #![allow(clippy::disallowed_methods, reason = "it sets up what is measured, and reads what the kernel says of it")]
@@ -14,8 +16,8 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use ringfence::app::{AgentSessionOptions, App, build_agent_app};
@@ -26,9 +28,9 @@ use ringfence::store::STORE_FILE;
 use ringfence::store::transcripts::SqliteTranscripts;
 use ringfence_agent::provider::{ModelProvider, ProviderProtocol, ProviderTimeouts, open};
 use ringfence_agent::{
-    Agent, AgentLimits, CallRepair, FinishReason, LanguageModel, LedgerSink, MessageHistory, ModelFuture, ModelRequest,
-    ModelResponse, NoTranscript, PartSink, RequestedCall, SilentObserver, TokenUsage, TranscriptMessage,
-    TranscriptStore,
+    Agent, AgentEvent, AgentLimits, AgentObserver, CallRepair, FinishReason, LanguageModel, LedgerSink, MessageHistory,
+    ModelFuture, ModelRequest, ModelResponse, NoTranscript, PartSink, RequestedCall, SilentObserver, TokenUsage,
+    TranscriptMessage, TranscriptStore,
 };
 use ringfence_kernel::ToolCall;
 use serde_json::{Value, json};
@@ -36,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 const STEPS: usize = 1000;
 const ROUNDS: usize = 5;
+const CANCELS: usize = 20;
 
 /// Files that are read in turn, so that no two calls in a row are the same.
 const FILES: usize = 3;
@@ -81,7 +84,54 @@ fn main() -> ExitCode {
     for kept in [BenchTranscript::Discarded, BenchTranscript::Stored] {
         measure_session(kept);
     }
+    println!("\nfrom a cancel to the end of the run, {CANCELS} times; median and longest\n");
+    let program = json!({"language": "bash", "code": "echo started; exec sleep 1000"});
+    for (state, answer) in [
+        ("while the model stalls", json!({"text": "I thi", "stall": true})),
+        ("while a program runs", json!({"calls": [{"name": "run_code", "arguments": program}]})),
+    ] {
+        let mut times: Vec<Duration> = (0..CANCELS).map(|_| runtime.block_on(time_cancel(&answer))).collect();
+        times.sort();
+        let [median, longest] = [times[CANCELS / 2], times[CANCELS - 1]].map(|time| time.as_secs_f64() * 1e3);
+        println!("{state:29} {median:8.1} ms {longest:8.1} ms");
+    }
     ExitCode::SUCCESS
+}
+
+/// Cancels at the first sign of life, and knows when that was.
+#[derive(Debug)]
+struct CancelObserver {
+    cancel: CancellationToken,
+    cancelled: OnceLock<Instant>,
+}
+
+impl AgentObserver for CancelObserver {
+    fn on_event(&self, event: &AgentEvent<'_>) {
+        if matches!(event, AgentEvent::Text { .. } | AgentEvent::Output { .. }) {
+            self.cancelled.get_or_init(Instant::now);
+            self.cancel.cancel();
+        }
+    }
+}
+
+async fn time_cancel(answer: &Value) -> Duration {
+    let (_directory, app, tap) = build_bench_app();
+    let provider = ModelProvider {
+        kind: ProviderProtocol::Scripted(format!("{answer}\n")),
+        base_url: String::new(),
+        model: "script".to_owned(),
+        key: None,
+        headers: Vec::new(),
+        timeouts: ProviderTimeouts::default(),
+        stream: true,
+    };
+    let observer = Arc::new(CancelObserver { cancel: CancellationToken::new(), cancelled: OnceLock::new() });
+    let front = Arc::clone(&observer) as Arc<dyn AgentObserver>;
+    let agent = Agent { model: Arc::from(open(provider).unwrap()), observer: front, ..agent(app, tap) };
+    let outcome = agent.run("go", &mut MessageHistory::new(Box::new(NoTranscript)), &observer.cancel).await;
+    let took = observer.cancelled.get().unwrap().elapsed();
+    assert_eq!(outcome.stop_reason.name(), "cancelled", "{outcome:?}");
+    took
 }
 
 /// Lets a process of its own go through a session, and prints what it weighed.

@@ -19,11 +19,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use super::attempts::{AttemptControl, EscapeAttempt, GROUPS, PRELUDE};
 use super::peer_sandboxes::{PeerSandbox, SandboxKind, SandboxTools};
 use super::resource_abuse;
 use super::scoreboard::{AttackOutcome, ScoreCell, ScoreRow, Scoreboard};
 use crate::print_status;
+use ringfence_testkit::escape_attempts::{AttemptControl, EscapeAttempt, GROUPS, PRELUDE};
 
 /// An unused user ID.
 const PLAIN_UID: u32 = 60_602;

@@ -4,8 +4,6 @@
 //! ineffective. The tables go to standard output, and each part's between its two marks in `docs/security.md`. It fails
 //! where ours does not hold or the control does; the results of the peers are only reported.
 
-#[path = "../../../crates/ringfence-sandbox/tests/it/attempts/mod.rs"]
-mod attempts;
 mod control_server;
 mod file_attacks;
 mod jail_escapes;
@@ -17,8 +15,6 @@ mod resource_abuse;
 mod scoreboard;
 mod security_page;
 mod ssrf;
-#[path = "../../../crates/ringfence/tests/it/swap_race.rs"]
-mod swap_race;
 mod testbed;
 
 use std::fs;

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use super::mcp_client::{AttackClient, AttackReply};
 use super::peer_servers::{ControlMode, FileOperation, ServerDialect, ServerProgram, edit_call, programs, tool_call};
 use super::scoreboard::{AttackOutcome, ScoreCell, ScoreRow, Scoreboard};
-use super::swap_race::PathSwapper;
 use super::testbed::{AttackTestbed, SEARCHED_LINE};
 use crate::print_status;
+use ringfence_testkit::swap_race::PathSwapper;
 
 /// Operations while `d` alternates between a directory and a link out.
 const RACES: &[(FileOperation, &str)] = &[

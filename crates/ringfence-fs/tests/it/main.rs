@@ -13,7 +13,6 @@
 mod attacks;
 mod basics;
 mod concurrent_writers;
-mod cpu_share;
 mod deadlines;
 mod deferred_approval;
 mod existence_leaks;
@@ -31,6 +30,5 @@ mod repositories;
 mod scripted_approver;
 mod search;
 mod snapshot;
-mod stalling_fs;
 mod trace_sink;
 mod undo;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use ringfence_fs::ResolverBackend;
 use ringfence_kernel::{ErrorKind, ToolCall};
+use ringfence_testkit::patience::PATIENCE;
 use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, fstat, mknodat, open, openat, renameat_with};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -30,8 +31,8 @@ const OUTSIDE_NAME: &str = "only-outside";
 /// How many threads call tools.
 const WORKERS: usize = 3;
 
-/// The control gets this long to leak.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Fewer swaps are no race.
+const MIN_SWAPS: u64 = 100;
 
 /// What is exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,7 +223,7 @@ fn remove(path: &Path) -> std::io::Result<()> {
 /// A world with something to exchange in it, in memory if there is such a place: more races in the same time.
 fn race_fixture(pattern: SwapPattern, backend: ResolverBackend) -> FsFixture {
     let mut setup = FsFixtureConfig::default().on(backend);
-    setup.limits.call_time = Duration::from_secs(5);
+    setup.limits.call_time = PATIENCE;
     let world = FsFixture::in_memory(setup);
     tree(&world.outside.join("twin"), SECRET).unwrap();
     std::fs::write(world.outside.join("twin").join(OUTSIDE_NAME), SECRET).unwrap();
@@ -243,21 +244,19 @@ fn outside_of(world: &FsFixture, pattern: SwapPattern) -> TreeSnapshot {
     found
 }
 
-/// Exchanges until it is told to stop, and says how often it did.
-fn swap_until(stop: &AtomicBool, pattern: SwapPattern, root: &Path, outside: &Path) -> u64 {
-    let mut swaps = 0;
+/// Exchanges until it is told to stop, and counts.
+fn swap_until(stop: &AtomicBool, swaps: &AtomicU64, pattern: SwapPattern, root: &Path, outside: &Path) {
     for turn in 0u64.. {
         if stop.load(Ordering::Relaxed) {
             break;
         }
         let swapped = pattern.swap(root, outside);
-        swaps += u64::from(swapped);
+        swaps.fetch_add(u64::from(swapped), Ordering::Relaxed);
         if (!swapped || turn % 256 == 0) && !pattern.is_whole(root) {
             // A tool may be making the same names at this moment; then the next turn tries again.
             let _ = pattern.build(root, outside);
         }
     }
-    swaps
 }
 
 /// What the workers of one race saw.
@@ -294,13 +293,16 @@ fn race(pattern: SwapPattern, backend: ResolverBackend) {
     let stop = AtomicBool::new(false);
     let calls = pattern.calls();
     let succeeded: Vec<AtomicU64> = calls.iter().map(|_| AtomicU64::new(0)).collect();
-    let (tally, swaps) = std::thread::scope(|scope| {
-        let swapper = scope.spawn(|| swap_until(&stop, pattern, &world.root, &world.outside));
+    let swaps = AtomicU64::new(0);
+    let is_tested =
+        || swaps.load(Ordering::Relaxed) > MIN_SWAPS && succeeded.iter().all(|count| count.load(Ordering::Relaxed) > 0);
+    let tally = std::thread::scope(|scope| {
+        scope.spawn(|| swap_until(&stop, &swaps, pattern, &world.root, &world.outside));
         let workers: Vec<_> = (0..WORKERS)
             .map(|first| {
                 scope.spawn({
-                    let (world, calls, succeeded) = (&world, &calls, &succeeded);
-                    move || work(world, calls, succeeded, first)
+                    let (world, calls, succeeded, is_tested) = (&world, &calls, &succeeded, &is_tested);
+                    move || work(world, calls, succeeded, is_tested, first)
                 })
             })
             .collect();
@@ -310,8 +312,9 @@ fn race(pattern: SwapPattern, backend: ResolverBackend) {
         for worker in ended {
             tally.add(worker.unwrap());
         }
-        (tally, swapper.join().unwrap())
+        tally
     });
+    let swaps = swaps.into_inner();
     let (good, bad) = tally.by_tool.values().fold((0, 0), |sum, (good, bad)| (sum.0 + good, sum.1 + bad));
     println!("{pattern:?} on {}: {good} calls succeeded, {bad} did not, {swaps} swaps", world.backend);
     println!("  {:?}\n  {:?}", tally.by_tool, tally.errors);
@@ -329,14 +332,20 @@ fn race(pattern: SwapPattern, backend: ResolverBackend) {
     for forbidden in [ErrorKind::Internal, ErrorKind::Timeout, ErrorKind::Cancelled] {
         assert!(!tally.errors.contains_key(&format!("{forbidden:?}")), "{:?}", tally.errors);
     }
-    assert!(swaps > 100, "only {swaps} swaps");
+    assert!(swaps > MIN_SWAPS, "only {swaps} swaps");
     for ((tool, arguments), count) in calls.iter().zip(&succeeded) {
         assert!(count.load(Ordering::Relaxed) > 0, "{tool} {arguments} never succeeded, so it was not tested");
     }
 }
 
-/// Calls one tool after the other until the time is up and each call succeeded at least once.
-fn work(world: &FsFixture, calls: &[(&'static str, Value)], succeeded: &[AtomicU64], first: usize) -> RaceReport {
+/// Calls one tool after the other until the time is up and every call was tested, which a busy machine may take longer for.
+fn work(
+    world: &FsFixture,
+    calls: &[(&'static str, Value)],
+    succeeded: &[AtomicU64],
+    is_tested: &(impl Fn() -> bool + Sync),
+    first: usize,
+) -> RaceReport {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let digest: String = Sha256::digest(SECRET).iter().map(|byte| format!("{byte:02x}")).collect();
     let host_path = world.host_path().to_str().unwrap();
@@ -345,9 +354,8 @@ fn work(world: &FsFixture, calls: &[(&'static str, Value)], succeeded: &[AtomicU
     let started = Instant::now();
     let mut tally = RaceReport::default();
     for turn in first * calls.len() / WORKERS.. {
-        let tested = || succeeded.iter().all(|count| count.load(Ordering::Relaxed) > 0);
         let passed = started.elapsed();
-        if (passed > race_time() && tested()) || passed > race_time() + PATIENCE {
+        if (passed > race_time() && is_tested()) || passed > race_time() + PATIENCE {
             break;
         }
         let at = turn % calls.len();
@@ -382,9 +390,9 @@ fn work(world: &FsFixture, calls: &[(&'static str, Value)], succeeded: &[AtomicU
 fn check_unsafe_leaks(pattern: SwapPattern, leaks: impl Fn(&FsFixture) -> bool) {
     let world = race_fixture(pattern, ResolverBackend::Best);
     let stop = AtomicBool::new(false);
-    let started = Instant::now();
+    let (started, swaps) = (Instant::now(), AtomicU64::new(0));
     let (tries, leaked) = std::thread::scope(|scope| {
-        let swapper = scope.spawn(|| swap_until(&stop, pattern, &world.root, &world.outside));
+        let swapper = scope.spawn(|| swap_until(&stop, &swaps, pattern, &world.root, &world.outside));
         let mut tries = 0u64;
         let mut leaked = false;
         while !leaked && started.elapsed() < PATIENCE {

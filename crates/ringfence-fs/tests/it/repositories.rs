@@ -5,18 +5,16 @@
 
 use std::path::Path;
 use std::sync::Barrier;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ringfence_fs::ResolverBackend;
 use ringfence_kernel::{ErrorKind, Preset};
+use ringfence_testkit::patience::PATIENCE;
 use serde_json::{Value, json};
 
 use crate::fixture::{FixtureDir, FsFixture, FsFixtureConfig};
 use crate::overlay::OverlayFixture;
 use crate::scripted_approver::ScriptedApprover;
-
-/// The control gets this long to make a repository.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 fn denying_config() -> FsFixtureConfig {
     FsFixtureConfig { preset: Preset::Edits, person: Some(ScriptedApprover::denying()), ..FsFixtureConfig::default() }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use ringfence_kernel::{AuditEvent, AuditSink, AuditSinkError, CallRecord};
 use tokio_util::sync::CancellationToken;
 
-use crate::stalling_fs::PATIENCE;
+use ringfence_testkit::patience::PATIENCE;
 
 /// A sink that keeps what it gets.
 #[derive(Clone, Debug, Default)]

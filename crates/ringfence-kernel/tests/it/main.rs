@@ -15,6 +15,5 @@ mod harness;
 mod memory_store;
 mod resume_call;
 mod rules;
-mod store_suite;
 mod suspended_calls;
 mod taint;

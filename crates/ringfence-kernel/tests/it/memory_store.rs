@@ -6,7 +6,7 @@ use ringfence_kernel::{
 };
 use serde_json::json;
 
-use crate::store_suite::{at, check, request};
+use ringfence_testkit::store_suite::{at, check, request};
 
 #[test]
 fn the_store_in_memory_keeps_what_every_store_promises() {

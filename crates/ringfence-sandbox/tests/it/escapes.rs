@@ -19,15 +19,16 @@ use std::time::SystemTime;
 
 use ringfence_kernel::{ExposedDir, WorkspaceView};
 use ringfence_sandbox::Toolchain;
+use ringfence_testkit::escape_attempts::{AttemptControl, EscapeAttempt, GROUPS, PRELUDE};
+use ringfence_testkit::requirement::print_note;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flistxattr, flock, mkfifoat, open, openat};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::geteuid;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use tempfile::TempDir;
 
-use crate::attempts::{AttemptControl, EscapeAttempt, GROUPS, PRELUDE};
 use crate::fixture::{
-    MARK, OutputObserver, SandboxFixture, as_each_user, as_each_user_isolated, exposed_dir, print_note,
+    MARK, OutputObserver, SandboxFixture, as_each_user, as_each_user_isolated, exposed_dir, skip_without_opt,
 };
 
 #[test]
@@ -54,7 +55,7 @@ fn every_attempt_is_held() {
 fn a_socket_in_a_toolchain_reaches_no_listener() {
     const PLACE: &str = "/opt";
     if !geteuid().is_root() || !Path::new(PLACE).is_dir() {
-        return print_note(&format!("not shown: a socket among the toolchains, which takes root and `{PLACE}`"));
+        return skip_without_opt("root makes a socket among the toolchains");
     }
     // This thread, and the spawner that it starts, see another `/opt` than the rest of the machine.
     // SAFETY: no descriptors are unshared, only what this thread sees of the files.
@@ -262,7 +263,8 @@ impl HostFixture {
         let directory = tempfile::tempdir().unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = tcp.local_addr().unwrap().port();
-        let socket = format!("ringfence-test-{}", std::process::id());
+        // As unique as the directory, also for tests in other processes.
+        let socket = format!("ringfence-test{}", directory.path().file_name().unwrap().to_str().unwrap());
         let nameless = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&socket).unwrap()).unwrap();
         let named = UnixListener::bind(directory.path().join("socket")).unwrap();
         thread::spawn(move || tcp.incoming().for_each(|client| drop(client.unwrap().write_all(b"hello"))));

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ringfence_sandbox::{ExitReason, Isolation, JailError, JailLimits};
+use ringfence_testkit::patience::PATIENCE;
 
 use crate::fixture::{OutputObserver, SandboxFixture, as_each_user};
 
@@ -50,11 +51,20 @@ fn time_is_up_for_daemons_too() {
         let mut world = SandboxFixture::new();
         world.limits.wall = Duration::from_millis(300);
         let began = Instant::now();
-        let ended = world.bash("(setsid bash -c 'trap \"\" TERM; echo born; sleep 1000' &); trap '' TERM; sleep 1000");
-        assert_eq!(ended.exit_reason, ExitReason::Timeout);
+        let ended = loop {
+            let ended =
+                world.bash("(setsid bash -c 'trap \"\" TERM; echo born; sleep 1000' &); trap '' TERM; sleep 1000");
+            assert_eq!(ended.exit_reason, ExitReason::Timeout);
+            if !ended.stdout.bytes.is_empty() {
+                break ended;
+            }
+            // On a busy machine the daemon was not there yet.
+            world.limits.wall *= 2;
+            assert!(world.limits.wall < PATIENCE, "the daemon says nothing");
+        };
         assert_eq!(ended.stdout.text(), "born\n");
         assert!(ended.upper.is_some());
-        assert!(began.elapsed() < Duration::from_secs(20));
+        assert!(began.elapsed() < PATIENCE, "a daemon holds up the run");
     });
 }
 
@@ -64,7 +74,7 @@ fn a_daemon_ends_with_its_program_and_holds_nobody_up() {
         let began = Instant::now();
         let ended = SandboxFixture::new().bash("(setsid sleep 1000 &) ; echo done");
         assert_eq!((ended.stdout.text().as_str(), ended.exit_reason), ("done\n", ExitReason::Exit));
-        assert!(began.elapsed() < Duration::from_secs(20));
+        assert!(began.elapsed() < PATIENCE, "a daemon holds up the run");
     });
 }
 

@@ -11,14 +11,16 @@ use ringfence_sandbox::{
     ExitReason, Isolation, IsolationStatus, JailError, JailFallback, Sandbox, SandboxSettings, Toolchain,
     needs_bwrap_fallback, probe,
 };
+use ringfence_testkit::patience::PATIENCE;
+use ringfence_testkit::requirement::{Requirement, print_note, skip_without};
 use rustix::process::geteuid;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 use crate::egress::check_egress;
 use crate::escapes::{AttemptOutcome, HostFixture, try_all};
 use crate::fixture::{
-    OutputObserver, SandboxFixture, as_each_user, as_each_user_isolated, chown_to_plain_user, print_note, program,
-    without_namespaces,
+    OutputObserver, SandboxFixture, as_each_user, as_each_user_isolated, chown_to_plain_user, program,
+    skip_without_opt, without_namespaces,
 };
 use crate::memory::check_memory_limits;
 use crate::process_lifetimes::check_dialogue;
@@ -165,7 +167,7 @@ fn toolchains_are_shown_and_their_secrets_are_not() {
     // Below `/tmp` no toolchain is shown, so that this takes a place that only root can make.
     let place = Path::new("/opt");
     if !geteuid().is_root() || !place.is_dir() {
-        return print_note("skipped: a toolchain with a secret in it, which takes root and `/opt`");
+        return skip_without_opt("root makes a toolchain with a secret");
     }
     let Some(mut world) = SandboxFixture::with_bwrap() else { return };
     let directory = tempfile::tempdir_in(place).unwrap();
@@ -188,8 +190,11 @@ fn toolchains_are_shown_and_their_secrets_are_not() {
 #[test]
 fn a_workspace_among_the_systems_files_is_covered_there_too() {
     let place = Path::new("/usr/src");
-    if !geteuid().is_root() || !place.is_dir() {
-        return print_note("skipped: a workspace in `/usr/src`, which takes root");
+    if !geteuid().is_root() {
+        return skip_without(Requirement::Root, "only root has a workspace in `/usr/src`");
+    }
+    if !place.is_dir() {
+        return skip_without(Requirement::SystemDirectories, "this machine has no `/usr/src`");
     }
     let Some(world) = SandboxFixture::with_bwrap() else { return };
     let directory = tempfile::tempdir_in(place).unwrap();
@@ -220,7 +225,7 @@ fn runs_end_as_in_any_jail() {
         world.limits.wall = Duration::from_millis(500);
         let ended = world.bash("(setsid bash -c 'trap \"\" TERM; sleep 1000' &); trap '' TERM; sleep 1000");
         assert_eq!(ended.exit_reason, ExitReason::Timeout);
-        assert!(began.elapsed() < Duration::from_secs(60));
+        assert!(began.elapsed() < PATIENCE, "a daemon holds up a run");
     });
 }
 
@@ -264,7 +269,7 @@ fn a_directory_that_was_replaced_is_not_shown() {
 #[test]
 fn roots_own_workspace_is_refused() {
     if !geteuid().is_root() {
-        return;
+        return skip_without(Requirement::Root, "only root has a workspace of root's");
     }
     let Some(world) = SandboxFixture::with_bwrap() else { return };
     std::os::unix::fs::chown(world.path(), Some(0), Some(0)).unwrap();

@@ -5,6 +5,7 @@ use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use ringfence_testkit::requirement::{Requirement, skip_without};
 use rustix::fs::{Mode, OFlags, openat};
 
 use crate::fixture::{SandboxFixture, as_each_user};
@@ -58,7 +59,7 @@ fn the_workspace_is_the_programs_own() {
 #[test]
 fn files_of_others_can_be_read() {
     if !rustix::process::geteuid().is_root() {
-        return;
+        return skip_without(Requirement::Root, "only root gives a file to another user");
     }
     let world = SandboxFixture::new();
     world.write("theirs", "open");

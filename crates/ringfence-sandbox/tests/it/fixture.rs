@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,6 +18,8 @@ use ringfence_sandbox::{
     Sandbox, SandboxSettings, Toolchain,
 };
 use ringfence_testkit::executable::copy_executable;
+use ringfence_testkit::requirement::{Requirement, skip_without};
+use ringfence_testkit::subprocess::{TestStage, run_test};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::geteuid;
 use tempfile::TempDir;
@@ -84,7 +85,7 @@ pub(crate) fn with_hidden_proc(name: &str, test: impl FnOnce()) {
         if tried.output().is_ok_and(|tried| tried.status.success()) {
             rerun_through(name, if geteuid().is_root() { user } else { geteuid().as_raw() }, &by);
         } else {
-            print_note(&format!("skipped for user {user}: no part of /proc can be hidden here"));
+            skip_without(Requirement::ProcMasks, &format!("no part of /proc can be hidden from user {user}"));
         }
     }
 }
@@ -98,7 +99,7 @@ pub(crate) fn without_namespaces(name: &str, test: impl FnOnce()) {
     }
     let tried = Command::new(UNSHARE[0]).args(&UNSHARE[1..]).args(["sh", "-c", REFUSE, "true"]).output();
     if !tried.is_ok_and(|tried| tried.status.success()) {
-        return print_note("skipped: namespaces cannot be taken away from a process here");
+        return skip_without(Requirement::UserNamespaces, "namespaces cannot be refused to a process");
     }
     let user = if geteuid().is_root() { PLAIN_UID } else { geteuid().as_raw() };
     rerun_through(name, user, &[&UNSHARE[..], &["sh", "-c", REFUSE]].concat());
@@ -106,27 +107,16 @@ pub(crate) fn without_namespaces(name: &str, test: impl FnOnce()) {
 
 /// By another program, with its first words.
 fn rerun_through(name: &str, user: u32, by: &[&str]) {
-    let stage = tempfile::tempdir().unwrap();
-    fs::set_permissions(stage.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    // Where the build lies, a plain user may not be.
-    let binary = stage.path().join("it");
-    copy_executable(&std::env::current_exe().unwrap(), &binary);
+    let stage = TestStage::new();
     copy_executable(&program(), &stage.path().join("ringfence-jail"));
-    let mut words = by.iter().map(PathBuf::from).chain([binary]);
+    let mut words = by.iter().map(Path::new).chain([stage.binary()]);
     let mut command = Command::new(words.next().unwrap());
-    command.args(words).args([name, "--exact", "--nocapture", ALONE]).env(MARK.0, MARK.1).current_dir("/");
-    // What it makes for a while lies in a directory of its own.
-    let temporary = stage.path().join("tmp");
-    fs::create_dir(&temporary).unwrap();
-    command.env("TMPDIR", &temporary);
+    command.args(words).env(MARK.0, MARK.1).env("TMPDIR", stage.temporary()).current_dir("/");
     if geteuid().is_root() {
-        std::os::unix::fs::chown(&temporary, Some(user), Some(user)).unwrap();
+        stage.give_to(user);
         command.uid(user).gid(user);
     }
-    let ended = command.output().unwrap();
-    let printed = String::from_utf8_lossy(&ended.stdout) + String::from_utf8_lossy(&ended.stderr);
-    assert!(ended.status.success() && printed.contains("1 passed"), "as user {user}:\n{printed}");
-    printed.lines().filter(|line| line.starts_with(NOTE)).for_each(|line| println!("{line}"));
+    run_test(command, name, &[ALONE]);
 }
 
 /// Gives a tree to a plain user, if it is root's: no program is ever root.
@@ -140,12 +130,11 @@ pub(crate) fn chown_to_plain_user(path: &Path) {
     }
 }
 
-/// What a test has to tell whoever runs it. It is seen with `--nocapture`, also from a process of its own.
-pub(crate) fn print_note(text: &str) {
-    println!("\n{NOTE}{text}");
+/// Skips a test that only root can run, on a machine with `/opt`.
+pub(crate) fn skip_without_opt(why: &str) {
+    let missing = if geteuid().is_root() { Requirement::SystemDirectories } else { Requirement::Root };
+    skip_without(missing, &format!("{why} in `/opt`"));
 }
-
-const NOTE: &str = "| ";
 
 /// The binary that is the spawner, beside us or where it was built.
 pub(crate) fn program() -> PathBuf {
@@ -189,7 +178,7 @@ impl SandboxFixture {
         let found =
             ringfence_sandbox::probe(&program()).into_iter().find(|standing| standing.wall == Isolation::Bwrap)?;
         if !found.stands {
-            print_note(&format!("skipped: {}", found.note));
+            skip_without(Requirement::Bwrap, &found.note);
             return None;
         }
         let settings = SandboxSettings { program: program(), fallback: JailFallback::Forced, ..SandboxSettings::new() };

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use ringfence_sandbox::{ExitReason, Isolation, probe};
+use ringfence_testkit::requirement::print_note;
 use rustix::process::geteuid;
 
 use crate::escapes::{AttemptOutcome, HostFixture, try_all};
-use crate::fixture::{SandboxFixture, print_note, program, with_hidden_proc};
+use crate::fixture::{SandboxFixture, program, with_hidden_proc};
 
 #[test]
 fn programs_run_without_a_proc_and_that_is_said() {

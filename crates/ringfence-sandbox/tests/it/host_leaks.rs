@@ -4,11 +4,12 @@ use std::fs;
 use std::path::Path;
 
 use ringfence_sandbox::{Toolchain, detect};
+use ringfence_testkit::requirement::{Requirement, skip_without};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::geteuid;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-use crate::fixture::{MARK, SandboxFixture, as_each_user, print_note};
+use crate::fixture::{MARK, SandboxFixture, as_each_user, skip_without_opt};
 
 /// Prints the files of `/proc` and `/sys` in which one of its arguments is found.
 const SEARCH: &str = r#"
@@ -80,7 +81,7 @@ fn proc_lists_no_file_locks() {
 #[test]
 fn mounts_tell_nothing_of_the_hosts_overlay() {
     if !geteuid().is_root() {
-        return print_note("not shown: a host whose system is an overlay, which takes root");
+        return skip_without(Requirement::Root, "only root mounts an overlay over the system");
     }
     enter_private_mounts();
     let layers = tempfile::tempdir().unwrap();
@@ -116,7 +117,7 @@ fn enter_private_mounts() {
 #[test]
 fn of_optional_packages_no_secrets_are_shown() {
     if !geteuid().is_root() || !Path::new("/opt").is_dir() {
-        return print_note("not shown: packages in `/opt` and `/usr/local`, which takes root");
+        return skip_without_opt("root mounts packages");
     }
     enter_private_mounts();
     for place in ["/opt", "/usr/local"] {

@@ -6,8 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ringfence_sandbox::{ExitReason, OutputStream, ProgramObserver};
+use ringfence_testkit::patience::{PATIENCE, wait_until};
+use ringfence_testkit::requirement::print_note;
 
-use crate::fixture::{SandboxFixture, as_each_user, as_each_user_isolated, print_note};
+use crate::fixture::{SandboxFixture, as_each_user, as_each_user_isolated};
 
 /// Leaves something of every kind, and says so.
 const LEAVE_TRACES: &str = r#"
@@ -61,7 +63,9 @@ fn two_runs_at_once_find_nothing_of_each_other() {
             let first = scope.spawn(|| {
                 world.run(&["python3", "/run/ringfence/main"], &format!("{LEAVE_TRACES}signal.pause()"), &watch)
             });
-            wait_until(|| watch.traces_left.load(Ordering::Relaxed) || first.is_finished());
+            wait_until("the traces of the first run", || {
+                watch.traces_left.load(Ordering::Relaxed) || first.is_finished()
+            });
             let ended = world.python(FIND_TRACES);
             assert_eq!(ended.stdout.text(), "[]\n", "{}", ended.stderr.text());
             // The same port, the same names, the same keys: they are not taken.
@@ -90,6 +94,9 @@ impl ProgramObserver for PauseObserver {
     }
 }
 
+/// How often a leak has to show.
+const ROUNDS: usize = 3;
+
 /// With `RINGFENCE_FULL=1` a thousand runs.
 #[test]
 fn a_crowd_leaves_nothing() {
@@ -100,17 +107,29 @@ fn a_crowd_leaves_nothing() {
         world.write("file", "text");
         // The first ones make what stays: threads, maps of users, places for groups.
         run_many(&world, callers, 4);
-        let (spawner, before) = (spawner(), settled_counts(None));
+        let (spawner, first) = (spawner(), settled_counts(None));
         let (ours, its) = (memory("self"), memory(&spawner));
-        run_many(&world, callers, each);
-        let after = settled_counts(Some(&before));
-        // Control groups that were made ahead may have gone since; nothing more may be there.
-        assert!(!after.exceeds(&before), "{after:?} after {before:?}");
+        // On a busy machine a jail that is made ahead can be missing from one count and be there in the next, and another
+        // process can mount something. What leaks, leaks in every round.
+        let mut counts = vec![first];
+        while counts.len() <= ROUNDS {
+            run_many(&world, callers, each);
+            let before = counts.last().unwrap();
+            let after = settled_counts(Some(before));
+            // Control groups that were made ahead may have gone since; nothing more may be there.
+            let leaks = after.exceeds(before);
+            counts.push(after);
+            if !leaks {
+                break;
+            }
+        }
+        let rounds = counts.len() - 1;
+        assert!(!counts[rounds].exceeds(&counts[rounds - 1]), "more in every round: {counts:?}");
         let (ours_now, its_now) = (memory("self"), memory(&spawner));
         print_note(&format!(
             "user {}: {} runs from {callers} callers left nothing; memory {ours} -> {ours_now} KiB here, {its} -> {its_now} KiB in the spawner",
             rustix::process::geteuid().as_raw(),
-            callers * each,
+            callers * each * rounds,
         ));
         assert!(ours_now < ours + 4096 && its_now < its + 1024, "{ours} {ours_now} {its} {its_now}");
         drop(world);
@@ -171,8 +190,8 @@ fn settled_counts(wanted: Option<&ResourceCounts>) -> ResourceCounts {
     let began = Instant::now();
     let (mut now, mut since) = (resource_counts(), Instant::now());
     while wanted.is_none_or(|before| now.exceeds(before))
-        && since.elapsed() < Duration::from_secs(2)
-        && began.elapsed() < Duration::from_secs(20)
+        && since.elapsed() < Duration::from_secs(5)
+        && began.elapsed() < PATIENCE
     {
         let next = resource_counts();
         if next != now {
@@ -232,12 +251,4 @@ fn memory(process: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
-fn wait_until(mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < Duration::from_secs(20), "waited in vain");
-        thread::yield_now();
-    }
 }

@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test stops at the first surprise, and says so")]
 #![allow(clippy::disallowed_methods, reason = "tests are the host too, with services that no program must reach")]
 
-mod attempts;
 mod egress;
 mod escapes;
 mod exit_reasons;

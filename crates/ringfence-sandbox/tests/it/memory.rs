@@ -4,8 +4,9 @@
 use std::process::{Command, Stdio};
 
 use ringfence_sandbox::{ExitReason, RunResult};
+use ringfence_testkit::requirement::print_note;
 
-use crate::fixture::{SandboxFixture, as_each_user, print_note};
+use crate::fixture::{SandboxFixture, as_each_user};
 
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 64 * MIB;

@@ -6,17 +6,16 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use ringfence_sandbox::{JailError, JailJob, OutputStream, ProgramObserver};
+use ringfence_testkit::patience::{PATIENCE, wait_for, wait_until};
+use ringfence_testkit::requirement::{Requirement, skip_without};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, geteuid, getpid, pidfd_open, pidfd_send_signal};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
-use crate::fixture::{
-    OutputObserver, SandboxFixture, as_each_user, as_each_user_isolated, print_note, was_started_with,
-};
+use crate::fixture::{OutputObserver, SandboxFixture, as_each_user, as_each_user_isolated, was_started_with};
 
 #[test]
 fn only_loopback_is_reachable() {
@@ -93,9 +92,11 @@ fn a_program_is_nobody_and_can_become_nobody_else() {
         assert_eq!(ended.stdout.text(), "alive\n", "{}", ended.stderr.text());
         // Whom the host sees is not root.
         let watch = PrintObserver::default();
+        let name = process_name(&world, 1);
+        let command = format!("exec -a {name} sleep 1000");
         let sleeper = thread::scope(|scope| {
-            let run = scope.spawn(|| world.run(&["bash", "-c", "exec -a jailed-sleeper-1 sleep 1000"], "", &watch));
-            let pid = find_process("jailed-sleeper-1");
+            let run = scope.spawn(|| world.run(&["bash", "-c", &command], "", &watch));
+            let pid = find_process(&name);
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
             watch.stop.store(true, std::sync::atomic::Ordering::Relaxed);
             run.join().unwrap().unwrap();
@@ -108,21 +109,22 @@ fn a_program_is_nobody_and_can_become_nobody_else() {
 
 #[test]
 fn everything_dies_with_the_server() {
-    if was_started_with("as-server") {
+    const AS_SERVER: &str = "as-server";
+    if was_started_with(AS_SERVER) {
         let world = SandboxFixture::new();
-        let _ =
-            world.run(&["bash", "-c", "echo up; exec -a jailed-sleeper-2 sleep 1000"], "", &PrintObserver::default());
+        let command = format!("echo {AS_SERVER}: $0; exec -a $0 sleep 1000");
+        let _ = world.run(&["bash", "-c", &command, &process_name(&world, 2)], "", &PrintObserver::default());
         return;
     }
     as_each_user("process_lifetimes::everything_dies_with_the_server", || {
         let mut server = Command::new(std::env::current_exe().unwrap())
-            .args(["process_lifetimes::everything_dies_with_the_server", "--exact", "--nocapture", "as-server"])
+            .args(["process_lifetimes::everything_dies_with_the_server", "--exact", "--nocapture", AS_SERVER])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut printed = BufReader::new(server.stdout.take().unwrap()).lines();
-        assert!(printed.any(|line| line.unwrap().contains("up")));
-        let sleeper = pidfd(find_process("jailed-sleeper-2"));
+        let name = printed.find_map(|line| Some(line.unwrap().split_once("as-server: ")?.1.to_owned())).unwrap();
+        let sleeper = pidfd(find_process(&name));
         let spawners: Vec<OwnedFd> = children(server.id()).into_iter().map(pidfd).collect();
         assert_eq!(spawners.len(), 1);
         server.kill().unwrap();
@@ -141,7 +143,7 @@ fn everything_dies_with_the_spawner_and_another_takes_its_place() {
             if depth == 1 {
                 spawner = children(spawner)[0];
             }
-            let name = format!("jailed-sleeper-3{depth}");
+            let name = process_name(&world, 3 + depth);
             let command = format!("exec -a {name} sleep 1000");
             thread::scope(|scope| {
                 let run = scope.spawn(|| world.run(&["bash", "-c", &command], "", &OutputObserver::default()));
@@ -167,7 +169,7 @@ fn everything_dies_with_the_launcher_too() {
     as_each_user_isolated("process_lifetimes::everything_dies_with_the_launcher_too", || {
         let Some(world) = SandboxFixture::with_bwrap() else { return };
         let launcher = spawner_of(getpid(), &world);
-        let name = format!("jailed-by-bwrap-{}", getpid().as_raw_nonzero());
+        let name = process_name(&world, 1);
         let command = format!("(setsid bash -c 'exec -a {name} sleep 1000' &); sleep 1000");
         thread::scope(|scope| {
             let run = scope.spawn(|| world.run(&["bash", "-c", &command], "", &OutputObserver::default()));
@@ -183,18 +185,18 @@ fn everything_dies_with_the_launcher_too() {
 #[test]
 fn the_launcher_keeps_nothing_of_its_runs() {
     if !geteuid().is_root() {
-        return print_note("skipped: what the launcher has open, which only root sees");
+        return skip_without(Requirement::Root, "only root sees what the launcher has open");
     }
     let Some(world) = SandboxFixture::with_bwrap() else { return };
     let launcher = spawner_of(getpid(), &world);
     let open = || fs::read_dir(format!("/proc/{launcher}/fd")).unwrap().count();
-    wait_until(|| children(launcher).is_empty());
+    wait_until("the end of the children of the launcher", || children(launcher).is_empty());
     let before = open();
     for _ in 0..20 {
         world.stdout_of("true");
         assert!(world.run(&["no-such-program"], "", &OutputObserver::default()).is_err());
     }
-    wait_until(|| children(launcher).is_empty() && open() == before);
+    wait_until("the descriptors from before", || children(launcher).is_empty() && open() == before);
 }
 
 /// A wall that is promised and cannot be had is no reason to do without it.
@@ -246,7 +248,7 @@ fn children(of: u32) -> Vec<u32> {
 
 /// The process that we started as the spawner. Several tests may have one; ours runs a program in our workspace.
 fn spawner_of(us: Pid, world: &SandboxFixture) -> u32 {
-    let name = format!("jailed-mark-{}", world.path().file_name().unwrap().to_str().unwrap().replace('.', ""));
+    let name = process_name(world, 0);
     let watch = PrintObserver::default();
     let command = format!("exec -a {name} sleep 1000");
     let argv = ["bash", "-c", &command];
@@ -264,22 +266,17 @@ fn spawner_of(us: Pid, world: &SandboxFixture) -> u32 {
     })
 }
 
-/// Waits for a process that calls itself so.
-fn find_process(name: &str) -> u32 {
-    let mut found = None;
-    wait_until(|| {
-        found = processes().into_iter().find(|(_, command, _)| command.starts_with(name)).map(|(pid, ..)| pid);
-        found.is_some()
-    });
-    found.unwrap()
+/// A name for a process that no other process of the machine has: other runs of these tests have theirs.
+fn process_name(world: &SandboxFixture, number: usize) -> String {
+    let unique = world.path().file_name().unwrap().to_str().unwrap().replace('.', "");
+    format!("jailed-{number}-{unique}")
 }
 
-fn wait_until(mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < Duration::from_secs(20), "waited in vain");
-        thread::yield_now();
-    }
+/// Waits for a process that calls itself so.
+fn find_process(name: &str) -> u32 {
+    wait_for(&format!("a process `{name}`"), || {
+        processes().into_iter().find(|(_, command, _)| command.split(' ').next() == Some(name)).map(|(pid, ..)| pid)
+    })
 }
 
 fn pidfd(pid: u32) -> OwnedFd {
@@ -287,6 +284,6 @@ fn pidfd(pid: u32) -> OwnedFd {
 }
 
 fn assert_dies(process: &OwnedFd) {
-    let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
+    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
     assert_eq!(poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&patience)), Ok(1), "still alive");
 }

@@ -2,13 +2,15 @@
 
 use std::process::Command;
 
-use crate::fixture::{SandboxFixture, as_each_user, print_note};
+use ringfence_testkit::requirement::{Requirement, skip_without};
+
+use crate::fixture::{SandboxFixture, as_each_user};
 
 /// Whether a jail of this machine has such a program.
-fn has(world: &SandboxFixture, program: &str) -> bool {
+fn has(world: &SandboxFixture, requirement: Requirement, program: &str) -> bool {
     let found = world.bash(&format!("command -v {program}")).exit_code == 0;
     if !found {
-        print_note(&format!("not shown: {program} is not here"));
+        skip_without(requirement, &format!("the jail has no `{program}`"));
     }
     found
 }
@@ -27,7 +29,7 @@ pub(crate) fn check_interfaces(world: &SandboxFixture) {
          p = ctypes.c_void_p(); print(libc.getifaddrs(ctypes.byref(p)))",
     );
     assert_eq!(ended.stdout.text(), "[(1, 'lo')]\n0\n", "{}", ended.stderr.text());
-    if has(world, "node") {
+    if has(world, Requirement::Node, "node") {
         let script =
             "node -e 'const n = require(\"os\").networkInterfaces(); console.log(Object.keys(n), n.lo[0].address)'";
         assert_eq!(world.stdout_of(script), "[ 'lo' ] 127.0.0.1\n");
@@ -47,7 +49,7 @@ pub(crate) fn check_terminals(world: &SandboxFixture) {
     );
     let expected = "b'through' /dev/pts/0\nb'to my terminal' 3\n";
     assert_eq!(ended.stdout.text(), expected, "{}", ended.stderr.text());
-    if has(world, "script") {
+    if has(world, Requirement::Script, "script") {
         let said = world.stdout_of("script -qec 'test -t 0 && echo terminal' /dev/null < /dev/null");
         assert!(said.contains("terminal"), "{said}");
     }

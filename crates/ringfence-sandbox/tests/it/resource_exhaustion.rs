@@ -4,9 +4,10 @@
 
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ringfence_sandbox::{ExitReason, JailLimits, OutputStream, ProgramObserver, RunResult};
+use ringfence_testkit::patience::PATIENCE;
 
 use crate::fixture::{OutputObserver, SandboxFixture, as_each_user, as_each_user_isolated};
 
@@ -16,9 +17,17 @@ fn a_fork_bomb_stops_at_the_bound() {
         let mut world = SandboxFixture::new();
         (world.limits.processes, world.limits.wall) = (24, Duration::from_millis(700));
         let bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass";
-        let (ended, most) = run_counting(&world, bomb);
-        assert_eq!(ended.exit_reason, ExitReason::Timeout);
-        assert!((8..=24).contains(&most), "{most}");
+        loop {
+            let (ended, most) = run_counting(&world, bomb);
+            assert_eq!(ended.exit_reason, ExitReason::Timeout);
+            assert!(most <= 24, "{most}");
+            if most >= 8 {
+                break;
+            }
+            // A busy machine did not let it fork often enough.
+            world.limits.wall *= 2;
+            assert!(world.limits.wall < PATIENCE, "it never had more than {most} processes");
+        }
     });
 }
 
@@ -197,10 +206,8 @@ fn a_program_that_hears_no_signal_is_ended() {
         let deaf = "import signal, os\nfor n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n    \
                     except (OSError, ValueError): pass\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\n";
         for end in ["while True: pass", "os.kill(os.getpid(), signal.SIGSTOP)", "os.read(os.pipe()[0], 1)"] {
-            let began = Instant::now();
             let (ended, _) = run_counting(&world, &format!("{deaf}{end}"));
             assert_eq!((ended.exit_reason, ended.signal), (ExitReason::Timeout, Some(9)), "{end}");
-            assert!(began.elapsed() < Duration::from_secs(20));
         }
     });
 }
@@ -215,10 +222,16 @@ fn daemons_are_dead_when_the_run_is_over() {
                       os.write(say, b'x')\n        while True: signal.pause()\n    os._exit(0)\n\
                       os.read(hear, 1)\nprint('left', flush=True)\n";
         for (end, status) in [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("os.kill(os.getpid(), 6)", 134)] {
-            let (ended, most) = run_counting(&SandboxFixture::new(), &format!("{daemon}{end}"));
+            let (ended, _) = run_counting(&SandboxFixture::new(), &format!("{daemon}{end}"));
             assert_eq!((ended.exit_code, ended.stdout.text().as_str()), (status, "left\n"));
-            assert!(most > 0 || ended.duration < Duration::from_millis(50), "the marks are not found");
         }
+        // The control: the marks of living ones are found.
+        let world = SandboxFixture::new();
+        let counter = ProcessCounter { stop_when_found: true, ..ProcessCounter::new(&world) };
+        let script = "import signal\nsignal.pause()";
+        let ended = world.run(&["python3", "/run/ringfence/main", &counter.mark], script, &counter).unwrap();
+        assert_eq!(ended.exit_reason, ExitReason::Cancelled);
+        assert!(counter.most.into_inner() > 0);
     });
 }
 
@@ -359,8 +372,7 @@ impl ProgramObserver for CancelledObserver {
 
 /// Runs a program that is marked, and says how many of it there were at one time. None is left.
 fn run_counting(world: &SandboxFixture, script: &str) -> (RunResult, usize) {
-    let mark = format!("jailed-abuse-{}", world.path().file_name().unwrap().to_str().unwrap());
-    let counter = ProcessCounter { mark, most: AtomicUsize::new(0) };
+    let counter = ProcessCounter::new(world);
     let ended = world.run(&["python3", "/run/ringfence/main", &counter.mark], script, &counter).unwrap();
     assert_eq!(counter.count(), 0, "something of it is alive");
     (ended, counter.most.into_inner())
@@ -370,9 +382,16 @@ fn run_counting(world: &SandboxFixture, script: &str) -> (RunResult, usize) {
 struct ProcessCounter {
     mark: String,
     most: AtomicUsize,
+    /// Ends the run as soon as there is one.
+    stop_when_found: bool,
 }
 
 impl ProcessCounter {
+    fn new(world: &SandboxFixture) -> Self {
+        let mark = format!("jailed-abuse-{}", world.path().file_name().unwrap().to_str().unwrap());
+        Self { mark, most: AtomicUsize::new(0), stop_when_found: false }
+    }
+
     fn count(&self) -> usize {
         let commands = fs::read_dir("/proc").unwrap().filter_map(|entry| {
             let path = entry.unwrap().path();
@@ -387,8 +406,9 @@ impl ProgramObserver for ProcessCounter {
     fn on_output(&self, _: OutputStream, _: &[u8]) {}
 
     fn should_stop(&self) -> bool {
-        self.most.fetch_max(self.count(), Ordering::Relaxed);
-        false
+        let count = self.count();
+        self.most.fetch_max(count, Ordering::Relaxed);
+        self.stop_when_found && count > 0
     }
 }
 

@@ -16,6 +16,8 @@ use ringfence_kernel::{
     AuditSink, AuditSinkError, CallLimits, CallRecord, Dialect, Host, HostConfig, LayeredRules, MemoryStore,
     PolicyLayer, PolicyRule, Preset, Principal, Session, SessionTaint, ToolCall, ToolFilter, ToolRegistry,
 };
+use ringfence_testkit::requirement::{Requirement, skip_without};
+use ringfence_testkit::subprocess::run_test;
 use ringfence_web::{NameResolver, PrivateHosts, SearchEngine, TlsTrust, WebConnector};
 use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
@@ -25,9 +27,11 @@ use tokio_util::sync::CancellationToken;
 pub(crate) const PUBLIC: &str = "203.0.114.10";
 pub(crate) const PUBLIC_V6: &str = "2606:4700:9::10";
 
-/// Runs a test in a process whose network is its own. Says so where that cannot be had.
+const PUBLIC_NETWORK: &str = "public-network";
+
+/// Runs a test in a process whose network is its own, or skips it.
 pub(crate) fn in_public_network(name: &str, test: impl FnOnce()) {
-    if std::env::args().any(|argument| argument == "public-network") {
+    if std::env::args().any(|argument| argument == PUBLIC_NETWORK) {
         return test();
     }
     let prepare = format!(
@@ -36,25 +40,14 @@ pub(crate) fn in_public_network(name: &str, test: impl FnOnce()) {
     );
     let possible = Command::new("unshare").args(["-rn", "sh", "-c", &prepare, "sh", "true"]).status();
     if !possible.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: this system does not allow a network namespace (`unshare -rn`, `ip`)");
-        return;
+        return skip_without(Requirement::NetworkNamespaces, "`unshare -rn` or `ip` is refused or missing");
     }
-    let binary = std::env::current_exe().unwrap();
-    let output = Command::new("unshare")
-        .args(["-rn", "sh", "-c", &prepare, "sh"])
-        .arg(binary)
-        .args([name, "--exact", "--nocapture", "public-network"])
-        // Tools must not use these.
-        .envs(
-            ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"]
-                .map(|name| (name, "http://127.0.0.1:80")),
-        )
-        .output()
-        .unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    println!("{printed}");
-    // A name that no test has would run none and succeed.
-    assert!(output.status.success() && printed.contains("1 passed"), "in a network of its own: {}", output.status);
+    let mut command = Command::new("unshare");
+    command.args(["-rn", "sh", "-c", &prepare, "sh"]).arg(std::env::current_exe().unwrap());
+    // Tools must not use these.
+    let proxies = ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
+    command.envs(proxies.map(|name| (name, "http://127.0.0.1:80")));
+    run_test(command, name, &[PUBLIC_NETWORK]);
 }
 
 /// What a server does with a connection: the head of the request, and the connection.

@@ -4,13 +4,25 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use ringfence_kernel::{CallLimits, Dialect};
+use ringfence_testkit::patience::PATIENCE;
 use serde_json::{Value, json};
 
 use crate::harness::{ServerStream, TestHttpServer, WebTestHost, WebTestSetup, response_with_type, text_page};
 
 const MIB: usize = 1 << 20;
 
+/// The time for a first byte, where it never comes.
+const SOON: Duration = Duration::from_millis(300);
+
 fn world(
+    script: impl Fn(&str, &mut dyn ServerStream) -> io::Result<()> + Send + Sync + 'static,
+) -> (WebTestHost, String) {
+    impatient_world(PATIENCE, script)
+}
+
+/// One that waits only so long for the first byte.
+fn impatient_world(
+    fetch_first_byte_time: Duration,
     script: impl Fn(&str, &mut dyn ServerStream) -> io::Result<()> + Send + Sync + 'static,
 ) -> (WebTestHost, String) {
     let server = TestHttpServer::start("127.0.0.1:0", script);
@@ -19,7 +31,7 @@ fn world(
         fetch_bytes: MIB as u64,
         fetch_text_bytes: 100_000,
         fetch_header_bytes: 16 << 10,
-        fetch_first_byte_time: Duration::from_millis(300),
+        fetch_first_byte_time,
         ..CallLimits::for_dialect(Dialect::Standard)
     };
     let rules = vec![json!({"decision": "allow", "host": &at})];
@@ -133,7 +145,7 @@ fn an_answer_that_does_not_end_is_cut() {
 #[test]
 fn headers_that_do_not_end_are_refused() {
     for start in ["HTTP/1.1 200 OK\r\n", "HTTP/1.1 100 Continue\r\n\r\n"] {
-        let (world, url) = world(move |_, stream| {
+        let (world, url) = impatient_world(SOON, move |_, stream| {
             stream.write_all(start.as_bytes())?;
             loop {
                 match start.contains("100") {
@@ -154,7 +166,7 @@ fn headers_that_do_not_end_are_refused() {
 #[test]
 fn a_slow_host_times_out() {
     let says = |text: &'static str| {
-        world(move |_, stream| {
+        impatient_world(SOON, move |_, stream| {
             stream.write_all(text.as_bytes())?;
             // Until the other end has gone.
             stream.read(&mut [0]).map(drop)

@@ -311,6 +311,7 @@ mod tests {
 
     use axum::Router;
     use axum::routing::any;
+    use ringfence_testkit::patience::PATIENCE;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::JoinHandle;
@@ -320,7 +321,6 @@ mod tests {
     use super::{ConnectionLimits, ConnectionTable, TrustedProxies, UnauthenticatedLimits, serve};
 
     const HEAD: Duration = Duration::from_millis(300);
-    const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
     fn bounds(most: usize, head: Duration) -> ConnectionLimits {
         let unauthenticated = UnauthenticatedLimits { total: most, per_address: most, head_timeout: head };
@@ -343,7 +343,7 @@ mod tests {
         stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
         let mut answer = Vec::new();
         while !answer.ends_with(b"here") {
-            assert_ne!(timeout(TEST_TIMEOUT, stream.read_buf(&mut answer)).await.unwrap().unwrap(), 0);
+            assert_ne!(timeout(PATIENCE, stream.read_buf(&mut answer)).await.unwrap().unwrap(), 0);
         }
         String::from_utf8(answer).unwrap()
     }
@@ -368,11 +368,11 @@ mod tests {
         let (address, _stop, _serving) = server(8).await;
         let mut slow = TcpStream::connect(address).await.unwrap();
         let started = Instant::now();
-        timeout(TEST_TIMEOUT, send_slowly(&mut slow)).await.unwrap();
+        timeout(PATIENCE, send_slowly(&mut slow)).await.unwrap();
         assert!(started.elapsed() >= HEAD - HEAD / 10, "it had its time: {:?}", started.elapsed());
         let mut silent = TcpStream::connect(address).await.unwrap();
         let mut rest = Vec::new();
-        timeout(TEST_TIMEOUT, silent.read_to_end(&mut rest)).await.unwrap().unwrap();
+        timeout(PATIENCE, silent.read_to_end(&mut rest)).await.unwrap().unwrap();
     }
 
     #[tokio::test]

@@ -1,8 +1,9 @@
-//! Cancelling ends a run within 100 ms, whatever it waits for: the real tools and the real jail, a file system that does not
-//! answer, a server that does not either.
+//! Cancelling ends a run, whatever it waits for: the real tools and the real jail, a file system that does not answer, a
+//! server that does not either.
 //!
-//! In each state a run is cancelled several times, once it is known to be there and not before; the times are printed,
-//! and the median counts. What was waited for is looked at afterwards: it still does not answer, or is gone.
+//! In each state a run is cancelled several times, once it is known to be there and not before. What was waited for is
+//! looked at afterwards: it still does not answer, or is gone. So nothing but the cancel can have ended the run; how long
+//! that takes is for `cargo xtask bench agent`.
 
 use std::future::Future;
 use std::io::{Read as _, Write as _};
@@ -10,31 +11,26 @@ use std::net::TcpListener;
 use std::pin::Pin;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ringfence::app::{AgentSessionOptions, build_agent_app};
 use ringfence::config::{CliFlags, load};
 use ringfence_agent::provider::{ModelProvider, ProviderProtocol, ProviderTimeouts, open};
 use ringfence_agent::{
-    Agent, AgentEvent, AgentLimits, AgentObserver, AgentOutcome, CallRepair, LedgerSink, MessageHistory, NoTranscript,
+    Agent, AgentEvent, AgentLimits, AgentObserver, CallRepair, LedgerSink, MessageHistory, NoTranscript,
     TranscriptMessage,
 };
 use ringfence_kernel::{ApprovalRequest, Approver, ApproverReply, AuditEvent, AuditSink, AuditSinkError, CallRecord};
+use ringfence_testkit::patience::PATIENCE;
+use ringfence_testkit::stalling_fs::{FuseOp, StallingFs};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::call;
 use crate::site::TestSite;
-use crate::stalling_fs::{FuseOp, StallingFs};
-
-/// The longest that a cancelled run may go on.
-const CANCEL_LIMIT: Duration = Duration::from_millis(100);
 
 /// How often a run is cancelled in each state.
-const ROUNDS: usize = 7;
-
-/// How long a run may take to come to where it is cancelled.
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+const ROUNDS: usize = 5;
 
 /// Tells what happens, to whoever waits for it.
 #[derive(Clone, Debug)]
@@ -53,7 +49,7 @@ impl TestNotifier {
 }
 
 fn wait_for(heard: &Receiver<String>, what: &str) {
-    let until = Instant::now() + TEST_TIMEOUT;
+    let until = Instant::now() + PATIENCE;
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let news = heard.recv_timeout(left).unwrap_or_else(|_| panic!("never heard of {what}"));
@@ -138,29 +134,24 @@ impl CancelFixture {
         Self::new(site, ProviderProtocol::Scripted(format!("{answer}\n")), String::new(), TestNotifier::new())
     }
 
-    /// Runs until `ready` comes back, and cancels. How long it took from then on.
-    fn cancel_when(&mut self, ready: impl FnOnce(&Receiver<String>) + Send) -> (AgentOutcome, Duration) {
+    /// Runs until `ready` comes back, and cancels.
+    fn cancel_when(&mut self, ready: impl FnOnce(&Receiver<String>) + Send) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let cancel = CancellationToken::new();
         let Self { agent, events: heard, history } = self;
         let heard = Mutex::new(heard);
-        let done = std::thread::scope(|scope| {
+        let outcome = std::thread::scope(|scope| {
             let cancelled = scope.spawn(|| {
                 // Also where it never comes to that.
-                let guard = cancel.clone().drop_guard();
+                let _guard = cancel.clone().drop_guard();
                 ready(&heard.lock().unwrap());
-                let now = Instant::now();
-                drop(guard);
-                now
             });
             let outcome = runtime.block_on(agent.run("do it", history, &cancel));
-            let ended = Instant::now();
-            let cancelled = cancelled.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            (outcome, ended.saturating_duration_since(cancelled))
+            cancelled.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            outcome
         });
         runtime.shutdown_background();
-        assert_eq!(done.0.stop_reason.name(), "cancelled", "{:?}", done.0);
-        done
+        assert_eq!(outcome.stop_reason.name(), "cancelled", "{outcome:?}");
     }
 
     /// The result of the only call.
@@ -171,14 +162,6 @@ impl CancelFixture {
         });
         results.unwrap_or_default()
     }
-}
-
-/// Prints how long each round took, and wants the median to be in time.
-fn check(state: &str, round: impl FnMut(usize) -> Option<Duration>) {
-    let Some(mut took) = (0..ROUNDS).map(round).collect::<Option<Vec<_>>>() else { return };
-    took.sort();
-    println!("cancelled {state}: {took:?}");
-    assert!(took[ROUNDS / 2] <= CANCEL_LIMIT, "{state}: {took:?}");
 }
 
 /// A server that says this to one question and then nothing, and tells when it was asked and left.
@@ -204,16 +187,15 @@ const PARTIAL_STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream
 #[test]
 fn while_the_server_of_the_model_says_nothing() {
     let site = TestSite::new();
-    for (state, said, when) in [("waiting for the model", "", "questioned"), ("streaming", PARTIAL_STREAM, "text")] {
-        check(state, |_| {
+    for (said, when) in [("", "questioned"), (PARTIAL_STREAM, "text")] {
+        for _ in 0..ROUNDS {
             let (news, heard) = TestNotifier::new();
             let mut rig =
                 CancelFixture::new(&site, ProviderProtocol::OpenAi, stalling_server(said, news.clone()), (news, heard));
-            let (_, took) = rig.cancel_when(|heard| wait_for(heard, when));
+            rig.cancel_when(|heard| wait_for(heard, when));
             // The connection is given up: nothing else tells the server.
             wait_for(&rig.events, "left");
-            Some(took)
-        });
+        }
     }
 }
 
@@ -223,16 +205,15 @@ fn while_a_file_system_does_not_answer_a_read() {
     let Some(slow) = StallingFs::mount(&site.workspace) else { return };
     site.write("f.txt", "old\n");
     for op in [FuseOp::Lookup, FuseOp::Open, FuseOp::Read] {
-        check(&format!("in a read, at {op:?}"), |_| {
+        for _ in 0..ROUNDS {
             let mut rig = CancelFixture::with_script(&site, &call("read_file", json!({"path": "f.txt"})));
             slow.gate.hold(op);
-            let (_, took) = rig.cancel_when(|_| slow.gate.wait_until_held(1));
+            rig.cancel_when(|_| slow.gate.wait_until_held(1));
             // The run is over, and the file system has still not answered.
             slow.gate.wait_until_held(1);
-            assert!(rig.result().contains("CANCELLED"), "{}", rig.result());
+            assert!(rig.result().contains("CANCELLED"), "{op:?}: {}", rig.result());
             slow.gate.release();
-            Some(took)
-        });
+        }
     }
 }
 
@@ -247,28 +228,26 @@ fn while_a_large_tree_is_searched() {
         }
     }
     let search = call("search_files", json!({"path": ".", "pattern": "(a|aa)+b|x.*y.*z", "regex": true}));
-    check("in a search of 4,000 files", |_| {
+    for _ in 0..ROUNDS {
         let mut rig = CancelFixture::with_script(&site, &search);
-        let (_, took) = rig.cancel_when(|heard| wait_for(heard, "begun"));
+        rig.cancel_when(|heard| wait_for(heard, "begun"));
         assert!(rig.result().contains("CANCELLED"), "it was done before it was cancelled: {}", rig.result());
-        Some(took)
-    });
+    }
 }
 
 #[test]
 fn while_a_program_runs_and_nothing_of_it_is_left() {
     let site = TestSite::new();
-    check("in a program", |round| {
+    for round in 0..ROUNDS {
         // A number that no other process has.
         let seconds = format!("{}{round}", 700_000 + std::process::id());
         let code = format!("trap '' TERM INT; touch made; (setsid sleep {seconds} &); echo started; sleep {seconds}");
         let mut rig = CancelFixture::with_script(&site, &call("run_code", json!({"language": "bash", "code": code})));
-        let (_, took) = rig.cancel_when(|heard| wait_for(heard, "output"));
+        rig.cancel_when(|heard| wait_for(heard, "output"));
         assert!(rig.result().contains("CANCELLED"), "{}", rig.result());
         assert!(!process_exists(&seconds), "a process of the program is still there");
         assert!(!site.workspace.join("made").exists(), "what it made was kept");
-        Some(took)
-    });
+    }
 }
 
 /// Whether there is a process with this argument.
@@ -282,12 +261,11 @@ fn process_exists(argument: &str) -> bool {
 fn while_an_approval_is_pending() {
     let site = TestSite::new();
     site.write("notes", "old");
-    check("waiting for approval", |_| {
+    for _ in 0..ROUNDS {
         let mut rig =
             CancelFixture::with_script(&site, &call("write_file", json!({"path": "notes", "content": "new"})));
-        let (_, took) = rig.cancel_when(|heard| wait_for(heard, "asked"));
+        rig.cancel_when(|heard| wait_for(heard, "asked"));
         assert!(rig.result().contains("CANCELLED"), "{}", rig.result());
         assert_eq!(site.read("notes"), "old");
-        Some(took)
-    });
+    }
 }

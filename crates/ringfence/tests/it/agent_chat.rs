@@ -1,7 +1,5 @@
 //! Talking with the agent in a real pseudo-terminal, key by key; and cancelling whatever it does.
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 
 use crate::agent::{call, scripted_agent, text};
@@ -99,10 +97,9 @@ fn an_interrupt_cancels_and_a_second_one_leaves() {
     let mut seat = chat_terminal(&site, &[json!({"text": "I am thinking ", "stall": true})], &[]);
     seat.press("think\r");
     seat.until("I am thinking");
-    let pressed = Instant::now();
+    // The model never says more: only the interrupt ends the turn.
     seat.press("\x03");
     seat.until("ended: cancelled");
-    assert!(pressed.elapsed() < Duration::from_secs(2), "{:?}", pressed.elapsed());
     seat.until("> ");
     seat.press("\x03");
     assert_eq!(seat.end().code, Some(130));

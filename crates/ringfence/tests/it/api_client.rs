@@ -3,8 +3,8 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
-use std::time::Duration;
 
+use ringfence_testkit::patience::{PATIENCE, wait_for};
 use serde_json::{Value, json};
 
 use crate::site::TestSite;
@@ -83,7 +83,7 @@ impl TestApiServer {
 
     pub(crate) fn open(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&str>) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
         if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
             head += &format!("Host: {}\r\n", self.address);
@@ -185,14 +185,10 @@ impl ApiTestClient<'_> {
     }
 
     fn wait_for_request(&self, is_it: impl Fn(&Value) -> bool) -> Value {
-        for _ in 0..600 {
+        wait_for("an approval request", || {
             let all = self.get("/v1/approvals")["requests"].clone();
-            if let Some(request) = all.as_array().unwrap().iter().find(|request| is_it(request)) {
-                return request.clone();
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        panic!("no approval request");
+            all.as_array().unwrap().iter().find(|request| is_it(request)).cloned()
+        })
     }
 
     pub(crate) fn answer(&self, request: &Value, word: &Value) -> ApiTestResponse {

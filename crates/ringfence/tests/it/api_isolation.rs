@@ -7,8 +7,8 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::time::Duration;
 
+use ringfence_testkit::patience::PATIENCE;
 use serde_json::{Value, json};
 
 use crate::api::scripted_model_config;
@@ -397,7 +397,7 @@ fn requests_do_not_wait_for_another_workspaces_host() {
     is_slow.store(true, Ordering::SeqCst);
     std::thread::scope(|scope| {
         let slow = scope.spawn(|| agent.create_session(&json!({"agent": "other"})));
-        comes.recv_timeout(Duration::from_secs(60)).unwrap();
+        comes.recv_timeout(PATIENCE).unwrap();
         let session = agent.create_session(&json!({}));
         assert_eq!(agent.call(&session, "list_directory", json!({"path": "."}))["error"], Value::Null);
         assert!(!slow.is_finished(), "it was not waited for");

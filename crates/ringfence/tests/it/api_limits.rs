@@ -2,6 +2,7 @@
 
 use std::net::TcpStream;
 
+use ringfence_testkit::patience::PATIENCE;
 use serde_json::json;
 
 use crate::api_client::{ApiTestClient, TestApiServer};
@@ -71,7 +72,7 @@ fn a_crowd_of_silent_connections_makes_room_for_who_speaks() {
     known.next_of("session");
     // The oldest ones of the crowd were closed to make room.
     let mut byte = [0; 1];
-    crowd[0].set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+    crowd[0].set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(std::io::Read::read(&mut crowd[0], &mut byte).unwrap(), 0);
     assert_eq!(agent.get(&format!("/v1/sessions/{session}"))["ended"], serde_json::Value::Null);
 }

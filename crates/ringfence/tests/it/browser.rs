@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use ringfence_testkit::requirement::{Requirement, skip_without};
 use serde_json::{Value, json};
 
 /// For keys that are no letters.
@@ -18,7 +19,7 @@ pub(crate) const ENTER: &str = "\u{e007}";
 pub(crate) const ESCAPE: &str = "\u{e00c}";
 
 /// The time that a page has to become what a test waits for. Two cores may have to do everything at once.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(40);
+const PAGE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The name by which the protocol hands elements over.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
@@ -46,9 +47,9 @@ impl TestBrowser {
     pub(crate) fn start() -> Option<Self> {
         let chromium = ["chromium", "chromium-browser", "google-chrome"].into_iter().find_map(in_path);
         let (Some(chromium), Some(driver)) = (chromium, in_path("chromedriver")) else {
-            println!(
-                "skipped: there is no Chromium with its chromedriver on this machine; \
-                 `cargo xtask test --full` as root installs them where it can"
+            skip_without(
+                Requirement::Browser,
+                "there is no Chromium with its chromedriver; `cargo xtask test --full` as root installs them on Debian",
             );
             return None;
         };

@@ -2,12 +2,12 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
-use std::time::Duration;
 
 use ringfence::app::build_app;
 use ringfence::config::{CliFlags, load};
 use ringfence_fuzz::FuzzTarget;
 use ringfence_kernel::{DenyApprover, Dialect, Preset, ToolCall};
+use ringfence_testkit::patience::PATIENCE;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -181,7 +181,7 @@ fn no_request_is_more_than_a_wrong_one() {
             request = replaced(&request, mark.as_bytes(), value.as_bytes());
         }
         let mut stream = TcpStream::connect(&server.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         // A server that has seen enough closes.
         let _ = stream.write_all(&request).and_then(|()| stream.shutdown(Shutdown::Write));
         let mut head = Vec::new();

@@ -23,8 +23,6 @@ mod browser;
 mod cli;
 mod concurrent_processes;
 mod config;
-#[path = "../../../ringfence-fs/tests/it/cpu_share.rs"]
-mod cpu_share;
 mod crash;
 mod doc_examples;
 mod fuzz;
@@ -53,14 +51,8 @@ mod seed_crewagent;
 mod setuid;
 mod setup_commands;
 mod site;
-#[allow(dead_code, reason = "the fence's own tests hold more than these")]
-#[path = "../../../ringfence-fs/tests/it/stalling_fs.rs"]
-mod stalling_fs;
 mod state_fixture;
 mod store;
-#[path = "../../../ringfence-kernel/tests/it/store_suite.rs"]
-mod store_suite;
-mod swap_race;
 mod terminal;
 mod terminal_escapes;
 mod token_reuse;

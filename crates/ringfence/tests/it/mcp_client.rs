@@ -5,14 +5,11 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
 
+use ringfence_testkit::patience::PATIENCE;
 use serde_json::{Value, json};
 
 use crate::site::TestSite;
-
-/// Longer than any answer takes, on a machine that is busy.
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) const LAST_HANDSHAKE: &str = "2025-11-25";
 pub(crate) const STATELESS: &str = "2026-07-28";
@@ -159,7 +156,7 @@ impl TestMcpClient {
 
     /// The next message, whatever it is.
     pub(crate) fn next(&mut self) -> Value {
-        match self.lines.recv_timeout(TEST_TIMEOUT) {
+        match self.lines.recv_timeout(PATIENCE) {
             Ok(message) => message,
             Err(RecvTimeoutError::Timeout) => panic!("nothing was said in time; aside: {:?}", self.aside),
             Err(RecvTimeoutError::Disconnected) => panic!("the server is gone; aside: {:?}", self.aside),

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ringfence::store::tokens::TokenStore;
 use ringfence_kernel::AuthScope;
+use ringfence_testkit::patience::PATIENCE;
 use serde_json::{Value, json};
 
 use crate::mcp_client::{LAST_HANDSHAKE, STATELESS, text};
@@ -67,7 +68,7 @@ impl TestMcpServer {
 
     fn send_by(&self, method: &str, headers: &[(&str, &str)], body: &[u8]) -> McpHttpReply {
         let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut head = format!(
             "{method} /mcp HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\n\
              Accept: application/json, text/event-stream\r\n"
@@ -94,7 +95,7 @@ impl TestMcpServer {
     /// What comes of a request that is made by hand, until the server closes the connection.
     fn until_closed(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(request.replace("HOST", &self.address).as_bytes()).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let mut said = String::new();
@@ -361,7 +362,7 @@ fn an_mcp_stream_ends_when_its_token_is_revoked() {
     let hello = served.send(&[("Authorization", &format!("Bearer {}", served.token))], &ping());
     let session = hello.header("mcp-session-id").unwrap();
     let mut stream = TcpStream::connect(&served.address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let request = format!(
         "GET /mcp HTTP/1.1\r\nHost: {}\r\nAccept: text/event-stream\r\nAuthorization: Bearer {}\r\n\
          Mcp-Session-Id: {session}\r\nMCP-Protocol-Version: {LAST_HANDSHAKE}\r\n\r\n",
@@ -374,7 +375,7 @@ fn an_mcp_stream_ends_when_its_token_is_revoked() {
     assert!(line.starts_with("HTTP/1.1 200"), "{line}");
     assert_eq!(site.run(&["token", "revoke", "agent"]).code, Some(0));
     // One that goes on has no last piece.
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + PATIENCE;
     while line != "0\r\n" {
         assert!(Instant::now() < deadline, "it goes on");
         line.clear();

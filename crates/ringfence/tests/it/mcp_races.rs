@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::mcp_client::TestMcpClient;
 use crate::site::TestSite;
-use crate::swap_race::PathSwapper;
+use ringfence_testkit::swap_race::PathSwapper;
 
 /// How long a race goes on: longer with `cargo xtask test --full`.
 fn race_time() -> Duration {
@@ -74,7 +74,8 @@ fn a_swapped_in_link_does_not_lead_out() {
         let mut client = TestMcpClient::with_handshake(&site, &["--preset", "edits"], json!({}));
         let swapped = swap_directory_and_link(&site);
         let (started, mut calls) = (Instant::now(), 0);
-        while started.elapsed() < race_time() {
+        // A busy machine may take longer for a few calls.
+        while started.elapsed() < race_time() || calls <= 10 {
             let result = client.call(tool, arguments.clone());
             assert!(!result.to_string().contains("SECRET\\n"), "{tool} led out after {calls} calls: {result}");
             calls += 1;
@@ -86,7 +87,6 @@ fn a_swapped_in_link_does_not_lead_out() {
         assert_eq!(std::fs::read_to_string(site.outside.join("secret")).unwrap(), "SECRET\n", "{tool}");
         let copied = std::fs::read_to_string(site.workspace.join("copy")).unwrap_or_default();
         assert!(!copied.contains("SECRET"), "{tool}");
-        assert!(calls > 10, "{tool} was called {calls} times only");
         println!("{tool}: {calls} calls in {:.0?}, none led out", race_time());
     }
 }

@@ -13,6 +13,8 @@ use ringfence_kernel::{
     Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, Approver, ApproverReply, Assurance, ErrorKind,
     Principal, Taint, ToolCall, ToolReply,
 };
+use ringfence_testkit::patience::PATIENCE;
+use ringfence_testkit::requirement::{Requirement, skip_without};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -89,8 +91,10 @@ fn rules_can_name_a_server_and_a_tool() {
 #[test]
 fn every_server_failure_ends_the_call_with_an_error() {
     let site = TestSite::new();
-    let keys = format!("command = {:?}\njail = false\ntimeout = \"1s\"\n", server());
-    write(&site, &format!("{ALLOW}\n[mcp_servers.far]\n{keys}"));
+    let configure = |timeout: u64| {
+        let keys = format!("command = {:?}\njail = false\ntimeout = \"{timeout}s\"\n", server());
+        write(&site, &format!("{ALLOW}\n[mcp_servers.far]\n{keys}"));
+    };
     let cases = [
         ("fail", "EXECUTION_ERROR", "reported an error: boom\\u{1b}[2K"),
         ("refuse", "EXECUTION_ERROR", "it refused: bad arguments"),
@@ -99,11 +103,22 @@ fn every_server_failure_ends_the_call_with_an_error() {
         ("die", "UNAVAILABLE", "it ended: it closed its output; it is unknown whether the call had an effect"),
     ];
     for (tool, kind, message) in cases {
-        let said = site.call(&format!("mcp__far__{tool}"), &json!({}));
+        // Only the one that hangs is waited for until its time is over. It has as much time to start, which a busy machine
+        // may need more of.
+        let mut timeout = if tool == "hang" { 1 } else { PATIENCE.as_secs() };
+        let said = loop {
+            configure(timeout);
+            let said = site.call(&format!("mcp__far__{tool}"), &json!({}));
+            if timeout >= PATIENCE.as_secs() || !said.err.contains("the MCP server `far` is unavailable") {
+                break said;
+            }
+            timeout *= 2;
+        };
         assert_eq!(code(&said), kind, "{said:?}");
         let found: Value = serde_json::from_str(&said.out).unwrap();
         assert!(found["error"]["message"].as_str().unwrap().contains(message), "{said:?}");
     }
+    configure(PATIENCE.as_secs());
     let huge = site.call("mcp__far__huge", &json!({})).value();
     assert_eq!((huge["text"].as_str().unwrap().len(), &huge["truncated"]), (256 << 10, &json!(true)));
     assert_eq!(site.call("mcp__far__nonsense", &json!({})).value(), json!({"text": "", "truncated": false}));
@@ -194,8 +209,7 @@ fn in_the_jail_a_server_sees_no_file_no_network_and_no_variable_that_was_not_nam
     };
     let said = call("mcp__far__look");
     if said.err.contains("sandbox unavailable") {
-        println!("skipped: there is no jail on this machine");
-        return;
+        return skip_without(Requirement::Sandbox, "this machine cannot build a jail");
     }
     // What it wrote is there for it, and gone with it.
     let text = said.value()["text"].as_str().unwrap().to_owned();
@@ -363,7 +377,6 @@ fn a_cancelled_call_ends_at_once() {
     configure(&site, &["plain", &log_of(&site)], ALLOW);
     let app = test_app(&site, &McpTestApprover::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let began = std::time::Instant::now();
     let reply = runtime.block_on(async {
         let cancel = CancellationToken::new();
         let call = ToolCall { id: "1".to_owned(), name: "mcp__far__hang".to_owned(), arguments: "{}".to_owned() };
@@ -380,7 +393,6 @@ fn a_cancelled_call_ends_at_once() {
     });
     assert_eq!(reply.error, Some(ErrorKind::Cancelled), "{}", reply.text);
     assert!(reply.text.contains("it is unknown whether the call had an effect"), "{}", reply.text);
-    assert!(began.elapsed() < std::time::Duration::from_secs(30));
     assert_eq!(call(&app, "mcp__far__echo").error, None);
 }
 

@@ -4,6 +4,7 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
 
+use ringfence_testkit::requirement::{Requirement, skip_without};
 use serde_json::{Value, json};
 
 use crate::site::{CliOutput, TestSite};
@@ -52,7 +53,7 @@ fn configure(site: &TestSite, keys: &str, more: &str) {
 /// What the server said, unless there is no jail here.
 fn text(said: &CliOutput) -> Option<String> {
     if said.err.contains("sandbox unavailable") {
-        println!("skipped: there is no jail on this machine");
+        skip_without(Requirement::Sandbox, "this machine cannot build a jail");
         return None;
     }
     Some(said.value()["text"].as_str().unwrap().to_owned())
@@ -96,8 +97,7 @@ fn in_one_session_each_call_has_a_server_of_its_own() {
     let mut command = crate::agent::scripted_agent(&site, &answers, &["--preset", "edits", "--json", "look"]);
     let said = crate::site::cli_output(command.output().unwrap());
     if said.err.contains("sandbox unavailable") {
-        println!("skipped: there is no jail on this machine");
-        return;
+        return skip_without(Requirement::Sandbox, "this machine cannot build a jail");
     }
     let events = crate::agent::events(&said);
     let looked = |event: &&Value| event["type"] == "result" && event["name"] == "mcp__near__look";

@@ -10,6 +10,7 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use ringfence_testkit::patience::PATIENCE;
 use serde_json::{Value, json};
 
 use crate::mcp_client::{LAST_HANDSHAKE, STATELESS};
@@ -55,7 +56,7 @@ struct SoakReply {
 impl SoakConnection {
     fn open(address: &str) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self { reader: BufReader::new(stream) }
     }
@@ -285,12 +286,12 @@ impl ServerUsage {
         Self { descriptors, memory_kb }
     }
 
-    /// Once it has no more descriptors than this, or half a minute has gone by.
+    /// Once it has no more descriptors than this, or when patience ends.
     fn once_idle(server: u32, descriptors: usize) -> Self {
         let started = Instant::now();
         loop {
             let held = Self::once_quiet(server);
-            if held.descriptors <= descriptors || started.elapsed() > Duration::from_secs(30) {
+            if held.descriptors <= descriptors || started.elapsed() > PATIENCE {
                 return held;
             }
         }

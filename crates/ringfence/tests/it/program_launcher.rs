@@ -4,6 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use ringfence_testkit::executable::{copy_executable, write_script};
+use ringfence_testkit::requirement::{Requirement, skip_without};
 
 use crate::site::{CliOutput, TestSite, cli_output};
 
@@ -22,8 +23,11 @@ fn was_run(site: &TestSite) -> bool {
 /// Lists tools with one server, as a client does that is started in the workspace.
 fn start(site: &TestSite, keys: &str, variables: &[(&str, String)]) -> CliOutput {
     std::fs::create_dir_all(site.config.join("ringfence")).unwrap();
-    std::fs::write(site.config.join("ringfence/config.toml"), format!("[mcp_servers.far]\ntimeout = \"5s\"\n{keys}\n"))
-        .unwrap();
+    std::fs::write(
+        site.config.join("ringfence/config.toml"),
+        format!("[mcp_servers.far]\ntimeout = \"60s\"\n{keys}\n"),
+    )
+    .unwrap();
     let mut command = site.command(&["tools"]);
     command.current_dir(&site.workspace).envs(variables.iter().map(|(name, value)| (name, value)));
     cli_output(command.output().unwrap())
@@ -33,7 +37,8 @@ fn has_program(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|place| place.join(program).exists());
     if !found {
-        println!("skipped: there is no {program} on this machine");
+        let requirement = if program == "python3" { Requirement::Python } else { Requirement::Node };
+        skip_without(requirement, &format!("there is no `{program}`"));
     }
     found
 }
@@ -166,7 +171,7 @@ fn call_look_tool(keys: &str) -> Option<(TestSite, String)> {
     command.env("NOTES", site.workspace.join("notes"));
     let said = cli_output(command.output().unwrap());
     if said.err.contains("sandbox unavailable") {
-        println!("skipped: there is no jail on this machine");
+        skip_without(Requirement::Sandbox, "this machine cannot build a jail");
         return None;
     }
     let text = said.value()["text"].as_str().unwrap().to_owned();
@@ -190,8 +195,7 @@ fn a_jail_without_the_program_says_so() {
     let site = TestSite::new();
     let said = start(&site, "command = \"not-there-at-all\"", &[]);
     if said.err.contains("sandbox unavailable") {
-        println!("skipped: there is no jail on this machine");
-        return;
+        return skip_without(Requirement::Sandbox, "this machine cannot build a jail");
     }
     assert!(said.err.contains("program not found in the sandbox"), "{said:?}");
 }

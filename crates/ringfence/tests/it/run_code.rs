@@ -9,6 +9,7 @@ use ringfence::approval::deny_all;
 use ringfence::config::{CliFlags, load};
 use ringfence_kernel::{Preset, ProgressListener, ProgressUpdate, ToolCall, ToolReply};
 use ringfence_sandbox::{Isolation, JailFallback};
+use ringfence_testkit::requirement::{Requirement, skip_without};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -430,7 +431,7 @@ fn by_the_systems_bwrap_the_workspace_is_read_only_and_the_reply_says_so() {
     const PLAIN: u32 = 60_603;
     let bwrap = ringfence_sandbox::probe(std::path::Path::new(PROGRAM));
     if let Some(missing) = bwrap.iter().find(|standing| standing.wall == Isolation::Bwrap && !standing.stands) {
-        return println!("skipped: {}", missing.note);
+        return skip_without(Requirement::Bwrap, &missing.note);
     }
     let site = TestSite::new();
     site.write("a.txt", "old\n");
@@ -486,7 +487,7 @@ fn concurrent_edits_are_conflicts_and_stay() {
 fn started_by_root_or_by_anybody_the_files_are_the_workspaces_owners() {
     const PLAIN: u32 = 60_602;
     if !rustix::process::geteuid().is_root() {
-        return;
+        return skip_without(Requirement::Root, "only root starts a program as another user");
     }
     let site = TestSite::new();
     // Started by root, on a workspace of somebody else.

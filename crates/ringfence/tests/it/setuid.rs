@@ -3,11 +3,12 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
+use ringfence_testkit::requirement::{Requirement, skip_without};
+
 #[test]
 fn a_setuid_or_setgid_program_refuses_to_run() {
     if !rustix::process::geteuid().is_root() {
-        println!("only root can give a file to another user: nothing was tested");
-        return;
+        return skip_without(Requirement::Root, "only root gives a file to another user");
     }
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("ringfence");
@@ -20,8 +21,7 @@ fn a_setuid_or_setgid_program_refuses_to_run() {
             let ran = Command::new(&program).args(arguments).env_clear().output().unwrap();
             let said = String::from_utf8_lossy(&ran.stderr);
             if is_ignored(&directory) {
-                println!("this file system ignores the setuid bit: nothing was tested");
-                return;
+                return skip_without(Requirement::SetuidFiles, "this file system ignores the setuid bit");
             }
             assert_eq!(ran.status.code(), Some(2), "{mode:o} {arguments:?}: {said}");
             assert!(said.contains("setuid or setgid"), "{said}");

@@ -10,7 +10,7 @@ use ringfence_kernel::{AnswerStatus, ApprovalRequest, ApprovalStore as _, Suspen
 use serde_json::json;
 
 use crate::site::TestSite;
-use crate::store_suite::{answer, at, check, request};
+use ringfence_testkit::store_suite::{answer, at, check, request};
 
 fn state() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()

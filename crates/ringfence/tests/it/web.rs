@@ -4,6 +4,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 
+use ringfence_testkit::requirement::{Requirement, skip_without};
 use serde_json::{Value, json};
 
 use crate::site::{CliOutput, TestSite, cli_output};
@@ -254,8 +255,7 @@ fn pip_downloads_from_the_index_that_it_was_granted_and_from_no_other() {
     };
     let value = download(granted, "out");
     if value["exitCode"] == 77 {
-        eprintln!("skipped: there is no pip in the jail");
-        return;
+        return skip_without(Requirement::Pip, "the jail has no pip");
     }
     assert_eq!(value["exitCode"], 0, "{value}");
     assert_eq!(std::fs::read(site.workspace.join("out/tiny-1.0-py3-none-any.whl")).unwrap(), wheel);

@@ -28,6 +28,8 @@ pub(super) enum AfterReply {
 pub(super) struct CannedServer {
     pub(super) url: String,
     requests: Arc<Mutex<Vec<String>>>,
+    /// Hears when a reply was sent after which a connection is held.
+    pub(super) held: mpsc::UnboundedReceiver<()>,
     /// Hears when the other side left a connection that was held.
     pub(super) disconnected: mpsc::UnboundedReceiver<()>,
     task: tokio::task::JoinHandle<()>,
@@ -44,9 +46,10 @@ impl CannedServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let requests = Arc::new(Mutex::new(Vec::new()));
-        let (leave, left) = mpsc::unbounded_channel();
-        let task = tokio::spawn(serve(listener, replies, requests.clone(), leave));
-        Self { url, requests, disconnected: left, task }
+        let (hold, held) = mpsc::unbounded_channel();
+        let (leave, disconnected) = mpsc::unbounded_channel();
+        let task = tokio::spawn(serve(listener, replies, requests.clone(), [hold, leave]));
+        Self { url, requests, held, disconnected, task }
     }
 
     /// A server that says the same body to one request.
@@ -81,7 +84,7 @@ async fn serve(
     listener: TcpListener,
     replies: Vec<CannedReply>,
     requests: Arc<Mutex<Vec<String>>>,
-    leave: mpsc::UnboundedSender<()>,
+    [hold, leave]: [mpsc::UnboundedSender<()>; 2],
 ) {
     let mut kept: Option<TcpStream> = None;
     for reply in replies {
@@ -99,6 +102,7 @@ async fn serve(
             AfterReply::Close => {}
             AfterReply::Next => kept = Some(stream),
             AfterReply::Hold => {
+                let _ = hold.send(());
                 let _ = stream.read(&mut [0]).await;
                 let _ = leave.send(());
             }

@@ -53,9 +53,9 @@ mod seed;
 mod transport;
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use expect_test::Expect;
+use ringfence_testkit::patience::PATIENCE;
 use serde_json::json;
 
 use super::anthropic::AnthropicParser;
@@ -108,9 +108,9 @@ fn model_request<'a>(messages: &'a [TranscriptMessage], tools: &'a [ToolSpec]) -
     ModelRequest { system: "Be brief.", messages, tools, temperature: Some(0.5), max_tokens: Some(100) }
 }
 
-/// A provider that gives up soon.
+/// A provider that gives up when a test would.
 fn provider(kind: ProviderProtocol, base_url: &str) -> ModelProvider {
-    let soon = Duration::from_secs(5);
+    let soon = PATIENCE;
     ModelProvider {
         kind,
         base_url: base_url.to_owned(),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use expect_test::{Expect, expect};
+use ringfence_testkit::patience::PATIENCE;
 
 use super::canned_server::{AfterReply, CannedReply, CannedServer, reply};
 use super::{
@@ -192,13 +193,14 @@ async fn pings_are_life_and_no_progress() {
     let server = CannedServer::start(vec![CannedReply { bytes, after: AfterReply::Ping }]).await;
     let mut provider = provider(ProviderProtocol::OpenAi, &server.url);
     provider.timeouts = ProviderTimeouts {
-        first_byte: Duration::from_millis(200),
-        idle: Duration::from_millis(150),
+        first_byte: Duration::from_millis(1600),
+        // Many times the pause between two pings, for a busy machine.
+        idle: Duration::from_millis(1500),
         ..provider.timeouts
     };
     let error = ask(&*open(provider).unwrap()).await.unwrap_err();
     assert_eq!(error.kind, ModelErrorKind::Stalled);
-    assert!(error.message.contains("for 0.2 s"), "{error}");
+    assert!(error.message.contains("for 1.6 s"), "{error}");
 }
 
 #[tokio::test]
@@ -271,9 +273,11 @@ async fn a_dropped_answer_closes_the_connection() {
         let (messages, tools) = (history(), tools());
         let mut ignore = |_: crate::model::ResponsePart<'_>| {};
         let answer = model.respond(model_request(&messages, &tools), &mut ignore);
-        let cancelled = tokio::time::timeout(Duration::from_millis(50), answer).await;
-        assert!(cancelled.is_err());
-        tokio::time::timeout(Duration::from_secs(5), server.disconnected.recv()).await.unwrap().unwrap();
+        tokio::select! {
+            answer = answer => panic!("there is no end of the answer: {answer:?}"),
+            held = server.held.recv() => held.unwrap(),
+        }
+        tokio::time::timeout(PATIENCE, server.disconnected.recv()).await.unwrap().unwrap();
     }
 }
 

@@ -23,10 +23,11 @@ mod subprocess;
 pub(crate) mod syscall_faults;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ringfence_fs::{MountAccess, NameRule, ResolverBackend};
 use ringfence_kernel::{Dialect, ErrorKind};
+use ringfence_testkit::patience::PATIENCE;
 use serde_json::Value;
 
 use crate::attacks::directory_dump::{DirectoryDump, TimeComparison};
@@ -286,7 +287,7 @@ fn check_call(world: &FsFixture, case: &FsAttackCase, call: &AttackCall) {
 
     let shown: String = arguments.chars().take(200).collect();
     let what = format!("{} {shown}: {}", call.tool, answer.text.chars().take(600).collect::<String>());
-    assert!(took < Duration::from_secs(20), "{what}: took {took:?}");
+    assert!(took < PATIENCE, "{what}: took {took:?}");
     assert_eq!(
         DirectoryDump::of(&world.outside, TimeComparison::Compared),
         outside,

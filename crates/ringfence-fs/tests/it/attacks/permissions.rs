@@ -5,11 +5,12 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use ringfence_kernel::ErrorKind::{NotFound, PermissionDenied, Unavailable, WriteLimit};
+use ringfence_testkit::requirement::{Requirement, skip_without};
 use rustix::fs::{CWD, Mode, OFlags, XattrFlags, fgetxattr, fsetxattr, openat};
 use serde_json::json;
 
 use super::operations::PathUse;
-use super::subprocess::{NOBODY, TestSubprocess, is_child, is_root, skip_test, system};
+use super::subprocess::{NOBODY, TestSubprocess, is_child, is_root, system};
 use super::{AttackBackend, FsAttackCase, case, check, temp_dir_for};
 use crate::fixture::{FsFixture, FsFixtureConfig};
 
@@ -169,7 +170,7 @@ fn metadata_cases() -> Vec<FsAttackCase> {
             .given(|world| {
                 let file = openat(CWD, world.root.join("f"), OFlags::RDWR, Mode::empty()).unwrap();
                 if fsetxattr(&file, "user.note", b"kept", XattrFlags::empty()).is_err() {
-                    skip_test("this file system has no attributes of users");
+                    skip_without(Requirement::UserXattrs, "this file system has no attributes of users");
                 }
             })
             .succeeds("write_file", json!({"path": "f", "content": "y"}), |world, _| {
@@ -204,7 +205,7 @@ fn a_change_keeps_a_files_mode_and_drops_what_lets_it_run_as_another() {
 #[test]
 fn a_file_of_another_owner_keeps_its_owner() {
     if !is_root() {
-        return skip_test("only root can give a file away");
+        return skip_without(Requirement::Root, "only root gives a file to another user");
     }
     check(|| {
         let given = |name: &str| {
@@ -278,7 +279,7 @@ fn a_keep_of_another_owner_is_not_ours() {
     let name = "workspace-with-a-keep-of-root";
     if !is_child() {
         if !is_root() {
-            return skip_test("only root can make a directory that is root's");
+            return skip_without(Requirement::Root, "only root makes a directory that is root's");
         }
         let elsewhere = TestSubprocess::new();
         let workspace = elsewhere.temporary().join(name);
@@ -302,7 +303,7 @@ const OF_ROOT: &str = "RINGFENCE_OF_ROOT";
 fn a_file_whose_owner_cannot_be_kept_is_not_replaced() {
     if !is_child() {
         if !is_root() {
-            return skip_test("only root can make a file that is root's");
+            return skip_without(Requirement::Root, "only root makes a file that is root's");
         }
         let elsewhere = TestSubprocess::new();
         for at in 0..6 {
@@ -344,7 +345,10 @@ fn a_file_that_can_only_grow_is_appended_to_and_not_replaced() {
         system("chattr", &["+a"], &path) && system("chattr", &["-a"], &path)
     };
     if !is_root() || !can_mark(AttackBackend::Openat2) || !can_mark(AttackBackend::CapStd) {
-        return skip_test("append-only files need root, chattr and a file system that has them");
+        return skip_without(
+            Requirement::AppendOnlyFiles,
+            "append-only files need root, `chattr` and a file system that has them",
+        );
     }
     check(|| {
         let flagged = |flag: &'static str, calls: fn(FsAttackCase) -> FsAttackCase| {

@@ -10,10 +10,11 @@ use ringfence_fs::{MountAccess, ResolverBackend};
 use ringfence_kernel::ErrorKind::{
     self, AlreadyExists, InvalidPath, Io, OutsideWorkspace, PermissionDenied, WrongType,
 };
+use ringfence_testkit::requirement::{Requirement, skip_without};
 use serde_json::json;
 
 use super::operations::PathUse;
-use super::subprocess::{TestSubprocess, is_child, is_root, skip_test};
+use super::subprocess::{TestSubprocess, is_child, is_root};
 use super::{FsAttackCase, case, check, prepare, run};
 use crate::fixture::FsFixture;
 
@@ -25,7 +26,7 @@ fn runs_in_mount_namespace(test: &str) -> bool {
     if is_root() && Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|status| status.success()) {
         TestSubprocess::new().run_with_mounts(test);
     } else {
-        skip_test("only root can mount");
+        skip_without(Requirement::MountNamespaces, "only root mounts, in a namespace of its own");
     }
     false
 }

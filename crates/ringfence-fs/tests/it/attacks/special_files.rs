@@ -4,11 +4,12 @@ use std::path::Path;
 
 use ringfence_fs::ResolverBackend;
 use ringfence_kernel::ErrorKind::{self, AlreadyExists, WrongType};
+use ringfence_testkit::requirement::{Requirement, skip_without};
 use rustix::fs::{CWD, FileType, Mode, inotify, makedev, mknodat};
 use serde_json::{Value, json};
 
 use super::operations::PathUse;
-use super::subprocess::{is_root, skip_test};
+use super::subprocess::is_root;
 use super::{FsAttackCase, case, check};
 use crate::fixture::{FsFixture, FsFixtureConfig};
 
@@ -125,7 +126,7 @@ fn a_device_is_refused() {
     let make = |path: &Path| mknodat(CWD, path, FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(1, 5));
     let place = tempfile::tempdir().unwrap();
     if !is_root() || make(&place.path().join("zero")).is_err() {
-        return skip_test("only root can make a device");
+        return skip_without(Requirement::Devices, "only root makes a device");
     }
     check(|| {
         cases("device", |path| {
@@ -139,7 +140,7 @@ fn a_block_device_is_refused() {
     let make = |path: &Path| mknodat(CWD, path, FileType::BlockDevice, Mode::from_raw_mode(0o666), makedev(7, 200));
     let place = tempfile::tempdir().unwrap();
     if !is_root() || make(&place.path().join("loop")).is_err() {
-        return skip_test("only root can make a device");
+        return skip_without(Requirement::Devices, "only root makes a device");
     }
     check(|| {
         cases("device", |path| {

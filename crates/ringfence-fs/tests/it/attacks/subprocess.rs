@@ -2,12 +2,11 @@
 //!
 //! The test binary runs itself with the name of one test. A mark in the environment tells the test which of the two it is.
 
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ringfence_testkit::executable::copy_executable;
+use ringfence_testkit::subprocess::{TestStage, run_test};
 
 const MARK: &str = "RINGFENCE_TEST_CHILD";
 
@@ -23,39 +22,24 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Says that a test was not made. Only where this machine cannot.
-pub(crate) fn skip_test(why: &str) {
-    println!("left out: {why}");
-}
-
-/// A place that anybody may enter, with a copy of this program and a directory for temporary files.
+/// The test binary, where every user may run it.
 #[derive(Debug)]
-pub(crate) struct TestSubprocess {
-    place: tempfile::TempDir,
-    program: PathBuf,
-}
+pub(crate) struct TestSubprocess(TestStage);
 
 impl TestSubprocess {
     pub(crate) fn new() -> Self {
-        let place = tempfile::tempdir().unwrap();
-        let program = place.path().join("tests");
-        copy_executable(&std::env::current_exe().unwrap(), &program);
-        std::fs::create_dir(place.path().join("tmp")).unwrap();
-        for (path, mode) in [(place.path(), 0o755), (&place.path().join("tmp"), 0o1777)] {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-        }
-        Self { place, program }
+        Self(TestStage::new())
     }
 
     /// Where the process has its temporary files.
     pub(crate) fn temporary(&self) -> PathBuf {
-        self.place.path().join("tmp")
+        self.0.temporary()
     }
 
     /// Runs one test as another user.
     pub(crate) fn run_as(&self, user: u32, test: &str) {
-        std::os::unix::fs::chown(self.temporary(), Some(user), Some(user)).unwrap();
-        let mut command = Command::new(&self.program);
+        self.0.give_to(user);
+        let mut command = Command::new(self.0.binary());
         command.uid(user).gid(user);
         self.run(command, test);
     }
@@ -63,31 +47,20 @@ impl TestSubprocess {
     /// Runs one test where its mounts are seen by nobody else.
     pub(crate) fn run_with_mounts(&self, test: &str) {
         let mut command = Command::new("unshare");
-        command.args(["-m", "--propagation", "private"]).arg(&self.program);
+        command.args(["-m", "--propagation", "private"]).arg(self.0.binary());
         self.run(command, test);
     }
 
     /// Runs one test after a shell has done something to its own process.
     pub(crate) fn run_after(&self, script: &str, test: &str) {
         let mut command = Command::new("sh");
-        command.arg("-c").arg(format!("{script}; exec \"$0\" \"$@\"")).arg(&self.program);
+        command.arg("-c").arg(format!("{script}; exec \"$0\" \"$@\"")).arg(self.0.binary());
         self.run(command, test);
     }
 
     fn run(&self, mut command: Command, test: &str) {
-        let output = command
-            .args(["--exact", test, "--nocapture", "--test-threads", "1"])
-            .env(MARK, test)
-            .env("TMPDIR", self.temporary())
-            .current_dir(self.place.path())
-            .output()
-            .unwrap();
-        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "{test} failed elsewhere ({}):\n{said}", output.status);
-        assert!(said.contains("test result: ok. 1 passed"), "{test} did not run elsewhere:\n{said}");
-        for line in said.lines().filter(|line| line.starts_with("left out: ")) {
-            println!("{line}");
-        }
+        command.env(MARK, test).env("TMPDIR", self.temporary()).current_dir(self.0.path());
+        run_test(command, test, &["--test-threads=1"]);
     }
 }
 

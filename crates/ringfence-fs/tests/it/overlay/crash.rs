@@ -9,6 +9,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 
+use ringfence_testkit::requirement::{Requirement, skip_without};
 use serde_json::{Value, json};
 
 use crate::fixture::{FixtureDir, FsFixture};
@@ -116,7 +117,7 @@ fn commit_under_strace(layered: &OverlayFixture, call: &str, nth: usize, how: &s
 fn can_trace() -> bool {
     let works = Command::new("strace").arg("true").output().is_ok_and(|output| output.status.success());
     if !works {
-        eprintln!("strace does not work here, so nothing is killed");
+        skip_without(Requirement::Strace, "`strace` kills the process");
     }
     works
 }

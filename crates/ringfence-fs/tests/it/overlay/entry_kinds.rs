@@ -5,6 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
+use ringfence_testkit::requirement::{Requirement, skip_without};
 use serde_json::json;
 
 use super::{OverlayFixture, fence_changes, setup, tree};
@@ -188,8 +189,7 @@ fn an_unreadable_upper_entry_is_read() {
 #[test]
 fn new_things_belong_to_whom_the_workspace_belongs() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("only root can give files to others");
-        return;
+        return skip_without(Requirement::Root, "only root gives files to another user");
     }
     let layered = OverlayFixture::new(&[("a", "a"), ("team/b", "b")]);
     std::os::unix::fs::chown(layered.world.root.join("team"), Some(1234), Some(99)).unwrap();
@@ -228,8 +228,7 @@ fn a_real_overlay_leaves_what_it_showed() {
         let layered = OverlayFixture::with(setup(), &files);
         let shown = layered.world.host_path().join("shown");
         let Some(()) = run_in_overlay(&layered, script, &shown) else {
-            eprintln!("no overlay can be mounted here");
-            return;
+            return skip_without(Requirement::Overlayfs, "a user mounts an overlay");
         };
         let before = layered.tree();
         let (_, change) = layered.committed();

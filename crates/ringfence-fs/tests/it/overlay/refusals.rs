@@ -7,6 +7,7 @@ use std::path::Path;
 
 use ringfence_fs::MountAccess;
 use ringfence_kernel::{CallContext, CallLimits, CommitState, Dialect, ErrorKind, IoMode, Preset};
+use ringfence_testkit::requirement::{Requirement, skip_without};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::json;
 
@@ -21,7 +22,7 @@ fn pipes_sockets_and_devices_are_refused() {
         ("a device", |path| {
             let null = rustix::fs::makedev(1, 3);
             if mknodat(CWD, path, FileType::CharacterDevice, Mode::RWXU, null).is_err() {
-                eprintln!("no devices can be made here, so a pipe is");
+                skip_without(Requirement::Devices, "without the right to make a device, a pipe is tested twice");
                 mknodat(CWD, path, FileType::Fifo, Mode::RWXU, 0).unwrap();
             }
         }),

@@ -3,6 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use ringfence_testkit::requirement::{Requirement, skip_without};
 use serde_json::json;
 
 use super::run_tools_list;
@@ -186,8 +187,7 @@ fn the_discovered_workspace_is_printed_once_to_stderr() {
 #[test]
 fn a_directory_that_another_user_marked_is_not_the_workspace() {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can give a file away");
-        return;
+        return skip_without(Requirement::Root, "only root gives a file to another user");
     }
     let site = TestSite::new();
     let marker = site.workspace.join("ringfence.toml");

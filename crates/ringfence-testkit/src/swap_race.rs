@@ -17,13 +17,15 @@ const LONGEST: u64 = 400;
 
 /// Swaps until it is dropped.
 #[derive(Debug)]
-pub(crate) struct PathSwapper {
+pub struct PathSwapper {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl PathSwapper {
-    pub(crate) fn start(one: PathBuf, other: PathBuf) -> Self {
+    /// Swaps the two from now on.
+    #[must_use]
+    pub fn start(one: PathBuf, other: PathBuf) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {

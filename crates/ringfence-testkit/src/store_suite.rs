@@ -11,12 +11,12 @@ use ringfence_kernel::{
 use serde_json::json;
 
 /// So many seconds after some day.
-pub(crate) fn at(seconds: u64) -> SystemTime {
+pub fn at(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + seconds)
 }
 
 /// A request that was opened then and may be answered for ten seconds.
-pub(crate) fn request(id: &str, opened: u64) -> ApprovalRequest {
+pub fn request(id: &str, opened: u64) -> ApprovalRequest {
     ApprovalRequest {
         id: id.to_owned(),
         step_id: "call \u{1b}[31m".to_owned(),
@@ -40,7 +40,8 @@ pub(crate) fn request(id: &str, opened: u64) -> ApprovalRequest {
     }
 }
 
-pub(crate) fn answer(by: &str) -> ApprovalDecision {
+/// An approval with other arguments, by that person.
+pub fn answer(by: &str) -> ApprovalDecision {
     let response = ApprovalResponse {
         approved: true,
         modified_args: Some(json!({"path": "b"})),
@@ -62,7 +63,7 @@ fn grant(id: &str, until: u64) -> Grant {
 }
 
 /// Holds a store that is still empty to everything.
-pub(crate) fn check(store: &dyn ApprovalStore) {
+pub fn check(store: &dyn ApprovalStore) {
     requests_are_kept_until_they_are_closed(store);
     the_first_answer_counts(store);
     a_detached_request_is_marked_as_suspended(store);

@@ -9,13 +9,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A measurement, from `start` to `end`.
-pub(crate) struct CpuShare {
+#[derive(Debug)]
+pub struct CpuShare {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
 }
 
 impl CpuShare {
-    pub(crate) fn start() -> Self {
+    /// Starts a thread that is busy until `end`.
+    #[must_use]
+    pub fn start() -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&is_over);
         let thread = std::thread::spawn(move || {
@@ -28,7 +31,12 @@ impl CpuShare {
         Self { is_over, thread }
     }
 
-    pub(crate) fn end(self) -> Duration {
+    /// The time that the thread was given.
+    ///
+    /// # Panics
+    /// If the kernel does not tell.
+    #[must_use]
+    pub fn end(self) -> Duration {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
     }

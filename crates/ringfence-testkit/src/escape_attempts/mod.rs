@@ -6,7 +6,7 @@
 //! `{HOSTNAME}` the machine's name, `{PORT}` a port on its loopback, `{SOCKET}` an abstract socket and `{PATH}` one with a
 //! path, `{BESIDE}` a directory that is shown beside the workspace.
 //!
-//! Not here: programs that use things up (`resource_exhaustion.rs`).
+//! Not here: programs that use things up (`resource_exhaustion.rs` in the tests of the sandbox).
 
 mod files;
 mod kernel;
@@ -17,7 +17,7 @@ mod privileges;
 
 /// Whether the same program gets what it wants outside, which shows that the jail is what holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AttemptControl {
+pub enum AttemptControl {
     /// As anybody.
     Works,
     /// As root.
@@ -26,11 +26,15 @@ pub(crate) enum AttemptControl {
     Untried,
 }
 
+/// One program and its control.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct EscapeAttempt {
-    pub(crate) name: &'static str,
-    pub(crate) control: AttemptControl,
-    pub(crate) code: &'static str,
+pub struct EscapeAttempt {
+    /// What it tries to do.
+    pub name: &'static str,
+    /// Whether it works outside.
+    pub control: AttemptControl,
+    /// The program, in Python, without the prelude.
+    pub code: &'static str,
 }
 
 const fn works(name: &'static str, code: &'static str) -> EscapeAttempt {
@@ -46,7 +50,7 @@ const fn untried(name: &'static str, code: &'static str) -> EscapeAttempt {
 }
 
 /// All of them, by what they are after.
-pub(crate) const GROUPS: [(&str, &[EscapeAttempt]); 7] = [
+pub const GROUPS: [(&str, &[EscapeAttempt]); 7] = [
     ("read outside the workspace", files::READ),
     ("write outside the workspace", files::WRITE),
     ("gain privileges", privileges::ALL),
@@ -57,7 +61,7 @@ pub(crate) const GROUPS: [(&str, &[EscapeAttempt]); 7] = [
 ];
 
 /// Before every program.
-pub(crate) const PRELUDE: &str = r#"
+pub const PRELUDE: &str = r#"
 import ctypes, errno, fcntl, glob, mmap, os, platform, resource, signal, socket, stat, struct, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
 NUMBERS = {

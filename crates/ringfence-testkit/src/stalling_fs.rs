@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, SystemTime};
@@ -15,17 +16,17 @@ use fuser::{
     ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 
+use crate::patience::PATIENCE;
+use crate::requirement::{Requirement, skip_without};
+
 /// Nothing is remembered by the kernel, so that everything is asked for.
 const TTL: Duration = Duration::ZERO;
-
-/// After this an event that a test waits for is taken to be missing.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 const ROOT: u64 = 1;
 
 /// What can be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FuseOp {
+pub enum FuseOp {
     Lookup,
     Getattr,
     Open,
@@ -40,7 +41,7 @@ pub(crate) enum FuseOp {
 
 /// Lets requests through, or puts them aside.
 #[derive(Default)]
-pub(crate) struct FuseGate {
+pub struct FuseGate {
     state: Mutex<FuseGateState>,
     changed: Condvar,
 }
@@ -57,26 +58,33 @@ struct FuseGateState {
     seen: Vec<FuseOp>,
 }
 
+impl fmt::Debug for FuseGate {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("FuseGate").finish_non_exhaustive()
+    }
+}
+
 impl FuseGate {
     /// From now on requests of this kind wait, after `spare` more.
-    pub(crate) fn hold_after(&self, spare: usize, op: FuseOp) {
+    pub fn hold_after(&self, spare: usize, op: FuseOp) {
         let mut state = self.state.lock().unwrap();
         state.held = Some(op);
         state.pass_first = spare;
         state.is_given_up = false;
     }
 
-    pub(crate) fn hold(&self, op: FuseOp) {
+    /// From now on requests of this kind wait.
+    pub fn hold(&self, op: FuseOp) {
         self.hold_after(0, op);
     }
 
     /// Waits until so many requests wait.
-    pub(crate) fn wait_until_held(&self, count: usize) {
+    pub fn wait_until_held(&self, count: usize) {
         self.wait_while(|state| state.deferred.len() < count);
     }
 
     /// Waits until one waits, or until `give_up`. Whether one waits then.
-    pub(crate) fn waits_or_gives_up(&self) -> bool {
+    pub fn waits_or_gives_up(&self) -> bool {
         self.wait_while(|state| state.deferred.is_empty() && !state.is_given_up);
         !self.state.lock().unwrap().deferred.is_empty()
     }
@@ -89,13 +97,13 @@ impl FuseGate {
     }
 
     /// Says that no further request comes, until the gate is held again.
-    pub(crate) fn give_up(&self) {
+    pub fn give_up(&self) {
         self.state.lock().unwrap().is_given_up = true;
         self.changed.notify_all();
     }
 
     /// Answers everything that waits, and holds nothing any more.
-    pub(crate) fn release(&self) {
+    pub fn release(&self) {
         let aside = {
             let mut state = self.state.lock().unwrap();
             state.held = None;
@@ -105,7 +113,7 @@ impl FuseGate {
     }
 
     /// How many requests of a kind there were.
-    pub(crate) fn count(&self, op: FuseOp) -> usize {
+    pub fn count(&self, op: FuseOp) -> usize {
         self.state.lock().unwrap().seen.iter().filter(|seen| **seen == op).count()
     }
 
@@ -126,21 +134,23 @@ impl FuseGate {
 }
 
 /// The file system, mounted. Dropped, it answers everything and goes away.
-pub(crate) struct StallingFs {
-    pub(crate) gate: Arc<FuseGate>,
+#[derive(Debug)]
+pub struct StallingFs {
+    /// Lets requests through, or holds them.
+    pub gate: Arc<FuseGate>,
     at: PathBuf,
     session: Option<BackgroundSession>,
 }
 
 impl StallingFs {
-    /// Mounts it, or says why that cannot be done here.
-    pub(crate) fn mount(at: &Path) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            println!("not root, so no file system can be mounted: nothing was tested");
-            return None;
-        }
-        if !Path::new("/dev/fuse").exists() {
-            println!("there is no /dev/fuse here: nothing was tested");
+    /// Mounts it, or skips the test that needs it.
+    ///
+    /// # Panics
+    /// If it cannot be mounted though this is root and there is `/dev/fuse`.
+    #[must_use]
+    pub fn mount(at: &Path) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            skip_without(Requirement::Fuse, "only root mounts a file system of its own, through `/dev/fuse`");
             return None;
         }
         let gate = Arc::new(FuseGate::default());
