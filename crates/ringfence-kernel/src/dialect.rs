@@ -31,6 +31,14 @@ impl Dialect {
         }
     }
 
+    /// What this dialect calls the workspace as a mount.
+    pub const fn workspace_mount(self) -> &'static str {
+        match self {
+            Self::Standard | Self::Miniclaw => "workspace",
+            Self::Crewagent => "project",
+        }
+    }
+
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|dialect| dialect.name() == name)
     }

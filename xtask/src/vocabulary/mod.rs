@@ -35,6 +35,7 @@ pub(crate) const ENFORCED: &[Limit] = &[
     Limit::SharedPublicNames,
     Limit::SharedNames,
     Limit::NotNouns,
+    Limit::ModuleCycle,
     Limit::FacadeEntries,
     Limit::FrontImports,
     Limit::WordHits,

@@ -2,26 +2,25 @@
 //!
 //! A note says what it was about to do. Every step here is safe to repeat, and touches only what the note names.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{CallContext, CallLimits, CommitState, Dialect, ErrorKind, IoMode, ToolError};
-use rustix::fs::{AtFlags, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use crate::journal::TempOwner;
-use crate::mount::walk::{TreeWalk, WalkStep};
-use crate::mount::write_target::reopen_for_listing;
-use crate::mount::{Mount, stat};
-use crate::path::guest::GuestPath;
-use crate::sys::errno::errno_error;
-use crate::sys::own_files::SAFE_OPEN;
+use crate::lock::{FileLock, TreeLock, TreeLockMode, WriteIntent};
+use crate::mount::Mount;
+use crate::mount::repository::is_repository_entry;
+use crate::mount::write_target::WriteTarget;
+use crate::root::trash::{purge, rename_to_conflict};
+use crate::root::{is_transient, parent_at, stat};
+use crate::sys::own_files::names_in;
 use crate::sys::stat::{FileKind, FileStat};
-use crate::sys::syscall::{fstat, fsync, ftruncate, pread, unlinkat};
-use crate::txn::lock::{FileLock, TreeLock, WriteIntent};
-use crate::txn::record::{recover_batch, recover_batches};
-use crate::txn::trash::{purge, rename_to_conflict};
+use crate::sys::syscall::{flock, fstat, fsync, ftruncate, pread, unlinkat};
+use crate::txn::directories::TxnDirectories;
+use crate::txn::record::{DONE, PENDING, decode, read_all, record_name};
+use crate::txn::step::{finalize, roll_back};
 
 /// Finishes or undoes what notes say, then forgets them. On a disk that takes no changes now they stay, and nobody changes what
 /// they are about before they are dealt with.
@@ -49,12 +48,6 @@ pub(crate) fn recover(mount: &Mount, held: &FileLock, intents: &[WriteIntent]) -
     Ok(())
 }
 
-/// Whether another time may be better.
-fn is_transient(errno: Errno) -> bool {
-    use Errno as E;
-    [E::ROFS, E::IO, E::NOSPC, E::DQUOT, E::MFILE, E::NFILE, E::NOMEM].contains(&errno)
-}
-
 /// Cleans up whatever dead processes left on a mount.
 pub(crate) fn recover_all(mount: &Mount) {
     recover_notes(mount);
@@ -79,6 +72,72 @@ pub(crate) fn recover_tree(mount: &Mount, tree: &TreeLock) {
     if let Some(id) = tree.batch() {
         recover_batch(mount, &id);
         tree.clear_intent();
+    }
+}
+
+/// Finishes a batch whose process died. Whoever finds word of it in the tree's lock comes here, and nobody can hold the
+/// note but another who does the same.
+pub(crate) fn recover_batch(mount: &Mount, id: &[u8]) {
+    for prefix in [PENDING, DONE] {
+        recover_file(mount, &record_name(prefix, id), FlockOperation::LockExclusive);
+    }
+}
+
+/// Whether a batch of a dead process is still to be taken back.
+pub(crate) fn has_unresolved_batch(mount: &Mount) -> bool {
+    names_in(mount.locks.directory(), usize::MAX).unwrap_or_default().iter().any(|name| name.starts_with(PENDING))
+}
+
+/// Finishes every batch whose process died.
+pub(crate) fn recover_batches(mount: &Mount) {
+    for name in names_in(mount.locks.directory(), usize::MAX).unwrap_or_default() {
+        if name.starts_with(PENDING) || name.starts_with(DONE) {
+            recover_file(mount, name.as_bytes(), FlockOperation::NonBlockingLockExclusive);
+        }
+    }
+}
+
+fn recover_file(mount: &Mount, name: &[u8], wait: FlockOperation) -> Option<()> {
+    let file = mount.locks.open_named(name).ok()?;
+    flock(&file, wait).ok()?;
+    // Somebody may have been faster.
+    if fstat(&file).ok()?.st_nlink == 0 {
+        return None;
+    }
+    let is_done = name.starts_with(DONE.as_bytes());
+    let mut all = true;
+    let directories = TxnDirectories::new(mount);
+    for entry in decode(&read_all(&file).ok()?).into_iter().rev() {
+        let settled = match directories.open(&entry.parent, entry.directories[0]) {
+            // Where the directory is gone, there is nothing that could be taken back.
+            Ok(None) => true,
+            Ok(Some(parent)) if is_done => finalize(mount, parent.as_fd(), &entry).is_ok(),
+            Ok(Some(parent)) => roll_back(&directories, parent.as_fd(), &entry).is_ok(),
+            Err(_) => false,
+        };
+        all &= settled;
+    }
+    // What cannot be settled now is tried again at the next start.
+    if all {
+        let change = name.splitn(2, |byte| *byte == b'-').nth(1).unwrap_or_default();
+        mount.resolve_change(&String::from_utf8_lossy(change));
+        mount.locks.remove(name);
+    }
+    Some(())
+}
+
+impl WriteTarget {
+    /// Keeps the directory where it was when the call was judged, or says that it is elsewhere now. Its name decides
+    /// whether the change is allowed, so it must not get another between the plan and the change.
+    pub(crate) fn lock_directory(&self, hold: TreeLockMode, cx: &CallContext<'_>) -> Result<TreeLock, ToolError> {
+        // Directories that are made go again if the change fails: nobody else may use them before it is made. And of two
+        // who add the last pieces of a repository, the second one has to see the first.
+        let alone = self.lacks_parents() || is_repository_entry(&self.name);
+        let hold = if alone { TreeLockMode::Exclusive } else { hold };
+        let held = self.mount.locks.lock_tree(hold, cx)?;
+        recover_tree(&self.mount, &held);
+        self.check_directory()?;
+        Ok(held)
     }
 }
 
@@ -165,74 +224,6 @@ fn move_to_images(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8], image: &[u
         Err(Errno::EXIST) => Ok(PreImageLocation::NotNeeded),
         Err(_) => Ok(PreImageLocation::Unavailable),
     }
-}
-
-/// A directory below the root. Nothing where it is no longer there.
-pub(crate) fn parent_at(mount: &Mount, path: &[u8]) -> Result<Option<OwnedFd>, Errno> {
-    match mount.lookup(&GuestPath::from_kernel(path), OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN, IoMode::Blocking)
-    {
-        Ok(opened) => Ok(Some(opened.fd)),
-        Err(errno) if is_transient(errno) => Err(errno),
-        Err(_) => Ok(None),
-    }
-}
-
-pub(crate) fn open_parent(mount: &Mount, path: &[u8]) -> Option<OwnedFd> {
-    parent_at(mount, path).ok()?
-}
-
-/// The directories that the steps of a batch were made in, wherever they are by now.
-#[derive(Debug)]
-pub(crate) struct TxnDirectories<'a> {
-    pub(crate) mount: &'a Mount,
-    /// Where those are that were looked for, below the root. Nothing for those that are gone.
-    found: RefCell<HashMap<u64, Option<Vec<u8>>>>,
-}
-
-impl<'a> TxnDirectories<'a> {
-    pub(crate) fn new(mount: &'a Mount) -> Self {
-        Self { mount, found: RefCell::default() }
-    }
-
-    /// The directory with this inode, which was at this path once. Where no inode was noted, the path has to do.
-    pub(crate) fn open(&self, path: &[u8], inode: Option<u64>) -> Result<Option<OwnedFd>, ToolError> {
-        let is_it = |fd: &OwnedFd| {
-            inode.is_none_or(|inode| fstat(fd).is_ok_and(|stat| FileStat::from_stat(&stat).id.inode == inode))
-        };
-        let named = open_parent(self.mount, path).filter(is_it);
-        let (Some(inode), None) = (inode, &named) else { return Ok(named) };
-        let known = self.found.borrow().get(&inode).cloned();
-        let place = match known {
-            Some(place) => place,
-            None => {
-                let place = find_directory(self.mount, inode)?;
-                self.found.borrow_mut().insert(inode, place.clone());
-                place
-            }
-        };
-        Ok(place.and_then(|path| open_parent(self.mount, &path)).filter(is_it))
-    }
-}
-
-/// Looks for a directory through the whole mount. Nobody waits for more than that, and it is rarely done.
-fn find_directory(mount: &Mount, inode: u64) -> Result<Option<Vec<u8>>, ToolError> {
-    let (signal, limits) =
-        (CommitState::new(), CallLimits { walk_entries: u64::MAX, ..CallLimits::for_dialect(Dialect::Standard) });
-    let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
-    let start = reopen_for_listing(mount.root.as_fd()).map_err(|errno| errno_error(errno, "."))?;
-    let mut walk = TreeWalk::new(mount, start, ".", &cx)?;
-    while let Some(step) = walk.next()? {
-        let WalkStep::Entry(entry) = step else { continue };
-        if !walk.is_directory(&entry)? {
-            continue;
-        }
-        if walk.stat(&entry)?.is_some_and(|found| found.id.inode == inode && found.id.device == mount.id.device) {
-            return Ok(Some(walk.path_of(&entry.name)));
-        }
-        // What cannot be entered is passed over.
-        let _ = walk.descend(&entry)?;
-    }
-    Ok(None)
 }
 
 /// Whether what a file has past `before` is the beginning of `content`, and no more than a part of it. Anything else

@@ -19,10 +19,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use ringfence_audit::{AuditLog, AuditOpenError};
+use ringfence_crewagent::{
+    RUN_STATE, STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphError, WorkflowGraphSource, WorkflowGuard,
+};
 use ringfence_fs::{
     Fence, FenceError, FenceOptions, JournalMode, MountAccess, MountSpec, PLAIN_FILE_FLAGS, ResolverBackend,
-    STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphSource, WorkflowGuard, WorkspaceResolveError, content_id, find_workspace,
-    resolve_mount, resolve_workspace,
+    WorkspaceResolveError, content_id, find_workspace, resolve_mount, resolve_workspace,
 };
 use ringfence_kernel::{
     Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, ApprovalStore as _, Approver, ApproverReply,
@@ -109,6 +111,8 @@ pub enum AppError {
     Audit(#[from] AuditOpenError),
     #[error(transparent)]
     Graph(ToolError),
+    #[error(transparent)]
+    GraphFile(#[from] WorkflowGraphError),
     #[error("`--graph` requires `--run ID`")]
     GraphWithoutRun,
     #[error("cannot open the run's log: {0}")]
@@ -431,6 +435,7 @@ fn fence(settings: &AppSettings, (workspace, others): (MountSpec, Vec<MountSpec>
         durability: settings.durability,
         names: settings.names,
         journal: JournalMode::On,
+        run_state: Some(RUN_STATE),
     };
     Ok(Fence::new(workspace, others, &settings.state, options)?)
 }
@@ -450,11 +455,7 @@ fn jail(
 }
 
 const fn workspace_alias(settings: &AppSettings) -> &'static str {
-    let [usual, crewagent] = WORKSPACE_MOUNTS;
-    match settings.dialect {
-        Dialect::Standard | Dialect::Miniclaw => usual,
-        Dialect::Crewagent => crewagent,
-    }
+    settings.dialect.workspace_mount()
 }
 
 /// Whoever writes `@state/workflow.md`, in whatever dialect, goes by its schema and its graph. Gives the graph.

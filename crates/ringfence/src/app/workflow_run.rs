@@ -7,7 +7,8 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use ringfence_fs::{WORKFLOW_FILE, content_id};
+use ringfence_crewagent::WORKFLOW_FILE;
+use ringfence_fs::content_id;
 use serde::{Deserialize, Serialize};
 
 const MAX_ID_CHARS: usize = 64;

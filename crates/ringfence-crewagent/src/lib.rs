@@ -3,21 +3,31 @@
 //! New contents are parsed, then checked against the schema of the front matter, then against the graph, in this order
 //! and before anything is on disk. With no graph selected, the first two are all.
 //!
-//! Not here: asking this rule (`guard.rs`), and how front matter is read (`ringfence-front-matter`).
+//! Not here: asking this rule (`ringfence-fs`), and how front matter is read (`ringfence-front-matter`).
 
 mod graph;
 mod schema;
 
 use std::collections::BTreeSet;
 
+use ringfence_front_matter::FrontMatter;
+use ringfence_fs::{ChangeRule, GuardedChange, RunStateMount};
 use ringfence_kernel::{ErrorKind, ToolError};
 use serde_json::{Map, Value};
 
-pub use graph::{WorkflowGraph, WorkflowGraphSource};
+pub use graph::{WorkflowGraph, WorkflowGraphError, WorkflowGraphSource};
 
 use self::schema::{WorkflowSchema, violations};
-use crate::guard::{ChangeRule, GuardedChange};
-use ringfence_front_matter::FrontMatter;
+
+/// The mount that has the state of a run.
+pub const STATE_ALIAS: &str = "state";
+
+/// That mount, as the file tools have to know it.
+pub const RUN_STATE: RunStateMount = RunStateMount {
+    alias: STATE_ALIAS,
+    log_directory: "logs",
+    absence_hint: "it belongs to a run: start with `--run ID`",
+};
 
 /// The file that a run keeps its place in.
 pub const WORKFLOW_FILE: &str = "workflow.md";
