@@ -60,7 +60,7 @@ fn files_are_one_thing_each() {
 
 #[test]
 fn regular_files_are_opened_in_one_file() {
-    let crates = ["fs", "audit", "sys", "front-matter"];
+    let crates = ["fs", "audit", "crewagent", "front-matter", "sys"];
     let openers = crates
         .iter()
         .flat_map(|name| files_with(&format!("crates/ringfence-{name}/src"), &["openat(", "openat2(", "open_with("]));

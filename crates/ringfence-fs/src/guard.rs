@@ -3,7 +3,7 @@
 //! A guard belongs to a mount, so no tool and no dialect gets around it. Every change of a guarded file shows its rule
 //! what is there and what shall be there instead, under the lock of that file and before anything is on disk.
 //!
-//! Not here: what a rule wants. `workflow/` has one.
+//! Not here: what a rule wants. `ringfence-crewagent` has one.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! Commit steps, each of which can be rolled back, also by another process.
+//! Transaction steps, each of which can be rolled back, also by another process.
 //!
 //! What is new waits in the keep. It comes to its place by one rename, or changes places with what is there. A thing is
 //! known by its inode, size and time: what somebody else put there meanwhile is left, or gets a name that everybody sees.
 //!
-//! Not here: which steps there are (`commit.rs`), and their record (`record.rs`).
+//! Not here: which steps there are (`batch.rs`, `undo/`, `overlay/`), and their record (`record.rs`).
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 
