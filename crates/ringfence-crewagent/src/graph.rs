@@ -8,7 +8,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::schema::{WorkflowSchema, violations};
-use crate::{STATE_ALIAS, WORKFLOW_FILE, WorkflowState};
+use crate::state::WorkflowState;
+use crate::{STATE_ALIAS, WORKFLOW_FILE};
 
 /// No graph is larger than this.
 const MAX_GRAPH_BYTES: u64 = 1 << 20;

@@ -7,8 +7,6 @@ pub mod session_mode;
 pub(crate) mod taint;
 pub(crate) mod tool_listing;
 pub mod trust;
-pub mod workflow_run;
-pub mod workflow_run_log;
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -20,7 +18,8 @@ use std::time::SystemTime;
 
 use ringfence_audit::{AuditLog, AuditOpenError};
 use ringfence_crewagent::{
-    RUN_STATE, STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphError, WorkflowGraphSource, WorkflowGuard,
+    RUN_STATE, STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphError, WorkflowGraphSource, WorkflowGuard, WorkflowRunError,
+    WorkflowRunLog, WorkflowStart, create_run, run_graph, run_state,
 };
 use ringfence_fs::{
     Fence, FenceError, FenceOptions, JournalMode, MountAccess, MountSpec, PLAIN_FILE_FLAGS, ResolverBackend,
@@ -40,8 +39,6 @@ use crate::app::audit_sinks::{CallLog, FanoutSink};
 use crate::app::roots::{RootsPolicy, SessionRoots};
 use crate::app::session_mode::{ModePolicy, SharedMode};
 use crate::app::trust::WorkspaceRules;
-use crate::app::workflow_run::{WorkflowRunError, WorkflowStart, create_run, run_graph, run_state};
-use crate::app::workflow_run_log::WorkflowRunLog;
 use crate::config::host::{jail_settings, reserved_paths};
 use crate::config::{AppSettings, ConfigError, Environment, LogTarget, MAX_FILE_BYTES, MountSetting, WORKSPACE_FILE};
 use crate::mcp_client::{McpStartup, ServerGrants, register_tools};
