@@ -5,32 +5,33 @@
 //!
 //! Not here: processes, sockets, and the environment.
 
+mod fence;
 mod git;
 mod guard;
 mod journal;
+mod lock;
 mod mount;
 mod overlay;
 mod patch;
 mod path;
 mod preview;
 mod read;
+mod root;
 mod sensitive;
 mod sys;
 mod tools;
 mod txn;
 mod undo;
-mod workflow;
 
+pub use fence::{Fence, FenceError, FenceOptions, HostFile, JournalMode, MountSpec, ResolverBackend};
 pub use guard::{ChangeRule, GuardedChange};
-pub use mount::resolver::PLAIN_FILE_FLAGS;
-pub use mount::set::{Fence, FenceError, FenceOptions, JournalMode, MountSpec, ResolverBackend};
-pub use mount::write_target::STATE_ALIAS;
-pub use mount::{Durability, MountAccess};
+pub use mount::RunStateMount;
 pub use path::name::NameRule;
 pub use path::workspace::{
     HostPaths, WorkspaceDiscovery, WorkspaceResolveError, discover_workspace, find_workspace, real_path, resolve_mount,
     resolve_workspace, workspace_path,
 };
 pub use read::digest::content_id;
+pub use root::resolver::PLAIN_FILE_FLAGS;
+pub use root::{Durability, MountAccess};
 pub use tools::register;
-pub use workflow::{WORKFLOW_FILE, WorkflowGraph, WorkflowGraphSource, WorkflowGuard};

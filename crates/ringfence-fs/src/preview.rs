@@ -19,10 +19,10 @@ use similar::{ChangeTag, TextDiff};
 use crate::mount::write_target::WriteTarget;
 use crate::read::content::{hash_up_to, read_up_to};
 use crate::read::digest::Digest;
+use crate::root::CurrentFile;
 use crate::sys::errno::errno_error;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::fstat;
-use crate::txn::replace::CurrentFile;
 
 /// Looking for the shortest diff ends after this; a longer one is as true.
 const DIFF_TIMEOUT: Duration = Duration::from_millis(200);

@@ -33,6 +33,14 @@ impl Dialect {
         }
     }
 
+    /// Name of the workspace as a mount.
+    pub const fn workspace_mount(self) -> &'static str {
+        match self {
+            Self::Standard | Self::Miniclaw => "workspace",
+            Self::Crewagent => "project",
+        }
+    }
+
     /// The dialect of a name; `None` for an unknown one.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|dialect| dialect.name() == name)

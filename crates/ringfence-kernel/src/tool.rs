@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::sensitive::{Sensitivity, sensitivity, settings_through_link};
 use crate::{
-    Assurance, AuditSinkError, CallLimits, CommitState, ErrorKind, Preview, Taint, Ticket, ToolError, Verdict,
+    Assurance, AuditSinkError, CallLimits, CommitState, Dialect, ErrorKind, Preview, Taint, Ticket, ToolError, Verdict,
 };
 
 /// One thing that an agent can do.
@@ -236,7 +236,7 @@ pub struct ToolPlan<W> {
 
 /// Names of the workspace as a mount: in most dialects, and in `crewagent`. The caller chooses the dialect, so a rule
 /// means it by either name, and no other mount has one of them.
-pub const WORKSPACE_MOUNTS: [&str; 2] = ["workspace", "project"];
+pub const WORKSPACE_MOUNTS: [&str; 2] = [Dialect::Standard.workspace_mount(), Dialect::Crewagent.workspace_mount()];
 
 /// Whether two names are those of one mount.
 pub(crate) fn is_same_mount(one: &str, other: &str) -> bool {

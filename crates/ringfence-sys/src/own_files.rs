@@ -76,7 +76,7 @@ pub fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Takes the lock, or says that somebody sits on it.
+/// Acquires the lock, or fails if another process holds it too long.
 pub fn acquire_lock(lock: &OwnedFd) -> io::Result<()> {
     let started = Instant::now();
     let mut pause = Duration::from_micros(20);

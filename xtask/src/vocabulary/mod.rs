@@ -35,6 +35,7 @@ pub(crate) const ENFORCED: &[Limit] = &[
     Limit::SharedPublicNames,
     Limit::SharedNames,
     Limit::NotNouns,
+    Limit::ModuleCycle,
     Limit::FacadeEntries,
     Limit::FrontImports,
     Limit::WordHits,
@@ -173,7 +174,7 @@ impl Repository {
             let (direct, through) = (largest_cycle(&graph.direct).len(), largest_cycle(&graph.through_root).len());
             let nested = graph.nested.values().map(|edges| largest_cycle(edges).len()).max().unwrap_or(0);
             let more = format!("({through} with re-exports of the root; {nested} inside a module)");
-            lines.push(format!("largest module cycle of {name:<19}{direct} {more}"));
+            lines.push(format!("largest module cycle of {name:<23}{direct} {more}"));
         }
         lines
     }

@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::journal::images::ImageStore;
 use crate::journal::state::{FileState, FileStateKind};
-use crate::mount::{Mount, stat};
 use crate::path::name::unescape;
+use crate::path::relative::split;
+use crate::root::MountRoot;
+use crate::root::{parent_at, stat};
 use crate::sys::stat::FileStat;
-use crate::txn::recover::parent_at;
 
 /// One effect. Paths are below the root, in the text form of `name.rs`; an image is a name in the image store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,7 +105,7 @@ impl JournalEffect {
     }
 
     /// Whether it happened, by what is there.
-    pub(crate) fn has_happened(&self, mount: &Mount, keep: Option<&ImageStore>) -> Result<bool, Errno> {
+    pub(crate) fn has_happened(&self, mount: &MountRoot, keep: Option<&ImageStore>) -> Result<bool, Errno> {
         let kept = |image: &str| {
             let found = keep.map(|keep| stat(keep.fd(), image.as_bytes())).transpose()?;
             Ok(found.flatten().map(|stamp| stamp.id.inode))
@@ -134,17 +135,9 @@ impl JournalEffect {
     }
 }
 
-fn stat_at(mount: &Mount, path: &str) -> Result<Option<FileStat>, Errno> {
+fn stat_at(mount: &MountRoot, path: &str) -> Result<Option<FileStat>, Errno> {
     let path = unescape(path);
     let (parent, name) = split(&path);
     let Some(parent) = parent_at(mount, parent)? else { return Ok(None) };
     stat(parent.as_fd(), name)
-}
-
-/// The directory and the name of a path below the root.
-pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    match path.iter().rposition(|byte| *byte == b'/') {
-        Some(slash) => (&path[..slash], &path[slash + 1..]),
-        None => (&[], path),
-    }
 }

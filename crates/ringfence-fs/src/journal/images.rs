@@ -10,18 +10,18 @@ use rustix::fs::{Access, AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use crate::journal::Journal;
 use crate::journal::state::FileState;
-use crate::mount::{Mount, rename_noreplace, stat};
+use crate::journal::{Journal, journal_write_error};
 use crate::path::name::IMAGE_DIR;
 use crate::read::content::read_chunk;
-use crate::sensitive::files::{FileRef, InodeIdentity};
+use crate::root::attributes::copy_attributes;
+use crate::root::trash::purge;
+use crate::root::{CurrentFile, MountRoot, rename_noreplace, stat};
 use crate::sys::errno::errno_error;
+use crate::sys::file_ref::{FileRef, InodeIdentity};
 use crate::sys::own_files::{SAFE_OPEN, names_in, write_all};
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::{accessat, fchmod, fchown, fstat, fsync, futimens, mkdirat, openat, unlinkat};
-use crate::txn::replace::{CurrentFile, copy_attributes};
-use crate::txn::trash::purge;
 
 /// The directory, open.
 #[derive(Debug)]
@@ -30,75 +30,73 @@ pub(crate) struct ImageStore {
     pub(crate) device: u64,
 }
 
-impl Mount {
+impl Journal {
     /// Fails where another program's directory has the name of the image store.
-    pub(crate) fn check_image_store(&self) -> Result<(), ToolError> {
-        let Some(journal) = &self.journal else { return Ok(()) };
+    pub(crate) fn check_image_store(&self, mount: &MountRoot) -> Result<(), ToolError> {
         let fail = |errno| errno_error(errno, IMAGE_DIR);
-        let Some(found) = stat(self.root.as_fd(), IMAGE_DIR.as_bytes()).map_err(fail)? else { return Ok(()) };
-        match journal.is_owner(self.image_store_identity(&found)).map_err(fail)? {
+        let Some(found) = stat(mount.root.as_fd(), IMAGE_DIR.as_bytes()).map_err(fail)? else { return Ok(()) };
+        match self.is_owner(self.image_store_identity(mount, &found)).map_err(fail)? {
             true if is_private(&found) => Ok(()),
             true => Err(exposed_store_error()),
-            false if is_unclaimed(self, &found) => Ok(()),
+            false if is_unclaimed(mount, &found) => Ok(()),
             false => Err(foreign_store_error()),
         }
     }
 
-    fn image_store_identity(&self, found: &FileStat) -> InodeIdentity {
-        InodeIdentity::of(FileRef { fd: self.root.as_fd(), name: IMAGE_DIR.as_bytes() }, found)
+    fn image_store_identity(&self, mount: &MountRoot, found: &FileStat) -> InodeIdentity {
+        InodeIdentity::of(FileRef { fd: mount.root.as_fd(), name: IMAGE_DIR.as_bytes() }, found)
     }
 
     /// The directory if there is one and it is ours.
-    pub(crate) fn image_store(&self) -> Option<ImageStore> {
-        self.find_image_store().ok().flatten()
+    pub(crate) fn image_store(&self, mount: &MountRoot) -> Option<ImageStore> {
+        self.find_image_store(mount).ok().flatten()
     }
 
     /// The same where it matters why there is none: what belongs there is not thrown away because it cannot be opened now.
-    pub(crate) fn find_image_store(&self) -> Result<Option<ImageStore>, Errno> {
-        let Some(journal) = &self.journal else { return Ok(None) };
-        let keep = match open(self) {
+    pub(crate) fn find_image_store(&self, mount: &MountRoot) -> Result<Option<ImageStore>, Errno> {
+        let keep = match open(mount) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => return Ok(None),
             keep => keep?,
         };
-        Ok(journal.is_owner(keep.identity()?)?.then_some(keep))
+        Ok(self.is_owner(keep.identity()?)?.then_some(keep))
     }
 
     /// The directory, made if there is none.
-    pub(crate) fn create_image_store(&self, journal: &Journal) -> Result<ImageStore, ToolError> {
-        self.check_image_store()?;
+    pub(crate) fn create_image_store(&self, mount: &MountRoot) -> Result<ImageStore, ToolError> {
+        self.check_image_store(mount)?;
         let fail = |errno| errno_error(errno, IMAGE_DIR);
-        if let Some(keep) = self.image_store() {
+        if let Some(keep) = self.image_store(mount) {
             let identity = keep.identity().map_err(fail)?;
-            if identity.birth_time.is_some() && !journal.has_birth_time() {
-                journal.record_ownership(identity).map_err(crate::journal::journal_write_error)?;
+            if identity.birth_time.is_some() && !self.has_birth_time() {
+                self.record_ownership(identity).map_err(journal_write_error)?;
             }
             return Ok(keep);
         }
-        match mkdirat(&self.root, IMAGE_DIR, Mode::RWXU) {
+        match mkdirat(&mount.root, IMAGE_DIR, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(fail(errno)),
         }
-        let keep = open(self).map_err(fail)?;
+        let keep = open(mount).map_err(fail)?;
         let identity = keep.identity().map_err(fail)?;
-        if !journal.is_owner(identity).map_err(fail)? {
+        if !self.is_owner(identity).map_err(fail)? {
             // Blank, or it would have been refused: it is ours from now on.
-            self.check_image_store()?;
-            journal.record_ownership(identity).map_err(crate::journal::journal_write_error)?;
+            self.check_image_store(mount)?;
+            self.record_ownership(identity).map_err(journal_write_error)?;
         }
         keep.hide_from_git();
         Ok(keep)
     }
 
     /// Whether there is a directory for pre-images, or one could be made.
-    pub(crate) fn can_create_image_store(&self) -> Result<bool, ToolError> {
+    pub(crate) fn can_create_image_store(&self, mount: &MountRoot) -> Result<bool, ToolError> {
         let fail = |errno| errno_error(errno, IMAGE_DIR);
-        if self.image_store().is_some() {
+        if self.image_store(mount).is_some() {
             return Ok(true);
         }
-        if FileStat::from_stat(&fstat(&self.root).map_err(fail)?).denies_write() {
+        if FileStat::from_stat(&fstat(&mount.root).map_err(fail)?).denies_write() {
             return Ok(false);
         }
-        match accessat(&self.root, c".", Access::WRITE_OK, AtFlags::EACCESS) {
+        match accessat(&mount.root, c".", Access::WRITE_OK, AtFlags::EACCESS) {
             Ok(()) => Ok(true),
             Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Ok(false),
             Err(errno) => Err(fail(errno)),
@@ -126,18 +124,18 @@ impl ImageStore {
     }
 
     /// Deletes a pre-image permanently.
-    pub(crate) fn delete_image(&self, mount: &Mount, image: &str, cx: &CallContext<'_>) {
+    pub(crate) fn delete_image(&self, mount: &MountRoot, image: &str, cx: &CallContext<'_>) {
         // An image that cannot be deleted now stays, out of the workspace.
         let _ = purge(mount, self.fd(), image.as_bytes(), cx);
     }
 
-    /// A copy of the first `length` bytes of a file, with its mode, owner and time.
+    /// A copy of the first `length` bytes of a file, with its mode, owner and time. `observe` sees it before it is hashed.
     pub(crate) fn copy(
         &self,
-        mount: &Mount,
         old: &CurrentFile,
         length: u64,
         image: &str,
+        observe: impl FnOnce(FileRef<'_>, &FileStat),
         cx: &CallContext<'_>,
     ) -> Result<FileState, ToolError> {
         let fail = |errno| errno_error(errno, IMAGE_DIR);
@@ -146,9 +144,7 @@ impl ImageStore {
         let copied = copy_into(&fd, old, length, cx);
         let state = copied.and_then(|()| {
             let stamp = FileStat::from_stat(&fstat(&fd).map_err(fail)?);
-            // What is copied from a secret is one.
-            let known = mount.sensitive_files.lookup(FileRef::open(&old.fd), &old.stat);
-            mount.classify(known, FileRef::open(&fd), &stamp);
+            observe(FileRef::open(&fd), &stamp);
             FileState::of_open(&fd, &stamp, IMAGE_DIR, cx)
         });
         if state.is_err() {
@@ -196,7 +192,7 @@ fn copy_into(fd: &OwnedFd, old: &CurrentFile, length: u64, cx: &CallContext<'_>)
     fsync(fd).map_err(fail)
 }
 
-fn open(mount: &Mount) -> Result<ImageStore, Errno> {
+fn open(mount: &MountRoot) -> Result<ImageStore, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | SAFE_OPEN;
     let fd = openat(&mount.root, IMAGE_DIR, flags, Mode::empty())?;
     let stamp = FileStat::from_stat(&fstat(&fd)?);
@@ -213,7 +209,7 @@ fn is_private(found: &FileStat) -> bool {
 
 /// An empty directory of this user that no other user may enter: left by a crash before it was recorded, or made for
 /// us. There is nothing in it that could be forged.
-fn is_unclaimed(mount: &Mount, found: &FileStat) -> bool {
+fn is_unclaimed(mount: &MountRoot, found: &FileStat) -> bool {
     found.kind == FileKind::Directory
         && found.mode == 0o700
         && found.owner.0 == geteuid().as_raw()

@@ -21,8 +21,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::journal::effect::JournalEffect;
 use crate::journal::index::{IndexedChange, JournalIndex};
-use crate::mount::stat;
-use crate::sensitive::files::InodeIdentity;
+use crate::root::stat;
+use crate::sys::file_ref::InodeIdentity;
 use crate::sys::own_files::{SAFE_OPEN, acquire_lock, release_lock, write_all};
 use crate::sys::stat::{FileId, FileStat};
 use crate::sys::syscall::{fdatasync, fstat, fsync, openat, pread, renameat, unlinkat};
@@ -40,7 +40,7 @@ const COMPACTION_STEP: u64 = MAX_LOG_BYTES / 4;
 
 /// When a line is on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LogSync {
+pub(crate) enum LogSync {
     Immediate,
     Deferred,
 }
@@ -50,7 +50,7 @@ pub(super) enum LogSync {
 pub(crate) struct ChangeClock(AtomicU64);
 
 impl ChangeClock {
-    pub(super) fn observe(&self, place: u64) {
+    pub(crate) fn observe(&self, place: u64) {
         self.0.fetch_max(place, Ordering::Relaxed);
     }
 
@@ -83,7 +83,7 @@ pub(crate) struct JournalEntry {
     /// The change that undid it.
     pub(crate) undone_by: Option<String>,
     /// Pre-images that are another's: of a redo, those of the changes that it brought back.
-    pub(super) shared: Box<[String]>,
+    pub(crate) shared: Box<[String]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +124,7 @@ fn millis(time: SystemTime) -> u64 {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "lowercase")]
-pub(super) enum JournalLine {
+pub(crate) enum JournalLine {
     Intent(JournalChange),
     Done { change: String },
     Void { change: String },
@@ -132,7 +132,7 @@ pub(super) enum JournalLine {
 }
 
 impl JournalEntry {
-    pub(super) fn new(change: JournalChange) -> Self {
+    pub(crate) fn new(change: JournalChange) -> Self {
         Self { change, status: ChangeStatus::Pending, evicted: false, undone_by: None, shared: Box::default() }
     }
 
@@ -147,12 +147,12 @@ impl JournalEntry {
     }
 
     /// The names of its pre-images.
-    pub(super) fn images(&self) -> Vec<String> {
+    pub(crate) fn images(&self) -> Vec<String> {
         self.own_images().map(|(image, _)| image.to_owned()).collect()
     }
 
     /// Those of others that it shares too.
-    pub(super) fn all_images(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn all_images(&self) -> impl Iterator<Item = &str> {
         self.change.effects.iter().filter_map(JournalEffect::image).map(|(image, _)| image)
     }
 
@@ -162,7 +162,7 @@ impl JournalEntry {
     }
 
     /// Size of its own pre-images, as the quota counts it.
-    pub(super) fn cost(&self) -> u64 {
+    pub(crate) fn cost(&self) -> u64 {
         self.own_images().map(|(_, cost)| cost).fold(0, u64::saturating_add)
     }
 }
@@ -189,7 +189,7 @@ impl Journal {
     }
 
     /// The time of a change that is made now, and its sequence number where that differs.
-    pub(super) fn next_timestamp(&self) -> (String, Option<u64>) {
+    pub(crate) fn next_timestamp(&self) -> (String, Option<u64>) {
         let now = SystemTime::now();
         let (time, place) = (millis(now), self.clock.next(millis(now)));
         (humantime::format_rfc3339_millis(now).to_string(), Some(place).filter(|place| *place != time))
@@ -202,7 +202,7 @@ impl Journal {
     }
 
     /// Changes without an outcome, or with images that are still to be evicted.
-    pub(super) fn unresolved(&self) -> io::Result<Vec<JournalEntry>> {
+    pub(crate) fn unresolved(&self) -> io::Result<Vec<JournalEntry>> {
         let known = self.current_index()?;
         let all = known.entries.iter().enumerate();
         let left = all.filter(|(_, held)| held.status == ChangeStatus::Pending || held.evicted);
@@ -236,7 +236,7 @@ impl Journal {
     }
 
     /// Writes a line, on disk too where that is wanted.
-    pub(super) fn append(&self, line: &JournalLine, wanted: LogSync) -> io::Result<()> {
+    pub(crate) fn append(&self, line: &JournalLine, wanted: LogSync) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');
         let mut known = self.lock_index();
@@ -253,12 +253,12 @@ impl Journal {
     }
 
     /// Whether the log, as it was last read, is long enough to compact.
-    pub(super) fn needs_compaction(&self) -> bool {
+    pub(crate) fn needs_compaction(&self) -> bool {
         self.lock_index().read >= self.compact_at.load(Ordering::Relaxed)
     }
 
     /// Lets go what the oldest changes keep, of a log that became long. Those of a session that is not over stay.
-    pub(super) fn evict_expired(&self) -> Vec<String> {
+    pub(crate) fn evict_expired(&self) -> Vec<String> {
         let Ok(known) = self.current_index() else { return Vec::new() };
         let mut old = known.committed();
         old.truncate(old.len().saturating_sub(MOST_CHANGES));
@@ -271,7 +271,7 @@ impl Journal {
 
     /// Compacts the log: drops rolled-back changes and the oldest. One whose images still exist stays, because their
     /// owner would be unknown otherwise. Only under the tree lock: an undo reads what may be dropped here.
-    pub(super) fn compact(&self, kept: &BTreeSet<String>) -> io::Result<()> {
+    pub(crate) fn compact(&self, kept: &BTreeSet<String>) -> io::Result<()> {
         let mut known = self.lock_index();
         acquire_lock(&self.lock)?;
         let written = self.refresh(&mut known).and_then(|()| self.compact_locked(&mut known, kept));
@@ -319,7 +319,7 @@ impl Journal {
     }
 
     /// Whether the image store with this identity is ours.
-    pub(super) fn is_owner(&self, found: InodeIdentity) -> Result<bool, Errno> {
+    pub(crate) fn is_owner(&self, found: InodeIdentity) -> Result<bool, Errno> {
         let mut keep = self.image_store.lock().unwrap_or_else(PoisonError::into_inner);
         if !keep.is_some_and(|ours| is_same_inode(ours, found)) {
             // Another process may have made a new one.
@@ -329,7 +329,7 @@ impl Journal {
     }
 
     /// Whether it was written down when it was made. Earlier versions did not.
-    pub(super) fn has_birth_time(&self) -> bool {
+    pub(crate) fn has_birth_time(&self) -> bool {
         let mut keep = self.image_store.lock().unwrap_or_else(PoisonError::into_inner);
         if keep.is_none_or(|keep| keep.birth_time.is_none()) {
             *keep = self.read_identity().unwrap_or_default();
@@ -349,7 +349,7 @@ impl Journal {
     }
 
     /// Writes down which keep is ours.
-    pub(super) fn record_ownership(&self, keep: InodeIdentity) -> io::Result<()> {
+    pub(crate) fn record_ownership(&self, keep: InodeIdentity) -> io::Result<()> {
         const NEW: &str = "keep.new";
         let _alone = self.lock_index();
         acquire_lock(&self.lock)?;
@@ -365,7 +365,7 @@ impl Journal {
 
     /// Whether this much more fits into the quota of a session after evictions that need no approval. The pre-images of
     /// the `freed` changes do not count: they are about to be undone.
-    pub(super) fn has_room(
+    pub(crate) fn has_room(
         &self,
         bytes: u64,
         session: &str,
@@ -393,7 +393,7 @@ impl Journal {
     /// Says which of the oldest pre-images go for a change that was just made, until those of its session, and those of all,
     /// are no more than they may be. Its own stay, those of another session until that is over, and every one that the
     /// session did not make itself.
-    pub(super) fn make_room(&self, change: &str, session: &str, limits: &CallLimits) -> Vec<String> {
+    pub(crate) fn make_room(&self, change: &str, session: &str, limits: &CallLimits) -> Vec<String> {
         let Ok(known) = self.current_index() else { return Vec::new() };
         let mut of_session = known.session_quota_bytes(session);
         let mut of_all = known.total_quota_bytes;
@@ -418,7 +418,7 @@ impl Journal {
     }
 
     /// Says that what a change keeps goes, because a person agreed to that.
-    pub(super) fn evict_change(&self, change: &str) -> Vec<String> {
+    pub(crate) fn evict_change(&self, change: &str) -> Vec<String> {
         let Ok(known) = self.current_index() else { return Vec::new() };
         let going = known.positions_sharing(change).into_iter().filter_map(|place| known.load(place).ok()).collect();
         drop(known);
@@ -435,7 +435,7 @@ impl Journal {
 }
 
 /// The change that an image is called after.
-pub(super) fn image_owner(image: &str) -> Option<&str> {
+pub(crate) fn image_owner(image: &str) -> Option<&str> {
     image.rsplit_once('-').map(|(owner, _)| owner)
 }
 

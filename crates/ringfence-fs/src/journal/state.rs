@@ -9,11 +9,12 @@ use ringfence_kernel::{CallContext, ToolError};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::mount::walk::{TempVisibility, TreeWalk, WalkStep};
-use crate::mount::{Mount, stat};
 use crate::path::name::escape;
 use crate::read::content::hash_up_to;
 use crate::read::digest::{Digest, Sha256Hasher};
+use crate::root::MountRoot;
+use crate::root::stat;
+use crate::root::walk::{TempVisibility, TreeWalk, WalkStep};
 use crate::sys::errno::errno_error;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::{fstat, readlinkat};
@@ -104,7 +105,7 @@ impl FileState {
 
     /// The state of a name in a held directory.
     pub(crate) fn read_at(
-        mount: &Mount,
+        mount: &MountRoot,
         parent: BorrowedFd<'_>,
         name: &[u8],
         how: FileStateDepth,
@@ -207,7 +208,7 @@ struct DirectoryDigest {
 }
 
 fn hash_directory(
-    mount: &Mount,
+    mount: &MountRoot,
     start: OwnedFd,
     shown: &str,
     cx: &CallContext<'_>,

@@ -1,72 +1,42 @@
-//! Mounts: a directory that tools may reach, held as a descriptor.
+//! Mounts: a root with its locks, journal, digests, known files and guards.
 //!
-//! A mount is opened once. What happens to its name afterwards does not matter: every lookup starts at the
-//! descriptor, goes through the resolver, and is judged by what was opened.
+//! Lookups are those of the root (`root/`). What needs more than one of the others is here.
 
-pub(crate) mod resolver;
-pub(crate) mod set;
+pub(crate) mod change;
+pub(crate) mod guards;
+pub(crate) mod images;
+pub(crate) mod node_source;
+pub(crate) mod repository;
 pub(crate) mod suggest;
-pub(crate) mod symlinks;
-pub(crate) mod walk;
 pub(crate) mod write_target;
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::ops::Deref;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use ringfence_kernel::{CallContext, ErrorKind, IoMode, LookupTarget, PolicyResource, ToolError};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
+use ringfence_kernel::{CallContext, ErrorKind, IoMode, LookupTarget, PolicyResource, Sensitivity, ToolError};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::path::DecInt;
 
 use crate::guard::GuardedFile;
 use crate::journal::Journal;
-use crate::mount::resolver::{LinkPolicy, OpenHow, PATH_ONLY, PathResolver};
+use crate::lock::LockTable;
 use crate::path::guest::GuestPath;
-use crate::path::name::{NameRule, escape, is_reserved, unescape};
+use crate::path::name::unescape;
 use crate::read::digest::DigestCache;
-use crate::sensitive::files::{FileRef, SensitiveFiles};
+use crate::root::resolver::PATH_ONLY;
+use crate::root::{MountAccess, MountRoot, OpenFile};
+use crate::sensitive::files::SensitiveFiles;
 use crate::sys::errno::{errno_error, wrong_type};
+use crate::sys::file_ref::FileRef;
 use crate::sys::own_files::SAFE_OPEN;
-use crate::sys::stat::{FileId, FileKind, FileStat};
-use crate::sys::syscall::{fstat, openat, readlinkat, renameat, renameat_with, statat};
-use crate::txn::lock::LockTable;
+use crate::sys::stat::{FileKind, FileStat};
+use crate::sys::syscall::openat;
 
-/// Access mode of a mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MountAccess {
-    ReadOnly,
-    ReadWrite,
-}
-
-/// Durability of a change when it is acknowledged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Durability {
-    /// The content and the directory that names it.
-    #[default]
-    Full,
-    /// The content; the last changes may be gone after a power cut, and none is ever torn.
-    Ordered,
-}
-
-/// A directory that tools may reach.
+/// A directory that tools may reach, with what is kept about it.
 #[derive(Debug)]
 pub(crate) struct Mount {
-    pub(crate) alias: Arc<str>,
-    /// Whether replies name the mount: the workspace itself goes without.
-    pub(crate) shows_alias: bool,
-    pub(crate) root: OwnedFd,
-    pub(crate) id: FileId,
-    /// Host paths of the root, to resolve absolute paths. Never shown.
-    pub(crate) host_roots: Vec<PathBuf>,
-    pub(crate) rights: MountAccess,
-    /// The process is root and bypasses permission checks, so they are made here.
-    pub(crate) privileged: bool,
-    pub(crate) names: NameRule,
-    pub(crate) durability: Durability,
-    pub(crate) resolver: Box<dyn PathResolver>,
-    /// The file system answers from memory without a daemon or a network, so short reads need no worker.
-    pub(crate) supports_non_blocking: bool,
+    pub(crate) base: MountRoot,
     pub(crate) locks: LockTable,
     /// Nothing on a mount that is not changed.
     pub(crate) journal: Option<Journal>,
@@ -75,8 +45,26 @@ pub(crate) struct Mount {
     pub(crate) sensitive_files: SensitiveFiles,
     /// Files whose contents have rules of their own.
     pub(crate) guards: Vec<GuardedFile>,
-    /// `/proc/self/fd`, if there is one.
-    pub(crate) proc_self_fd: Option<OwnedFd>,
+    /// Set for the mount that has the state of a run.
+    pub(crate) run_state: Option<RunStateMount>,
+}
+
+/// The mount that has the state of a run: programs do not see it, and front matter is updated only there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunStateMount {
+    pub alias: &'static str,
+    /// A directory that the host alone changes.
+    pub log_directory: &'static str,
+    /// For a path on that mount where there is no run.
+    pub absence_hint: &'static str,
+}
+
+impl Deref for Mount {
+    type Target = MountRoot;
+
+    fn deref(&self) -> &MountRoot {
+        &self.base
+    }
 }
 
 /// A path on a mount: where a caller pointed.
@@ -86,15 +74,6 @@ pub(crate) struct LocatedPath {
     pub(crate) path: GuestPath,
     /// As replies say it.
     pub(crate) shown: String,
-}
-
-/// A descriptor of something that exists, and what it is.
-#[derive(Debug)]
-pub(crate) struct OpenFile {
-    pub(crate) fd: OwnedFd,
-    pub(crate) stat: FileStat,
-    /// Its resolved path, if a link or `..` led there.
-    pub(crate) resolved: Option<String>,
 }
 
 impl LookupTarget for LocatedPath {
@@ -176,10 +155,12 @@ impl LocatedPath {
         let real = place.resolved_path.as_deref().unwrap_or(&place.requested_path);
         let name = real.rsplit('/').next().unwrap_or_default().as_bytes();
         let sensitivity = match cx.io_mode {
-            IoMode::Blocking => self.mount.classify_named(name, named, at, &file.stat),
-            IoMode::NonBlocking => {
-                self.mount.classify_non_blocking(name, named, at, &file.stat).ok_or_else(|| cx.would_block())?
-            }
+            IoMode::Blocking => self.mount.sensitive_files.classify_named(&self.mount, name, named, at, &file.stat),
+            IoMode::NonBlocking => self
+                .mount
+                .sensitive_files
+                .classify_non_blocking(&self.mount, name, named, at, &file.stat)
+                .ok_or_else(|| cx.would_block())?,
         };
         place.sensitivity = sensitivity;
         Ok(place)
@@ -206,177 +187,19 @@ impl LocatedPath {
 }
 
 impl Mount {
-    /// A path with the links above its last name followed, as far as there is something; and where that name leads, if it is
-    /// a relative link itself.
-    fn real_parent(&self, path: &GuestPath) -> Option<(String, Option<GuestPath>)> {
-        let (mut above, mut rest) = (path.clone(), Vec::new());
-        while let Some((parent, name)) = above.split() {
-            let joined = |first: &[u8], rest: &[u8]| match (first, rest) {
-                (b"." | b"", rest) => rest.to_vec(),
-                (first, b"") => first.to_vec(),
-                (first, rest) => [first, b"/", rest].concat(),
-            };
-            let below = joined(name, &rest);
-            if let Ok(found) = self.lookup(&parent, PATH_ONLY | OFlags::DIRECTORY, IoMode::Blocking) {
-                let directory = found.resolved.map_or_else(|| parent.as_bytes().to_vec(), |name| unescape(&name));
-                let target = readlinkat(&found.fd, name).ok().filter(|target| !target.to_bytes().starts_with(b"/"));
-                let target = target.map(|target| joined(&directory, &joined(target.to_bytes(), &rest)));
-                return Some((
-                    escape(&joined(&directory, &below)),
-                    target.map(|target| GuestPath::from_kernel(&target)),
-                ));
-            }
-            rest = below;
-            above = parent;
-        }
-        None
+    /// Sensitivity of a file by its current and earlier names. The verdict by its current names is remembered.
+    pub(crate) fn classify(&self, named: Sensitivity, at: FileRef<'_>, stamp: &FileStat) -> Sensitivity {
+        self.sensitive_files.classify(self, named, at, stamp)
     }
 
-    /// A path below the root, as replies say it.
-    pub(crate) fn display_path(&self, path: &str) -> String {
-        if self.shows_alias { format!("@{}/{path}", self.alias) } else { path.to_owned() }
+    /// Remembers an entry that a walk or a listing came across, if its name says something. `path` is where it is below
+    /// the root, or at least its last names.
+    pub(crate) fn observe(&self, path: &str, directory: BorrowedFd<'_>, name: &[u8]) {
+        self.sensitive_files.observe(self, path, directory, name);
     }
 
-    /// Opens a path below the root. What comes back was not reached through another mount or out of the root.
-    pub(crate) fn lookup(&self, path: &GuestPath, flags: OFlags, pace: IoMode) -> Result<OpenFile, Errno> {
-        let root = self.root.as_fd();
-        let open = |links| self.resolver.open(root, path.as_bytes(), OpenHow { flags, links, pace });
-        let (fd, straight) = match open(LinkPolicy::Refuse) {
-            Ok(fd) => (fd, !path.has_dotdot()),
-            Err(Errno::LOOP) => (open(LinkPolicy::Follow)?, false),
-            Err(errno) => return Err(errno),
-        };
-        let stamp = FileStat::from_stat(&fstat(&fd)?);
-        let resolved = if straight { None } else { self.real_name(fd.as_fd())? };
-        let resolved = resolved.filter(|name| name.as_bytes() != path.as_bytes());
-        if resolved.as_ref().is_some_and(|real| real.split('/').any(|name| is_reserved(name.as_bytes()))) {
-            return Err(Errno::ACCESS);
-        }
-        if self.privileged {
-            if path.must_be_directory() && stamp.denies_search() {
-                return Err(Errno::ACCESS);
-            }
-            match &resolved {
-                None => self.check_entry(path.as_bytes())?,
-                Some(real) => self.check_entry(&unescape(real))?,
-            }
-        }
-        Ok(OpenFile { fd, stat: stamp, resolved })
-    }
-
-    /// Fails where the directory that holds `path`, which goes through no link, denies search to every user. Root could
-    /// enter it; the ones above it are not checked, because each check costs as much as a quarter of a small read.
-    fn check_entry(&self, path: &[u8]) -> Result<(), Errno> {
-        let Some(slash) = memchr::memrchr(b'/', path) else { return Ok(()) };
-        let above = FileStat::from_stat(&statat(&self.root, &path[..slash], AtFlags::SYMLINK_NOFOLLOW)?);
-        if above.kind == FileKind::Directory && above.denies_search() { Err(Errno::ACCESS) } else { Ok(()) }
-    }
-
-    /// Current path of a descriptor below the root, as the kernel has it.
-    pub(crate) fn real_name(&self, fd: BorrowedFd<'_>) -> Result<Option<String>, Errno> {
-        let name_of = |fd: BorrowedFd<'_>| readlinkat(CWD, format!("/proc/self/fd/{}", fd.as_raw_fd()));
-        let root = name_of(self.root.as_fd())?;
-        let name = name_of(fd)?;
-        if root == name {
-            return Ok(Some(".".to_owned()));
-        }
-        let root = root.as_bytes().strip_suffix(b"/").unwrap_or(root.as_bytes());
-        match name.as_bytes().strip_prefix(root).and_then(|rest| rest.strip_prefix(b"/")) {
-            Some(below) => Ok(Some(escape(below))),
-            // It was moved out after it was opened.
-            None => Err(Errno::XDEV),
-        }
-    }
-
-    /// Contents by one name in a directory that a walk holds: only a regular file that may be read.
-    pub(crate) fn open_entry(&self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<(OwnedFd, FileStat), Errno> {
-        let place = self.resolver.open_named(directory, name, PATH_ONLY)?;
-        let stamp = FileStat::from_stat(&fstat(&place)?);
-        match stamp.kind {
-            FileKind::File if stamp.denies_read() => Err(Errno::ACCESS),
-            FileKind::File => {
-                let by_name = |flags| self.resolver.open_named(directory, name, flags);
-                Ok((self.open_regular(&place, &stamp, OFlags::RDONLY, by_name)?, stamp))
-            }
-            FileKind::Link => Err(Errno::LOOP),
-            _ => Err(Errno::NXIO),
-        }
-    }
-
-    /// A regular file by one name in a directory that we hold, for a change that was judged by that directory and
-    /// name. What comes back still has to be looked at: a descriptor of anything else only stands for it.
-    pub(crate) fn open_at(&self, parent: BorrowedFd<'_>, name: &[u8], access: OFlags) -> Result<OwnedFd, Errno> {
-        let place = self.resolver.open_named(parent, name, PATH_ONLY)?;
-        let stamp = FileStat::from_stat(&fstat(&place)?);
-        match stamp.kind {
-            FileKind::File => {
-                self.open_regular(&place, &stamp, access, |flags| self.resolver.open_named(parent, name, flags))
-            }
-            FileKind::Link => Err(Errno::LOOP),
-            _ => Ok(place),
-        }
-    }
-
-    /// Opens the very file that a descriptor stands for, whatever has its name by now. Where there is no `/proc`, the name
-    /// is opened once more, and has to lead to the same file.
-    fn open_regular(
-        &self,
-        place: &OwnedFd,
-        stamp: &FileStat,
-        access: OFlags,
-        by_name: impl FnOnce(OFlags) -> Result<OwnedFd, Errno>,
-    ) -> Result<OwnedFd, Errno> {
-        let access = access | SAFE_OPEN;
-        if let Some(own) = &self.proc_self_fd {
-            return openat(own, DecInt::from_fd(place), access, Mode::empty());
-        }
-        let fd = by_name(access)?;
-        if FileStat::from_stat(&fstat(&fd)?).id == stamp.id { Ok(fd) } else { Err(Errno::BUSY) }
-    }
-
-    /// Fails where the mounted directory was removed or replaced: the replacement is meant by the user, and we hold the
-    /// old one.
-    pub(crate) fn check_in_place(&self, pace: IoMode) -> Result<(), ToolError> {
-        // A worker will check: only a local name can be looked up without blocking.
-        if pace == IoMode::NonBlocking && !self.supports_non_blocking {
-            return Ok(());
-        }
-        match self.host_roots.first().map(|name| statat(CWD, name, AtFlags::empty())) {
-            Some(Ok(stat)) if FileStat::from_stat(&stat).id == self.id => Ok(()),
-            Some(Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP)) => Err(self.root_lost_error()),
-            // Where it cannot be determined, the held directory is used.
-            Some(Err(_)) | None => Ok(()),
-        }
-    }
-
-    fn root_lost_error(&self) -> ToolError {
-        let what = if self.shows_alias {
-            format!("directory of the mount `@{}`", self.alias)
-        } else {
-            "workspace directory".to_owned()
-        };
-        let message = format!("the {what} was removed, moved or replaced since the host started");
-        ToolError::new(ErrorKind::NotFound, message).hint("restore it, or restart the host")
-    }
-}
-
-/// The stat of a name in a held directory, without following it.
-pub(crate) fn stat(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<FileStat>, Errno> {
-    match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) => Ok(Some(FileStat::from_stat(&stat))),
-        Err(Errno::NOENT) => Ok(None),
-        Err(errno) => Err(errno),
-    }
-}
-
-/// Renames an entry to a free name. On file systems without an atomic variant, such as NFS, the name is checked just
-/// before.
-pub(crate) fn rename_noreplace(from: (BorrowedFd<'_>, &[u8]), to: (BorrowedFd<'_>, &[u8])) -> Result<(), Errno> {
-    match renameat_with(from.0, from.1, to.0, to.1, RenameFlags::NOREPLACE) {
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => match stat(to.0, to.1)? {
-            None => renameat(from.0, from.1, to.0, to.1),
-            Some(_) => Err(Errno::EXIST),
-        },
-        result => result,
+    /// Before a call: looks at what usually is at the root of a workspace, if that changed.
+    pub(crate) fn scan_root(&self, cx: &CallContext<'_>) -> Result<(), ToolError> {
+        self.sensitive_files.scan_root(self, cx)
     }
 }

@@ -10,9 +10,9 @@ use ringfence_kernel::{ErrorKind, IoMode, NameSuggestions, PolicyResource, ToolE
 use rustix::fs::{OFlags, RawDir};
 use rustix::io::Errno;
 
-use crate::mount::write_target::reopen_for_listing;
-use crate::mount::{LocatedPath, stat};
+use crate::mount::LocatedPath;
 use crate::path::name::{escape, is_reserved};
+use crate::root::{reopen_for_listing, stat};
 use crate::sys::errno::errno_error;
 use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::FileKind;

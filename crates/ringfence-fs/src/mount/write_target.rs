@@ -11,22 +11,18 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::journal::{FileState, JournalEffect};
-use crate::mount::resolver::PATH_ONLY;
-use crate::mount::{Durability, LocatedPath, Mount, OpenFile, stat, suggest};
+use crate::mount::repository::RepositoryDetector;
+use crate::mount::{LocatedPath, Mount, RunStateMount, suggest};
 use crate::path::guest::GuestPath;
 use crate::path::name::{escape, fold_name, may_create, unescape};
-use crate::sensitive::files::FileRef;
-use crate::sensitive::git::{RepositoryDetector, is_repository_entry};
+use crate::root::attributes::chmod_past_umask;
+use crate::root::resolver::PATH_ONLY;
+use crate::root::{Durability, OpenFile, check_directory_writable, reopen_for_listing, stat};
 use crate::sys::errno::{errno_error, sync_error, wrong_type};
-use crate::sys::own_files::{SAFE_OPEN, names_in};
+use crate::sys::file_ref::FileRef;
+use crate::sys::own_files::names_in;
 use crate::sys::stat::{FileId, FileKind, FileStat};
-use crate::sys::syscall::{fstat, fsync, mkdirat, openat, unlinkat};
-use crate::txn::lock::{TreeLock, TreeLockMode};
-use crate::txn::recover::recover_tree;
-use crate::txn::replace::chmod_past_umask;
-
-/// The mount that has the state of a run.
-pub const STATE_ALIAS: &str = "state";
+use crate::sys::syscall::{fstat, fsync, mkdirat, unlinkat};
 
 /// Retries of a parent lookup while other programs create and remove directories.
 const PARENT_LOOKUPS: usize = 16;
@@ -143,8 +139,9 @@ impl WriteTarget {
 
     /// The log of a run is written by the host alone.
     fn check_not_run_log(&self) -> Result<(), ToolError> {
+        let Some(RunStateMount { log_directory, .. }) = self.mount.run_state else { return Ok(()) };
         let real = fold_name(&self.path()).unwrap_or_default();
-        if &*self.mount.alias == STATE_ALIAS && (real == "logs" || real.starts_with("logs/")) {
+        if real.strip_prefix(log_directory).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
             let message = format!("`{}` is the log of the run; it can be read but not changed", self.shown);
             return Err(ToolError::new(ErrorKind::PermissionDenied, message));
         }
@@ -177,19 +174,6 @@ impl WriteTarget {
             Err(Errno::XDEV) => Err(suggest::path_error(spot, Errno::XDEV)),
             Err(_) => refused("a link that does not lead to a file"),
         }
-    }
-
-    /// Locks the directory at the path that the call was judged by, or fails if it was moved. The path decides whether
-    /// the change is allowed, so it must not change between the plan and the change.
-    pub(crate) fn lock_directory(&self, hold: TreeLockMode, cx: &CallContext<'_>) -> Result<TreeLock, ToolError> {
-        // Created directories are removed again if the change fails, so no other writer may use them before it is made.
-        // And of two writers that add the last entries of a repository, the second has to see the first.
-        let alone = self.lacks_parents() || is_repository_entry(&self.name);
-        let hold = if alone { TreeLockMode::Exclusive } else { hold };
-        let held = self.mount.locks.lock_tree(hold, cx)?;
-        recover_tree(&self.mount, &held);
-        self.check_directory()?;
-        Ok(held)
     }
 
     pub(crate) fn check_directory(&self) -> Result<(), ToolError> {
@@ -349,6 +333,17 @@ impl WriteTarget {
     }
 }
 
+impl WriteTarget {
+    /// New contents are another file: it is as sensitive as the one before, or as the one that it was made from.
+    pub(crate) fn carry_sensitivity(&self, sensitivity: Sensitivity) {
+        if sensitivity.is_any()
+            && let Ok(Some(stamp)) = self.stat()
+        {
+            self.mount.classify(sensitivity, FileRef { fd: self.base(), name: &self.name }, &stamp);
+        }
+    }
+}
+
 /// Directories that were made for a change that may still fail.
 #[derive(Debug)]
 pub(crate) struct CreatedParents {
@@ -389,17 +384,6 @@ impl Drop for CreatedParents {
             let _ = unlinkat(&parent, name.as_slice(), AtFlags::REMOVEDIR);
         }
     }
-}
-
-/// A descriptor of a held directory that can be listed and synced: one that only names it can be neither.
-pub(crate) fn reopen_for_listing(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    openat(directory, c".", OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN, Mode::empty())
-}
-
-/// Fails where the mode denies writing to every user, also for root.
-pub(crate) fn check_directory_writable(directory: BorrowedFd<'_>, shown: &str) -> Result<(), ToolError> {
-    let stamp = FileStat::from_stat(&fstat(directory).map_err(|errno| errno_error(errno, shown))?);
-    if stamp.denies_write() { Err(errno_error(Errno::ACCESS, shown)) } else { Ok(()) }
 }
 
 /// The deepest directory of a path that exists.

@@ -10,19 +10,18 @@ use ringfence_kernel::{
 };
 use rustix::fs::OFlags;
 
-use crate::journal::{open_no_follow, split};
-use crate::mount::stat;
-use crate::mount::walk::{TempVisibility, TreeWalk, WalkStep};
-use crate::mount::write_target::reopen_for_listing;
+use crate::mount::repository::RepositoryDetector;
 use crate::overlay::ChangeSet;
 use crate::overlay::commit::commit;
 use crate::overlay::compare::{OverlayChange, UpperState, display_path, resource_at};
 use crate::overlay::upper::open_file;
 use crate::path::name::escape;
+use crate::path::relative::split;
 use crate::preview::{DiffPreview, FileContents, changed_error};
 use crate::read::content::hash_up_to;
 use crate::read::digest::{Digest, Sha256Hasher};
-use crate::sensitive::git::RepositoryDetector;
+use crate::root::walk::{TempVisibility, TreeWalk, WalkStep};
+use crate::root::{open_no_follow, reopen_for_listing, stat};
 use crate::sys::errno::errno_error;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::txn::manifest::accesses_below;

@@ -15,27 +15,28 @@ use ringfence_kernel::{Assurance, CallContext, ErrorKind, IoMode, Ticket, ToolEr
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::journal::{
-    FileState, FileStateDepth, ImageStore, JournalEffect, cost, delete_images, image_name, not_kept_error,
-    open_no_follow, split,
-};
-use crate::mount::write_target::{check_directory_writable, reopen_for_listing};
-use crate::mount::{Durability, Mount, MountAccess, stat};
+use crate::journal::{FileState, FileStateDepth, ImageStore, JournalEffect, cost, image_name, not_kept_error};
+use crate::lock::TreeLockMode;
+use crate::mount::Mount;
+use crate::mount::change::delete_images;
+use crate::overlay::ChangeSet;
 use crate::overlay::compare::{OverlayChange, UpperState, display_path, resource_at};
 use crate::overlay::stage::{MAX_SYNCED_EACH, OverlayStager, StagedEntry, sync_directories};
-use crate::overlay::step::{apply, roll_back};
-use crate::overlay::{ChangeSet, step};
 use crate::path::name::{escape, fold_name};
+use crate::path::relative::split;
 use crate::read::content::{hash_up_to, read_up_to};
-use crate::sensitive::files::FileRef;
+use crate::root::{
+    CurrentFile, Durability, MountAccess, check_directory_writable, open_no_follow, open_parent, reopen_for_listing,
+    stat,
+};
 use crate::sys::errno::{errno_error, sync_error};
+use crate::sys::file_ref::FileRef;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::fstat;
-use crate::txn::lock::TreeLockMode;
 use crate::txn::manifest::{EntryClass, scan_tree};
-use crate::txn::record::{DISCARDED, FileIdentity, TxnEntry, TxnRecord, TxnStep, has_unresolved_batch};
-use crate::txn::recover::{open_parent, recover_notes, recover_tree};
-use crate::txn::replace::CurrentFile;
+use crate::txn::record::{DISCARDED, FileIdentity, TxnEntry, TxnRecord, TxnStep};
+use crate::txn::recover::{has_unresolved_batch, recover_notes, recover_tree};
+use crate::txn::step::{apply, finalize_overlay_step, roll_back_overlay_step};
 
 /// Makes everything that is to be kept of what a program left, or nothing.
 pub(super) fn commit(mut left: ChangeSet, ticket: &Ticket<'_>) -> Result<(), ToolError> {
@@ -70,7 +71,7 @@ pub(super) fn commit(mut left: ChangeSet, ticket: &Ticket<'_>) -> Result<(), Too
     }
     let left = &left;
     check_guards(left, ticket)?;
-    let keep = mount.create_image_store(journal)?;
+    let keep = journal.create_image_store(mount)?;
     // There is nothing to roll back yet. Images with the change in their name are removed with the record.
     let note = TxnRecord::write(&mount.locks, ticket.change_id(), &[])?;
     tree.log_intent(note.id())?;
@@ -130,14 +131,15 @@ fn execute(left: &ChangeSet, keep: &ImageStore, note: &TxnRecord<'_>, ticket: &T
         Ok(synced) => synced.and_then(|()| note.sync(mount.durability)),
         Err(refused) => {
             let back = |entry: &TxnEntry| {
-                open_parent(mount, &entry.parent).is_none_or(|parent| roll_back(mount, parent.as_fd(), entry).is_ok())
+                open_parent(mount, &entry.parent)
+                    .is_none_or(|parent| roll_back_overlay_step(mount, parent.as_fd(), entry).is_ok())
             };
             let all = entries.iter().rev().map(back).collect::<Vec<_>>().into_iter().all(|one| one);
             note.delete_if(all);
             return Err(if all { refused } else { rollback_incomplete(refused) });
         }
     };
-    entries.iter().for_each(|entry| step::finalize(mount, entry));
+    entries.iter().for_each(|entry| finalize_overlay_step(mount, entry));
     entered.commit();
     record_sensitivity(left, &mut parents);
     let first = steps.first().map_or("", |planned| &planned.shown);
@@ -336,7 +338,7 @@ impl CommitPlanner<'_> {
         if let Some(old) = old.filter(|_| was.links > 1) {
             // A writer by another hard link would change the pre-image.
             let copy = self.image();
-            let before = self.images_dir.copy(self.mount, old, was.size, &copy, cx)?;
+            let before = self.mount.copy_image(self.images_dir, old, was.size, &copy, cx)?;
             return Ok((JournalEffect::Replaced { path, before, after, image: copy, copied: true }, true));
         }
         let before = FileState::read_at(

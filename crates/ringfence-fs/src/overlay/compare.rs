@@ -13,17 +13,17 @@ use ringfence_kernel::{CallContext, ErrorKind, PolicyAction, PolicyResource, Sen
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::journal::{open_no_follow, split};
-use crate::mount::walk::{TempVisibility, read_directory};
-use crate::mount::write_target::reopen_for_listing as listing_of;
-use crate::mount::{Mount, stat};
+use crate::mount::Mount;
 use crate::overlay::upper::{UpperEntry, UpperEntryKind, UpperLayer, UpperListing, open_file};
 use crate::path::guest::LONGEST_PATH;
 use crate::path::name::{escape, is_reserved, may_create};
+use crate::path::relative::split;
 use crate::read::content::hash_up_to;
 use crate::read::digest::Digest;
-use crate::sensitive::files::FileRef;
+use crate::root::walk::{TempVisibility, read_directory};
+use crate::root::{open_no_follow, reopen_for_listing as listing_of, stat};
 use crate::sys::errno::errno_error;
+use crate::sys::file_ref::FileRef;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::{fstat, readlinkat};
 use crate::txn::manifest::{EntryClass, TreeAccess, TreeManifest, scan_tree};

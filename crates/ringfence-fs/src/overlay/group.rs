@@ -10,13 +10,13 @@ use std::collections::{BTreeSet, HashMap};
 
 use ringfence_kernel::{ChangeGroup, ErrorKind, KeepDecision, PolicyAction, ResourceAccess, ToolError};
 
-use crate::journal::split;
-use crate::mount::MountAccess;
 use crate::overlay::ChangeSet;
 use crate::overlay::changes::DetectedRename;
 use crate::overlay::commit::lower_changed_error;
 use crate::overlay::compare::{OverlayChange, RejectedPath, display_path, links_outside, resource_at};
 use crate::path::name::fold_name;
+use crate::path::relative::split;
+use crate::root::MountAccess;
 
 impl ChangeSet {
     /// Finds what belongs together, and what cannot be kept whatever the policy says.

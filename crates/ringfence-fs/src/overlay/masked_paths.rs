@@ -12,9 +12,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use ringfence_kernel::{ErrorKind, ExposedDir, ToolError};
 
 use crate::git::{EMPTY_BLOB, GitOid};
-use crate::journal::{open_no_follow, split};
-use crate::mount::{Mount, stat};
+use crate::mount::Mount;
 use crate::path::name::escape;
+use crate::path::relative::split;
+use crate::root::{open_no_follow, stat};
 use crate::sys::stat::FileKind;
 
 /// Paths below the root that a program saw empty.

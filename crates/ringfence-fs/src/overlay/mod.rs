@@ -13,7 +13,6 @@ mod group;
 mod masked_paths;
 mod repository_data;
 mod stage;
-mod step;
 mod upper;
 mod view;
 
@@ -29,18 +28,16 @@ use ringfence_kernel::{
 use self::compare::{OverlayChange, RejectedPath, compare};
 use self::masked_paths::MaskedPaths;
 use self::repository_data::RepositoryFindings;
-pub(crate) use self::step::{chmod_directory, finalize, roll_back};
 use self::upper::UpperLayer;
 use crate::Fence;
 use crate::mount::Mount;
-use crate::mount::write_target::STATE_ALIAS;
 use crate::read::digest::Digest;
 
 impl Fence {
     /// A mount as programs work on it, with the others beside it to be read. `None` for the state of a run, which
     /// programs do not see.
     pub fn workspace(&self, alias: &str) -> Option<Arc<dyn Workspace>> {
-        let others = self.mounts().iter().filter(|mount| &*mount.alias != STATE_ALIAS);
+        let others = self.mounts().iter().filter(|mount| mount.run_state.is_none());
         let (mut own, beside): (Vec<_>, Vec<_>) = others.cloned().partition(|mount| &*mount.alias == alias);
         Some(Arc::new(OverlayWorkspace { mount: own.pop()?, other_mounts: beside }))
     }

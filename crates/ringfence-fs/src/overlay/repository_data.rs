@@ -20,13 +20,14 @@ use crate::git::{
     GitFile, GitIndex, GitObjectStore, GitOid, GitReadBudget, GitReadError, GitRefStore, GitTreeDifference, LINK_MODE,
     RepositoryFiles, parse_oids, through_link,
 };
-use crate::journal::{open_no_follow, split};
-use crate::mount::set::WORKSPACE_OF_PROGRAMS;
-use crate::mount::{Mount, stat};
+use crate::mount::Mount;
 use crate::overlay::ChangeSet;
 use crate::overlay::compare::{OverlayChange, UpperState, join_path, resource_at};
 use crate::overlay::group::repository_of;
 use crate::overlay::masked_paths::{StagedEntry, staged_mask};
+use crate::path::relative::split;
+use crate::path::workspace::WORKSPACE_OF_PROGRAMS;
+use crate::root::{open_no_follow, stat};
 use crate::sys::own_files::names_in;
 use crate::sys::stat::FileKind;
 

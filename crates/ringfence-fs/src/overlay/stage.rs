@@ -12,17 +12,19 @@ use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, chownat, syncfs};
 use rustix::io::Errno;
 
-use crate::journal::{FileState, FileStateDepth, ImageStore, split};
-use crate::mount::{Mount, stat};
+use crate::journal::{FileState, FileStateDepth, ImageStore};
+use crate::mount::Mount;
 use crate::overlay::compare::{OverlayChange, UpperState, display_path};
 use crate::overlay::upper::{UpperLayer, open_beneath, open_file};
+use crate::path::relative::split;
 use crate::read::content::read_chunk;
 use crate::read::digest::{Digest, Sha256Hasher};
+use crate::root::attributes::copy_attributes;
+use crate::root::{CurrentFile, stat};
 use crate::sys::errno::errno_error;
 use crate::sys::own_files::{SAFE_OPEN, write_all};
 use crate::sys::stat::FileStat;
 use crate::sys::syscall::{fchmod, fchown, fstat, fsync, futimens, mkdirat, openat, symlinkat};
-use crate::txn::replace::{CurrentFile, copy_attributes};
 
 /// Up to this count files are synced one by one, without waiting for other data of the file system.
 pub(super) const MAX_SYNCED_EACH: usize = 16;

@@ -6,19 +6,20 @@
 //!
 //! Not here: what it means for the workspace (`compare.rs`).
 
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{CallContext, ErrorKind, ToolError};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::mount::resolver::PATH_ONLY;
-use crate::mount::stat;
-use crate::mount::walk::{TempVisibility, read_directory};
+use crate::root::attributes::chmod_fd;
+use crate::root::resolver::PATH_ONLY;
+use crate::root::stat;
+use crate::root::walk::{TempVisibility, read_directory};
 use crate::sys::errno::errno_error;
 use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::{FileKind, FileStat};
-use crate::sys::syscall::{chmodat, fgetxattr, flistxattr, fstat, openat, openat2, statat};
+use crate::sys::syscall::{fgetxattr, flistxattr, fstat, openat, openat2, statat};
 
 /// Prefixes of overlayfs attributes: for users, and for root.
 const PREFIXES: [&[u8]; 2] = [b"user.overlay.", b"trusted.overlay."];
@@ -193,11 +194,6 @@ fn is_whiteout_marker(directory: BorrowedFd<'_>, name: &[u8], seen: &FileStat) -
 fn is_searchable(directory: &OwnedFd) -> Result<bool, Errno> {
     let stamp = FileStat::from_stat(&fstat(directory)?);
     Ok(!stamp.denies_search() && !stamp.denies_read())
-}
-
-/// Changes the mode of what a descriptor stands for: that very thing, whatever has its name by now.
-pub(super) fn chmod_fd(held: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
-    chmodat(CWD, format!("/proc/self/fd/{}", held.as_raw_fd()), Mode::from_raw_mode(mode), AtFlags::empty())
 }
 
 /// The overlay's own attributes of a file or directory, by their names without the prefix.

@@ -20,14 +20,15 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::mount::Mount;
-use crate::mount::resolver::PATH_ONLY;
-use crate::mount::walk::{TempVisibility, TreeWalk, WalkEntry, WalkStep};
 use crate::overlay::compare::resource_at;
 use crate::path::guest::GuestPath;
 use crate::path::name::{escape, is_reserved, unescape};
+use crate::root::resolver::PATH_ONLY;
+use crate::root::walk::{TempVisibility, TreeWalk, WalkEntry, WalkStep};
 use crate::sensitive::credentials::may_hold_credential;
-use crate::sensitive::files::{FileRef, last_names};
+use crate::sensitive::files::last_names;
 use crate::sys::errno::errno_error;
+use crate::sys::file_ref::FileRef;
 use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::{fchmod, fstat, openat, readlinkat};
@@ -80,7 +81,9 @@ impl MaskedPaths {
             let path = walk.path_of(&entry.name);
             if is_reserved(&entry.name) {
                 self.hidden.insert(path);
-            } else if self.is_secret(&walk, &entry, &path, &known)? || is_denied(&walk, &entry, &path, cx)? {
+            } else if self.is_secret(mount, &walk, &entry, &path, &known)?
+                || is_denied(mount, &walk, &entry, &path, cx)?
+            {
                 self.mask(mount, &walk, &entry, path)?;
             } else if walk.is_directory(&entry)? {
                 match walk.descend(&entry).map_err(too_many_error)? {
@@ -108,12 +111,12 @@ impl MaskedPaths {
 
     fn is_secret(
         &mut self,
+        mount: &Mount,
         walk: &TreeWalk<'_>,
         entry: &WalkEntry,
         path: &[u8],
         known: &HashSet<u64>,
     ) -> Result<bool, ToolError> {
-        let mount = walk.mount();
         let named = sensitivity(last_names(&escape(path)));
         // Only a local file system is sure to tell the same inode in a listing as everywhere else.
         let maybe_known = !known.is_empty() && (!mount.supports_non_blocking || known.contains(&entry.inode));
@@ -152,12 +155,18 @@ impl MaskedPaths {
 
 /// Whether the policy has anything but a plain allow for the read. Single files of a program are not submitted for
 /// approval, so files that would need one are masked too. Where the host works for itself there is no policy.
-fn is_denied(walk: &TreeWalk<'_>, entry: &WalkEntry, path: &[u8], cx: &CallContext<'_>) -> Result<bool, ToolError> {
+fn is_denied(
+    mount: &Mount,
+    walk: &TreeWalk<'_>,
+    entry: &WalkEntry,
+    path: &[u8],
+    cx: &CallContext<'_>,
+) -> Result<bool, ToolError> {
     if cx.origin().is_none() {
         return Ok(false);
     }
     let allows = |verb| {
-        let touch = ResourceAccess { action: verb, resource: resource_at(walk.mount(), path) };
+        let touch = ResourceAccess { action: verb, resource: resource_at(mount, path) };
         cx.evaluate(&touch).decision == Decision::Allow
     };
     Ok(!allows(PolicyAction::Read) || (walk.is_directory(entry)? && !allows(PolicyAction::List)))

@@ -2,4 +2,5 @@
 
 pub(crate) mod guest;
 pub(crate) mod name;
+pub(crate) mod relative;
 pub(crate) mod workspace;

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
+/// Path of the workspace inside the jail.
+pub(crate) const WORKSPACE_OF_PROGRAMS: &str = "/workspace";
+
 /// Names that make a directory a workspace of its own: our file, and what git keeps.
 const WORKSPACE_MARKERS: [&str; 2] = ["ringfence.toml", ".git"];
 

@@ -9,8 +9,8 @@ use std::os::fd::BorrowedFd;
 use ringfence_kernel::{CallContext, ErrorKind, IoMode, ToolError};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-use crate::mount::{Mount, OpenFile};
-use crate::read::digest::{Digest, Sha256Hasher};
+use crate::read::digest::{Digest, DigestCache, Sha256Hasher};
+use crate::root::OpenFile;
 use crate::sys::errno::errno_error;
 use crate::sys::stat::FileStat;
 use crate::sys::syscall::{fstat, fstatfs, pread};
@@ -63,7 +63,7 @@ impl DigestMode {
 
 /// Reads a file from its start, up to the limit.
 pub(crate) fn read_start(
-    mount: &Mount,
+    digests: &DigestCache,
     file: &OpenFile,
     hashing: DigestMode,
     shown: &str,
@@ -86,7 +86,7 @@ pub(crate) fn read_start(
     let digest = match hashing {
         DigestMode::Skip => None,
         DigestMode::BestEffort | DigestMode::Required if !truncated => Some(Digest::of(&bytes)),
-        DigestMode::BestEffort | DigestMode::Required => hash(mount, file, shown, cx)?,
+        DigestMode::BestEffort | DigestMode::Required => hash(digests, file, shown, cx)?,
     };
     // One read sees one state of the file; several may see several.
     let unsteady =
@@ -96,7 +96,7 @@ pub(crate) fn read_start(
 
 /// Reads some lines of a file. More bytes in them than the limit is an error.
 pub(crate) fn read_window(
-    mount: &Mount,
+    digests: &DigestCache,
     file: &OpenFile,
     window: LineRange,
     hashing: DigestMode,
@@ -109,7 +109,7 @@ pub(crate) fn read_window(
     let fail = |errno| errno_error(errno, shown);
     hashing.check(file, shown, cx)?;
     let whole = hashing != DigestMode::Skip && file.stat.size <= cx.limits.hash_bytes;
-    let known = if whole { mount.digests.lookup(&file.stat) } else { None };
+    let known = if whole { digests.lookup(&file.stat) } else { None };
     let mut hasher = (whole && known.is_none()).then(Sha256Hasher::default);
     let mut lines = LineCounter::new(window, cx.limits.read_bytes);
     let mut chunk = vec![0; CHUNK];
@@ -134,7 +134,7 @@ pub(crate) fn read_window(
     let unsteady = !FileStat::from_stat(&fstat(&file.fd).map_err(fail)?).same_content(&file.stat);
     let digest = known.or(hasher.map(Sha256Hasher::finish));
     if let (Some(digest), true, false) = (digest, whole, unsteady) {
-        mount.digests.insert(&file.stat, digest);
+        digests.insert(&file.stat, digest);
     }
     let total = (ended || offset == file.stat.size).then(|| lines.total());
     Ok(FileExcerpt { bytes: lines.captured, truncated: false, digest, lines: total, changed_during_read: unsteady })
@@ -142,7 +142,7 @@ pub(crate) fn read_window(
 
 /// The digest of a whole file, or nothing if it is too large to be hashed.
 pub(crate) fn hash(
-    mount: &Mount,
+    digests: &DigestCache,
     file: &OpenFile,
     shown: &str,
     cx: &CallContext<'_>,
@@ -150,7 +150,7 @@ pub(crate) fn hash(
     if file.stat.size > cx.limits.hash_bytes {
         return Ok(None);
     }
-    if let Some(digest) = mount.digests.lookup(&file.stat) {
+    if let Some(digest) = digests.lookup(&file.stat) {
         return Ok(Some(digest));
     }
     if cx.io_mode == IoMode::NonBlocking {
@@ -159,7 +159,7 @@ pub(crate) fn hash(
     let digest = hash_up_to(std::os::fd::AsFd::as_fd(&file.fd), file.stat.size, shown, cx)?;
     let now = FileStat::from_stat(&fstat(&file.fd).map_err(|errno| errno_error(errno, shown))?);
     if now == file.stat {
-        mount.digests.insert(&file.stat, digest);
+        digests.insert(&file.stat, digest);
     }
     Ok(Some(digest))
 }

@@ -12,9 +12,9 @@ use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use ringfence_kernel::{CallContext, ToolError};
 
-use crate::mount::Mount;
-use crate::mount::walk::TreeWalk;
 use crate::read::content::read_up_to;
+use crate::root::MountRoot;
+use crate::root::walk::TreeWalk;
 
 /// A longer ignore file is not read to its end.
 const MOST_BYTES: u64 = 64 << 10;
@@ -45,7 +45,13 @@ impl IgnoreRules {
     }
 
     /// Reads the rules of a directory above the start of the walk; `below` leads from there to the start.
-    pub(crate) fn enter_above(&mut self, mount: &Mount, directory: BorrowedFd<'_>, below: &[u8], cx: &CallContext<'_>) {
+    pub(crate) fn enter_above(
+        &mut self,
+        mount: &MountRoot,
+        directory: BorrowedFd<'_>,
+        below: &[u8],
+        cx: &CallContext<'_>,
+    ) {
         if self.is_full() {
             return;
         }
@@ -92,7 +98,7 @@ impl IgnoreRules {
     }
 }
 
-fn read_rules(mount: &Mount, directory: BorrowedFd<'_>, cx: &CallContext<'_>) -> impl Iterator<Item = Gitignore> {
+fn read_rules(mount: &MountRoot, directory: BorrowedFd<'_>, cx: &CallContext<'_>) -> impl Iterator<Item = Gitignore> {
     // The second can overrule the first, so it comes later.
     [&b".gitignore"[..], b".ignore"].into_iter().filter_map(move |name| {
         let (file, _) = mount.open_entry(directory, name).ok()?;

@@ -21,12 +21,13 @@ use ringfence_kernel::{
 };
 use rustix::io::Errno;
 
-use crate::mount::Mount;
-use crate::mount::walk::{TreeWalk, WalkStep};
 use crate::path::name::{escape, unescape};
 use crate::read::ignore::IgnoreRules;
-use crate::sensitive::files::{FileRef, InodeIdentity, SensitiveFiles};
+use crate::root::MountRoot;
+use crate::root::walk::{TreeWalk, WalkStep};
+use crate::sensitive::files::SensitiveFiles;
 use crate::sys::errno::errno_error;
+use crate::sys::file_ref::{FileRef, InodeIdentity};
 
 /// A line longer than this is shown around its match only.
 const LONGEST_LINE: usize = 1000;
@@ -145,7 +146,6 @@ pub(crate) fn search_file(
 /// Searches a tree.
 pub(crate) fn search_tree(
     query: &SearchQuery,
-    mount: &Mount,
     start: OwnedFd,
     rules: IgnoreRules,
     at: SearchRoot<'_>,
@@ -161,25 +161,27 @@ pub(crate) fn search_tree(
         for _ in 0..threads {
             let (board, receiver, signal) = (&board, Arc::clone(&receiver), cx.commit_state().clone());
             // Fewer will do; none at all is found out below.
-            let searcher = move || run_worker(query, mount, &receiver, board, &signal);
+            let searcher = move || run_worker(query, at, &receiver, board, &signal);
             started += usize::from(std::thread::Builder::new().spawn_scoped(scope, searcher).is_ok());
         }
         drop(receiver);
         if started == 0 {
             return Err(errno_error(Errno::NOMEM, at.shown));
         }
-        enqueue_files(query, mount, start, rules, &at, &sender, &board, cx)
+        enqueue_files(query, start, rules, &at, &sender, &board, cx)
             // Searchers end when every sender is dropped.
             .inspect(|_| drop(sender))
     });
     walked?;
     cx.check()?;
-    Ok(board.into_result(query.most, &mount.sensitive_files))
+    Ok(board.into_result(query.most, at.sensitive_files))
 }
 
 /// The start of a search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SearchRoot<'a> {
+    pub(crate) mount: &'a MountRoot,
+    pub(crate) sensitive_files: &'a SensitiveFiles,
     pub(crate) shown: &'a str,
     /// Its policy resource, for sensitivity by name and the decision about each file.
     pub(crate) resource: &'a PolicyResource,
@@ -203,10 +205,8 @@ enum FileSearchResult {
 }
 
 /// Walks the tree and hands its files out, in order.
-#[expect(clippy::too_many_arguments, reason = "the inside of one function, kept apart to be read")]
 fn enqueue_files(
     query: &SearchQuery,
-    mount: &Mount,
     start: OwnedFd,
     mut rules: IgnoreRules,
     at: &SearchRoot<'_>,
@@ -219,7 +219,7 @@ fn enqueue_files(
     // Who may search the directory may search what the policy says no more to.
     let of_whole =
         cx.evaluate(&ResourceAccess { action: PolicyAction::Read, resource: at.resource.clone() }).strictness();
-    let mut walk = TreeWalk::new(mount, start, at.shown, cx)?;
+    let mut walk = TreeWalk::new(at.mount, start, at.shown, cx)?;
     if scope.ignore_files {
         rules.enter(&walk, b"", cx)?;
     }
@@ -245,10 +245,10 @@ fn enqueue_files(
                 escape(&path)
             );
             let below_root = real.strip_prefix("./").unwrap_or(&real);
-            named = sensitivity(&real).union(mount.sensitive_files.linked().sensitivity(&unescape(below_root)));
+            named = sensitivity(&real).union(at.sensitive_files.linked().sensitivity(&unescape(below_root)));
             if named.is_any() {
                 // Also what is left out: another name of it may not be.
-                mount.observe(&real, walk.directory()?, &entry.name);
+                at.sensitive_files.observe(at.mount, &real, walk.directory()?, &entry.name);
             }
         }
         if hidden && scope.hidden == HiddenFiles::Excluded {
@@ -297,7 +297,7 @@ fn enqueue_files(
 /// Searches files until there are no more.
 fn run_worker(
     query: &SearchQuery,
-    mount: &Mount,
+    at: SearchRoot<'_>,
     jobs: &Mutex<Receiver<SearchJob>>,
     board: &SearchMerger,
     signal: &CommitState,
@@ -310,8 +310,8 @@ fn run_worker(
         if signal.check().is_err() || board.is_full.load(Ordering::Relaxed) {
             continue;
         }
-        let verdict = match mount.open_entry(directory.as_fd(), &name) {
-            Ok((file, stamp)) if mount.sensitive_files.lookup(FileRef::open(&file), &stamp).secret => {
+        let verdict = match at.mount.open_entry(directory.as_fd(), &name) {
+            Ok((file, stamp)) if at.sensitive_files.lookup(FileRef::open(&file), &stamp).secret => {
                 FileSearchResult::Skipped(SkipReason::Secret)
             }
             Ok((file, stamp)) => {

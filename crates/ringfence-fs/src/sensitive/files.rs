@@ -12,19 +12,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use ringfence_kernel::{CallContext, IoMode, Sensitivity, ToolError, entry_sensitivity, sensitivity};
-use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
-use crate::mount::resolver::{LinkPolicy, OpenHow, PATH_ONLY};
-use crate::mount::write_target::WriteTarget;
-use crate::mount::{Mount, stat};
 use crate::path::name::{is_reserved, unescape};
+use crate::root::resolver::{LinkPolicy, OpenHow, PATH_ONLY};
+use crate::root::{MountRoot, stat};
 use crate::sensitive::credentials::{has_credential, may_hold_credential};
 use crate::sensitive::linked_directories::{LinkedDirectories, followed_inside, is_sensitive_link};
 use crate::sys::errno::errno_error;
+use crate::sys::file_ref::{BirthTime, FileRef, InodeIdentity};
 use crate::sys::own_files::{SAFE_OPEN, typed_names_in};
 use crate::sys::stat::{FileId, FileKind, FileStat};
-use crate::sys::syscall::{fstat, pread, statx, write};
+use crate::sys::syscall::{fstat, pread, write};
 
 /// Most files that are remembered. Settings take at most half of it, so that there is room for secrets.
 const MOST_FILES: usize = 1 << 16;
@@ -71,42 +71,6 @@ struct LookedAt {
 struct SensitiveFile {
     birth_time: BirthTime,
     sensitivity: Sensitivity,
-}
-
-/// When a file was made, in nanoseconds since 1970. Some file systems do not say.
-pub(crate) type BirthTime = Option<i128>;
-
-/// Identity of a file that survives reuse of its inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct InodeIdentity {
-    pub(crate) id: FileId,
-    pub(crate) birth_time: BirthTime,
-}
-
-/// A file to inspect: a name in a directory, or without a name the descriptor's own file.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FileRef<'a> {
-    pub(crate) fd: BorrowedFd<'a>,
-    pub(crate) name: &'a [u8],
-}
-
-impl<'a> FileRef<'a> {
-    pub(crate) fn open(fd: &'a OwnedFd) -> Self {
-        Self { fd: fd.as_fd(), name: b"" }
-    }
-
-    pub(crate) fn birth_time(self) -> BirthTime {
-        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
-        let found = statx(self.fd, self.name, flags, StatxFlags::BTIME).ok()?;
-        let told = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
-        told.then(|| i128::from(found.stx_btime.tv_sec) * 1_000_000_000 + i128::from(found.stx_btime.tv_nsec))
-    }
-}
-
-impl InodeIdentity {
-    pub(crate) fn of(at: FileRef<'_>, stamp: &FileStat) -> Self {
-        Self { id: stamp.id, birth_time: at.birth_time() }
-    }
 }
 
 /// Whether an observation is stored for the next process.
@@ -218,15 +182,22 @@ impl SensitiveFiles {
     }
 }
 
-impl Mount {
+impl SensitiveFiles {
     /// Sensitivity of a file by its current and earlier names. The verdict by its current names is remembered.
-    pub(crate) fn classify(&self, named: Sensitivity, at: FileRef<'_>, stamp: &FileStat) -> Sensitivity {
-        self.classify_named(at.name, named, at, stamp)
+    pub(crate) fn classify(
+        &self,
+        mount: &MountRoot,
+        named: Sensitivity,
+        at: FileRef<'_>,
+        stamp: &FileStat,
+    ) -> Sensitivity {
+        self.classify_named(mount, at.name, named, at, stamp)
     }
 
     /// The same for a file that is open already and has this name.
     pub(crate) fn classify_named(
         &self,
+        mount: &MountRoot,
         name: &[u8],
         named: Sensitivity,
         at: FileRef<'_>,
@@ -238,35 +209,36 @@ impl Mount {
         let named = if named.secret || !may_hold_credential(name) {
             named
         } else {
-            named.union(Sensitivity { secret: self.holds_credential(at, stamp), protected: false })
+            named.union(Sensitivity { secret: self.holds_credential(mount, at, stamp), protected: false })
         };
         if !named.is_any() {
-            return self.sensitive_files.lookup(at, stamp);
+            return self.lookup(at, stamp);
         }
-        let known = self.sensitive_files.lookup(at, stamp).union(named);
-        self.sensitive_files.insert(InodeIdentity::of(at, stamp), known, SensitivityStorage::Recorded);
+        let known = self.lookup(at, stamp).union(named);
+        self.insert(InodeIdentity::of(at, stamp), known, SensitivityStorage::Recorded);
         known
     }
 
     /// The same for a call that must not wait. Nothing if it would have to.
     pub(crate) fn classify_non_blocking(
         &self,
+        mount: &MountRoot,
         name: &[u8],
         named: Sensitivity,
         at: FileRef<'_>,
         stamp: &FileStat,
     ) -> Option<Sensitivity> {
-        let settled = self.sensitive_files.is_recorded(named, stamp.id) && !may_hold_credential(name);
-        settled.then(|| self.classify(named, at, stamp))
+        let settled = self.is_recorded(named, stamp.id) && !may_hold_credential(name);
+        settled.then(|| self.classify(mount, named, at, stamp))
     }
 
     /// Looks into a file of settings. One that cannot be looked into is taken for what its name says.
-    fn holds_credential(&self, at: FileRef<'_>, stamp: &FileStat) -> bool {
+    fn holds_credential(&self, mount: &MountRoot, at: FileRef<'_>, stamp: &FileStat) -> bool {
         const MOST_READ: usize = 64 << 10;
         let opened = if at.name.is_empty() {
             at.fd.try_clone_to_owned().ok()
         } else {
-            self.open_at(at.fd, at.name, OFlags::RDONLY).ok()
+            mount.open_at(at.fd, at.name, OFlags::RDONLY).ok()
         };
         let Some(file) = opened else { return false };
         let mut bytes = vec![0; usize::try_from(stamp.size).unwrap_or(MOST_READ).min(MOST_READ)];
@@ -276,100 +248,100 @@ impl Mount {
 
     /// Remembers an entry that a walk or a listing came across, if its name says something. `path` is where it is below
     /// the root, or at least its last names.
-    pub(crate) fn observe(&self, path: &str, directory: BorrowedFd<'_>, name: &[u8]) {
+    pub(crate) fn observe(&self, mount: &MountRoot, path: &str, directory: BorrowedFd<'_>, name: &[u8]) {
         let named = entry_sensitivity(path);
         if named.is_any()
             && let Ok(Some(stamp)) = stat(directory, name)
         {
-            self.classify(named, FileRef { fd: directory, name }, &stamp);
+            self.classify(mount, named, FileRef { fd: directory, name }, &stamp);
         }
     }
 
     /// Before a call: hears what other processes came across, and looks at what usually is at the root of a workspace, so that
     /// a link to it is known: the first time, and where something was made or removed there since.
-    pub(crate) fn scan_root(&self, cx: &CallContext<'_>) -> Result<(), ToolError> {
-        self.sensitive_files.read_new_lines();
-        if self.is_as_looked_at(cx.io_mode) {
+    pub(crate) fn scan_root(&self, mount: &MountRoot, cx: &CallContext<'_>) -> Result<(), ToolError> {
+        self.read_new_lines();
+        if self.is_as_looked_at(mount, cx.io_mode) {
             return Ok(());
         }
         if cx.io_mode == IoMode::NonBlocking {
             return Err(cx.would_block());
         }
-        let root = self.root.as_fd();
+        let root = mount.root.as_fd();
         // Before it is listed: what comes while it is being listed counts as later.
-        let mut looked_at = LookedAt { root: self.root_changed().unwrap_or_default(), ..LookedAt::default() };
+        let mut looked_at = LookedAt { root: self.root_changed(mount).unwrap_or_default(), ..LookedAt::default() };
         let mut names = default_if_absent(typed_names_in(root, MOST_NAMES))?;
         // What is kept there is what it was, and not a setting of ours.
         names.retain(|(name, _)| !is_reserved(name.as_bytes()));
-        names.iter().for_each(|(name, _)| self.observe_unrecorded(name, root, name));
+        names.iter().for_each(|(name, _)| self.observe_unrecorded(mount, name, root, name));
         // The ones that bring settings come first, however many others there are.
         let mut links: Vec<&str> = names.iter().filter(|entry| may_be_link(entry)).map(|(name, _)| &**name).collect();
         links.sort_by_cached_key(|name| !is_sensitive_link(name));
-        links.iter().take(MOST_LINKS).try_for_each(|link| self.observe_directory_link(link))?;
+        links.iter().take(MOST_LINKS).try_for_each(|link| self.observe_directory_link(mount, link))?;
         let telling = |(name, _): &&(String, _)| name.starts_with('.') || sensitivity(name).is_any();
         for (above, _) in names.iter().filter(telling).take(MOST_DIRECTORIES) {
             cx.check()?;
-            let opened = self.resolver.open_child(root, above.as_bytes());
+            let opened = mount.resolver.open_child(root, above.as_bytes());
             if let Ok(directory) = &opened
                 && let Ok(stat) = fstat(directory)
             {
                 looked_at.directories.push((above.clone(), FileStat::from_stat(&stat).changed));
             }
-            let opened = opened.or_else(|_| self.open_followed(above, FOLLOWED_DIRECTORY));
+            let opened = opened.or_else(|_| self.open_followed(mount, above, FOLLOWED_DIRECTORY));
             let Some(directory) = default_if_absent(opened.map(Some))? else { continue };
             for entry in default_if_absent(typed_names_in(directory.as_fd(), MOST_BELOW))? {
                 let path = format!("{above}/{}", entry.0);
-                self.observe_unrecorded(&path, directory.as_fd(), &entry.0);
+                self.observe_unrecorded(mount, &path, directory.as_fd(), &entry.0);
                 if may_be_link(&entry) && is_sensitive_link(&path) {
-                    self.observe_directory_link(&path)?;
+                    self.observe_directory_link(mount, &path)?;
                 }
             }
         }
-        *self.sensitive_files.looked_at.write().unwrap_or_else(PoisonError::into_inner) = Some(looked_at);
+        *self.looked_at.write().unwrap_or_else(PoisonError::into_inner) = Some(looked_at);
         Ok(())
     }
 
-    fn root_changed(&self) -> Option<i128> {
-        fstat(&self.root).ok().map(|stat| FileStat::from_stat(&stat).changed)
+    fn root_changed(&self, mount: &MountRoot) -> Option<i128> {
+        fstat(&mount.root).ok().map(|stat| FileStat::from_stat(&stat).changed)
     }
 
     /// Whether the directories that were looked through have the entries that they had. A call that must not wait asks about
     /// the root alone.
-    fn is_as_looked_at(&self, pace: IoMode) -> bool {
-        let looked_at = self.sensitive_files.looked_at.read().unwrap_or_else(PoisonError::into_inner);
-        let is_same = |(name, changed): &(String, i128)| matches!(stat(self.root.as_fd(), name.as_bytes()), Ok(Some(stamp)) if stamp.changed == *changed);
+    fn is_as_looked_at(&self, mount: &MountRoot, pace: IoMode) -> bool {
+        let looked_at = self.looked_at.read().unwrap_or_else(PoisonError::into_inner);
+        let is_same = |(name, changed): &(String, i128)| matches!(stat(mount.root.as_fd(), name.as_bytes()), Ok(Some(stamp)) if stamp.changed == *changed);
         looked_at.as_ref().is_some_and(|looked_at| {
-            self.root_changed() == Some(looked_at.root)
+            self.root_changed(mount) == Some(looked_at.root)
                 && (pace == IoMode::NonBlocking || looked_at.directories.iter().all(is_same))
         })
     }
 
     /// Opens what a link leads to inside, as other programs follow it.
-    fn open_followed(&self, path: &str, how: OpenHow) -> Result<OwnedFd, Errno> {
-        let root = self.root.as_fd();
-        match self.resolver.open(root, path.as_bytes(), how) {
+    fn open_followed(&self, mount: &MountRoot, path: &str, how: OpenHow) -> Result<OwnedFd, Errno> {
+        let root = mount.root.as_fd();
+        match mount.resolver.open(root, path.as_bytes(), how) {
             Err(Errno::XDEV) => {
-                let inside = followed_inside(self, path.as_bytes()).ok_or(Errno::XDEV)?;
-                self.resolver.open(root, if inside.is_empty() { b"." } else { &inside }, how)
+                let inside = followed_inside(mount, path.as_bytes()).ok_or(Errno::XDEV)?;
+                mount.resolver.open(root, if inside.is_empty() { b"." } else { &inside }, how)
             }
             opened => opened,
         }
     }
 
     /// Remembers where a link leads, if that is a directory inside.
-    fn observe_directory_link(&self, link: &str) -> Result<(), ToolError> {
-        let opened = self.open_followed(link, FOLLOWED_DIRECTORY);
+    fn observe_directory_link(&self, mount: &MountRoot, link: &str) -> Result<(), ToolError> {
+        let opened = self.open_followed(mount, link, FOLLOWED_DIRECTORY);
         if let Some(directory) = default_if_absent(opened.map(Some))?
-            && let Some(target) = default_if_absent(self.real_name(directory.as_fd()))?
+            && let Some(target) = default_if_absent(mount.real_name(directory.as_fd()))?
             && target != link
         {
-            self.sensitive_files.linked_directories.add(link, &unescape(&target));
+            self.linked_directories.add(link, &unescape(&target));
         }
         Ok(())
     }
 
     /// Observes an entry that every process finds by scanning and that is only protected, without storing it.
-    fn observe_unrecorded(&self, path: &str, directory: BorrowedFd<'_>, name: &str) {
+    fn observe_unrecorded(&self, mount: &MountRoot, path: &str, directory: BorrowedFd<'_>, name: &str) {
         let named = sensitivity(path);
         if !named.is_any() {
             return;
@@ -378,16 +350,16 @@ impl Mount {
         let keep = if named.secret { SensitivityStorage::Recorded } else { SensitivityStorage::InMemory };
         match stat(directory, at.name) {
             Ok(Some(stamp)) if stamp.kind == FileKind::File => {
-                self.sensitive_files.insert(InodeIdentity::of(at, &stamp), named, keep);
+                self.insert(InodeIdentity::of(at, &stamp), named, keep);
             }
             // What a link leads to is read and obeyed under the name of the link.
             Ok(Some(stamp)) if stamp.kind == FileKind::Link => {
                 let how = OpenHow { flags: PATH_ONLY, links: LinkPolicy::Follow, pace: IoMode::Blocking };
-                if let Ok(target) = self.open_followed(path, how)
+                if let Ok(target) = self.open_followed(mount, path, how)
                     && let Ok(stamp) = fstat(&target).map(|stat| FileStat::from_stat(&stat))
                     && stamp.kind == FileKind::File
                 {
-                    self.sensitive_files.insert(InodeIdentity::of(FileRef::open(&target), &stamp), named, keep);
+                    self.insert(InodeIdentity::of(FileRef::open(&target), &stamp), named, keep);
                 }
             }
             _ => {}
@@ -405,17 +377,6 @@ fn default_if_absent<T: Default>(found: Result<T, Errno>) -> Result<T, ToolError
     match found {
         Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => Err(errno_error(errno, ".")),
         found => Ok(found.unwrap_or_default()),
-    }
-}
-
-impl WriteTarget {
-    /// New contents are another file: it is as sensitive as the one before, or as the one that it was made from.
-    pub(crate) fn carry_sensitivity(&self, sensitivity: Sensitivity) {
-        if sensitivity.is_any()
-            && let Ok(Some(stamp)) = self.stat()
-        {
-            self.mount.classify(sensitivity, FileRef { fd: self.base(), name: &self.name }, &stamp);
-        }
     }
 }
 

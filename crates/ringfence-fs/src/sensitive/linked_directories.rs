@@ -11,9 +11,9 @@ use std::sync::{PoisonError, RwLock};
 
 use ringfence_kernel::{Sensitivity, sensitivity, settings_through_link};
 
-use crate::journal::open_no_follow;
-use crate::mount::Mount;
 use crate::path::name::escape;
+use crate::root::MountRoot;
+use crate::root::open_no_follow;
 use crate::sys::syscall::readlinkat;
 
 /// As the kernel counts them.
@@ -65,7 +65,7 @@ impl LinkedDirectories {
 
 /// Resolves a path as other programs do: also through absolute links, as long as these lead inside. Nothing outside is
 /// read.
-pub(crate) fn followed_inside(mount: &Mount, path: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn followed_inside(mount: &MountRoot, path: &[u8]) -> Option<Vec<u8>> {
     let names = |path: &[u8]| -> Vec<Vec<u8>> {
         let names = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
         names.rev().map(<[u8]>::to_vec).collect()

@@ -2,5 +2,4 @@
 
 pub(crate) mod credentials;
 pub(crate) mod files;
-pub(crate) mod git;
 pub(crate) mod linked_directories;

@@ -1,5 +1,6 @@
 //! System calls, errno mapping and stat. Nothing here knows a mount or a tool.
 
 pub(crate) mod errno;
+pub(crate) mod file_ref;
 
 pub(crate) use ringfence_sys::{own_files, stat, syscall};

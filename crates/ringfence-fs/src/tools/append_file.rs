@@ -15,20 +15,21 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::Fence;
+use crate::fence::PathArg;
 use crate::journal::{FileState, JournalEffect};
-use crate::mount::set::PathArg;
+use crate::lock::{FileLock, TreeLockMode, WriteIntent};
 use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget};
 use crate::path::name::escape;
 use crate::preview::{DiffPreview, FileContents, check_previewed, check_still_planned, fingerprint};
 use crate::read::content::read_up_to;
 use crate::read::digest::{Digest, Sha256Hasher};
+use crate::root::CurrentFile;
 use crate::sys::errno::{errno_error, sync_error};
 use crate::sys::own_files::write_all;
 use crate::sys::stat::FileStat;
 use crate::sys::syscall::{fchmod, fdatasync, fstat, ftruncate};
 use crate::tools::{ChangedFile, check_size};
-use crate::txn::lock::{FileLock, TreeLockMode, WriteIntent};
-use crate::txn::replace::{CurrentFile, FileBody, WriteResult, check_unchanged, lock_and_open, replace};
+use crate::txn::replace::{FileBody, WriteResult, check_unchanged, lock_and_open, replace};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     let standard = ToolBinding::standard::<StandardAppendArgs, ChangedFile>("append_file");

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use ringfence_front_matter::FrontMatterUpdate;
 use ringfence_kernel::{
     CallContext, DuplicateToolError, ErrorKind, PolicyAction, PolicyResource, Preview, ResourceAccess, Sensitivity,
     Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry,
@@ -16,20 +17,20 @@ use serde::Serialize;
 use crate::Fence;
 use crate::journal::cost;
 use crate::mount::LocatedPath;
-use crate::mount::write_target::{ParentPolicy, STATE_ALIAS, TargetKind, WriteTarget};
+use crate::mount::repository::RepositoryDetector;
+use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget};
 use crate::patch::{self, FilePatch, HunkPlacement, PatchKind};
 use crate::preview::{DiffPreview, FileContents, changed_error, check_still_planned, fingerprint};
 use crate::read::digest::{Digest, check_match};
-use crate::sensitive::git::RepositoryDetector;
+use crate::root::CurrentFile;
 use crate::sys::errno::errno_error;
 use crate::tools::patch_args::{Args, CrewagentPatchArgs, DiffPatchArgs, StandardPatchArgs};
 use crate::tools::{check_size, read_text};
 use crate::txn::batch::{BatchTarget, DesiredContents, change_all};
-use crate::txn::replace::{CurrentFile, FileBody, WriteResult, replace};
-use ringfence_front_matter::FrontMatterUpdate;
+use crate::txn::replace::{FileBody, WriteResult, replace};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
-    let has_state = fence.mounts().iter().any(|mount| &*mount.alias == STATE_ALIAS);
+    let has_state = fence.mounts().iter().any(|mount| mount.run_state.is_some());
     let standard = match has_state {
         true => ToolBinding::standard::<StandardPatchArgs, StandardPatchResult>("apply_patch"),
         false => ToolBinding::standard::<DiffPatchArgs, StandardPatchResult>("apply_patch"),
@@ -171,7 +172,7 @@ impl Tool for ApplyPatch {
         match args {
             Args::Update { path, update, if_match } => {
                 let spot = self.fence.locate_arg(&path, cx)?;
-                check_is_state(&spot)?;
+                check_is_state(&self.fence, &spot)?;
                 let (slot, seen) = WriteTarget::find_existing(&spot, TargetKind::File)?;
                 let touches = [PolicyAction::Read, PolicyAction::Overwrite]
                     .map(|verb| ResourceAccess { action: verb, resource: slot.resource() });
@@ -234,11 +235,13 @@ impl Tool for ApplyPatch {
 }
 
 /// The state of a run is what has a front matter that others go by.
-fn check_is_state(spot: &LocatedPath) -> Result<(), ToolError> {
-    if &*spot.mount.alias == STATE_ALIAS {
+fn check_is_state(fence: &Fence, spot: &LocatedPath) -> Result<(), ToolError> {
+    if spot.mount.run_state.is_some() {
         return Ok(());
     }
-    let message = format!("`{}` is not in `@{STATE_ALIAS}`; front matter can only be updated there", spot.shown);
+    let state =
+        fence.run_state().map_or_else(|| "the state of a run".to_owned(), |state| format!("`@{}`", state.alias));
+    let message = format!("`{}` is not in {state}; front matter can only be updated there", spot.shown);
     Err(ToolError::new(ErrorKind::InvalidPath, message))
 }
 

@@ -14,10 +14,12 @@ use serde::{Deserialize, Serialize};
 use similar::TextDiff;
 
 use crate::Fence;
-use crate::journal::{ChangeStatus, FileState, FileStateDepth, JournalEffect, JournalEntry, NodeSource};
-use crate::mount::{Mount, stat};
+use crate::journal::{ChangeStatus, FileState, FileStateDepth, JournalEffect, JournalEntry};
+use crate::mount::Mount;
+use crate::mount::node_source::NodeSource;
 use crate::path::name::unescape;
 use crate::read::content::{decode_text, read_up_to};
+use crate::root::stat;
 use crate::sys::stat::FileKind;
 
 /// Larger files are shown by their sizes.

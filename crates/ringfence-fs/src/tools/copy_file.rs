@@ -10,10 +10,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::Fence;
-use crate::mount::OpenFile;
 use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget};
 use crate::preview::{DiffPreview, FileContents, changed_error, check_previewed, check_still_planned, fingerprint};
 use crate::read::digest::Digest;
+use crate::root::OpenFile;
 use crate::sys::stat::FileStat;
 use crate::tools::{ChangedFile, check_size};
 use crate::txn::replace::{FileBody, replace};

@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::Fence;
 use crate::journal::{FileState, FileStateKind, JournalEffect};
-use crate::mount::Durability;
-use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget, check_directory_writable};
+use crate::lock::TreeLockMode;
+use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget};
 use crate::path::name::escape;
+use crate::root::attributes::chmod_past_umask;
+use crate::root::{Durability, check_directory_writable};
 use crate::sys::errno::{errno_error, sync_error};
 use crate::sys::stat::FileKind;
 use crate::sys::syscall::{fsync, mkdirat};
-use crate::txn::lock::TreeLockMode;
-use crate::txn::replace::chmod_past_umask;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     registry.register(

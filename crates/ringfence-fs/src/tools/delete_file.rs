@@ -10,20 +10,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::Fence;
 use crate::journal::{DisplacementTurn, FileState, FileStateDepth, JournalEffect, cost};
-use crate::mount::Durability;
+use crate::lock::{JournalRef, TreeLockMode, WriteIntent};
 use crate::mount::suggest;
-use crate::mount::write_target::{TargetKind, WriteTarget, check_directory_writable, reopen_for_listing};
+use crate::mount::write_target::{TargetKind, WriteTarget};
 use crate::path::name::escape;
 use crate::preview::{FileContents, check_previewed_at, fingerprint};
 use crate::read::digest::Digest;
+use crate::root::trash::{purge, rename_aside};
+use crate::root::{Durability, check_directory_writable, reopen_for_listing};
 use crate::sys::errno::{errno_error, sync_error};
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::fsync;
-use crate::txn::lock::{JournalRef, TreeLockMode, WriteIntent};
 use crate::txn::manifest::{EntryClass, TreeAccess, TreeManifest, accesses_below, scan_tree};
 use crate::txn::recover::recover;
 use crate::txn::replace::temporary_name;
-use crate::txn::trash::{purge, rename_aside};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     registry.register(DeleteFile { fence: fence.clone() }, [ToolBinding::standard::<Args, Outcome>("delete_file")])

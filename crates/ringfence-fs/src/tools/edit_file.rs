@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::mount::set::PathArg;
+use crate::fence::PathArg;
 use crate::mount::write_target::{TargetKind, WriteTarget};
 use crate::preview::{DiffPreview, FileContents, check_previewed, check_still_planned, fingerprint};
 use crate::read::digest::{Digest, check_match};

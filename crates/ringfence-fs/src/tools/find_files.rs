@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Fence;
 use crate::mount::LocatedPath;
-use crate::mount::walk::{TreeWalk, WalkStep};
 use crate::path::name::escape;
+use crate::root::walk::{TreeWalk, WalkStep};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     registry.register(

@@ -11,15 +11,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::mount::resolver::PATH_ONLY;
-use crate::mount::suggest;
-use crate::mount::{LocatedPath, stat};
+use crate::mount::{LocatedPath, suggest};
 use crate::path::name::escape;
 use crate::preview::fingerprint;
 use crate::read::content::hash;
 use crate::read::digest::Digest;
-use crate::sensitive::files::FileRef;
+use crate::root::resolver::PATH_ONLY;
+use crate::root::stat;
 use crate::sys::errno::errno_error;
+use crate::sys::file_ref::FileRef;
 use crate::sys::stat::{FileKind, FileStat, timestamp};
 use crate::sys::syscall::readlinkat;
 
@@ -141,7 +141,7 @@ fn digest(spot: &LocatedPath, stamp: &FileStat, cx: &CallContext<'_>) -> Result<
         return Ok(None);
     }
     match spot.open_content(cx) {
-        Ok(file) if file.stat.id == stamp.id => hash(&spot.mount, &file, &spot.shown, cx),
+        Ok(file) if file.stat.id == stamp.id => hash(&spot.mount.digests, &file, &spot.shown, cx),
         _ => Ok(None),
     }
 }

@@ -10,10 +10,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::mount::set::PathArg;
-use crate::mount::walk::{TempVisibility, TreeWalk, WalkStep, read_directory};
-use crate::mount::{LocatedPath, stat};
+use crate::fence::PathArg;
+use crate::mount::LocatedPath;
 use crate::path::name::escape;
+use crate::root::stat;
+use crate::root::walk::{TempVisibility, TreeWalk, WalkStep, read_directory};
 use crate::sys::errno::errno_error;
 use crate::sys::stat::{FileKind, FileStat, timestamp};
 

@@ -28,8 +28,9 @@ use serde::{Deserialize, Serialize};
 use crate::Fence;
 use crate::mount::write_target::WriteTarget;
 use crate::read::content::{decode_text, read_up_to};
+use crate::root::CurrentFile;
 use crate::sys::errno::errno_error;
-use crate::txn::replace::{CurrentFile, WriteResult};
+use crate::txn::replace::WriteResult;
 
 /// Gives every file tool to a registry. The order is the order in which dialects list them.
 pub fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {

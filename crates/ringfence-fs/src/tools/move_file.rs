@@ -13,23 +13,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::Fence;
 use crate::journal::{DisplacementTurn, Disposition, FileState, FileStateDepth, JournalEffect};
-use crate::mount::resolver::PATH_ONLY;
-use crate::mount::symlinks::{PathRelocation, check_links_stay_inside};
-use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget, check_directory_writable, reopen_for_listing};
-use crate::mount::{Durability, rename_noreplace, stat};
+use crate::lock::{InodeRef, JournalRef, TreeLockMode, WriteIntent};
+use crate::mount::repository::is_repository_entry;
+use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget};
 use crate::path::guest::GuestPath;
 use crate::path::name::{escape, may_create};
 use crate::preview::{DiffPreview, FileContents, check_previewed_at, fingerprint};
 use crate::read::digest::Digest;
-use crate::sensitive::git::is_repository_entry;
+use crate::root::resolver::PATH_ONLY;
+use crate::root::symlinks::{PathRelocation, check_links_stay_inside};
+use crate::root::{CurrentFile, Durability, check_directory_writable, rename_noreplace, reopen_for_listing, stat};
 use crate::sys::errno::{errno_error, sync_error, wrong_type};
 use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::{FileId, FileKind, FileStat};
 use crate::sys::syscall::{fsync, linkat, renameat, renameat_with, unlinkat};
-use crate::txn::lock::{InodeRef, JournalRef, TreeLockMode, WriteIntent};
 use crate::txn::manifest::{EntryClass, TreeAccess, TreeManifest, accesses_below, scan_tree};
 use crate::txn::recover::recover;
-use crate::txn::replace::{CurrentFile, DisplacedFile};
+use crate::txn::replace::DisplacedFile;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     registry.register(MoveFile { fence: fence.clone() }, [ToolBinding::standard::<Args, Outcome>("move_file")])

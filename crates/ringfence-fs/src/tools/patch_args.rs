@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use ringfence_front_matter::FrontMatterUpdate;
 use ringfence_kernel::{StrictValue, ToolError};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::MapAccessDeserializer;
@@ -14,10 +15,9 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value as Json};
 
-use crate::mount::set::PathArg;
+use crate::fence::PathArg;
 use crate::patch::{self, FilePatch};
 use crate::read::digest::Digest;
-use ringfence_front_matter::FrontMatterUpdate;
 
 /// Apply a unified diff, as printed by `git diff`: pass it as `patch`. Several files are changed all or none.
 /// Context and removed lines must match the file exactly; line numbers may be omitted where these lines occur only

@@ -10,13 +10,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::mount::set::PathArg;
-use crate::mount::{LocatedPath, OpenFile};
+use crate::fence::PathArg;
+use crate::mount::LocatedPath;
 use crate::preview::fingerprint;
 use crate::read::content::{
     DigestMode, FileExcerpt, LineRange, NONBLOCKING_BYTES, decode_text, read_start, read_window,
 };
 use crate::read::digest::Digest;
+use crate::root::OpenFile;
 use crate::sys::stat::{FileStat, timestamp};
 use crate::tools::ContentEncoding;
 
@@ -212,8 +213,8 @@ impl Tool for ReadFile {
         let PreparedRead { located: spot, file, args } = work;
         let cx = ticket.context();
         let FileExcerpt { mut bytes, truncated, digest, lines, changed_during_read: unsteady } = match args.window {
-            None => read_start(&spot.mount, &file, args.hashing, &spot.shown, cx)?,
-            Some(window) => read_window(&spot.mount, &file, window, args.hashing, &spot.shown, cx)?,
+            None => read_start(&spot.mount.digests, &file, args.hashing, &spot.shown, cx)?,
+            Some(window) => read_window(&spot.mount.digests, &file, window, args.hashing, &spot.shown, cx)?,
         };
         if truncated && args.oversize == OversizePolicy::Refuse {
             return Err(too_large_error(cx));

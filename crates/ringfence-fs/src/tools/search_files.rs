@@ -12,8 +12,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
+use crate::fence::PathArg;
 use crate::mount::LocatedPath;
-use crate::mount::set::PathArg;
 use crate::path::guest::GuestPath;
 use crate::path::name::unescape;
 use crate::read::ignore::IgnoreRules;
@@ -284,7 +284,15 @@ impl Tool for SearchFiles {
             SearchTarget::Tree { start, place } => {
                 let rules =
                     ignore_rules_above(&spot, place.resolved_path.as_deref().unwrap_or(&place.requested_path), cx);
-                search_tree(&query, &spot.mount, start, rules, SearchRoot { shown: &spot.shown, resource: &place }, cx)?
+                {
+                    let at = SearchRoot {
+                        mount: &spot.mount,
+                        sensitive_files: &spot.mount.sensitive_files,
+                        shown: &spot.shown,
+                        resource: &place,
+                    };
+                    search_tree(&query, start, rules, at, cx)?
+                }
             }
         };
         Ok(Outcome::new(found, &spot, cx.limits.search_bytes))

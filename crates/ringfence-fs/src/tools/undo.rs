@@ -15,15 +15,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::journal::{ChangeStatus, JournalEntry, Retention, UndoAction, UndoForce, UndoPlan};
+use crate::fence::MountChanges;
+use crate::journal::{ChangeStatus, JournalEntry, Retention};
+use crate::lock::{TreeLock, TreeLockMode};
 use crate::mount::Mount;
-use crate::mount::set::MountChanges;
+use crate::mount::repository::RepositoryDetector;
 use crate::path::name::unescape;
 use crate::preview::{DiffPreview, fingerprint};
-use crate::sensitive::git::RepositoryDetector;
-use crate::txn::lock::{TreeLock, TreeLockMode};
 use crate::txn::manifest::{EntryClass, TreeAccess, accesses_below, scan_tree};
 use crate::txn::recover::{recover_notes, recover_tree};
+use crate::undo::apply::{UndoAction, UndoForce, UndoPlan};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     registry.register(UndoTool { fence: fence.clone() }, [ToolBinding::standard::<UndoArgs, Outcome>("undo")])?;

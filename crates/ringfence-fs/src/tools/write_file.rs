@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::mount::set::PathArg;
+use crate::fence::PathArg;
 use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget};
 use crate::preview::{DiffPreview, FileContents, check_previewed, check_still_planned, fingerprint};
 use crate::read::content::hash_up_to;
@@ -185,7 +185,7 @@ impl Tool for WriteFile {
         let written = replace(&slot, seen, ticket, |old| {
             check_previewed(&slot, shown, old, ticket.context())?;
             if if_match.is_some() {
-                let hash = |old: &crate::txn::replace::CurrentFile| {
+                let hash = |old: &crate::root::CurrentFile| {
                     hash_up_to(std::os::fd::AsFd::as_fd(&old.fd), old.stat.size, &slot.shown, ticket.context())
                 };
                 check_match(&slot.shown, if_match, old.map(hash).transpose()?)?;

@@ -10,26 +10,26 @@
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use ringfence_kernel::{CallContext, ErrorKind, Ticket, ToolError};
-use rustix::fs::{AtFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::journal::{DisplacementTurn, Disposition, FileState, JournalEffect, split};
+use crate::journal::{DisplacementTurn, Disposition, FileState, JournalEffect};
+use crate::lock::{FileLock, TreeLockMode};
+use crate::mount::Mount;
 use crate::mount::write_target::{CreatedParents, WriteTarget};
-use crate::mount::{Durability, Mount, rename_noreplace, stat};
-use crate::overlay;
 use crate::path::name::escape;
 use crate::read::digest::Digest;
+use crate::root::{CurrentFile, Durability, rename_noreplace, stat};
 use crate::sys::errno::{errno_error, sync_error};
 use crate::sys::stat::{FileId, FileStat};
-use crate::sys::syscall::{fstat, fsync, renameat_with, unlinkat};
-use crate::txn::lock::{FileLock, TreeLockMode};
+use crate::sys::syscall::{fstat, fsync};
+use crate::txn::directories::TxnDirectories;
 use crate::txn::record::{FileIdentity, TxnEntry, TxnRecord, TxnStep};
-use crate::txn::recover::{TxnDirectories, recover};
+use crate::txn::recover::recover;
 use crate::txn::replace::{
-    CurrentFile, DisplacedFile, FileBody, StagedFile, WriteResult, check_unchanged, check_writable,
-    concurrent_change_error, new_file_lock_id, open_current, temporary_name,
+    DisplacedFile, FileBody, StagedFile, WriteResult, check_unchanged, check_writable, concurrent_change_error,
+    new_file_lock_id, open_current, temporary_name,
 };
-use crate::txn::trash::{rename_to_conflict, rename_visible};
+use crate::txn::step::{exchange, finalize, roll_back};
 
 /// A file that is to be changed, and what the plan found there.
 #[derive(Debug)]
@@ -405,112 +405,6 @@ fn rollback_incomplete(refused: ToolError) -> ToolError {
     refused
         .hint("some files were changed and could not be rolled back; the next start tries again")
         .detail("committed", "unknown")
-}
-
-/// Rolls back one step, however far it had come. Safe to repeat. A file that is not ours, by its contents too, is left,
-/// or renamed to a visible name.
-pub(crate) fn roll_back(
-    directories: &TxnDirectories<'_>,
-    parent: BorrowedFd<'_>,
-    entry: &TxnEntry,
-) -> Result<(), Errno> {
-    let TxnEntry { step, name, temporary, .. } = entry;
-    let (here, there) = ((parent, temporary.as_slice()), (parent, name.as_slice()));
-    let remove = || unlinkat(parent, temporary.as_slice(), AtFlags::empty());
-    let keep = || rename_to_conflict(parent, temporary).map(drop);
-    // If the name was taken meanwhile, ours would stay hidden.
-    let put_back = || rename_noreplace(here, there).or_else(|_| keep());
-    let has =
-        |place: &[u8], known: &FileIdentity| Ok(stat(parent, place)?.is_some_and(|found| known.matches_stat(&found)));
-    // The name may have been replaced by another process just before.
-    let remove_or_put_back = |new: &FileIdentity| if has(temporary, new)? { remove() } else { put_back() };
-    match (step, stat(parent, temporary)?) {
-        // Only we can have put it there.
-        (TxnStep::Prepare, Some(_)) => remove(),
-        (TxnStep::Create { new } | TxnStep::Replace { new, .. }, Some(found)) if new.matches_stat(&found) => remove(),
-        (TxnStep::Create { new }, None) if has(name, new)? => {
-            rename_noreplace(there, here)?;
-            remove_or_put_back(new)
-        }
-        (TxnStep::Replace { new, .. }, Some(_)) if has(name, new)? => {
-            exchange(parent, temporary, name)?;
-            remove_or_put_back(new)
-        }
-        (TxnStep::Replace { .. } | TxnStep::Remove { .. }, Some(_)) => put_back(),
-        (TxnStep::Create { .. }, Some(_)) => keep(),
-        (TxnStep::Prepare | TxnStep::Create { .. } | TxnStep::Replace { .. } | TxnStep::Remove { .. }, None) => Ok(()),
-        (
-            TxnStep::SwapImage { .. }
-            | TxnStep::StoreImage { .. }
-            | TxnStep::RestoreImage { .. }
-            | TxnStep::Move { .. }
-            | TxnStep::ScratchFile,
-            _,
-        ) => roll_back_undo_step(directories, parent, entry),
-        (TxnStep::Publish { .. } | TxnStep::Exchange { .. } | TxnStep::Displace { .. } | TxnStep::Chmod { .. }, _) => {
-            overlay::roll_back(directories.mount, parent, entry)
-        }
-    }
-}
-
-/// The same for the steps of an undo. An entry that is not at a step's destination was not moved there. One that was
-/// written to since stays where it is, and the other is stored beside it.
-fn roll_back_undo_step(
-    directories: &TxnDirectories<'_>,
-    parent: BorrowedFd<'_>,
-    entry: &TxnEntry,
-) -> Result<(), Errno> {
-    let TxnEntry { step, name, temporary, other, .. } = entry;
-    let mount = directories.mount;
-    if let TxnStep::Move { here: it } = step {
-        let (to_parent, to_name) = split(other);
-        let to_parent = directories.open(to_parent, entry.directories[1]).map_err(|_| Errno::IO)?;
-        let Some(to_parent) = to_parent else { return Ok(()) };
-        let there = (to_parent.as_fd(), to_name);
-        return if it.matches(FileIdentity::read_at(there.0, there.1)?) {
-            rename_noreplace(there, (parent, name))
-        } else {
-            Ok(())
-        };
-    }
-    let Some(keep) = mount.find_image_store()? else { return Ok(()) };
-    let (in_keep, at_name) = ((keep.fd(), temporary.as_slice()), (parent, name.as_slice()));
-    let (kept, here) = (FileIdentity::read_at(in_keep.0, in_keep.1)?, FileIdentity::read_at(at_name.0, at_name.1)?);
-    let back = || match rename_noreplace(in_keep, at_name) {
-        Err(Errno::EXIST) => rename_visible(parent, in_keep).map(drop),
-        result => result,
-    };
-    match step {
-        TxnStep::SwapImage { here: old, kept: new } if old.matches(kept) && new.matches(here) => {
-            renameat_with(in_keep.0, in_keep.1, at_name.0, at_name.1, RenameFlags::EXCHANGE)
-        }
-        TxnStep::SwapImage { here: old, .. } | TxnStep::StoreImage { here: old } if old.matches(kept) => back(),
-        TxnStep::RestoreImage { kept: it } if it.matches(here) && kept.is_none() => rename_noreplace(at_name, in_keep),
-        TxnStep::ScratchFile if kept.is_some() => unlinkat(in_keep.0, in_keep.1, AtFlags::empty()),
-        _ => Ok(()),
-    }
-}
-
-/// Removes the entry that a step displaced, once all steps are made: permanently, or into the image store. One that was
-/// written to since gets a visible name.
-pub(crate) fn finalize(mount: &Mount, parent: BorrowedFd<'_>, entry: &TxnEntry) -> Result<(), Errno> {
-    let (TxnStep::Replace { old, .. } | TxnStep::Remove { old }) = &entry.step else {
-        overlay::finalize(mount, entry);
-        return Ok(());
-    };
-    let Some(found) = stat(parent, &entry.temporary)? else { return Ok(()) };
-    match mount.find_image_store()? {
-        _ if !old.matches_stat(&found) => {}
-        _ if entry.other.is_empty() => return unlinkat(parent, entry.temporary.as_slice(), AtFlags::empty()),
-        Some(keep) => return keep.store(parent, &entry.temporary, &String::from_utf8_lossy(&entry.other)),
-        // Without an image store, a pre-image gets a visible name.
-        None => {}
-    }
-    rename_to_conflict(parent, &entry.temporary).map(drop)
-}
-
-fn exchange(parent: BorrowedFd<'_>, one: &[u8], other: &[u8]) -> Result<(), Errno> {
-    renameat_with(parent, one, parent, other, RenameFlags::EXCHANGE)
 }
 
 fn exchange_error(errno: Errno, slot: &WriteTarget) -> ToolError {

@@ -12,12 +12,12 @@ use rustix::io::Errno;
 use rustix::path::Arg;
 
 use crate::mount::Mount;
-use crate::mount::walk::{TempVisibility, TreeWalk, WalkStep};
+use crate::mount::repository::FoundPieces;
 use crate::path::name::escape;
 use crate::read::digest::{Digest, Sha256Hasher};
-use crate::sensitive::files::FileRef;
-use crate::sensitive::git::FoundPieces;
+use crate::root::walk::{TempVisibility, TreeWalk, WalkStep};
 use crate::sys::errno::errno_error;
+use crate::sys::file_ref::FileRef;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::{accessat, statat};
 

@@ -1,9 +1,10 @@
-//! Write transactions: locks, records, staged replacement, batches, recovery and trash.
+//! Write transactions: records, staged replacement, batches and recovery.
 
 pub(crate) mod batch;
-pub(crate) mod lock;
+pub(crate) mod directories;
+pub(crate) mod guarded;
 pub(crate) mod manifest;
 pub(crate) mod record;
 pub(crate) mod recover;
 pub(crate) mod replace;
-pub(crate) mod trash;
+pub(crate) mod step;

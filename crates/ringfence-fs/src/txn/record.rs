@@ -12,17 +12,15 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::journal::{FileState, FileStateKind};
-use crate::mount::{Durability, Mount, stat};
-use crate::sensitive::files::{BirthTime, FileRef};
-use crate::sys::own_files::{names_in, write_all};
+use crate::lock::{LockTable, lock_error};
+use crate::root::{Durability, stat};
+use crate::sys::file_ref::{BirthTime, FileRef};
+use crate::sys::own_files::write_all;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::{flock, fstat, fsync, pread};
-use crate::txn::batch::{finalize, roll_back};
-use crate::txn::lock::{LockTable, lock_error};
-use crate::txn::recover::TxnDirectories;
 
-const PENDING: &str = "batch-";
-const DONE: &str = "done-";
+pub(super) const PENDING: &str = "batch-";
+pub(super) const DONE: &str = "done-";
 
 /// More than the steps of any one change. A note that would be longer is not written.
 const LONGEST: usize = 128 << 20;
@@ -259,58 +257,7 @@ impl Drop for TxnRecord<'_> {
     }
 }
 
-/// Finishes a batch whose process died. Called for a batch that the tree lock names, so the record can only be held by
-/// another process that recovers it.
-pub(crate) fn recover_batch(mount: &Mount, id: &[u8]) {
-    for prefix in [PENDING, DONE] {
-        recover_file(mount, &record_name(prefix, id), FlockOperation::LockExclusive);
-    }
-}
-
-/// Whether a batch of a crashed process is still to be rolled back.
-pub(crate) fn has_unresolved_batch(mount: &Mount) -> bool {
-    names_in(mount.locks.directory(), usize::MAX).unwrap_or_default().iter().any(|name| name.starts_with(PENDING))
-}
-
-/// Finishes every batch whose process died.
-pub(crate) fn recover_batches(mount: &Mount) {
-    for name in names_in(mount.locks.directory(), usize::MAX).unwrap_or_default() {
-        if name.starts_with(PENDING) || name.starts_with(DONE) {
-            recover_file(mount, name.as_bytes(), FlockOperation::NonBlockingLockExclusive);
-        }
-    }
-}
-
-fn recover_file(mount: &Mount, name: &[u8], wait: FlockOperation) -> Option<()> {
-    let file = mount.locks.open_named(name).ok()?;
-    flock(&file, wait).ok()?;
-    // Another process may have recovered it already.
-    if fstat(&file).ok()?.st_nlink == 0 {
-        return None;
-    }
-    let is_done = name.starts_with(DONE.as_bytes());
-    let mut all = true;
-    let directories = TxnDirectories::new(mount);
-    for entry in decode(&read_all(&file).ok()?).into_iter().rev() {
-        let settled = match directories.open(&entry.parent, entry.directories[0]) {
-            // Where the directory is gone, there is nothing to roll back.
-            Ok(None) => true,
-            Ok(Some(parent)) if is_done => finalize(mount, parent.as_fd(), &entry).is_ok(),
-            Ok(Some(parent)) => roll_back(&directories, parent.as_fd(), &entry).is_ok(),
-            Err(_) => false,
-        };
-        all &= settled;
-    }
-    // What cannot be settled now is tried again at the next start.
-    if all {
-        let change = name.splitn(2, |byte| *byte == b'-').nth(1).unwrap_or_default();
-        mount.resolve_change(&String::from_utf8_lossy(change));
-        mount.locks.remove(name);
-    }
-    Some(())
-}
-
-fn read_all(file: &OwnedFd) -> Result<Vec<u8>, Errno> {
+pub(super) fn read_all(file: &OwnedFd) -> Result<Vec<u8>, Errno> {
     let mut bytes = Vec::new();
     let mut chunk = vec![0; 64 << 10];
     while bytes.len() < LONGEST {
@@ -322,7 +269,7 @@ fn read_all(file: &OwnedFd) -> Result<Vec<u8>, Errno> {
     Ok(bytes)
 }
 
-fn record_name(prefix: &str, id: &[u8]) -> Vec<u8> {
+pub(super) fn record_name(prefix: &str, id: &[u8]) -> Vec<u8> {
     [prefix.as_bytes(), id].concat()
 }
 
@@ -360,7 +307,7 @@ fn encode(entries: &[TxnEntry]) -> Vec<u8> {
 }
 
 /// The last list that was written whole.
-fn decode(note: &[u8]) -> Vec<TxnEntry> {
+pub(super) fn decode(note: &[u8]) -> Vec<TxnEntry> {
     let mut fields = note.split(|byte| *byte == 0);
     let (mut whole, mut list) = (Vec::new(), Vec::new());
     while let Some(kind) = fields.next() {

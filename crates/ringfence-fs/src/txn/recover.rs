@@ -2,26 +2,25 @@
 //!
 //! An intent names the files of an interrupted change. Every step here is safe to repeat, and changes only those files.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{CallContext, CallLimits, CommitState, Dialect, ErrorKind, IoMode, ToolError};
-use rustix::fs::{AtFlags, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use crate::journal::TempOwner;
-use crate::mount::walk::{TreeWalk, WalkStep};
-use crate::mount::write_target::reopen_for_listing;
-use crate::mount::{Mount, stat};
-use crate::path::guest::GuestPath;
-use crate::sys::errno::errno_error;
-use crate::sys::own_files::SAFE_OPEN;
+use crate::lock::{FileLock, TreeLock, TreeLockMode, WriteIntent};
+use crate::mount::Mount;
+use crate::mount::repository::is_repository_entry;
+use crate::mount::write_target::WriteTarget;
+use crate::root::trash::{purge, rename_to_conflict};
+use crate::root::{is_transient, parent_at, stat};
+use crate::sys::own_files::names_in;
 use crate::sys::stat::{FileKind, FileStat};
-use crate::sys::syscall::{fstat, fsync, ftruncate, pread, unlinkat};
-use crate::txn::lock::{FileLock, TreeLock, WriteIntent};
-use crate::txn::record::{recover_batch, recover_batches};
-use crate::txn::trash::{purge, rename_to_conflict};
+use crate::sys::syscall::{flock, fstat, fsync, ftruncate, pread, unlinkat};
+use crate::txn::directories::TxnDirectories;
+use crate::txn::record::{DONE, PENDING, decode, read_all, record_name};
+use crate::txn::step::{finalize, roll_back};
 
 /// Finishes or rolls back intents, then removes them. On a read-only disk they stay, and their files are not changed
 /// before they are resolved.
@@ -49,12 +48,6 @@ pub(crate) fn recover(mount: &Mount, held: &FileLock, intents: &[WriteIntent]) -
     Ok(())
 }
 
-/// Whether another time may be better.
-fn is_transient(errno: Errno) -> bool {
-    use Errno as E;
-    [E::ROFS, E::IO, E::NOSPC, E::DQUOT, E::MFILE, E::NFILE, E::NOMEM].contains(&errno)
-}
-
 /// Cleans up whatever dead processes left on a mount.
 pub(crate) fn recover_all(mount: &Mount) {
     recover_notes(mount);
@@ -79,6 +72,72 @@ pub(crate) fn recover_tree(mount: &Mount, tree: &TreeLock) {
     if let Some(id) = tree.batch() {
         recover_batch(mount, &id);
         tree.clear_intent();
+    }
+}
+
+/// Finishes a batch whose process died. Called for a batch that the tree lock names, so the record can only be held by
+/// another process that recovers it.
+pub(crate) fn recover_batch(mount: &Mount, id: &[u8]) {
+    for prefix in [PENDING, DONE] {
+        recover_file(mount, &record_name(prefix, id), FlockOperation::LockExclusive);
+    }
+}
+
+/// Whether a batch of a crashed process is still to be rolled back.
+pub(crate) fn has_unresolved_batch(mount: &Mount) -> bool {
+    names_in(mount.locks.directory(), usize::MAX).unwrap_or_default().iter().any(|name| name.starts_with(PENDING))
+}
+
+/// Finishes every batch whose process died.
+pub(crate) fn recover_batches(mount: &Mount) {
+    for name in names_in(mount.locks.directory(), usize::MAX).unwrap_or_default() {
+        if name.starts_with(PENDING) || name.starts_with(DONE) {
+            recover_file(mount, name.as_bytes(), FlockOperation::NonBlockingLockExclusive);
+        }
+    }
+}
+
+fn recover_file(mount: &Mount, name: &[u8], wait: FlockOperation) -> Option<()> {
+    let file = mount.locks.open_named(name).ok()?;
+    flock(&file, wait).ok()?;
+    // Another process may have recovered it already.
+    if fstat(&file).ok()?.st_nlink == 0 {
+        return None;
+    }
+    let is_done = name.starts_with(DONE.as_bytes());
+    let mut all = true;
+    let directories = TxnDirectories::new(mount);
+    for entry in decode(&read_all(&file).ok()?).into_iter().rev() {
+        let settled = match directories.open(&entry.parent, entry.directories[0]) {
+            // Where the directory is gone, there is nothing to roll back.
+            Ok(None) => true,
+            Ok(Some(parent)) if is_done => finalize(mount, parent.as_fd(), &entry).is_ok(),
+            Ok(Some(parent)) => roll_back(&directories, parent.as_fd(), &entry).is_ok(),
+            Err(_) => false,
+        };
+        all &= settled;
+    }
+    // What cannot be settled now is tried again at the next start.
+    if all {
+        let change = name.splitn(2, |byte| *byte == b'-').nth(1).unwrap_or_default();
+        mount.resolve_change(&String::from_utf8_lossy(change));
+        mount.locks.remove(name);
+    }
+    Some(())
+}
+
+impl WriteTarget {
+    /// Locks the directory at the path that the call was judged by, or fails if it was moved. The path decides whether
+    /// the change is allowed, so it must not change between the plan and the change.
+    pub(crate) fn lock_directory(&self, hold: TreeLockMode, cx: &CallContext<'_>) -> Result<TreeLock, ToolError> {
+        // Created directories are removed again if the change fails, so no other writer may use them before it is made.
+        // And of two writers that add the last entries of a repository, the second has to see the first.
+        let alone = self.lacks_parents() || is_repository_entry(&self.name);
+        let hold = if alone { TreeLockMode::Exclusive } else { hold };
+        let held = self.mount.locks.lock_tree(hold, cx)?;
+        recover_tree(&self.mount, &held);
+        self.check_directory()?;
+        Ok(held)
     }
 }
 
@@ -165,74 +224,6 @@ fn move_to_images(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8], image: &[u
         Err(Errno::EXIST) => Ok(PreImageLocation::NotNeeded),
         Err(_) => Ok(PreImageLocation::Unavailable),
     }
-}
-
-/// A directory below the root. Nothing where it is no longer there.
-pub(crate) fn parent_at(mount: &Mount, path: &[u8]) -> Result<Option<OwnedFd>, Errno> {
-    match mount.lookup(&GuestPath::from_kernel(path), OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN, IoMode::Blocking)
-    {
-        Ok(opened) => Ok(Some(opened.fd)),
-        Err(errno) if is_transient(errno) => Err(errno),
-        Err(_) => Ok(None),
-    }
-}
-
-pub(crate) fn open_parent(mount: &Mount, path: &[u8]) -> Option<OwnedFd> {
-    parent_at(mount, path).ok()?
-}
-
-/// The directories that the steps of a batch were made in, wherever they are by now.
-#[derive(Debug)]
-pub(crate) struct TxnDirectories<'a> {
-    pub(crate) mount: &'a Mount,
-    /// Paths of directories that were searched for, below the root. `None` for those that are gone.
-    found: RefCell<HashMap<u64, Option<Vec<u8>>>>,
-}
-
-impl<'a> TxnDirectories<'a> {
-    pub(crate) fn new(mount: &'a Mount) -> Self {
-        Self { mount, found: RefCell::default() }
-    }
-
-    /// The directory with this inode, which was at this path once. Where no inode was noted, the path has to do.
-    pub(crate) fn open(&self, path: &[u8], inode: Option<u64>) -> Result<Option<OwnedFd>, ToolError> {
-        let is_it = |fd: &OwnedFd| {
-            inode.is_none_or(|inode| fstat(fd).is_ok_and(|stat| FileStat::from_stat(&stat).id.inode == inode))
-        };
-        let named = open_parent(self.mount, path).filter(is_it);
-        let (Some(inode), None) = (inode, &named) else { return Ok(named) };
-        let known = self.found.borrow().get(&inode).cloned();
-        let place = match known {
-            Some(place) => place,
-            None => {
-                let place = find_directory(self.mount, inode)?;
-                self.found.borrow_mut().insert(inode, place.clone());
-                place
-            }
-        };
-        Ok(place.and_then(|path| open_parent(self.mount, &path)).filter(is_it))
-    }
-}
-
-/// Searches the whole mount for a directory. That is bounded, and rarely done.
-fn find_directory(mount: &Mount, inode: u64) -> Result<Option<Vec<u8>>, ToolError> {
-    let (signal, limits) =
-        (CommitState::new(), CallLimits { walk_entries: u64::MAX, ..CallLimits::for_dialect(Dialect::Standard) });
-    let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
-    let start = reopen_for_listing(mount.root.as_fd()).map_err(|errno| errno_error(errno, "."))?;
-    let mut walk = TreeWalk::new(mount, start, ".", &cx)?;
-    while let Some(step) = walk.next()? {
-        let WalkStep::Entry(entry) = step else { continue };
-        if !walk.is_directory(&entry)? {
-            continue;
-        }
-        if walk.stat(&entry)?.is_some_and(|found| found.id.inode == inode && found.id.device == mount.id.device) {
-            return Ok(Some(walk.path_of(&entry.name)));
-        }
-        // What cannot be entered is passed over.
-        let _ = walk.descend(&entry)?;
-    }
-    Ok(None)
 }
 
 /// Whether the bytes of a file past `before` are a proper prefix of `content`. Other bytes there belong to another

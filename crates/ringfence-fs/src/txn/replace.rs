@@ -6,41 +6,30 @@
 //!
 //! Not here: where the contents come from. Each tool makes its own.
 
-use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{CallContext, ErrorKind, Ticket, ToolError};
-use rustix::fs::{Access, AtFlags, Gid, Mode, OFlags, RenameFlags, Uid, XattrFlags};
+use rustix::fs::{Access, AtFlags, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::Errno;
 
 use crate::journal::{DisplacementTurn, Disposition, FileState};
-use crate::mount::resolver::PATH_ONLY;
-use crate::mount::write_target::{CreatedParents, WriteTarget, check_directory_writable};
-use crate::mount::{Durability, rename_noreplace, stat};
+use crate::lock::{FileLock, JournalRef, TreeLockMode, WriteIntent};
+use crate::mount::write_target::{CreatedParents, WriteTarget};
 use crate::path::name::TEMP_PREFIX;
 use crate::read::content::{read_chunk, read_up_to};
 use crate::read::digest::{Digest, Sha256Hasher};
+use crate::root::attributes::{chmod_past_umask, copy_attributes};
+use crate::root::resolver::PATH_ONLY;
+use crate::root::trash::rename_to_conflict;
+use crate::root::{CurrentFile, Durability, check_directory_writable, rename_noreplace, stat};
 use crate::sys::errno::{errno_error, sync_error, wrong_type};
-use crate::sys::own_files::SAFE_OPEN;
-use crate::sys::own_files::write_all;
+use crate::sys::own_files::{SAFE_OPEN, write_all};
 use crate::sys::stat::{FileId, FileKind, FileStat};
-use crate::sys::syscall::{
-    accessat, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, fstat, fsync, linkat, openat, renameat, renameat_with,
-    unlinkat,
-};
-use crate::txn::lock::{FileLock, JournalRef, TreeLockMode, WriteIntent};
+use crate::sys::syscall::{accessat, fchmod, fchown, fstat, fsync, linkat, openat, renameat, renameat_with, unlinkat};
 use crate::txn::recover::recover;
-use crate::txn::trash::rename_to_conflict;
 
 /// Between two of these a long write looks whether it is still wanted.
 const CHUNK: usize = 1 << 20;
-
-/// The file that is to be replaced, opened under its lock.
-#[derive(Debug)]
-pub(crate) struct CurrentFile {
-    pub(crate) fd: OwnedFd,
-    pub(crate) stat: FileStat,
-}
 
 /// Contents for a file.
 #[derive(Debug)]
@@ -523,34 +512,6 @@ pub(crate) fn concurrent_change_error(slot: &WriteTarget, copy: Option<&str>) ->
         }
         None => error,
     }
-}
-
-/// Attributes of users go along where they can; labels and capabilities do not. An access list goes along, or the
-/// change is refused: without it, the mode would say more than was meant.
-pub(crate) fn copy_attributes(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
-    const ACCESS_LIST: &CStr = c"system.posix_acl_access";
-    let mut value = vec![0u8; 64 << 10];
-    if let Ok(length) = fgetxattr(from, ACCESS_LIST, &mut value[..]) {
-        fsetxattr(to, ACCESS_LIST, &value[..length], XattrFlags::empty())?;
-    }
-    let mut names = vec![0u8; 64 << 10];
-    let Ok(length) = flistxattr(from, &mut names[..]) else { return Ok(()) };
-    for name in names[..length].split(|byte| *byte == 0).filter(|name| name.starts_with(b"user.")) {
-        if let Ok(length) = fgetxattr(from, name, &mut value[..]) {
-            let _ = fsetxattr(to, name, &value[..length], XattrFlags::empty());
-        }
-    }
-    Ok(())
-}
-
-/// Gives what was just made in a directory the permissions that it was asked for, of which the umask may have taken some.
-/// Where the directory says by an access list what its entries get, that is what they have.
-pub(crate) fn chmod_past_umask(made: BorrowedFd<'_>, parent: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
-    let has = FileStat::from_stat(&fstat(made)?).mode;
-    if has & 0o777 == mode || fgetxattr(parent, c"system.posix_acl_default", &mut []).is_ok() {
-        return Ok(());
-    }
-    fchmod(made, Mode::from_raw_mode(has & 0o7000 | mode))
 }
 
 /// An unguessable name that does not reveal the target's.

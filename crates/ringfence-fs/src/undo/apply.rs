@@ -11,27 +11,31 @@ use ringfence_kernel::{Assurance, CallContext, ErrorKind, PolicyAction, Ticket, 
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
-use crate::journal::effect::{JournalEffect, split};
+use crate::journal::effect::JournalEffect;
 use crate::journal::images::ImageStore;
 use crate::journal::state::{FileState, FileStateKind};
 use crate::journal::{Retention, image_name, not_kept_error};
-use crate::mount::write_target::{check_directory_writable, reopen_for_listing};
-use crate::mount::{Durability, Mount, rename_noreplace, stat};
-use crate::overlay::chmod_directory;
+use crate::lock::TreeLock;
+use crate::mount::Mount;
+use crate::mount::node_source::NodeSource;
 use crate::path::name::escape;
+use crate::path::relative::split;
 use crate::read::content::read_up_to;
-use crate::sensitive::files::FileRef;
+use crate::root::{
+    CurrentFile, Durability, check_directory_writable, open_no_follow, open_parent, rename_noreplace,
+    reopen_for_listing, stat,
+};
 use crate::sys::errno::{errno_error, sync_error};
+use crate::sys::file_ref::FileRef;
 use crate::sys::own_files::names_in;
 use crate::sys::stat::FileStat;
 use crate::sys::syscall::{fstat, fsync, renameat_with};
-use crate::txn::batch::roll_back;
-use crate::txn::lock::TreeLock;
-use crate::txn::record::{FileIdentity, TxnEntry as Noted, TxnRecord, TxnStep, has_unresolved_batch};
-use crate::txn::recover::{TxnDirectories, open_parent};
-use crate::txn::replace::CurrentFile;
+use crate::txn::directories::TxnDirectories;
+use crate::txn::record::{FileIdentity, TxnEntry as Noted, TxnRecord, TxnStep};
+use crate::txn::recover::has_unresolved_batch;
+use crate::txn::step::{chmod_directory, roll_back};
 use crate::undo::preview::UndoPreview;
-use crate::undo::tree::{NodeIdentity, NodeSource, open_no_follow, open_source};
+use crate::undo::tree::{NodeIdentity, changed_error, open_source};
 
 /// Whether a path that is not as the change left it stops the undo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,7 +209,7 @@ impl UndoPlan {
         let Some(journal) = &mount.journal else { return Err(errno_error(Errno::NOENT, "journal")) };
         let displaced = self.check(mount, ticket)?;
         let change = ticket.change_id();
-        let keep = mount.create_image_store(journal)?;
+        let keep = journal.create_image_store(mount)?;
         let named = |image: &str| name_image(change, image);
         let spare_entries: Vec<Noted> =
             self.scratch_files.iter().map(|spare| spare.record_entry(&named(&spare.image))).collect();
@@ -295,7 +299,7 @@ impl UndoPlan {
             let fd = open_source(mount, from, shown)?;
             let stamp = FileStat::from_stat(&fstat(&fd).map_err(|errno| errno_error(errno, shown))?);
             let old = CurrentFile { fd, stat: FileStat { mode: state.mode, ..stamp } };
-            let made = keep.copy(mount, &old, state.size, &name_image(change, image), cx)?;
+            let made = mount.copy_image(keep, &old, state.size, &name_image(change, image), cx)?;
             if !state.matches(&made) {
                 return Err(changed_error(shown));
             }
@@ -513,8 +517,4 @@ fn name_image(change: &str, image: &str) -> String {
         Some(index) => image_name(change, index),
         None => image.to_owned(),
     }
-}
-
-pub(crate) fn changed_error(shown: &str) -> ToolError {
-    ToolError::new(ErrorKind::Conflict, format!("`{shown}` was changed concurrently; nothing was undone"))
 }

@@ -10,17 +10,19 @@ use std::os::fd::AsFd as _;
 use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 
 use crate::journal::JournalEntry;
-use crate::journal::effect::{JournalEffect, split};
+use crate::journal::effect::JournalEffect;
 use crate::journal::images::ImageStore;
 use crate::journal::state::{FileState, FileStateDepth, FileStateKind};
 use crate::mount::Mount;
-use crate::mount::symlinks::{PathRelocation, check_links_stay_inside};
+use crate::mount::node_source::NodeSource;
 use crate::path::name::{escape, unescape};
-use crate::sensitive::files::FileRef;
+use crate::path::relative::{relative_to, split};
+use crate::root::symlinks::{PathRelocation, check_links_stay_inside};
+use crate::sys::file_ref::FileRef;
 use crate::txn::record::FileIdentity;
 use crate::undo::apply::{GuardedContents, UndoConflict, UndoForce, UndoPlan, UndoScratchFile, UndoStep, UndoStepKind};
 use crate::undo::preview::UndoPreview;
-use crate::undo::tree::{NodeIdentity, NodeSource, TreeEdit, TreeNode, VirtualTree, relative_to};
+use crate::undo::tree::{NodeIdentity, TreeEdit, TreeNode, VirtualTree};
 
 impl UndoPlan {
     /// Plans the undo of these changes, the newest first. Reads only.

@@ -11,10 +11,11 @@ use ringfence_kernel::{CallContext, ToolError};
 
 use crate::journal::state::{FileState, FileStateKind};
 use crate::mount::Mount;
+use crate::mount::node_source::NodeSource;
 use crate::path::name::escape;
 use crate::preview::{DiffPreview, FileContents};
 use crate::undo::apply::UndoPlan;
-use crate::undo::tree::{NodeSource, TreeNode, open_source};
+use crate::undo::tree::{TreeNode, open_source};
 
 /// Most paths that are shown.
 const MOST_PATHS: usize = 200;

@@ -5,18 +5,17 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use ringfence_kernel::{CallContext, IoMode, ToolError};
+use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 use rustix::fs::OFlags;
 
-use crate::journal::effect::split;
 use crate::journal::state::{FileState, FileStateDepth, FileStateKind};
 use crate::mount::Mount;
-use crate::path::guest::GuestPath;
-use crate::sensitive::files::FileRef;
+use crate::mount::node_source::NodeSource;
+use crate::path::relative::{join, relative_to, split};
 use crate::sys::errno::errno_error;
-use crate::sys::own_files::{SAFE_OPEN, names_in};
+use crate::sys::file_ref::FileRef;
+use crate::sys::own_files::names_in;
 use crate::txn::record::FileIdentity;
-use crate::undo::apply::changed_error;
 
 /// The picture: what is there, and what was done to it since.
 pub(crate) struct VirtualTree<'a> {
@@ -26,15 +25,6 @@ pub(crate) struct VirtualTree<'a> {
     /// The last stroke that set each path, to find it among very many.
     last_edits: HashMap<Vec<u8>, usize>,
     has_moves: bool,
-}
-
-/// Present location of an entry.
-#[derive(Clone, Debug)]
-pub(crate) enum NodeSource {
-    /// Below the root.
-    Disk(Vec<u8>),
-    /// In the image store: the image, and a path below it.
-    Image(String, Vec<u8>),
 }
 
 /// Identity of an entry, unknown for one that is not made yet.
@@ -172,58 +162,11 @@ impl<'a> VirtualTree<'a> {
     }
 }
 
-impl NodeSource {
-    fn join(&self, rest: &[u8]) -> Self {
-        match self {
-            Self::Disk(path) => Self::Disk(join(path, rest)),
-            Self::Image(image, path) => Self::Image(image.clone(), join(path, rest)),
-        }
-    }
-
-    /// The directory that has it, and its name there.
-    pub(crate) fn open_parent(&self, mount: &Mount) -> Option<(OwnedFd, Vec<u8>)> {
-        match self {
-            Self::Disk(path) => {
-                let (parent, name) = split(path);
-                Some((open_no_follow(mount, parent)?, name.to_vec()))
-            }
-            Self::Image(image, path) => {
-                let keep = mount.image_store()?;
-                let whole = join(image.as_bytes(), path);
-                let mut names = whole.split(|byte| *byte == b'/').collect::<Vec<_>>();
-                let last = names.pop()?;
-                let mut at = keep.fd().try_clone_to_owned().ok()?;
-                for name in names {
-                    at = mount.resolver.open_child(at.as_fd(), name).ok()?;
-                }
-                Some((at, last.to_vec()))
-            }
-        }
-    }
-}
-
-/// A directory below the root, reached through no link.
-pub(crate) fn open_no_follow(mount: &Mount, path: &[u8]) -> Option<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN;
-    let opened = mount.lookup(&GuestPath::from_kernel(path), flags, IoMode::Blocking).ok()?;
-    opened.resolved.is_none().then_some(opened.fd)
-}
-
 pub(crate) fn open_source(mount: &Mount, source: &NodeSource, shown: &str) -> Result<OwnedFd, ToolError> {
     let (parent, name) = source.open_parent(mount).ok_or_else(|| changed_error(shown))?;
     mount.open_at(parent.as_fd(), &name, OFlags::RDONLY).map_err(|errno| errno_error(errno, shown))
 }
 
-/// The rest of a path below a directory; `None` for the directory itself.
-pub(crate) fn relative_to<'a>(path: &'a [u8], directory: &[u8]) -> Option<&'a [u8]> {
-    let rest = path.strip_prefix(directory)?;
-    if rest.is_empty() { Some(rest) } else { rest.strip_prefix(b"/") }
-}
-
-fn join(directory: &[u8], rest: &[u8]) -> Vec<u8> {
-    match (directory, rest) {
-        (directory, b"") => directory.to_vec(),
-        (b"", rest) => rest.to_vec(),
-        (directory, rest) => [directory, b"/", rest].concat(),
-    }
+pub(crate) fn changed_error(shown: &str) -> ToolError {
+    ToolError::new(ErrorKind::Conflict, format!("`{shown}` was changed concurrently; nothing was undone"))
 }

@@ -4,10 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_fs::{
-    Fence, FenceOptions, MountAccess, MountSpec, ResolverBackend, STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphSource,
-    WorkflowGuard,
-};
+use ringfence_crewagent::{RUN_STATE, STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphSource, WorkflowGuard};
+use ringfence_fs::{Fence, FenceOptions, MountAccess, MountSpec, ResolverBackend};
 use ringfence_kernel::{
     AuditSink, CallLimits, DenyApprover, Dialect, ErrorKind, Host, HostConfig, LayeredRules, MemoryStore,
     NullAuditSink, PolicyLayer, PolicyRule, Preset, Principal, Session, SessionTaint, ToolCall, ToolFilter,
@@ -165,7 +163,8 @@ impl FsFixture {
         };
         let others = setup.mounts.iter().map(mount).collect();
         let workspace = MountSpec { alias: "workspace".to_owned(), path: root.clone(), rights: MountAccess::ReadWrite };
-        let mut fence = Fence::new(workspace, others, &directory.path().join("state"), setup.options).unwrap();
+        let options = FenceOptions { run_state: Some(RUN_STATE), ..setup.options };
+        let mut fence = Fence::new(workspace, others, &directory.path().join("state"), options).unwrap();
         if setup.mounts.iter().any(|(alias, _)| *alias == STATE_ALIAS) {
             let graph = setup.graph.map(|path| WorkflowGraphSource::new(&fence, path).unwrap());
             fence.guard(STATE_ALIAS, WORKFLOW_FILE, Arc::new(WorkflowGuard { graph })).unwrap();

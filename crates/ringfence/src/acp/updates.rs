@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ringfence_agent::{AgentEvent, AgentObserver, AgentOutcome, Ledger, RequestedCall, TranscriptMessage};
-use ringfence_kernel::{sanitize_line, sanitize_text};
+use ringfence_kernel::{WORKSPACE_MOUNTS, sanitize_line, sanitize_text};
 use serde_json::{Value, json};
 
 use crate::acp::connection::AcpClient;
@@ -244,7 +244,7 @@ impl AcpSessionUpdates {
     fn host_path(&self, given: &str) -> Option<PathBuf> {
         let inside = match given.strip_prefix('@') {
             None => given,
-            Some(named) => named.strip_prefix("workspace").or(named.strip_prefix("project"))?.trim_start_matches('/'),
+            Some(named) => WORKSPACE_MOUNTS.iter().find_map(|alias| named.strip_prefix(alias))?.trim_start_matches('/'),
         };
         let inside = Path::new(inside);
         let plain = inside.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));

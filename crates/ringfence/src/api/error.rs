@@ -3,13 +3,13 @@
 use axum::http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use ringfence_crewagent::WorkflowRunError;
 use ringfence_kernel::{HostError, InboxError, StoreError};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::api::json::json_response;
 use crate::app::AppError;
-use crate::app::workflow_run::WorkflowRunError;
 use crate::store::transcripts::SqliteTranscriptError;
 
 /// Why there is no answer.

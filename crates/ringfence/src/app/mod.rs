@@ -7,8 +7,6 @@ pub mod session_mode;
 pub(crate) mod taint;
 pub(crate) mod tool_listing;
 pub mod trust;
-pub mod workflow_run;
-pub mod workflow_run_log;
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -19,10 +17,13 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use ringfence_audit::{AuditLog, AuditOpenError};
+use ringfence_crewagent::{
+    RUN_STATE, STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphError, WorkflowGraphSource, WorkflowGuard, WorkflowRunError,
+    WorkflowRunLog, WorkflowStart, create_run, run_graph, run_state,
+};
 use ringfence_fs::{
     Fence, FenceError, FenceOptions, JournalMode, MountAccess, MountSpec, PLAIN_FILE_FLAGS, ResolverBackend,
-    STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphSource, WorkflowGuard, WorkspaceResolveError, content_id, find_workspace,
-    resolve_mount, resolve_workspace,
+    WorkspaceResolveError, content_id, find_workspace, resolve_mount, resolve_workspace,
 };
 use ringfence_kernel::{
     Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, ApprovalStore as _, Approver, ApproverReply,
@@ -38,8 +39,6 @@ use crate::app::audit_sinks::{CallLog, FanoutSink};
 use crate::app::roots::{RootsPolicy, SessionRoots};
 use crate::app::session_mode::{ModePolicy, SharedMode};
 use crate::app::trust::WorkspaceRules;
-use crate::app::workflow_run::{WorkflowRunError, WorkflowStart, create_run, run_graph, run_state};
-use crate::app::workflow_run_log::WorkflowRunLog;
 use crate::config::host::{jail_settings, reserved_paths};
 use crate::config::{AppSettings, ConfigError, Environment, LogTarget, MAX_FILE_BYTES, MountSetting, WORKSPACE_FILE};
 use crate::mcp_client::{McpStartup, ServerGrants, register_tools};
@@ -109,6 +108,8 @@ pub enum AppError {
     Audit(#[from] AuditOpenError),
     #[error(transparent)]
     Graph(ToolError),
+    #[error(transparent)]
+    GraphFile(#[from] WorkflowGraphError),
     #[error("`--graph` requires `--run ID`")]
     GraphWithoutRun,
     #[error("cannot open the run's log: {0}")]
@@ -431,6 +432,7 @@ fn fence(settings: &AppSettings, (workspace, others): (MountSpec, Vec<MountSpec>
         durability: settings.durability,
         names: settings.names,
         journal: JournalMode::On,
+        run_state: Some(RUN_STATE),
     };
     Ok(Fence::new(workspace, others, &settings.state, options)?)
 }
@@ -450,11 +452,7 @@ fn jail(
 }
 
 const fn workspace_alias(settings: &AppSettings) -> &'static str {
-    let [usual, crewagent] = WORKSPACE_MOUNTS;
-    match settings.dialect {
-        Dialect::Standard | Dialect::Miniclaw => usual,
-        Dialect::Crewagent => crewagent,
-    }
+    settings.dialect.workspace_mount()
 }
 
 /// Checks every write of `@state/workflow.md`, in any dialect, against its schema and its graph. Returns the graph.

@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
+use ringfence_crewagent::STATE_ALIAS;
 use ringfence_fs::{Durability, MountAccess, NameRule};
 use ringfence_kernel::{
     CallLimits, Decision, Dialect, LayeredRules, MCP_MOUNT, NET_MOUNT, PolicyLayer, PolicyRule, Preset, RuleText,
@@ -521,7 +522,7 @@ fn unknown_mount_warning(rule: &PolicyRule, mounts: &[MountSetting]) -> Option<S
         .iter()
         .map(|mount| mount.alias.as_str())
         .chain(WORKSPACE_MOUNTS)
-        .chain(["state", MCP_MOUNT, NET_MOUNT, SEARCH_MOUNT])
+        .chain([STATE_ALIAS, MCP_MOUNT, NET_MOUNT, SEARCH_MOUNT])
         .collect();
     let missing = rule.mount_names().find(|name| !known.contains(name))?;
     let guess = nearest_name(missing, known).map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();

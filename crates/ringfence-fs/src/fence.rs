@@ -12,17 +12,20 @@ use rustix::process::geteuid;
 
 use crate::guard::{ChangeRule, GuardedFile};
 use crate::journal::{ChangeClock, Journal, JournalEntry};
-use crate::mount::resolver::{CapStdResolver, LinkPolicy, OpenHow, Openat2Resolver, PATH_ONLY, PathResolver};
-use crate::mount::{Durability, LocatedPath, Mount, MountAccess, rename_noreplace, stat};
+use crate::lock::LockTable;
+use crate::mount::{LocatedPath, Mount, RunStateMount};
 use crate::path::guest::GuestPath;
 use crate::path::name::NameRule;
+use crate::path::workspace::WORKSPACE_OF_PROGRAMS;
 use crate::read::content::{DigestMode, read_start};
 use crate::read::digest::DigestCache;
-use crate::sensitive::files::{BirthTime, FileRef, SensitiveFiles};
+use crate::root::resolver::{CapStdResolver, LinkPolicy, OpenHow, Openat2Resolver, PATH_ONLY, PathResolver};
+use crate::root::{Durability, MountAccess, MountRoot, rename_noreplace, stat};
+use crate::sensitive::files::SensitiveFiles;
+use crate::sys::file_ref::{BirthTime, FileRef};
 use crate::sys::own_files::{SAFE_OPEN, open_private_dir, open_state_dir};
 use crate::sys::stat::FileStat;
 use crate::sys::syscall::{fstat, fstatfs, openat, statfs};
-use crate::txn::lock::LockTable;
 use crate::txn::recover::recover_all;
 
 /// Every directory that tools may reach. There is no other way to a file.
@@ -30,6 +33,13 @@ use crate::txn::recover::recover_all;
 pub struct Fence {
     /// The workspace comes first.
     mounts: Vec<Arc<Mount>>,
+    run_state: Option<RunStateMount>,
+}
+
+/// A file that the host itself goes by.
+#[derive(Clone, Debug)]
+pub struct HostFile {
+    located: LocatedPath,
 }
 
 /// A directory to be mounted.
@@ -62,6 +72,8 @@ pub struct FenceOptions {
     pub durability: Durability,
     pub names: NameRule,
     pub journal: JournalMode,
+    /// The mount for the state of a run, whether there is a run or not.
+    pub run_state: Option<RunStateMount>,
 }
 
 /// Whether changes can be undone.
@@ -95,8 +107,6 @@ pub enum FenceError {
     AliasTaken(String),
     #[error("cannot guard `{0}`: unknown mount, or already in use")]
     Guard(String),
-    #[error("the workflow graph `{path}` cannot be used: {problem}")]
-    Graph { path: String, problem: String },
 }
 
 impl PathArg {
@@ -105,9 +115,6 @@ impl PathArg {
         Self::Workspace(if text.trim().is_empty() { String::new() } else { text })
     }
 }
-
-/// Path of the workspace inside the jail.
-pub(crate) const WORKSPACE_OF_PROGRAMS: &str = "/workspace";
 
 impl Fence {
     /// Opens the workspace and further mounts. Locks go into `state`, a directory of our own.
@@ -145,7 +152,7 @@ impl Fence {
             mount.journal.iter().for_each(Journal::read);
             mounts.push(Arc::new(mount));
         }
-        Ok(Self { mounts })
+        Ok(Self { mounts, run_state: options.run_state })
     }
 
     /// Binds a rule to a file: from now on no change of it goes without the rule. Only before the fence is shared.
@@ -168,19 +175,22 @@ impl Fence {
     /// A file of the workspace that the host itself goes by, such as its settings: all of it, or an error if it has
     /// more than `most` bytes. `None` if there is none.
     pub fn read(&self, path: &str, most: u64) -> Result<Option<Vec<u8>>, ToolError> {
-        let limits = CallLimits { read_bytes: most, ..CallLimits::for_dialect(Dialect::Standard) };
-        let signal = CommitState::new();
-        let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
-        let spot = self.find(path)?;
-        let file = match spot.open_content(&cx) {
-            Err(error) if error.kind == ErrorKind::NotFound => return Ok(None),
-            opened => opened?,
-        };
-        let part = read_start(&spot.mount, &file, DigestMode::Skip, &spot.shown, &cx)?;
-        if part.truncated {
-            return Err(ToolError::new(ErrorKind::ReadLimit, format!("`{}` exceeds {most} bytes", spot.shown)));
+        let file = self.host_file(path)?;
+        match file.read(most) {
+            Ok(Some(bytes)) => Ok(Some(bytes)),
+            Ok(None) => Err(ToolError::new(ErrorKind::ReadLimit, format!("`{}` exceeds {most} bytes", file.shown()))),
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
         }
-        Ok(Some(part.bytes))
+    }
+
+    /// A file that the host itself goes by. It does not have to exist.
+    pub fn host_file(&self, path: &str) -> Result<HostFile, ToolError> {
+        Ok(HostFile { located: self.find(path)? })
+    }
+
+    pub(crate) fn run_state(&self) -> Option<RunStateMount> {
+        self.run_state
     }
 
     /// Resolves a path of the standard dialect: to the workspace, or to the mount that it names.
@@ -275,14 +285,37 @@ impl Fence {
     fn unknown_alias_error(&self, alias: &str, advice: &str) -> ToolError {
         let alias = &alias[..alias.floor_char_boundary(64)];
         let error = ToolError::new(ErrorKind::InvalidPath, format!("unknown mount `@{alias}`"));
+        let run_state = self.run_state.filter(|state| state.alias == alias);
         match nearest_name(alias, self.mounts.iter().map(|mount| &*mount.alias)) {
             Some(guess) => error.hint(&format!("did you mean `@{guess}`?")),
-            None if alias == "state" => error.hint("it belongs to a run: start with `--run ID`"),
+            None if run_state.is_some() => error.hint(run_state.map_or("", |state| state.absence_hint)),
             None => {
                 let aliases: Vec<String> = self.mounts.iter().map(|mount| format!("@{}", mount.alias)).collect();
                 error.hint(&format!("there are {}{advice}", aliases.join(", ")))
             }
         }
+    }
+}
+
+impl HostFile {
+    /// The file, as replies spell it.
+    pub fn shown(&self) -> &str {
+        &self.located.shown
+    }
+
+    /// What may be done on its mount.
+    pub fn rights(&self) -> MountAccess {
+        self.located.mount.rights
+    }
+
+    /// All of it. `None` if it has more than `most` bytes.
+    pub fn read(&self, most: u64) -> Result<Option<Vec<u8>>, ToolError> {
+        let limits = CallLimits { read_bytes: most, ..CallLimits::for_dialect(Dialect::Standard) };
+        let signal = CommitState::new();
+        let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
+        let file = self.located.open_content(&cx)?;
+        let part = read_start(&self.located.mount.digests, &file, DigestMode::Skip, &self.located.shown, &cx)?;
+        Ok((!part.truncated).then_some(part.bytes))
     }
 }
 
@@ -360,7 +393,8 @@ fn open_mount(spec: MountSpec, named: bool, own: &StateDirs, options: FenceOptio
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | SAFE_OPEN;
     let note = openat(&locks, c"secrets", flags, Mode::RUSR | Mode::WUSR)
         .map_err(|errno| FenceError::Open { what: "list of secret files".to_owned(), source: errno.into() })?;
-    Ok(Mount {
+    let run_state = options.run_state.filter(|state| state.alias == spec.alias);
+    let base = MountRoot {
         alias: Arc::from(spec.alias),
         shows_alias: named,
         id: stamp.id,
@@ -371,13 +405,17 @@ fn open_mount(spec: MountSpec, named: bool, own: &StateDirs, options: FenceOptio
         durability: options.durability,
         resolver,
         supports_non_blocking: quick,
+        proc_self_fd: openat(CWD, c"/proc/self/fd", PATH_ONLY | OFlags::DIRECTORY, Mode::empty()).ok(),
+        root,
+    };
+    Ok(Mount {
+        base,
         locks: LockTable::new(locks),
         journal,
         digests: DigestCache::default(),
         sensitive_files: SensitiveFiles::read(note),
         guards: Vec::new(),
-        proc_self_fd: openat(CWD, c"/proc/self/fd", PATH_ONLY | OFlags::DIRECTORY, Mode::empty()).ok(),
-        root,
+        run_state,
     })
 }
 
@@ -447,7 +485,7 @@ mod tests {
         let mut fence = Fence::new(workspace, vec![data], &home.path().join("state"), FenceOptions::default()).unwrap();
         let mut stand_at = |roots: [&str; 2]| {
             for (mount, root) in fence.mounts.iter_mut().zip(roots) {
-                Arc::get_mut(mount).unwrap().host_roots = vec![root.into()];
+                Arc::get_mut(mount).unwrap().base.host_roots = vec![root.into()];
             }
             let found = |path: &str| fence.find_standard(path).map_or("refused".to_owned(), |spot| spot.shown);
             ["/workspace/a", "/workspace/one/a", "/workspace/data/a", "/workspaces/a"].map(found)

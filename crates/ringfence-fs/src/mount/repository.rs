@@ -16,9 +16,12 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use ringfence_kernel::{ErrorKind, Ticket, ToolError};
 use rustix::fs::OFlags;
 
-use crate::journal::{FileState, FileStateKind, JournalEffect, NodeSource, open_no_follow, relative_to, split};
-use crate::mount::{Mount, stat};
+use crate::journal::{FileState, FileStateKind, JournalEffect};
+use crate::mount::Mount;
+use crate::mount::node_source::NodeSource;
 use crate::path::name::{escape, unescape};
+use crate::path::relative::{relative_to, split};
+use crate::root::{open_no_follow, stat};
 use crate::sys::syscall::{pread, readlinkat};
 
 /// Entries that make a directory a repository, all of them together or `HEAD` with the second.

@@ -2,16 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use ringfence_kernel::{CallContext, CallLimits, CommitState, Dialect, ErrorKind, IoMode, ToolError, sanitize_line};
+use ringfence_fs::{Fence, HostFile, MountAccess};
+use ringfence_kernel::{ErrorKind, ToolError, sanitize_line};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::mount::write_target::STATE_ALIAS;
-use crate::mount::{LocatedPath, MountAccess};
-use crate::read::content::{DigestMode, read_start};
-use crate::workflow::schema::{WorkflowSchema, violations};
-use crate::workflow::{WORKFLOW_FILE, WorkflowState};
-use crate::{Fence, FenceError};
+use crate::schema::{WorkflowSchema, violations};
+use crate::state::WorkflowState;
+use crate::{STATE_ALIAS, WORKFLOW_FILE};
 
 /// No graph is larger than this.
 const MAX_GRAPH_BYTES: u64 = 1 << 20;
@@ -19,7 +17,15 @@ const MAX_GRAPH_BYTES: u64 = 1 << 20;
 /// Location of a workflow graph.
 #[derive(Clone, Debug)]
 pub struct WorkflowGraphSource {
-    located: LocatedPath,
+    file: HostFile,
+}
+
+/// Why a graph cannot bind a run.
+#[derive(Debug, thiserror::Error)]
+#[error("the workflow graph `{path}` cannot be used: {problem}")]
+pub struct WorkflowGraphError {
+    pub path: String,
+    pub problem: String,
 }
 
 /// A graph that was checked.
@@ -50,11 +56,11 @@ struct WorkflowEdge {
 
 impl WorkflowGraphSource {
     /// A file on a read-only mount: a graph that the agent could rewrite would not bind it.
-    pub fn new(fence: &Fence, path: &str) -> Result<Self, FenceError> {
-        let refuse = |problem: String| FenceError::Graph { path: path.to_owned(), problem };
-        let spot = fence.find(path).map_err(|error| refuse(error.message))?;
-        match spot.mount.rights {
-            MountAccess::ReadOnly => Ok(Self { located: spot }),
+    pub fn new(fence: &Fence, path: &str) -> Result<Self, WorkflowGraphError> {
+        let refuse = |problem: String| WorkflowGraphError { path: path.to_owned(), problem };
+        let file = fence.host_file(path).map_err(|error| refuse(error.message))?;
+        match file.rights() {
+            MountAccess::ReadOnly => Ok(Self { file }),
             MountAccess::ReadWrite => {
                 Err(refuse("it must be on a read-only mount, where no tool can change it".to_owned()))
             }
@@ -64,10 +70,10 @@ impl WorkflowGraphSource {
     /// Reads the graph and checks it.
     pub fn load(&self) -> Result<WorkflowGraph, ToolError> {
         let refuse = |problem: &str| {
-            let message = format!("the workflow graph `{}` cannot be used: {problem}", self.located.shown);
-            ToolError::new(ErrorKind::Schema, message).detail("graph", self.located.shown.as_str())
+            let message = format!("the workflow graph `{}` cannot be used: {problem}", self.file.shown());
+            ToolError::new(ErrorKind::Schema, message).detail("graph", self.file.shown())
         };
-        let bytes = read_whole(&self.located).map_err(|error| refuse(&error.message))?;
+        let bytes = read_whole(&self.file).map_err(|error| refuse(&error.message))?;
         WorkflowGraph::parse(&bytes).map_err(|problem| refuse(&problem))
     }
 }
@@ -75,13 +81,13 @@ impl WorkflowGraphSource {
 impl WorkflowGraphSource {
     /// The agent of the node that the run stands at, where the graph names one.
     pub fn current_agent(&self, fence: &Fence) -> Result<Option<String>, ToolError> {
-        let spot = fence.find(&format!("@{STATE_ALIAS}/{WORKFLOW_FILE}"))?;
+        let file = fence.host_file(&format!("@{STATE_ALIAS}/{WORKFLOW_FILE}"))?;
         let unknown = |error: ToolError| ToolError {
             message: format!("the run has no agent; set it with `--agent ID`: {error}"),
             ..error
         };
-        let state = match read_whole(&spot) {
-            Ok(bytes) => WorkflowState::read(&bytes, &spot.shown).map_err(unknown)?,
+        let state = match read_whole(&file) {
+            Ok(bytes) => WorkflowState::read(&bytes, file.shown()).map_err(unknown)?,
             // A run that has no state yet stands at the entry.
             Err(error) if error.kind == ErrorKind::NotFound => WorkflowState::default(),
             Err(error) => return Err(unknown(error)),
@@ -94,16 +100,9 @@ impl WorkflowGraphSource {
 }
 
 /// A file of ours, if it is not too large.
-fn read_whole(spot: &LocatedPath) -> Result<Vec<u8>, ToolError> {
-    let limits = CallLimits { read_bytes: MAX_GRAPH_BYTES, ..CallLimits::for_dialect(Dialect::Standard) };
-    let signal = CommitState::new();
-    let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
-    let file = spot.open_content(&cx)?;
-    let part = read_start(&spot.mount, &file, DigestMode::Skip, &spot.shown, &cx)?;
-    match part.truncated {
-        true => Err(ToolError::new(ErrorKind::ReadLimit, format!("it exceeds {MAX_GRAPH_BYTES} bytes"))),
-        false => Ok(part.bytes),
-    }
+fn read_whole(file: &HostFile) -> Result<Vec<u8>, ToolError> {
+    let too_large = || ToolError::new(ErrorKind::ReadLimit, format!("it exceeds {MAX_GRAPH_BYTES} bytes"));
+    file.read(MAX_GRAPH_BYTES)?.ok_or_else(too_large)
 }
 
 impl WorkflowGraph {

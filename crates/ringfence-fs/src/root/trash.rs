@@ -9,9 +9,10 @@ use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use crate::mount::walk::{TempVisibility, TreeWalk, WalkStep};
-use crate::mount::{Mount, rename_noreplace, stat};
 use crate::path::name::{TEMP_PREFIX, escape};
+use crate::root::MountRoot;
+use crate::root::walk::{TempVisibility, TreeWalk, WalkStep};
+use crate::root::{rename_noreplace, stat};
 use crate::sys::errno::errno_error;
 use crate::sys::stat::{FileId, FileKind};
 use crate::sys::syscall::unlinkat;
@@ -47,7 +48,12 @@ pub(crate) fn rename_aside(
 }
 
 /// Removes what stands at a name, with everything in it. Links go, what they lead to stays.
-pub(crate) fn purge(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8], cx: &CallContext<'_>) -> Result<(), ToolError> {
+pub(crate) fn purge(
+    mount: &MountRoot,
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+    cx: &CallContext<'_>,
+) -> Result<(), ToolError> {
     let shown = escape(name);
     let fail = |errno| errno_error(errno, &shown);
     let Some(found) = stat(parent, name).map_err(fail)? else { return Ok(()) };

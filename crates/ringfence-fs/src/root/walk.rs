@@ -14,9 +14,10 @@ use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
-use crate::mount::{Mount, stat};
 use crate::path::guest::LONGEST_PATH;
 use crate::path::name::is_reserved;
+use crate::root::MountRoot;
+use crate::root::stat;
 use crate::sys::errno::errno_error;
 use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::{FileId, FileKind, FileStat};
@@ -72,7 +73,7 @@ pub(crate) enum WalkStep {
 /// A walk under way.
 #[derive(Debug)]
 pub(crate) struct TreeWalk<'a> {
-    mount: &'a Mount,
+    mount: &'a MountRoot,
     cx: &'a CallContext<'a>,
     shown: &'a str,
     temp_visibility: TempVisibility,
@@ -96,7 +97,7 @@ struct WalkLevel {
 impl<'a> TreeWalk<'a> {
     /// A walk over the tree below `start`.
     pub(crate) fn new(
-        mount: &'a Mount,
+        mount: &'a MountRoot,
         start: OwnedFd,
         shown: &'a str,
         cx: &'a CallContext<'a>,
@@ -106,7 +107,7 @@ impl<'a> TreeWalk<'a> {
 
     pub(crate) fn with_temp_visibility(
         ours: TempVisibility,
-        mount: &'a Mount,
+        mount: &'a MountRoot,
         start: OwnedFd,
         shown: &'a str,
         cx: &'a CallContext<'a>,
@@ -145,7 +146,7 @@ impl<'a> TreeWalk<'a> {
         fd.ok_or_else(|| errno_error(Errno::BADF, self.shown))
     }
 
-    pub(crate) fn mount(&self) -> &'a Mount {
+    pub(crate) fn mount(&self) -> &'a MountRoot {
         self.mount
     }
 

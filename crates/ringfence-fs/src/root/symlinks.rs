@@ -7,10 +7,11 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 
-use crate::journal::split;
-use crate::mount::walk::{TempVisibility, TreeWalk, WalkStep};
-use crate::mount::{Mount, stat};
 use crate::path::name::escape;
+use crate::path::relative::split;
+use crate::root::MountRoot;
+use crate::root::stat;
+use crate::root::walk::{TempVisibility, TreeWalk, WalkStep};
 use crate::sys::errno::errno_error;
 use crate::sys::stat::FileKind;
 use crate::sys::syscall::readlinkat;
@@ -27,7 +28,7 @@ pub(crate) struct PathRelocation<'a> {
 
 /// Fails where a link that gets another path, or one in a directory that does, would lead out from there.
 pub(crate) fn check_links_stay_inside(
-    mount: &Mount,
+    mount: &MountRoot,
     moved: PathRelocation<'_>,
     cx: &CallContext<'_>,
 ) -> Result<(), ToolError> {
@@ -82,7 +83,7 @@ fn leads_out(directory: &[u8], target: &[u8]) -> bool {
     false
 }
 
-fn link_escape_error(mount: &Mount, path: &[u8]) -> ToolError {
+fn link_escape_error(mount: &MountRoot, path: &[u8]) -> ToolError {
     let shown = mount.display_path(&escape(path));
     let message = format!("`{shown}` is a link that would lead outside the workspace from there; nothing was moved");
     ToolError::new(ErrorKind::OutsideWorkspace, message).hint("delete the link first, or move what it leads to")

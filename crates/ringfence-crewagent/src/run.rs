@@ -7,8 +7,10 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use ringfence_fs::{WORKFLOW_FILE, content_id};
+use ringfence_fs::content_id;
 use serde::{Deserialize, Serialize};
+
+use crate::{LOG_DIRECTORY, WORKFLOW_FILE};
 
 const MAX_ID_CHARS: usize = 64;
 
@@ -97,7 +99,7 @@ pub fn create_run(
     let facts = serde_json::to_vec(&facts).map_err(|error| WorkflowRunError::Create(error.into()))?;
     std::fs::write(whole.join(METADATA_FILE), facts).map_err(WorkflowRunError::Create)?;
     private().create(&directory).map_err(WorkflowRunError::Create)?;
-    private().create(directory.join("logs")).map_err(WorkflowRunError::Create)?;
+    private().create(directory.join(LOG_DIRECTORY)).map_err(WorkflowRunError::Create)?;
     // JSON strings are YAML strings too.
     let entry = serde_json::to_string(&start.entry).map_err(|error| WorkflowRunError::Create(error.into()))?;
     let text = format!(

@@ -3,7 +3,7 @@
 //! Two resolvers keep the one promise: `Openat2Resolver` asks Linux (`openat2`), `CapStdResolver` uses `cap-std` where
 //! Linux does not answer. Everything else in this crate works on descriptors that came from here.
 //!
-//! Not here: what to do with the descriptor. See `mount.rs`.
+//! Not here: what to do with the descriptor. See `root/mod.rs`.
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
