@@ -10,14 +10,23 @@
     reason = "a fixture that cannot be made fails the test, and tells the person who runs it"
 )]
 
+#[cfg(feature = "kernel")]
+pub mod approver;
+#[cfg(feature = "kernel")]
+pub mod audit_trace;
 pub mod cpu_share;
 pub mod escape_attempts;
 pub mod executable;
+#[cfg(feature = "kernel")]
+pub mod host;
+pub mod mcp_client;
 pub mod patience;
 pub mod requirement;
 #[cfg(feature = "fuse")]
 pub mod stalling_fs;
+pub mod stdio_process;
 #[cfg(feature = "kernel")]
 pub mod store_suite;
 pub mod subprocess;
 pub mod swap_race;
+pub mod world;

@@ -17,13 +17,13 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use ringfence_testkit::escape_attempts::{AttemptControl, EscapeAttempt, GROUPS, PRELUDE};
 use serde_json::{Value, json};
 
 use super::peer_sandboxes::{PeerSandbox, SandboxKind, SandboxTools};
 use super::resource_abuse;
 use super::scoreboard::{AttackOutcome, ScoreCell, ScoreRow, Scoreboard};
 use crate::print_status;
-use ringfence_testkit::escape_attempts::{AttemptControl, EscapeAttempt, GROUPS, PRELUDE};
 
 /// An unused user ID.
 const PLAIN_UID: u32 = 60_602;

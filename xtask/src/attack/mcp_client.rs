@@ -2,12 +2,12 @@
 //!
 //! A call always comes back: with a reply, with silence after a time, or with the news that the server is gone.
 
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
+use ringfence_testkit::stdio_process::StdioProcess;
 use serde_json::{Value, json};
 
 use super::peer_servers::ServerProgram;
@@ -44,10 +44,7 @@ impl AttackReply {
 /// A server that shook hands.
 #[derive(Debug)]
 pub(crate) struct AttackClient {
-    child: Child,
-    /// To a thread that writes: one who does not read would keep us for ever.
-    outgoing: Sender<String>,
-    incoming: Receiver<String>,
+    process: StdioProcess,
     last_id: u64,
     timeout: Duration,
 }
@@ -65,16 +62,8 @@ impl AttackClient {
 
     /// Starts a server and shakes hands with it.
     pub(crate) fn connect(mut command: Command) -> Option<Self> {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
-        let (mut input, output) = (child.stdin.take()?, child.stdout.take()?);
-        let ((to, lines), (said, from)) = (channel::<String>(), channel());
-        // Both end with the server, which ends with the client.
-        std::thread::spawn(move || lines.iter().all(|line| input.write_all(line.as_bytes()).is_ok()));
-        std::thread::spawn(move || {
-            let lines = BufReader::new(output).lines().map_while(Result::ok);
-            lines.take_while(|line| said.send(line.clone()).is_ok()).for_each(drop);
-        });
-        let mut client = Self { child, outgoing: to, incoming: from, last_id: 0, timeout: START_TIMEOUT };
+        let process = StdioProcess::start(command.stderr(Stdio::null())).ok()?;
+        let mut client = Self { process, last_id: 0, timeout: START_TIMEOUT };
         let hello = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "attack", "version": "1"}});
         if !client.call_method("initialize", &hello).is_success() {
             return None;
@@ -109,8 +98,7 @@ impl AttackClient {
 
     /// A line that may be anything.
     pub(crate) fn send(&mut self, line: &str) {
-        // One who is gone is found out by the next call.
-        let _ = self.outgoing.send(format!("{line}\n"));
+        self.process.send(format!("{line}\n"));
     }
 
     fn call_method(&mut self, method: &str, parameters: &Value) -> AttackReply {
@@ -131,7 +119,7 @@ impl AttackClient {
 
     fn wait_for_message(&self, asked: Instant, is_it: impl Fn(&Value) -> bool) -> AttackReply {
         loop {
-            match self.incoming.recv_timeout(self.timeout.saturating_sub(asked.elapsed())) {
+            match self.process.receive(self.timeout.saturating_sub(asked.elapsed())) {
                 Ok(line) => {
                     let said: Value = serde_json::from_str(&line).unwrap_or_default();
                     if is_it(&said) {
@@ -142,13 +130,5 @@ impl AttackClient {
                 Err(RecvTimeoutError::Disconnected) => return AttackReply::Exited,
             }
         }
-    }
-}
-
-impl Drop for AttackClient {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -11,12 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use ringfence_testkit::swap_race::PathSwapper;
+
 use super::mcp_client::{AttackClient, AttackReply};
 use super::peer_servers::{ControlMode, FileOperation, ServerDialect, ServerProgram, edit_call, programs, tool_call};
 use super::scoreboard::{AttackOutcome, ScoreCell, ScoreRow, Scoreboard};
 use super::testbed::{AttackTestbed, SEARCHED_LINE};
 use crate::print_status;
-use ringfence_testkit::swap_race::PathSwapper;
 
 /// Operations while `d` alternates between a directory and a link out.
 const RACES: &[(FileOperation, &str)] = &[

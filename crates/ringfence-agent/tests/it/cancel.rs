@@ -1,15 +1,15 @@
 //! Cancelling: it ends a run that waits for something that never comes, and leaves a session that can go on.
 
-use std::pin::Pin;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ringfence_agent::{AgentLimits, TranscriptMessage};
 use ringfence_kernel::{
-    ApprovalRequest, Approver, ApproverReply, CallContext, PolicyAction, PolicyResource, Preset, Preview,
-    ResourceAccess, Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry,
+    CallContext, PolicyAction, PolicyResource, Preset, Preview, ResourceAccess, Ticket, Tool, ToolBinding, ToolError,
+    ToolPlan, ToolRegistry,
 };
+use ringfence_testkit::approver::ScriptedApprover;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -84,16 +84,6 @@ impl Tool for StuckTool {
     }
 }
 
-/// Somebody who never answers.
-#[derive(Debug)]
-struct UnresponsiveApprover;
-
-impl Approver for UnresponsiveApprover {
-    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
-        Box::pin(std::future::pending())
-    }
-}
-
 #[tokio::test]
 async fn while_the_model_thinks() {
     check(|| AgentFixture::new(AgentSetup::default(), &[json!({"stall": true})]), "step 1").await;
@@ -163,8 +153,11 @@ async fn while_it_searches() {
 #[tokio::test]
 async fn while_somebody_is_asked() {
     let world = || {
-        let setup =
-            AgentSetup { preset: Preset::Ask, approver: Box::new(UnresponsiveApprover), ..AgentSetup::default() };
+        let setup = AgentSetup {
+            preset: Preset::Ask,
+            approver: Box::new(ScriptedApprover::default()),
+            ..AgentSetup::default()
+        };
         let world = AgentFixture::new(setup, &[write("notes", "new")]);
         world.write("notes", "old");
         world

@@ -13,9 +13,10 @@ use ringfence_agent::{
 };
 use ringfence_fs::{Fence, FenceOptions, MountAccess, MountSpec};
 use ringfence_kernel::{
-    Approver, CallLimits, DenyApprover, Dialect, Host, HostConfig as HostParts, MemoryStore, Preset, Principal,
-    Session, SessionTaint, ToolFilter, ToolRegistry,
+    Approver, CallLimits, DenyApprover, Dialect, Host, HostConfig as HostParts, Preset, Session, ToolRegistry,
 };
+use ringfence_testkit::host::{test_host_config, test_session};
+use ringfence_testkit::world::TestWorld;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -54,7 +55,7 @@ impl Default for AgentSetup {
 /// A workspace, an agent on it, and what was heard of it.
 #[derive(Debug)]
 pub(crate) struct AgentFixture {
-    _directory: tempfile::TempDir,
+    _world: TestWorld,
     pub(crate) root: PathBuf,
     pub(crate) agent: Agent,
     pub(crate) model: Arc<RecordingModel>,
@@ -64,32 +65,23 @@ pub(crate) struct AgentFixture {
 
 impl AgentFixture {
     pub(crate) fn new(setup: AgentSetup, script: &[Value]) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let root = std::fs::canonicalize(directory.path()).unwrap().join("ws");
-        std::fs::create_dir(&root).unwrap();
+        let world = TestWorld::new();
+        let root = world.workspace.clone();
         let mount = MountSpec { alias: "workspace".to_owned(), path: root.clone(), rights: MountAccess::ReadWrite };
-        let fence = Fence::new(mount, Vec::new(), &directory.path().join("state"), FenceOptions::default()).unwrap();
+        let fence = Fence::new(mount, Vec::new(), &world.state, FenceOptions::default()).unwrap();
         let mut registry = ToolRegistry::new();
         ringfence_fs::register(&mut registry, &fence).unwrap();
         if let Some(register) = setup.extra {
             register(&mut registry);
         }
-        let session = Session {
-            id: "test".to_owned(),
-            principal: Principal::agent("test"),
-            dialect: setup.dialect,
-            agent: None,
-            limits: CallLimits { denials_in_a_row: u64::MAX, ..CallLimits::for_dialect(setup.dialect) },
-            catalog: registry.catalog(setup.dialect, &ToolFilter::default()).unwrap(),
-            taint: SessionTaint::default(),
-        };
+        let limits = CallLimits { denials_in_a_row: u64::MAX, ..CallLimits::for_dialect(setup.dialect) };
+        let session = Session { limits, ..test_session(&registry, setup.dialect) };
         let tap = LedgerSink::default();
         let host = Host::new(HostParts {
             policy: Box::new(setup.preset),
             approver: setup.approver,
             audit: Box::new(tap.clone()),
-            store: Box::new(MemoryStore::default()),
-            workers: 4,
+            ..test_host_config()
         });
         let text: String = script.iter().map(|line| format!("{line}\n")).collect();
         let model = Arc::new(RecordingModel { script: scripted(text), requests: Mutex::default() });
@@ -107,14 +99,7 @@ impl AgentFixture {
             tap,
             observer: Arc::clone(&observer) as Arc<dyn AgentObserver>,
         };
-        Self {
-            _directory: directory,
-            root,
-            agent,
-            model,
-            observer,
-            history: MessageHistory::new(Box::new(NoTranscript)),
-        }
+        Self { _world: world, root, agent, model, observer, history: MessageHistory::new(Box::new(NoTranscript)) }
     }
 
     pub(crate) async fn prompt(&mut self, prompt: &str) -> AgentOutcome {

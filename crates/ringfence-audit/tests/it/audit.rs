@@ -5,21 +5,14 @@ use std::time::{Duration, SystemTime};
 
 use ringfence_audit::{AuditLog, KnownHead, read_known_heads, read_records, to_current_vocabulary, verify};
 use ringfence_kernel::{
-    AuditEvent, AuditSink as _, CallLimits, CallRecord, Dialect, ErrorKind, PolicyAction, PolicyLayer, PolicyResource,
-    Principal, ResourceAccess, Session, SessionTaint, ToolCatalog, ToolError,
+    AuditEvent, AuditSink as _, CallRecord, Dialect, ErrorKind, PolicyAction, PolicyLayer, PolicyResource,
+    ResourceAccess, Session, ToolError,
 };
+use ringfence_testkit::host::session_without_tools;
 use serde_json::{Value, json};
 
 fn session() -> Session {
-    Session {
-        id: "s".to_owned(),
-        principal: Principal::agent("test"),
-        dialect: Dialect::Standard,
-        agent: None,
-        limits: CallLimits::for_dialect(Dialect::Standard),
-        catalog: ToolCatalog::default(),
-        taint: SessionTaint::default(),
-    }
+    Session { id: "s".to_owned(), ..session_without_tools(Dialect::Standard) }
 }
 
 /// Records one call: a begin and an end.

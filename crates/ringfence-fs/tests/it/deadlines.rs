@@ -1,19 +1,21 @@
 //! Deadlines and cancelling, also where the file system does not answer.
 
 use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use ringfence_fs::ResolverBackend;
-use ringfence_kernel::ErrorKind;
+use ringfence_kernel::{AuditEvent, ErrorKind};
+use ringfence_testkit::audit_trace::AuditTrace;
+use ringfence_testkit::cpu_share::CpuShare;
+use ringfence_testkit::stalling_fs::{FuseGate, FuseOp, StallingFs};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::fixture::{FixtureReply, FsFixture, FsFixtureConfig};
 use crate::snapshot::snapshot;
-use crate::trace_sink::TraceSink;
-use ringfence_testkit::cpu_share::CpuShare;
-use ringfence_testkit::stalling_fs::{FuseGate, FuseOp, StallingFs};
 
 /// How long a call may take in these worlds.
 const CALL_TIME: Duration = Duration::from_millis(300);
@@ -33,7 +35,7 @@ const ENDS: [(ResolverBackend, WaitEnd); 3] = [
 
 fn short_deadline(backend: ResolverBackend) -> FsFixtureConfig {
     let mut setup =
-        FsFixtureConfig { workers: 1, trace: Some(TraceSink::default()), ..FsFixtureConfig::default().on(backend) };
+        FsFixtureConfig { workers: 1, trace: Some(AuditTrace::default()), ..FsFixtureConfig::default().on(backend) };
     setup.limits.call_time = CALL_TIME;
     setup
 }
@@ -48,7 +50,7 @@ fn no_deadline(backend: ResolverBackend) -> FsFixtureConfig {
 struct StallingFixture {
     slow: StallingFs,
     world: FsFixture,
-    trace: TraceSink,
+    trace: AuditTrace,
 }
 
 impl StallingFixture {
@@ -73,7 +75,7 @@ impl StallingFixture {
     fn call_into(&self, op: FuseOp, tool: &str, arguments: &Value, end: WaitEnd) -> StuckCall {
         let mut time = CALL_TIME;
         loop {
-            let traced = self.trace.lines().len();
+            let traced = self.trace.events().len();
             let limit = if end == WaitEnd::Deadline { time } else { PATIENT };
             self.gate().hold(op);
             let cancel = CancellationToken::new();
@@ -213,9 +215,9 @@ fn a_change_that_waits_after_its_commit_has_an_unknown_end_and_then_a_recorded_o
         for (op, tool, arguments, there) in &calls {
             let StuckCall { answer, traced: before } = slow.call_into(*op, tool, arguments, end);
             assert_eq!(committed(&answer), "unknown", "{tool} {arguments}: {}", answer.text);
-            assert_eq!(slow.trace.lines()[before..], ["begin".to_owned(), format!("overdue {:?}", end.kind())]);
+            assert_eq!(slow.trace.events()[before..], ["begin".to_owned(), format!("overdue {:?}", end.kind())]);
             slow.gate().release();
-            assert_eq!(slow.trace.wait_for(before + 3)[before + 2], "end ok", "{tool} {arguments}");
+            assert_eq!(slow.trace.wait_for_events(before + 3)[before + 2], "end ok", "{tool} {arguments}");
             assert!(slow.world.root.join(there).exists(), "{tool} {arguments}");
             slow.release_and_wait();
         }
@@ -283,6 +285,19 @@ fn a_cancelled_walk_stops_where_it_is() {
     }
 }
 
+/// Cancels a call when it begins to run, and lets it go on when what comes second is dropped.
+fn cancelling_trace(cancel: &CancellationToken) -> (AuditTrace, Sender<()>) {
+    let (go, gone) = channel::<()>();
+    let (cancel, gone) = (cancel.clone(), Mutex::new(gone));
+    let trace = AuditTrace::default().after_record(move |record| {
+        if matches!(record.event, AuditEvent::Begin { .. }) {
+            cancel.cancel();
+            let _ = gone.lock().unwrap().recv();
+        }
+    });
+    (trace, go)
+}
+
 #[test]
 fn a_walk_that_is_cancelled_as_it_begins_is_answered_at_once_and_gives_its_worker_back() {
     let calls = [
@@ -293,7 +308,7 @@ fn a_walk_that_is_cancelled_as_it_begins_is_answered_at_once_and_gives_its_worke
     ];
     for (tool, arguments) in &calls {
         let cancel = CancellationToken::new();
-        let (trace, go) = TraceSink::cancelling_at_begin(&cancel);
+        let (trace, go) = cancelling_trace(&cancel);
         let world =
             FsFixture::in_memory(FsFixtureConfig { trace: Some(trace.clone()), ..no_deadline(ResolverBackend::Best) });
         for n in 0..200 {
@@ -304,7 +319,7 @@ fn a_walk_that_is_cancelled_as_it_begins_is_answered_at_once_and_gives_its_worke
         drop(go);
         // There is one worker, so this waits until the first call is over.
         world.value("get_file_info", &json!({"path": "."}));
-        assert_eq!(trace.lines(), ["begin", "end Cancelled", "begin", "end ok"], "{tool}");
+        assert_eq!(trace.events(), ["begin", "end Cancelled", "begin", "end ok"], "{tool}");
         assert_eq!(std::fs::read_dir(world.root.join("tree")).unwrap().count(), 20, "{tool}");
     }
 }

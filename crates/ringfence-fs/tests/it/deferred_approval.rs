@@ -4,11 +4,11 @@ use std::os::unix::fs::symlink;
 use std::time::SystemTime;
 
 use ringfence_kernel::{ApprovalResponse, Assurance, ErrorKind, Preset, Principal, ToolCall, ToolReply};
+use ringfence_testkit::approver::ScriptedApprover;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::fixture::{FsFixture, FsFixtureConfig};
-use crate::scripted_approver::ScriptedApprover;
 use crate::snapshot::snapshot;
 
 /// Where the links lead: what is made there is asked about.

@@ -7,15 +7,15 @@ use std::time::Duration;
 use ringfence_crewagent::{RUN_STATE, STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphSource, WorkflowGuard};
 use ringfence_fs::{Fence, FenceOptions, MountAccess, MountSpec, ResolverBackend};
 use ringfence_kernel::{
-    AuditSink, CallLimits, DenyApprover, Dialect, ErrorKind, Host, HostConfig, LayeredRules, MemoryStore,
-    NullAuditSink, PolicyLayer, PolicyRule, Preset, Principal, Session, SessionTaint, ToolCall, ToolFilter,
+    CallLimits, Dialect, ErrorKind, Host, HostConfig, LayeredRules, PolicyLayer, PolicyRule, Preset, Session, ToolCall,
     ToolRegistry,
 };
+use ringfence_testkit::approver::ScriptedApprover;
+use ringfence_testkit::audit_trace::AuditTrace;
+use ringfence_testkit::host::{test_host_config, test_session};
+use ringfence_testkit::world::{TestWorld, WorldDir};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
-
-use crate::scripted_approver::ScriptedApprover;
-use crate::trace_sink::TraceSink;
 
 /// How a world is made.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct FsFixtureConfig {
     /// The graph of the workflow whose state `@state` has.
     pub(crate) graph: Option<&'static str>,
     /// Who takes the records, if anybody.
-    pub(crate) trace: Option<TraceSink>,
+    pub(crate) trace: Option<AuditTrace>,
     pub(crate) workers: usize,
     /// Who is asked, if anybody.
     pub(crate) person: Option<ScriptedApprover>,
@@ -72,7 +72,7 @@ impl FsFixtureConfig {
 /// A workspace and a host.
 #[derive(Debug)]
 pub(crate) struct FsFixture {
-    directory: FixtureDir,
+    world: TestWorld,
     /// The workspace.
     pub(crate) root: PathBuf,
     /// A directory beside it, where nothing may ever happen. It has a file `secret` with the word SECRET in it.
@@ -81,48 +81,6 @@ pub(crate) struct FsFixture {
     pub(crate) session: Arc<Session>,
     pub(crate) backend: &'static str,
     pub(crate) fence: Fence,
-}
-
-/// Where a world is: a directory that goes with it, or one that somebody else made.
-#[derive(Debug)]
-pub(crate) enum FixtureDir {
-    Temporary(tempfile::TempDir),
-    Existing(PathBuf),
-}
-
-impl FixtureDir {
-    fn path(&self) -> &Path {
-        match self {
-            Self::Temporary(directory) => directory.path(),
-            Self::Existing(path) => path,
-        }
-    }
-}
-
-impl Drop for FixtureDir {
-    fn drop(&mut self) {
-        // Root removes what is closed too.
-        if let Self::Temporary(directory) = self
-            && !rustix::process::geteuid().is_root()
-        {
-            unlock(directory.path());
-        }
-    }
-}
-
-/// Lets whoever owns it remove everything below a directory.
-pub(crate) fn unlock(directory: &Path) {
-    let _ = std::fs::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o755));
-    let Ok(entries) = std::fs::read_dir(directory) else { return };
-    for entry in entries.filter_map(Result::ok).filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-        unlock(&entry.path());
-    }
-}
-
-impl From<tempfile::TempDir> for FixtureDir {
-    fn from(directory: tempfile::TempDir) -> Self {
-        Self::Temporary(directory)
-    }
 }
 
 /// What a call said.
@@ -138,64 +96,60 @@ impl FsFixture {
     }
 
     pub(crate) fn with(setup: FsFixtureConfig) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        Self::at(directory, setup)
+        Self::in_world(TestWorld::new(), setup)
     }
 
     /// In memory if there is such a place: for tests that do very much.
     pub(crate) fn in_memory(setup: FsFixtureConfig) -> Self {
-        let memory = Path::new("/dev/shm");
-        let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-        Self::at(directory.unwrap(), setup)
+        Self::in_world(TestWorld::in_memory(), setup)
     }
 
-    pub(crate) fn at(directory: impl Into<FixtureDir>, setup: FsFixtureConfig) -> Self {
-        let directory = directory.into();
-        let (root, outside) = (directory.path().join("ws"), directory.path().join("outside"));
-        for made in [&root, &outside] {
-            std::fs::create_dir_all(made).unwrap();
-        }
-        std::fs::write(outside.join("secret"), "SECRET\n").unwrap();
+    pub(crate) fn at(directory: impl Into<WorldDir>, setup: FsFixtureConfig) -> Self {
+        Self::in_world(TestWorld::at(directory), setup)
+    }
+
+    fn in_world(world: TestWorld, setup: FsFixtureConfig) -> Self {
+        let (root, outside) = (world.workspace.clone(), world.outside.clone());
         let mount = |(alias, rights): &(&str, MountAccess)| {
-            let path = directory.path().join(format!("mount-{alias}"));
+            let path = world.path().join(format!("mount-{alias}"));
             std::fs::create_dir_all(&path).unwrap();
             MountSpec { alias: (*alias).to_owned(), path, rights: *rights }
         };
         let others = setup.mounts.iter().map(mount).collect();
         let workspace = MountSpec { alias: "workspace".to_owned(), path: root.clone(), rights: MountAccess::ReadWrite };
         let options = FenceOptions { run_state: Some(RUN_STATE), ..setup.options };
-        let mut fence = Fence::new(workspace, others, &directory.path().join("state"), options).unwrap();
+        let mut fence = Fence::new(workspace, others, &world.state, options).unwrap();
         if setup.mounts.iter().any(|(alias, _)| *alias == STATE_ALIAS) {
             let graph = setup.graph.map(|path| WorkflowGraphSource::new(&fence, path).unwrap());
             fence.guard(STATE_ALIAS, WORKFLOW_FILE, Arc::new(WorkflowGuard { graph })).unwrap();
         }
         let (host, session) = serve(&fence, setup);
-        Self { directory, root, outside, host, session: Arc::new(session), backend: fence.backend(), fence }
+        Self { world, root, outside, host, session: Arc::new(session), backend: fence.backend(), fence }
     }
 
     /// Somebody else's fence, served.
     pub(crate) fn with_fence(fence: Fence, setup: FsFixtureConfig) -> Self {
-        let directory = FixtureDir::Temporary(tempfile::tempdir().unwrap());
-        let (root, outside) = (directory.path().to_owned(), directory.path().to_owned());
+        let world = TestWorld::new();
+        let (root, outside) = (world.path().to_owned(), world.path().to_owned());
         let (host, session) = serve(&fence, setup);
-        Self { directory, root, outside, host, session: Arc::new(session), backend: fence.backend(), fence }
+        Self { world, root, outside, host, session: Arc::new(session), backend: fence.backend(), fence }
     }
 
     /// Opens the workspace once more, as the next process would: what a dead one left is cleaned up.
     pub(crate) fn restart(&self) {
         let workspace =
             MountSpec { alias: "workspace".to_owned(), path: self.root.clone(), rights: MountAccess::ReadWrite };
-        Fence::new(workspace, Vec::new(), &self.directory.path().join("state"), FenceOptions::default()).unwrap();
+        Fence::new(workspace, Vec::new(), &self.world.state, FenceOptions::default()).unwrap();
     }
 
     /// The same workspace as the next process finds it.
     pub(crate) fn reopened(self, setup: FsFixtureConfig) -> Self {
-        Self::at(self.directory, setup)
+        Self::at(self.world.into_directory(), setup)
     }
 
     /// The host path that must never be in a reply.
     pub(crate) fn host_path(&self) -> &Path {
-        self.directory.path()
+        self.world.path()
     }
 
     /// Makes a call and waits for the reply.
@@ -278,13 +232,11 @@ impl FsFixture {
     }
 
     pub(crate) fn write(&self, path: &str, content: impl AsRef<[u8]>) {
-        let path = self.root.join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, content).unwrap();
+        self.world.write(path, content);
     }
 
     pub(crate) fn read(&self, path: &str) -> String {
-        std::fs::read_to_string(self.root.join(path)).unwrap()
+        self.world.read(path)
     }
 }
 
@@ -295,23 +247,13 @@ fn serve(fence: &Fence, setup: FsFixtureConfig) -> (Host, Session) {
     if let Some(register) = setup.extra {
         register(&mut registry, fence);
     }
-    let session = Session {
-        id: "test".to_owned(),
-        principal: Principal::agent("test"),
-        dialect: setup.dialect,
-        agent: None,
-        limits: setup.limits,
-        catalog: registry.catalog(setup.dialect, &ToolFilter::default()).unwrap(),
-        taint: SessionTaint::default(),
-    };
+    let session = Session { limits: setup.limits, ..test_session(&registry, setup.dialect) };
+    let defaults = test_host_config();
     let host = Host::new(HostConfig {
         policy: Box::new(LayeredRules::from_preset(setup.preset).with_layer(PolicyLayer::User, setup.rules)),
-        approver: match setup.person {
-            Some(person) => Box::new(person),
-            None => Box::new(DenyApprover { advice: "this is a test".to_owned() }),
-        },
-        audit: setup.trace.map_or_else(|| Box::new(NullAuditSink) as Box<dyn AuditSink>, |trace| Box::new(trace)),
-        store: Box::new(MemoryStore::default()),
+        approver: setup.person.map_or(defaults.approver, |person| Box::new(person)),
+        audit: setup.trace.map_or(defaults.audit, |trace| Box::new(trace)),
+        store: defaults.store,
         workers: setup.workers,
     });
     (host, session)

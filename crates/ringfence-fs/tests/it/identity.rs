@@ -5,10 +5,10 @@ use std::os::unix::fs::symlink;
 
 use ringfence_fs::ResolverBackend;
 use ringfence_kernel::{ErrorKind, Preset};
+use ringfence_testkit::approver::ScriptedApprover;
 use serde_json::{Value, json};
 
 use crate::fixture::{FsFixture, FsFixtureConfig};
-use crate::scripted_approver::ScriptedApprover;
 
 const ENV: &str = "KEY=SECRET\n";
 

@@ -27,8 +27,6 @@ mod previews;
 mod races;
 mod regressions;
 mod repositories;
-mod scripted_approver;
 mod search;
 mod snapshot;
-mod trace_sink;
 mod undo;

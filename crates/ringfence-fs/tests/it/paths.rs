@@ -2,10 +2,10 @@
 
 use ringfence_fs::MountAccess;
 use ringfence_kernel::{Dialect, ErrorKind};
+use ringfence_testkit::audit_trace::AuditTrace;
 use serde_json::{Value, json};
 
 use crate::fixture::{FsFixture, FsFixtureConfig};
-use crate::trace_sink::TraceSink;
 
 /// What a call of each dialect is told about a path: the text of the file, or the kind of error.
 #[track_caller]
@@ -90,15 +90,15 @@ fn the_other_dialects_do_not_know_the_path_that_programs_see() {
 
 #[test]
 fn policy_and_records_see_the_path_inside_the_workspace() {
-    let trace = TraceSink::default();
+    let trace = AuditTrace::default();
     let world = FsFixture::with(FsFixtureConfig { trace: Some(trace.clone()), ..FsFixtureConfig::default() });
     assert_eq!(
         world.error("write_file", &json!({"path": "/workspace/.git/hooks/x", "content": "", "createDirs": true})),
         ErrorKind::ApprovalDenied
     );
     world.value("write_file", &json!({"path": "/workspace/f", "content": "x"}));
-    assert!(trace.places().iter().all(|place| !place.contains("/workspace")), "{:?}", trace.places());
-    assert!(trace.places().iter().any(|place| place == "f"), "{:?}", trace.places());
+    assert!(trace.named_paths().iter().all(|place| !place.contains("/workspace")), "{:?}", trace.named_paths());
+    assert!(trace.named_paths().iter().any(|place| place == "f"), "{:?}", trace.named_paths());
 }
 
 #[test]

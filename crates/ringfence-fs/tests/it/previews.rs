@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use expect_test::{Expect, expect};
 use ringfence_kernel::{ErrorKind, Preset};
+use ringfence_testkit::approver::ScriptedApprover;
 use serde_json::{Value, json};
 
 use crate::fixture::{FsFixture, FsFixtureConfig};
-use crate::scripted_approver::ScriptedApprover;
 
 fn world(person: &ScriptedApprover) -> FsFixture {
     let world = FsFixture::with(FsFixtureConfig {

@@ -9,12 +9,13 @@ use std::time::Instant;
 
 use ringfence_fs::ResolverBackend;
 use ringfence_kernel::{ErrorKind, Preset};
+use ringfence_testkit::approver::ScriptedApprover;
 use ringfence_testkit::patience::PATIENCE;
+use ringfence_testkit::world::WorldDir;
 use serde_json::{Value, json};
 
-use crate::fixture::{FixtureDir, FsFixture, FsFixtureConfig};
+use crate::fixture::{FsFixture, FsFixtureConfig};
 use crate::overlay::OverlayFixture;
-use crate::scripted_approver::ScriptedApprover;
 
 fn denying_config() -> FsFixtureConfig {
     FsFixtureConfig { preset: Preset::Edits, person: Some(ScriptedApprover::denying()), ..FsFixtureConfig::default() }
@@ -207,7 +208,7 @@ fn two_sessions_at_once_do_not_complete_a_repository() {
         [rename("a", "x/HEAD"), rename("d", "x/refs")],
     ];
     let directory = tempfile::tempdir_in(if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" }).unwrap();
-    let worlds = [(), ()].map(|()| FsFixture::at(FixtureDir::Existing(directory.path().to_owned()), denying_config()));
+    let worlds = [(), ()].map(|()| FsFixture::at(WorldDir::Existing(directory.path().to_owned()), denying_config()));
     let root = &worlds[0].root;
     let mut both_began = 0;
     for round in 0..40 {

@@ -7,13 +7,11 @@ use ringfence_kernel::{
     ApprovalInbox, ApprovalResponse, ApprovalStore, Assurance, AuthScope, CallLimits, Dialect, ErrorKind, GrantedRules,
     InboxError, LayeredRules, MemoryStore, Preset, Principal,
 };
+use ringfence_testkit::approver::{ScriptedApprover, approve, approve_with_changes, decision_by_person, deny};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{
-    HookedStore, HostSetup, QueuedApprover, TestHost, ToolScript, approve, approve_with_changes, assert_error,
-    decision_by_person, deny, reply_json,
-};
+use crate::harness::{HookedStore, HostSetup, TestHost, ToolScript, assert_error, reply_json};
 
 fn memory_store() -> Arc<dyn ApprovalStore> {
     Arc::new(MemoryStore::default())
@@ -122,7 +120,7 @@ async fn a_cancel_ends_the_waiting_for_a_turn() {
 #[tokio::test]
 async fn no_request_is_opened_while_a_deferred_call_waits() {
     let store = memory_store();
-    let somebody = QueuedApprover { defers: true, ..QueuedApprover::default() };
+    let somebody = ScriptedApprover::deferring();
     let road = HostSetup { approver: somebody, store: HookedStore::shared(&store), ..HostSetup::default() }.build();
     let suspended = road.call(&json!({"path": "ask"})).await.suspended.unwrap();
     let reply = road.call(&json!({"path": "ask/second"})).await;
@@ -130,7 +128,7 @@ async fn no_request_is_opened_while_a_deferred_call_waits() {
     assert_eq!(reply_json(&reply)["error"]["details"], json!({"waitsFor": suspended.request_id}));
     assert_eq!((road.approver.asked_paths().len(), road.pending().len()), (1, 1));
     // Another session may ask.
-    let somebody = QueuedApprover { defers: true, ..QueuedApprover::default() };
+    let somebody = ScriptedApprover::deferring();
     let other =
         HostSetup { session: "other", approver: somebody, store: HookedStore::shared(&store), ..HostSetup::default() }
             .build();
@@ -223,7 +221,7 @@ async fn a_denial_of_a_deferred_call_counts() {
     let store = memory_store();
     let limits = CallLimits { denials_in_a_row: 1, ..CallLimits::for_dialect(Dialect::Standard) };
     for (said, pauses) in [(true, false), (false, true)] {
-        let somebody = QueuedApprover { defers: true, ..QueuedApprover::default() };
+        let somebody = ScriptedApprover::deferring();
         let setup = HostSetup {
             approver: somebody,
             store: HookedStore::shared(&store),

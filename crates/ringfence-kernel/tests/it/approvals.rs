@@ -7,12 +7,11 @@ use ringfence_kernel::{
     Approval, ApprovalDecision, ApprovalStore, Assurance, CallLimits, Dialect, ErrorKind, HostError, MemoryStore,
     Principal, StoreError,
 };
+use ringfence_testkit::approver::{approve, approve_with_changes, deny};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{
-    HookedStore, HostSetup, ToolScript, approve, approve_with_changes, assert_error, deny, reply_json,
-};
+use crate::harness::{HookedStore, HostSetup, ToolScript, assert_error, reply_json};
 
 #[tokio::test]
 async fn an_approved_call_runs_and_its_ticket_says_so() {

@@ -7,10 +7,12 @@ use std::time::SystemTime;
 use ringfence_kernel::{
     ApprovalStore, ErrorKind, HostError, InboxError, MemoryStore, PolicyAction, Principal, StoreError, ToolError,
 };
+use ringfence_testkit::approver::deny;
+use ringfence_testkit::audit_trace::AuditTrace;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{HookedStore, HostAuditTrace, HostSetup, ToolScript, assert_error, deny, reply_json};
+use crate::harness::{HookedStore, HostSetup, ToolScript, assert_error, reply_json};
 
 #[tokio::test]
 async fn a_call_that_runs_is_recorded_before_and_after() {
@@ -98,7 +100,7 @@ async fn a_principal_without_the_scope_to_call_is_refused_and_recorded() {
 
 #[tokio::test]
 async fn without_a_record_nothing_runs() {
-    let road = HostSetup { trace: HostAuditTrace::with_capacity(0), ..HostSetup::default() }.build();
+    let road = HostSetup { trace: AuditTrace::with_capacity(0), ..HostSetup::default() }.build();
     for (tool, arguments) in
         [("act", r#"{"path":"a"}"#), ("act", r#"{"path":"deny"}"#), ("act", "{}"), ("no_such_tool", "{}")]
     {
@@ -110,8 +112,7 @@ async fn without_a_record_nothing_runs() {
 
 #[tokio::test]
 async fn a_quick_call_does_not_run_without_a_record_either() {
-    let road =
-        HostSetup { trace: HostAuditTrace::with_capacity(0), non_blocking: true, ..HostSetup::default() }.build();
+    let road = HostSetup { trace: AuditTrace::with_capacity(0), non_blocking: true, ..HostSetup::default() }.build();
     let fatal = road.try_call("act", r#"{"path":"a","verb":"read"}"#, &CancellationToken::new()).await.unwrap_err();
     assert!(matches!(fatal, HostError::Audit(_)), "{fatal:?}");
     assert_eq!(road.runs(), 0);
@@ -119,7 +120,7 @@ async fn a_quick_call_does_not_run_without_a_record_either() {
 
 #[tokio::test]
 async fn an_end_that_cannot_be_recorded_ends_the_run() {
-    let road = HostSetup { trace: HostAuditTrace::with_capacity(1), ..HostSetup::default() }.build();
+    let road = HostSetup { trace: AuditTrace::with_capacity(1), ..HostSetup::default() }.build();
     let fatal = road.try_call("act", r#"{"path":"a"}"#, &CancellationToken::new()).await.unwrap_err();
     assert!(matches!(fatal, HostError::EndUnrecorded(_)), "{fatal:?}");
     assert_eq!((road.runs(), road.trace.lines()), (1, vec!["begin change a".to_owned()]));

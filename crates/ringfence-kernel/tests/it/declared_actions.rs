@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use ringfence_kernel::{
-    CallContext, CallLimits, Dialect, ErrorKind, Host, HostConfig, MemoryStore, PolicyAction, PolicyResource, Preview,
-    Principal, ResourceAccess, Session, SessionTaint, Ticket, Tool, ToolBinding, ToolCall, ToolCapabilities, ToolError,
-    ToolFilter, ToolPlan, ToolRegistry,
+    CallContext, Dialect, ErrorKind, Host, HostConfig, PolicyAction, PolicyResource, Preview, ResourceAccess, Ticket,
+    Tool, ToolBinding, ToolCall, ToolCapabilities, ToolError, ToolFilter, ToolPlan, ToolRegistry,
 };
+use ringfence_testkit::host::{test_host_config, test_session};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{HostAuditTrace, PathWordPolicy, QueuedApprover, assert_error};
+use crate::harness::{PathWordPolicy, assert_error};
 
 /// Says that it reads.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
@@ -50,23 +50,9 @@ impl Tool for UndeclaredActionTool {
 async fn a_plan_that_does_more_than_its_tool_says_is_refused() {
     let mut registry = ToolRegistry::new();
     registry.register(UndeclaredActionTool, [ToolBinding::standard::<Args, Args>("liar")]).unwrap();
-    let session = Arc::new(Session {
-        id: "s".to_owned(),
-        principal: Principal::agent("p"),
-        dialect: Dialect::Standard,
-        agent: None,
-        limits: CallLimits::for_dialect(Dialect::Standard),
-        catalog: registry.catalog(Dialect::Standard, &ToolFilter::default()).unwrap(),
-        taint: SessionTaint::default(),
-    });
+    let session = Arc::new(test_session(&registry, Dialect::Standard));
     assert!(session.catalog.get("liar").unwrap().capabilities.is_read_only());
-    let host = Host::new(HostConfig {
-        policy: Box::new(PathWordPolicy),
-        approver: Box::new(QueuedApprover::default()),
-        audit: Box::new(HostAuditTrace::with_capacity(10)),
-        store: Box::new(MemoryStore::default()),
-        workers: 1,
-    });
+    let host = Host::new(HostConfig { policy: Box::new(PathWordPolicy), ..test_host_config() });
     let call =
         |arguments: &str| ToolCall { id: "1".to_owned(), name: "liar".to_owned(), arguments: arguments.to_owned() };
     let cancel = CancellationToken::new();

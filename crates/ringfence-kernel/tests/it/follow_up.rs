@@ -6,21 +6,20 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use ringfence_kernel::{
-    ApprovalDecision, ApprovalResponse, CODE_MOUNT, CallContext, CallLimits, ChangeGroup, Dialect, ErrorKind,
-    FollowUpPlan, Host, HostConfig, KeepDecision, MemoryStore, NextPhase, PhasedTool, Policy, PolicyAction,
-    PolicyResource, Preset, Preview, Principal, ProgressListener, ProgressUpdate, ResourceAccess, ReviewRequirement,
-    Session, SessionTaint, Ticket, Tool, ToolBinding, ToolCall, ToolError, ToolFilter, ToolPlan, ToolRegistry,
-    ToolReply,
+    ApprovalDecision, ApprovalResponse, CODE_MOUNT, CallContext, ChangeGroup, Dialect, ErrorKind, FollowUpPlan, Host,
+    HostConfig, KeepDecision, NextPhase, PhasedTool, Policy, PolicyAction, PolicyResource, Preset, Preview, Principal,
+    ProgressListener, ProgressUpdate, ResourceAccess, ReviewRequirement, Session, Ticket, Tool, ToolBinding, ToolCall,
+    ToolError, ToolPlan, ToolRegistry, ToolReply,
 };
+use ringfence_testkit::approver::{ScriptedApprover, approve, approve_with_changes, decision_by_person, deny};
+use ringfence_testkit::audit_trace::AuditTrace;
+use ringfence_testkit::host::{test_host_config, test_session};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{
-    HostAuditTrace, PathWordPolicy, QueuedApprover, approve, approve_with_changes, assert_error, decision_by_person,
-    deny, reply_json,
-};
+use crate::harness::{PathWordPolicy, assert_error, reply_json};
 
 /// Run a program that changes a path.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -172,41 +171,32 @@ fn access(verb: PolicyAction, mount: &str, path: &str) -> ResourceAccess {
 struct FollowUpHost {
     host: Host,
     session: Arc<Session>,
-    approver: QueuedApprover,
-    trace: HostAuditTrace,
+    approver: ScriptedApprover,
+    trace: AuditTrace,
     starts: Arc<AtomicUsize>,
     kept: Arc<AtomicBool>,
 }
 
 impl FollowUpHost {
-    fn new(policy: impl Policy + 'static, approver: QueuedApprover, go: Option<Receiver<()>>) -> Self {
-        let (kept, starts, trace) =
-            (Arc::<AtomicBool>::default(), Arc::default(), HostAuditTrace::with_capacity(usize::MAX));
+    fn new(policy: impl Policy + 'static, approver: ScriptedApprover, go: Option<Receiver<()>>) -> Self {
+        let (kept, starts, trace) = (Arc::<AtomicBool>::default(), Arc::default(), AuditTrace::default());
         let mut registry = ToolRegistry::new();
         let tool = TestProgramTool { release: Mutex::new(go), starts: Arc::clone(&starts), kept: Arc::clone(&kept) };
         registry.register(tool, [ToolBinding::standard::<Args, TestProgramOutcome>("run")]).unwrap();
         registry.register(TestReadTool, [ToolBinding::standard::<Args, TestProgramOutcome>("look")]).unwrap();
-        let session = Session {
-            id: "test".to_owned(),
-            principal: Principal::agent("test"),
-            dialect: Dialect::Standard,
-            agent: None,
-            limits: CallLimits::for_dialect(Dialect::Standard),
-            catalog: registry.catalog(Dialect::Standard, &ToolFilter::default()).unwrap(),
-            taint: SessionTaint::default(),
-        };
+        let session = test_session(&registry, Dialect::Standard);
         let host = Host::new(HostConfig {
             policy: Box::new(policy),
             approver: Box::new(approver.clone()),
             audit: Box::new(trace.clone()),
-            store: Box::new(MemoryStore::default()),
             workers: 1,
+            ..test_host_config()
         });
         Self { host, session: Arc::new(session), approver, trace, starts, kept }
     }
 
     fn answering(answers: impl IntoIterator<Item = ApprovalDecision>) -> Self {
-        Self::new(PathWordPolicy, QueuedApprover::with_answers(answers), None)
+        Self::new(PathWordPolicy, ScriptedApprover::with_answers(answers), None)
     }
 
     async fn call(&self, arguments: &Value, cancel: &CancellationToken) -> ToolReply {
@@ -328,7 +318,7 @@ async fn the_arguments_of_a_run_cannot_be_changed_or_granted_afterwards() {
 
 #[tokio::test]
 async fn a_deferred_answer_is_waited_for() {
-    let somebody = QueuedApprover { defers: true, ..QueuedApprover::default() };
+    let somebody = ScriptedApprover::deferring();
     let stage = Arc::new(FollowUpHost::new(PathWordPolicy, somebody, None));
     let call = tokio::spawn({
         let stage = Arc::clone(&stage);
@@ -344,7 +334,7 @@ async fn a_deferred_answer_is_waited_for() {
 
 #[tokio::test]
 async fn a_run_waiting_in_the_approval_queue_is_not_run_again() {
-    let stage = Arc::new(FollowUpHost::new(PathWordPolicy, QueuedApprover::default(), None));
+    let stage = Arc::new(FollowUpHost::new(PathWordPolicy, ScriptedApprover::default(), None));
     let run = |path: &'static str| {
         let stage = Arc::clone(&stage);
         tokio::spawn(async move { stage.run(json!({"path": path})).await })
@@ -374,7 +364,7 @@ async fn a_preset_says_to_a_program_what_it_says_to_every_tool() {
         (Preset::Edits, ".vscode/tasks.json", false),
         (Preset::ReadOnly, "src/main.rs", false),
     ] {
-        let stage = FollowUpHost::new(preset, QueuedApprover::with_answers([deny()]), None);
+        let stage = FollowUpHost::new(preset, ScriptedApprover::with_answers([deny()]), None);
         assert_eq!(stage.run(json!({"path": path})).await["value"]["committed"], committed, "{preset:?} {path}");
     }
 }
@@ -382,7 +372,7 @@ async fn a_preset_says_to_a_program_what_it_says_to_every_tool() {
 #[tokio::test]
 async fn a_cancelled_run_ends_by_itself_and_says_what_it_had_to_say() {
     let (_go, held) = channel();
-    let stage = FollowUpHost::new(PathWordPolicy, QueuedApprover::default(), Some(held));
+    let stage = FollowUpHost::new(PathWordPolicy, ScriptedApprover::default(), Some(held));
     let cancel = CancellationToken::new();
     let listener = Arc::new(CancelOnProgress(cancel.clone(), Mutex::default()));
     let call = ToolCall { id: "1".to_owned(), name: "run".to_owned(), arguments: json!({"path": "free"}).to_string() };
@@ -400,7 +390,7 @@ async fn a_cancelled_run_ends_by_itself_and_says_what_it_had_to_say() {
 #[tokio::test]
 async fn other_calls_go_on_while_programs_take_all_their_places() {
     let (go, held) = channel();
-    let stage = Arc::new(FollowUpHost::new(PathWordPolicy, QueuedApprover::default(), Some(held)));
+    let stage = Arc::new(FollowUpHost::new(PathWordPolicy, ScriptedApprover::default(), Some(held)));
     let program = tokio::spawn({
         let stage = Arc::clone(&stage);
         async move { stage.run(json!({"path": "free"})).await }

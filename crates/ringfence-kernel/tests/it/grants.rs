@@ -7,11 +7,10 @@ use ringfence_kernel::{
     ApprovalResponse, ApprovalStore, Assurance, Decision, ErrorKind, GRANT_LIFETIME, GrantedRules, LayeredRules,
     MemoryStore, PolicyLayer, PolicyRule, Preset, Principal, Taint,
 };
+use ringfence_testkit::approver::{ScriptedApprover, decision_by_person, deny};
 use serde_json::{Value, json};
 
-use crate::harness::{
-    HookedStore, HostSetup, QueuedApprover, TestHost, assert_error, decision_by_person, deny, reply_json,
-};
+use crate::harness::{HookedStore, HostSetup, TestHost, assert_error, reply_json};
 
 fn rule(text: Value) -> PolicyRule {
     PolicyRule::new(serde_json::from_value(text).unwrap(), "rule").unwrap()
@@ -40,7 +39,7 @@ fn asking_host(
     answers: impl IntoIterator<Item = ringfence_kernel::ApprovalDecision>,
 ) -> TestHost {
     HostSetup {
-        approver: QueuedApprover::with_answers(answers),
+        approver: ScriptedApprover::with_answers(answers),
         ..setup(store, LayeredRules::from_preset(Preset::Ask))
     }
     .build()
@@ -80,7 +79,7 @@ async fn a_grant_holds_for_every_host_on_that_directory_until_it_is_revoked() {
     let other = asking_host(&store, [deny()]);
     assert_eq!(other.call(&json!({"path": "a"})).await.error, None);
     let elsewhere = HostSetup { directory: Some("another"), ..setup(&store, LayeredRules::from_preset(Preset::Ask)) };
-    let elsewhere = HostSetup { approver: QueuedApprover::with_answers([deny()]), ..elsewhere }.build();
+    let elsewhere = HostSetup { approver: ScriptedApprover::with_answers([deny()]), ..elsewhere }.build();
     assert_error(&elsewhere.call(&json!({"path": "a"})).await, ErrorKind::ApprovalDenied);
     let person = Principal::person("somebody");
     let id = store.grants(SystemTime::now()).unwrap()[0].id.clone();
@@ -117,7 +116,7 @@ fn assert_never_grantable(rules: LayeredRules, arguments: Value, prepare: impl F
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let store = memory_store();
-        let setup = HostSetup { approver: QueuedApprover::with_answers([approve_always()]), ..setup(&store, rules) };
+        let setup = HostSetup { approver: ScriptedApprover::with_answers([approve_always()]), ..setup(&store, rules) };
         prepare(&setup);
         let road = setup.build();
         let reply = road.call(&arguments).await;
@@ -157,7 +156,7 @@ fn some_accesses_are_never_grantable() {
 async fn a_deferred_call_is_granted_by_the_rule_that_was_shown() {
     for (arguments, kept) in [(json!({"path": "a"}), true), (json!({"path": ".env", "verb": "read"}), false)] {
         let store = memory_store();
-        let somebody = QueuedApprover { defers: true, ..QueuedApprover::default() };
+        let somebody = ScriptedApprover::deferring();
         let road = HostSetup { approver: somebody, ..setup(&store, LayeredRules::from_preset(Preset::Ask)) }.build();
         let suspended = road.call(&arguments).await.suspended.unwrap();
         // The desk would not take it where nothing may be granted; whoever brings the call back does not either.
@@ -174,7 +173,7 @@ async fn a_deferred_call_is_granted_by_the_rule_that_was_shown() {
 async fn without_a_known_directory_nothing_is_grantable() {
     let store = memory_store();
     let setup = HostSetup { directory: None, ..setup(&store, LayeredRules::from_preset(Preset::Ask)) };
-    let road = HostSetup { approver: QueuedApprover::with_answers([approve_always()]), ..setup }.build();
+    let road = HostSetup { approver: ScriptedApprover::with_answers([approve_always()]), ..setup }.build();
     assert_error(&road.call(&json!({"path": "a"})).await, ErrorKind::ApprovalDenied);
     assert_eq!(offered_grant(&road), None);
 }

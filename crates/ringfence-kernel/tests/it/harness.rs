@@ -1,24 +1,22 @@
 //! Test harness: a host with one scripted tool, a policy that goes by names, and a fake approver.
 
-use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use ringfence_kernel::{
-    AnswerStatus, Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, ApprovalStore, Approver,
-    ApproverReply, ArgumentDraft, Assurance, AuditEvent, AuditSink, AuditSinkError, CallContext, CallLimits,
-    CallRecord, Decision, DenialStreak, Dialect, ErrorKind, Grant, Host, HostConfig, HostError, MemoryStore, NET_MOUNT,
-    Policy, PolicyAction, PolicyLayer, PolicyRequest, PolicyResource, Preview, PreviewBody, Principal, ResourceAccess,
-    Session, SessionTaint, StoreError, SuspendLifetime, Ticket, Tool, ToolBinding, ToolCall, ToolError, ToolFilter,
-    ToolPlan, ToolRegistry, ToolReply, Verdict,
+    AnswerStatus, ApprovalDecision, ApprovalRequest, ApprovalStore, ArgumentDraft, Assurance, CallContext, CallLimits,
+    Decision, DenialStreak, Dialect, ErrorKind, Grant, Host, HostConfig, HostError, MemoryStore, NET_MOUNT, Policy,
+    PolicyAction, PolicyLayer, PolicyRequest, PolicyResource, Preview, PreviewBody, Principal, ResourceAccess, Session,
+    SessionTaint, StoreError, SuspendLifetime, Ticket, Tool, ToolBinding, ToolCall, ToolError, ToolPlan, ToolRegistry,
+    ToolReply, Verdict,
 };
+use ringfence_testkit::approver::ScriptedApprover;
+use ringfence_testkit::audit_trace::AuditTrace;
+use ringfence_testkit::host::test_session;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// Do something to a path.
@@ -147,63 +145,6 @@ impl Policy for PathWordPolicy {
     }
 }
 
-/// Somebody who answers what the test wrote down, in order, and then no more.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct QueuedApprover {
-    pub(crate) answers: Arc<Mutex<VecDeque<ApprovalDecision>>>,
-    /// Puts off what is not written down.
-    pub(crate) defers: bool,
-    pub(crate) asked: Arc<Mutex<Vec<ApprovalRequest>>>,
-    /// One more question was put.
-    pub(crate) asked_notify: Arc<Notify>,
-}
-
-impl QueuedApprover {
-    pub(crate) fn with_answers(answers: impl IntoIterator<Item = ApprovalDecision>) -> Self {
-        Self { answers: Arc::new(Mutex::new(answers.into_iter().collect())), ..Self::default() }
-    }
-
-    pub(crate) fn asked_paths(&self) -> Vec<Value> {
-        self.asked.lock().unwrap().iter().map(|request| request.args["path"].clone()).collect()
-    }
-}
-
-impl Approver for QueuedApprover {
-    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
-        self.asked.lock().unwrap().push(request.clone());
-        self.asked_notify.notify_one();
-        match self.answers.lock().unwrap().pop_front() {
-            Some(answer) => Box::pin(std::future::ready(ApproverReply::Decided(answer))),
-            None if self.defers => Box::pin(std::future::ready(ApproverReply::Deferred)),
-            None => Box::pin(std::future::pending()),
-        }
-    }
-}
-
-pub(crate) fn approve() -> ApprovalDecision {
-    decision_by_person(ApprovalResponse { approved: true, ..ApprovalResponse::default() })
-}
-
-pub(crate) fn deny() -> ApprovalDecision {
-    decision_by_person(ApprovalResponse { reason: Some("I do not like it".to_owned()), ..ApprovalResponse::default() })
-}
-
-pub(crate) fn approve_with_changes(arguments: Value) -> ApprovalDecision {
-    decision_by_person(ApprovalResponse {
-        approved: true,
-        modified_args: Some(arguments),
-        ..ApprovalResponse::default()
-    })
-}
-
-/// An answer that somebody gave at a terminal of ours.
-pub(crate) fn decision_by_person(response: ApprovalResponse) -> ApprovalDecision {
-    ApprovalDecision {
-        response,
-        approval: Approval { assurance: Assurance::Person, by: Some(Principal::person("somebody")) },
-    }
-}
-
 type StoreHook = Box<dyn Fn(&str) -> Result<(), StoreError> + Send + Sync>;
 
 /// A store that others hold too, and something that happens before each of its steps.
@@ -318,76 +259,13 @@ impl ApprovalStore for HookedStore {
     }
 }
 
-/// Keeps records as short lines. After `capacity` of them the sink is full and fails.
-#[derive(Clone, Debug)]
-pub(crate) struct HostAuditTrace {
-    lines: Arc<Mutex<Vec<String>>>,
-    /// Of each begin, the layer and the rule, and who approved.
-    pub(crate) permissions: Arc<Mutex<Vec<String>>>,
-    capacity: usize,
-    recorded_notify: Arc<Notify>,
-}
-
-impl HostAuditTrace {
-    pub(crate) fn with_capacity(capacity: usize) -> Self {
-        Self { lines: Arc::default(), permissions: Arc::default(), capacity, recorded_notify: Arc::default() }
-    }
-
-    pub(crate) fn lines(&self) -> Vec<String> {
-        self.lines.lock().unwrap().clone()
-    }
-
-    /// Waits until there are so many.
-    pub(crate) async fn wait_for_lines(&self, count: usize) -> Vec<String> {
-        while self.lines().len() < count {
-            self.recorded_notify.notified().await;
-        }
-        self.lines()
-    }
-}
-
-impl AuditSink for HostAuditTrace {
-    fn record(&self, record: &CallRecord<'_>) -> Result<(), AuditSinkError> {
-        let what = match &record.event {
-            AuditEvent::Begin { approved, change, .. } => {
-                let change = if change.is_empty() { "" } else { " change" };
-                format!("begin{}{change}", if approved.is_some() { " approved" } else { "" })
-            }
-            AuditEvent::Connection { refused: None } => "reached".to_owned(),
-            AuditEvent::Connection { refused: Some(error) } => format!("kept from {:?}", error.kind),
-            AuditEvent::ChangesDiscarded { error } => format!("not kept {:?}", error.kind),
-            AuditEvent::UnlistedConnections { made, refused } => {
-                format!("reached {made} more, kept from {refused} more")
-            }
-            AuditEvent::End { error: None, .. } => "end ok".to_owned(),
-            AuditEvent::End { error: Some(error), .. } => format!("end {:?}", error.kind),
-            AuditEvent::Refused { error, .. } => format!("refused {:?}", error.kind),
-            AuditEvent::Overdue { error, .. } => format!("overdue {:?}", error.kind),
-        };
-        let subject = record.subject.filter(|_| record.accesses.is_empty());
-        let touched = record.accesses.iter().map(|touch| touch.resource.display_path.as_str()).chain(subject);
-        let line = std::iter::once(what.as_str()).chain(touched).collect::<Vec<_>>().join(" ");
-        let mut lines = self.lines.lock().unwrap();
-        if let AuditEvent::Begin { rule, layer, approved, .. } = &record.event {
-            let by = approved.and_then(|approval| approval.by.as_ref()).map_or("nobody", |by| by.name.as_str());
-            self.permissions.lock().unwrap().push(format!("{} {rule} {by}", layer.name()));
-        }
-        if lines.len() == self.capacity {
-            return Err(AuditSinkError(std::io::Error::other("the disk is full")));
-        }
-        lines.push(line);
-        self.recorded_notify.notify_one();
-        Ok(())
-    }
-}
-
 /// How a road is made.
 pub(crate) struct HostSetup {
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) script: ToolScript,
     pub(crate) non_blocking: bool,
-    pub(crate) approver: QueuedApprover,
-    pub(crate) trace: HostAuditTrace,
+    pub(crate) approver: ScriptedApprover,
+    pub(crate) trace: AuditTrace,
     pub(crate) store: Box<dyn ApprovalStore>,
     pub(crate) principal: Principal,
     pub(crate) session: &'static str,
@@ -404,8 +282,8 @@ impl Default for HostSetup {
             policy: Box::new(PathWordPolicy),
             script: ToolScript::default(),
             non_blocking: false,
-            approver: QueuedApprover::default(),
-            trace: HostAuditTrace::with_capacity(usize::MAX),
+            approver: ScriptedApprover::default(),
+            trace: AuditTrace::default(),
             store: Box::new(MemoryStore::default()),
             principal: Principal::agent("test"),
             session: "test",
@@ -423,7 +301,7 @@ impl HostSetup {
     }
 
     pub(crate) fn with_answers(answers: impl IntoIterator<Item = ApprovalDecision>) -> Self {
-        Self { approver: QueuedApprover::with_answers(answers), ..Self::default() }
+        Self { approver: ScriptedApprover::with_answers(answers), ..Self::default() }
     }
 
     pub(crate) fn build(self) -> TestHost {
@@ -440,11 +318,9 @@ impl HostSetup {
         let session = Session {
             id: self.session.to_owned(),
             principal: self.principal,
-            dialect: Dialect::Standard,
-            agent: None,
             limits: self.limits,
-            catalog: registry.catalog(Dialect::Standard, &ToolFilter::default()).unwrap(),
             taint: self.taint,
+            ..test_session(&registry, Dialect::Standard)
         };
         let host = Host::new(HostConfig {
             policy: self.policy,
@@ -464,8 +340,8 @@ impl HostSetup {
 pub(crate) struct TestHost {
     pub(crate) host: Host,
     pub(crate) session: Arc<Session>,
-    pub(crate) approver: QueuedApprover,
-    pub(crate) trace: HostAuditTrace,
+    pub(crate) approver: ScriptedApprover,
+    pub(crate) trace: AuditTrace,
     runs: Arc<AtomicUsize>,
 }
 

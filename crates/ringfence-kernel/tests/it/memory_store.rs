@@ -4,9 +4,8 @@ use ringfence_kernel::{
     ApprovalInbox, ApprovalResponse, ApprovalStore as _, Assurance, AuthScope, Grant, InboxError, MemoryStore,
     Principal, RuleText,
 };
-use serde_json::json;
-
 use ringfence_testkit::store_suite::{at, check, request};
+use serde_json::json;
 
 #[test]
 fn the_store_in_memory_keeps_what_every_store_promises() {

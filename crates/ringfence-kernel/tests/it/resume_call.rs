@@ -6,14 +6,15 @@ use ringfence_kernel::{
     Approval, ApprovalDecision, ApprovalResponse, ApprovalStore, Assurance, ErrorKind, MemoryStore, Principal,
     ResumeRequest, SuspendedCall, ToolCall, ToolReply,
 };
+use ringfence_testkit::approver::ScriptedApprover;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{HookedStore, HostSetup, QueuedApprover, TestHost, assert_error, reply_json};
+use crate::harness::{HookedStore, HostSetup, TestHost, assert_error, reply_json};
 
 fn deferring_host() -> TestHost {
     let store: Arc<dyn ApprovalStore> = Arc::new(MemoryStore::default());
-    let somebody = QueuedApprover { defers: true, ..QueuedApprover::default() };
+    let somebody = ScriptedApprover::deferring();
     HostSetup { approver: somebody, store: HookedStore::shared(&store), ..HostSetup::default() }.build()
 }
 

@@ -8,10 +8,11 @@ use ringfence_kernel::{
     ApprovalResponse, ApprovalStore, Assurance, CallLimits, Decision, Dialect, DraftOutcome, ErrorKind, InboxError,
     MemoryStore, Policy, PolicyLayer, PolicyRequest, Principal, ResourceAccess, SuspendedCall, ToolReply, Verdict,
 };
+use ringfence_testkit::approver::ScriptedApprover;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{HookedStore, HostSetup, QueuedApprover, TestHost, ToolScript, assert_error, reply_json};
+use crate::harness::{HookedStore, HostSetup, TestHost, ToolScript, assert_error, reply_json};
 
 fn memory_store() -> Arc<dyn ApprovalStore> {
     Arc::new(MemoryStore::default())
@@ -19,7 +20,7 @@ fn memory_store() -> Arc<dyn ApprovalStore> {
 
 /// A road whose approver puts everything off.
 fn deferring_setup(store: &Arc<dyn ApprovalStore>) -> HostSetup {
-    let somebody = QueuedApprover { defers: true, ..QueuedApprover::default() };
+    let somebody = ScriptedApprover::deferring();
     HostSetup { approver: somebody, store: HookedStore::shared(store), ..HostSetup::default() }
 }
 
@@ -81,12 +82,12 @@ async fn the_second_of_two_concurrent_answers_is_overruled() {
     let hooked = HookedStore::new(&store, move |step| {
         if step == "answer" {
             let pending = inside.pending(SystemTime::now())?;
-            let no = crate::harness::decision_by_person(response(false));
+            let no = ringfence_testkit::approver::decision_by_person(response(false));
             inside.answer(&pending[0].id, &no, SystemTime::now()).map(drop)?;
         }
         Ok(())
     });
-    let road = HostSetup { store: hooked, ..HostSetup::with_answers([crate::harness::approve()]) }.build();
+    let road = HostSetup { store: hooked, ..HostSetup::with_answers([ringfence_testkit::approver::approve()]) }.build();
     assert_error(&road.call(&json!({"path": "ask"})).await, ErrorKind::ApprovalDenied);
     assert_eq!(road.runs(), 0);
 }

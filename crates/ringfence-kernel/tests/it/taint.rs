@@ -7,12 +7,10 @@ use ringfence_kernel::{
     ApprovalDecision, ApprovalStore, ErrorKind, LayeredRules, MemoryStore, Policy, PolicyLayer, PolicyRequest,
     PolicyRule, Preset, ResourceAccess, SessionTaint, Taint, ToolError, Verdict,
 };
+use ringfence_testkit::approver::{ScriptedApprover, approve, approve_with_changes, deny};
 use serde_json::{Value, json};
 
-use crate::harness::{
-    HookedStore, HostSetup, QueuedApprover, TestHost, ToolScript, approve, approve_with_changes, assert_error, deny,
-    reply_json,
-};
+use crate::harness::{HookedStore, HostSetup, TestHost, ToolScript, assert_error, reply_json};
 
 fn rules(texts: impl IntoIterator<Item = Value>) -> LayeredRules {
     let rule = |text: Value| PolicyRule::new(serde_json::from_value(text).unwrap(), "rule").unwrap();
@@ -75,7 +73,7 @@ async fn a_tool_says_that_it_saw_what_strangers_wrote() {
 
 #[tokio::test]
 async fn after_two_taints_the_third_is_asked_about() {
-    let road = HostSetup { approver: QueuedApprover::with_answers([approve()]), ..allowing_setup() }.build();
+    let road = HostSetup { approver: ScriptedApprover::with_answers([approve()]), ..allowing_setup() }.build();
     road.session.taint.add(Taint::SawUntrusted);
     assert_eq!(road.call(&json!({"path": ".env", "verb": "read"})).await.error, None);
     assert_eq!(road.approver.asked_paths(), [] as [Value; 0]);

@@ -12,10 +12,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use ringfence_kernel::{
-    Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, Approver, ApproverReply, Assurance, AuditEvent,
-    AuditSink, AuditSinkError, CallLimits, CallRecord, Dialect, Host, HostConfig, LayeredRules, MemoryStore,
-    PolicyLayer, PolicyRule, Preset, Principal, Session, SessionTaint, ToolCall, ToolFilter, ToolRegistry,
+    ApprovalRequest, ApprovalResponse, CallLimits, Dialect, Host, HostConfig, LayeredRules, PolicyLayer, PolicyRule,
+    Preset, Session, ToolCall, ToolRegistry,
 };
+use ringfence_testkit::approver::{ScriptedApprover, decision_by_person};
+use ringfence_testkit::audit_trace::AuditTrace;
+use ringfence_testkit::host::{test_host_config, test_session};
 use ringfence_testkit::requirement::{Requirement, skip_without};
 use ringfence_testkit::subprocess::run_test;
 use ringfence_web::{NameResolver, PrivateHosts, SearchEngine, TlsTrust, WebConnector};
@@ -181,7 +183,7 @@ pub(crate) struct WebTestHost {
     pub(crate) session: Arc<Session>,
     pub(crate) names: ScriptedResolver,
     pub(crate) asked: Arc<Mutex<Vec<ApprovalRequest>>>,
-    pub(crate) trace: Arc<Mutex<Vec<String>>>,
+    pub(crate) trace: AuditTrace,
 }
 
 pub(crate) struct WebTestSetup {
@@ -221,23 +223,16 @@ impl WebTestSetup {
         let rules =
             rules.into_iter().map(|text| PolicyRule::new(serde_json::from_value(text).unwrap(), "rule").unwrap());
         let policy = LayeredRules::from_preset(Preset::Ask).with_layer(PolicyLayer::User, rules.collect());
-        let (asked, trace) = (Arc::default(), Arc::default());
+        let response = ApprovalResponse { approved: approves, modified_args: changes, ..ApprovalResponse::default() };
+        let approver = ScriptedApprover::always(decision_by_person(response));
+        let (asked, trace) = (Arc::clone(&approver.asked), AuditTrace::default());
         let host = Host::new(HostConfig {
             policy: Box::new(policy),
-            approver: Box::new(FixedAnswerApprover { approves, changes, asked: Arc::clone(&asked) }),
-            audit: Box::new(WebAuditTrace(Arc::clone(&trace))),
-            store: Box::new(MemoryStore::default()),
-            workers: 4,
+            approver: Box::new(approver),
+            audit: Box::new(trace.clone()),
+            ..test_host_config()
         });
-        let session = Session {
-            id: "s".to_owned(),
-            principal: Principal::agent("test"),
-            dialect: Dialect::Standard,
-            agent: None,
-            limits,
-            catalog: registry.catalog(Dialect::Standard, &ToolFilter::default()).unwrap(),
-            taint: SessionTaint::default(),
-        };
+        let session = Session { limits, ..test_session(&registry, Dialect::Standard) };
         WebTestHost { host, session: Arc::new(session), names, asked, trace }
     }
 }
@@ -273,49 +268,6 @@ impl WebTestHost {
         let error = &reply["error"];
         assert_eq!(reply["ok"], false, "{arguments}: {reply}");
         (error["code"].as_str().unwrap().to_owned(), error["message"].as_str().unwrap().to_owned())
-    }
-}
-
-/// Who is asked, and always says the same.
-#[derive(Debug)]
-struct FixedAnswerApprover {
-    approves: bool,
-    changes: Option<Value>,
-    asked: Arc<Mutex<Vec<ApprovalRequest>>>,
-}
-
-impl Approver for FixedAnswerApprover {
-    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
-        self.asked.lock().unwrap().push(request.clone());
-        let modified_args = self.changes.clone();
-        let response = ApprovalResponse { approved: self.approves, modified_args, ..ApprovalResponse::default() };
-        let approval = Approval { assurance: Assurance::Person, by: None };
-        Box::pin(std::future::ready(ApproverReply::Decided(ApprovalDecision { response, approval })))
-    }
-}
-
-/// What was recorded, a line a moment.
-#[derive(Debug)]
-struct WebAuditTrace(Arc<Mutex<Vec<String>>>);
-
-impl AuditSink for WebAuditTrace {
-    fn record(&self, record: &CallRecord<'_>) -> Result<(), AuditSinkError> {
-        let places: Vec<&str> = record.accesses.iter().map(|touch| touch.resource.display_path.as_str()).collect();
-        let moment = match &record.event {
-            AuditEvent::Begin { .. } => "begin".to_owned(),
-            AuditEvent::Connection { refused: None } => "reached".to_owned(),
-            AuditEvent::Connection { refused: Some(error) } => format!("kept from {:?}", error.kind),
-            AuditEvent::ChangesDiscarded { error } => format!("not kept {:?}", error.kind),
-            AuditEvent::UnlistedConnections { made, refused } => {
-                format!("reached {made} more, kept from {refused} more")
-            }
-            AuditEvent::End { error: None, .. } => "end".to_owned(),
-            AuditEvent::End { error: Some(error), .. } => format!("end {:?}", error.kind),
-            AuditEvent::Refused { error, .. } => format!("refused {:?}", error.kind),
-            AuditEvent::Overdue { error, .. } => format!("overdue {:?}", error.kind),
-        };
-        self.0.lock().unwrap().push(format!("{moment} {}", places.join(" ")));
-        Ok(())
     }
 }
 

@@ -93,13 +93,13 @@ fn a_redirect_target_is_asked_about_and_recorded_before_it_is_requested() {
     assert_eq!(reply["value"]["redirects"], json!([format!("http://one.example.org:{port}/go")]));
     let summary = world.asked.lock().unwrap()[0].preview.clone();
     assert!(summary.contains(&format!("redirected from http://one.example.org:{port}/go")), "{summary}");
-    let trace = world.trace.lock().unwrap().clone();
+    let trace = world.trace.event_paths();
     assert_eq!(
         trace,
         [
             format!("begin one.example.org:{port}/go"),
             format!("begin two.example.org:{port}/there"),
-            format!("end two.example.org:{port}/there"),
+            format!("end ok two.example.org:{port}/there"),
         ]
     );
 }
@@ -133,8 +133,8 @@ fn a_redirect_within_what_is_allowed_is_followed_without_a_question_and_recorded
     assert!(world.asked.lock().unwrap().is_empty());
     let host = format!("one.example.org:{}", server.address.port());
     assert_eq!(
-        world.trace.lock().unwrap().clone(),
-        [format!("begin {host}/public/x"), format!("begin {host}/public/y"), format!("end {host}/public/y"),]
+        world.trace.event_paths(),
+        [format!("begin {host}/public/x"), format!("begin {host}/public/y"), format!("end ok {host}/public/y"),]
     );
 }
 
@@ -148,7 +148,7 @@ fn a_redirect_to_a_part_of_the_host_that_is_denied_is_not_followed() {
     assert_eq!(server.hits(), 1);
     assert!(world.asked.lock().unwrap().is_empty());
     assert_eq!(
-        world.trace.lock().unwrap().clone(),
+        world.trace.event_paths(),
         [format!("begin {host}/public/x"), format!("end PermissionDenied {host}/public/x")]
     );
 }
@@ -166,7 +166,7 @@ fn a_redirect_to_a_part_of_the_host_that_is_asked_about_waits_for_a_yes() {
     for words in [format!("POST http://{host}/private/collect"), format!("redirected from http://{host}/public/x")] {
         assert!(shown.contains(&words), "{shown}");
     }
-    assert!(world.trace.lock().unwrap().contains(&format!("begin {host}/private/collect")));
+    assert!(world.trace.event_paths().contains(&format!("begin {host}/private/collect")));
 }
 
 #[test]

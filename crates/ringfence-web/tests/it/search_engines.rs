@@ -86,7 +86,7 @@ fn each_engine_is_asked_in_its_own_way_and_answers_in_ours() {
         assert!(asked.starts_with(head) && asked.contains(header), "{kind:?}: {asked}");
         assert!(world.asked.lock().unwrap().is_empty(), "nobody is asked about the engine of their choice");
         assert!(world.session.taint.contains(Taint::SawUntrusted) && world.session.taint.contains(Taint::HasEgress));
-        assert_eq!(world.trace.lock().unwrap()[0], format!("begin {}", server.address));
+        assert_eq!(world.trace.event_paths()[0], format!("begin {}", server.address));
     }
 }
 

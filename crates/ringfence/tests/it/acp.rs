@@ -1,10 +1,7 @@
 //! `ringfence acp` through the binary: an editor that is lines of JSON, and a model that plays a script.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdin, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-
 use ringfence_testkit::patience::PATIENCE;
+use ringfence_testkit::stdio_process::StdioProcess;
 use serde_json::{Value, json};
 
 use crate::agent::{call, text};
@@ -13,9 +10,7 @@ use crate::terminal::approve_at_terminal;
 
 /// An editor, and the agent that it started.
 struct TestEditor {
-    child: Child,
-    input: Option<ChildStdin>,
-    lines: Receiver<Value>,
+    process: StdioProcess,
     last_id: u64,
     /// Everything that came in.
     received: Vec<Value>,
@@ -29,20 +24,8 @@ impl TestEditor {
     }
 
     fn start_without_model(site: &TestSite, arguments: &[&str]) -> Self {
-        let mut command = site.command(arguments);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                let message = serde_json::from_str(&line).unwrap_or_else(|_| panic!("not a message: {line:.300}"));
-                if sender.send(message).is_err() {
-                    return;
-                }
-            }
-        });
-        let input = child.stdin.take();
-        let mut editor = Self { child, input, lines, last_id: 0, received: Vec::new() };
+        let process = StdioProcess::start(&mut site.command(arguments)).unwrap();
+        let mut editor = Self { process, last_id: 0, received: Vec::new() };
         let hello = editor.request("initialize", json!({"protocolVersion": 1, "clientCapabilities": {}}));
         assert_eq!(hello["result"]["protocolVersion"], 1, "{hello}");
         assert_eq!(hello["result"]["agentCapabilities"]["loadSession"], true);
@@ -50,8 +33,7 @@ impl TestEditor {
     }
 
     fn send(&mut self, message: &Value) {
-        let mut input = self.input.as_ref().unwrap();
-        input.write_all(format!("{message}\n").as_bytes()).unwrap();
+        self.process.send(format!("{message}\n"));
     }
 
     /// Sends a request, and does not wait.
@@ -72,7 +54,8 @@ impl TestEditor {
 
     fn wait(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
         loop {
-            let message = self.lines.recv_timeout(PATIENCE).unwrap();
+            let line = self.process.receive(PATIENCE).unwrap();
+            let message: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("not a message: {line:.300}"));
             self.received.push(message.clone());
             if wanted(&message) {
                 return message;
@@ -115,15 +98,8 @@ impl TestEditor {
 
     /// Closes the input, and waits for the end.
     fn close(mut self) -> Option<i32> {
-        drop(self.input.take());
-        self.child.wait().unwrap().code()
-    }
-}
-
-impl Drop for TestEditor {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.close_input();
+        self.process.child.wait().unwrap().code()
     }
 }
 
@@ -284,7 +260,7 @@ fn sessions_are_cancelled_one_by_one_and_all_of_them_when_the_editor_leaves() {
     editor.cancel(&sessions[1]);
     assert_eq!(editor.answer_to(prompts[1])["result"]["stopReason"], "cancelled");
     assert!(editor.received.iter().all(|message| message["id"] != prompts[0]));
-    drop(editor.input.take());
+    editor.process.close_input();
     assert_eq!(editor.answer_to(prompts[0])["result"]["stopReason"], "cancelled");
     assert_eq!(editor.close(), Some(0));
 }
@@ -452,7 +428,7 @@ fn every_input_line_gets_a_response() {
         ),
     ];
     for (line, code) in cases {
-        editor.input.as_ref().unwrap().write_all(format!("\n{line}\n").as_bytes()).unwrap();
+        editor.process.send(format!("\n{line}\n"));
         let said = editor.wait(|_| true);
         assert_eq!(said["error"]["code"], code, "{line}: {said}");
     }

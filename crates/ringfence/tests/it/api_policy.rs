@@ -1,10 +1,10 @@
 //! What the config says holds for whoever calls the API, whatever they choose: the words of a dialect, or another session.
 
+use ringfence_testkit::mcp_client::LAST_HANDSHAKE;
 use serde_json::{Value, json};
 
 use crate::api::{scripted_model_config, wait_for_run};
 use crate::api_client::{ApiTestClient, ApiTestResponse, TestApiServer};
-use crate::mcp_client::LAST_HANDSHAKE;
 use crate::site::TestSite;
 
 /// Starts a server with a config of the user's.

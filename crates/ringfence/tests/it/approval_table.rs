@@ -1,49 +1,21 @@
 //! What is asked about and what is not: every row of the table, answered both ways, with the real tools.
 
 use std::future::Future;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use ringfence::app::{App, build_app};
 use ringfence::config::{CliFlags, load};
 use ringfence::store::SqliteStore;
 use ringfence_kernel::{
-    Approval, ApprovalDecision, ApprovalInbox, ApprovalRequest, ApprovalResponse, ApprovalStore as _, Approver,
-    ApproverReply, Assurance, ErrorKind, Principal, SuspendedCall, ToolCall, ToolReply,
+    Approval, ApprovalDecision, ApprovalInbox, ApprovalResponse, ApprovalStore as _, Assurance, ErrorKind, Principal,
+    SuspendedCall, ToolCall, ToolReply,
 };
+use ringfence_testkit::approver::{ScriptedApprover, decision_by_person};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::site::TestSite;
-
-/// Somebody who always answers the same, or later, and counts how often.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct AnswerListApprover {
-    /// The answers, the last one again and again. None are put off.
-    answers: Arc<Mutex<Vec<ApprovalResponse>>>,
-    asked: Arc<AtomicUsize>,
-}
-
-impl AnswerListApprover {
-    pub(crate) fn answering(answers: impl IntoIterator<Item = ApprovalResponse>) -> Self {
-        Self { answers: Arc::new(Mutex::new(answers.into_iter().collect())), ..Self::default() }
-    }
-}
-
-impl Approver for AnswerListApprover {
-    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        let mut answers = self.answers.lock().unwrap();
-        let response = if answers.len() > 1 { Some(answers.remove(0)) } else { answers.first().cloned() };
-        let approval = Approval { assurance: Assurance::Person, by: Some(Principal::person("somebody")) };
-        let word = response.map_or(ApproverReply::Deferred, |response| {
-            ApproverReply::Decided(ApprovalDecision { response, approval })
-        });
-        Box::pin(std::future::ready(word))
-    }
-}
 
 pub(crate) fn answer(approved: bool) -> ApprovalResponse {
     ApprovalResponse { approved, ..ApprovalResponse::default() }
@@ -63,7 +35,7 @@ fn site() -> TestSite {
     site
 }
 
-fn test_app(site: &TestSite, somebody: &AnswerListApprover) -> App {
+fn test_app(site: &TestSite, somebody: &ScriptedApprover) -> App {
     let environment = site.environment();
     let workspace = Some(site.workspace.to_str().unwrap().to_owned());
     let settings = load(&CliFlags { workspace, ..CliFlags::default() }, &environment).unwrap();
@@ -121,10 +93,10 @@ fn confirmed() -> Vec<(&'static str, Value)> {
 fn automatic_calls_do_not_ask() {
     for (tool, arguments) in automatic() {
         for approved in [true, false] {
-            let (site, somebody) = (site(), AnswerListApprover::answering([answer(approved)]));
+            let (site, somebody) = (site(), ScriptedApprover::always(decision_by_person(answer(approved))));
             let reply = call(&test_app(&site, &somebody), tool, &arguments);
             assert_eq!(reply.error, None, "{tool} {arguments}: {}", reply.text);
-            assert_eq!(somebody.asked.load(Ordering::SeqCst), 0, "{tool} {arguments}");
+            assert_eq!(somebody.count(), 0, "{tool} {arguments}");
         }
     }
 }
@@ -132,15 +104,15 @@ fn automatic_calls_do_not_ask() {
 #[test]
 fn a_confirmed_call_runs_only_after_approval() {
     for (tool, arguments) in confirmed() {
-        let (site, somebody) = (site(), AnswerListApprover::answering([answer(false)]));
+        let (site, somebody) = (site(), ScriptedApprover::always(decision_by_person(answer(false))));
         let before = site.tree();
         let reply = call(&test_app(&site, &somebody), tool, &arguments);
         assert_eq!(reply.error, Some(ErrorKind::ApprovalDenied), "{tool} {arguments}: {}", reply.text);
-        assert_eq!((site.tree(), somebody.asked.load(Ordering::SeqCst)), (before.clone(), 1), "{tool} {arguments}");
-        let somebody = AnswerListApprover::answering([answer(true)]);
+        assert_eq!((site.tree(), somebody.count()), (before.clone(), 1), "{tool} {arguments}");
+        let somebody = ScriptedApprover::always(decision_by_person(answer(true)));
         let reply = call(&test_app(&site, &somebody), tool, &arguments);
         assert_eq!(reply.error, None, "{tool} {arguments}: {}", reply.text);
-        assert_eq!(somebody.asked.load(Ordering::SeqCst), 1, "{tool} {arguments}");
+        assert_eq!(somebody.count(), 1, "{tool} {arguments}");
         assert_eq!(site.tree() == before, tool == "read_file", "{tool} {arguments}");
     }
 }
@@ -148,7 +120,7 @@ fn a_confirmed_call_runs_only_after_approval() {
 #[test]
 fn adding_to_a_secret_does_not_tell_its_hash() {
     for (path, told) in [(".env", false), ("a.md", true), ("new/.env", true)] {
-        let (site, somebody) = (site(), AnswerListApprover::answering([answer(true)]));
+        let (site, somebody) = (site(), ScriptedApprover::always(decision_by_person(answer(true))));
         std::fs::create_dir(site.workspace.join("new")).unwrap();
         let reply = call(&test_app(&site, &somebody), "append_file", &json!({"path": path, "content": "x"}));
         let value: Value = serde_json::from_str(&reply.text).unwrap();
@@ -172,7 +144,7 @@ fn changed_arguments_that_leave_the_workspace_are_refused() {
             if changed == arguments || takes_links {
                 continue;
             }
-            let (site, somebody) = (site(), AnswerListApprover::answering([change(changed)]));
+            let (site, somebody) = (site(), ScriptedApprover::always(decision_by_person(change(changed))));
             std::os::unix::fs::symlink(site.outside.join("secret"), site.workspace.join("way-out")).unwrap();
             let before = site.tree();
             let reply = call(&test_app(&site, &somebody), tool, &arguments);
@@ -189,7 +161,7 @@ fn changed_arguments_that_leave_the_workspace_are_refused() {
 
 /// A host in a session that a front goes on with after a restart.
 fn resumed_app(site: &TestSite) -> App {
-    let mut app = test_app(site, &AnswerListApprover::default());
+    let mut app = test_app(site, &ScriptedApprover::deferring());
     Arc::get_mut(&mut app.session).unwrap().id = "lasting".to_owned();
     app
 }

@@ -29,7 +29,6 @@ mod fuzz;
 mod host_path_leaks;
 mod mcp;
 mod mcp_approval;
-mod mcp_client;
 mod mcp_files;
 mod mcp_http;
 mod mcp_malformed_input;

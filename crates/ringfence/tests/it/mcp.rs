@@ -1,8 +1,8 @@
 //! `ringfence mcp` on standard input and output, as a client sees it.
 
+use ringfence_testkit::mcp_client::{LAST_HANDSHAKE, STATELESS, StdioMcpClient, text};
 use serde_json::{Value, json};
 
-use crate::mcp_client::{LAST_HANDSHAKE, STATELESS, TestMcpClient, text};
 use crate::site::TestSite;
 
 fn site() -> TestSite {
@@ -12,8 +12,8 @@ fn site() -> TestSite {
 }
 
 /// A client of each era that can do nothing special.
-fn of_both_eras(site: &TestSite, arguments: &[&str]) -> [TestMcpClient; 2] {
-    [TestMcpClient::with_handshake(site, arguments, json!({})), TestMcpClient::stateless(site, arguments, json!({}))]
+fn of_both_eras(site: &TestSite, arguments: &[&str]) -> [StdioMcpClient; 2] {
+    [StdioMcpClient::with_handshake(site, arguments, json!({})), StdioMcpClient::stateless(site, arguments, json!({}))]
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn a_handshake_says_who_serves_and_in_which_version() {
     for (asked, agreed) in [("2024-11-05", "2024-11-05"), (LAST_HANDSHAKE, LAST_HANDSHAKE), (STATELESS, LAST_HANDSHAKE)]
     {
         let site = site();
-        let mut client = TestMcpClient::start(&site, &[]);
+        let mut client = StdioMcpClient::start(&site, &[]);
         let said = client.initialize(asked, json!({}));
         assert_eq!(said["result"]["protocolVersion"], agreed, "{said}");
         assert_eq!(said["result"]["serverInfo"]["name"], "ringfence");
@@ -32,7 +32,7 @@ fn a_handshake_says_who_serves_and_in_which_version() {
 #[test]
 fn discovery_says_who_serves_and_which_versions_there_are() {
     let site = site();
-    let mut client = TestMcpClient::stateless(&site, &[], json!({}));
+    let mut client = StdioMcpClient::stateless(&site, &[], json!({}));
     let said = client.request("server/discover", json!({}));
     let versions: Vec<&str> =
         said["result"]["supportedVersions"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
@@ -78,7 +78,7 @@ fn the_list_of_tools_is_short() {
     }
     let made = site.run(&["workflow", "new", "--run", "first"]);
     assert_eq!(made.code, Some(0), "{made:?}");
-    let mut client = TestMcpClient::with_handshake(&site, &["--run", "first"], json!({}));
+    let mut client = StdioMcpClient::with_handshake(&site, &["--run", "first"], json!({}));
     let said = client.request("tools/list", json!({}));
     assert!(said.to_string().contains("updateFrontmatter"), "{said}");
 }
@@ -87,7 +87,7 @@ fn the_list_of_tools_is_short() {
 #[test]
 fn the_core_tools_are_loaded_at_once() {
     let site = site();
-    let mut client = TestMcpClient::with_handshake(&site, &[], json!({}));
+    let mut client = StdioMcpClient::with_handshake(&site, &[], json!({}));
     let said = client.request("tools/list", json!({}));
     let is_core = |tool: &&Value| tool["_meta"]["anthropic/alwaysLoad"] == true;
     let core: Vec<&str> = said["result"]["tools"]
@@ -112,7 +112,7 @@ fn a_model_is_told_how_paths_and_approvals_work() {
         (&["--dialect", "crewagent"], &["@project"]),
     ];
     for (arguments, words) in cases {
-        let mut client = TestMcpClient::start(&site, arguments);
+        let mut client = StdioMcpClient::start(&site, arguments);
         let said = client.initialize(LAST_HANDSHAKE, json!({}));
         let text = said["result"]["instructions"].as_str().unwrap();
         words.iter().for_each(|word| assert!(text.contains(word), "{word}: {text}"));
@@ -121,7 +121,7 @@ fn a_model_is_told_how_paths_and_approvals_work() {
         let denied = |tool: &str| arguments.contains(&tool) && text.contains(tool);
         assert!(!denied("run_code") && !denied("undo"), "{text}");
     }
-    let mut client = TestMcpClient::stateless(&site, &[], json!({}));
+    let mut client = StdioMcpClient::stateless(&site, &[], json!({}));
     let said = client.request("server/discover", json!({}));
     assert!(said["result"]["instructions"].is_string(), "{said}");
 }
@@ -129,7 +129,7 @@ fn a_model_is_told_how_paths_and_approvals_work() {
 #[test]
 fn hints_follow_from_what_a_tool_does() {
     let site = site();
-    let mut client = TestMcpClient::with_handshake(&site, &[], json!({}));
+    let mut client = StdioMcpClient::with_handshake(&site, &[], json!({}));
     let said = client.request("tools/list", json!({}));
     let reads =
         ["read_file", "list_directory", "find_files", "search_files", "get_file_info", "list_changes", "show_change"];
@@ -166,7 +166,7 @@ fn a_model_gets_plain_text_and_nothing_else() {
     let site = site();
     for name in ["test", "claude-code", "codex-mcp-client", "opencode", "gemini-cli-mcp-client"] {
         for version in ["2025-03-26", LAST_HANDSHAKE] {
-            let mut client = TestMcpClient::start(&site, &["--preset", "edits"]);
+            let mut client = StdioMcpClient::start(&site, &["--preset", "edits"]);
             client.initialize_as(name, version, json!({}));
             let result = client.call("read_file", json!({"path": "a.txt"}));
             let content = json!([{"type": "text", "text": "one\ntwo\n"}]);
@@ -182,7 +182,7 @@ fn a_model_gets_plain_text_and_nothing_else() {
 #[test]
 fn every_tool_answers_in_plain_text() {
     let site = site();
-    let mut client = TestMcpClient::with_handshake(&site, &["--preset", "edits"], json!({}));
+    let mut client = StdioMcpClient::with_handshake(&site, &["--preset", "edits"], json!({}));
     let calls = [
         ("write_file", json!({"path": "b", "content": "x\n"}), "created b, 2 bytes (c-"),
         ("edit_file", json!({"path": "b", "oldText": "x", "newText": "y"}), "edited b, 2 bytes (c-"),
@@ -223,7 +223,7 @@ fn a_program_that_asks_for_it_gets_the_envelope_and_its_schema() {
         assert_eq!((&result["isError"], &result["structuredContent"]["ok"]), (&json!(true), &json!(false)));
         assert_eq!(result["structuredContent"]["error"]["code"], "FILE_NOT_FOUND", "{result}");
     }
-    let mut client = TestMcpClient::start(&site, &["--structured"]);
+    let mut client = StdioMcpClient::start(&site, &["--structured"]);
     client.initialize("2025-03-26", json!({}));
     assert!(client.request("tools/list", json!({}))["result"]["tools"][0].get("outputSchema").is_none());
     let result = client.call("read_file", json!({"path": "a.txt"}));
@@ -233,10 +233,10 @@ fn a_program_that_asks_for_it_gets_the_envelope_and_its_schema() {
 #[test]
 fn other_dialects_are_served_too() {
     let site = site();
-    let mut client = TestMcpClient::with_handshake(&site, &["--dialect", "miniclaw"], json!({}));
+    let mut client = StdioMcpClient::with_handshake(&site, &["--dialect", "miniclaw"], json!({}));
     let result = client.call("read_file", json!({"path": "a.txt"}));
     assert_eq!(text(&result), "ok: read 8 bytes from a.txt\none\ntwo\n");
-    let mut client = TestMcpClient::with_handshake(&site, &["--dialect", "crewagent"], json!({}));
+    let mut client = StdioMcpClient::with_handshake(&site, &["--dialect", "crewagent"], json!({}));
     for name in ["fs-read", "fs.read"] {
         let result = client.call(name, json!({"path": "@project/a.txt"}));
         let reply: Value = serde_json::from_str(text(&result)).unwrap();
@@ -269,7 +269,7 @@ fn tool_refusals_are_results_and_protocol_refusals_are_errors() {
 #[test]
 fn a_request_without_client_info_gets_an_error_that_explains() {
     let site = site();
-    let mut client = TestMcpClient::start(&site, &[]);
+    let mut client = StdioMcpClient::start(&site, &[]);
     for method in ["tools/list", "tools/call"] {
         let said = client.request(method, json!({"name": "read_file", "arguments": {}}));
         assert_eq!(said["error"]["code"], -32600, "{said}");
@@ -281,14 +281,14 @@ fn a_request_without_client_info_gets_an_error_that_explains() {
 #[test]
 fn a_second_handshake_is_refused() {
     let site = site();
-    let mut client = TestMcpClient::with_handshake(&site, &[], json!({}));
+    let mut client = StdioMcpClient::with_handshake(&site, &[], json!({}));
     assert_eq!(client.initialize(LAST_HANDSHAKE, json!({"elicitation": {}}))["error"]["code"], -32600);
 }
 
 #[test]
 fn an_unsupported_version_is_refused() {
     let site = site();
-    let mut client = TestMcpClient::start(&site, &[]);
+    let mut client = StdioMcpClient::start(&site, &[]);
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "1999-01-01",
         "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
@@ -306,14 +306,14 @@ fn it_ends_when_its_input_closes_and_says_nothing_but_protocol() {
         let (code, rest, complaints) = client.close();
         assert_eq!((code, rest, complaints.as_str()), (Some(0), vec![], ""));
     }
-    let (code, rest, complaints) = TestMcpClient::start(&site, &[]).close();
+    let (code, rest, complaints) = StdioMcpClient::start(&site, &[]).close();
     assert_eq!((code, rest, complaints.as_str()), (Some(0), vec![], ""), "nothing was said");
 }
 
 #[test]
 fn requests_sent_before_eof_are_answered() {
     let site = site();
-    let mut client = TestMcpClient::with_handshake(&site, &[], json!({}));
+    let mut client = StdioMcpClient::with_handshake(&site, &[], json!({}));
     let ids: Vec<i64> = (0..20).map(|_| client.send_tool_call("read_file", json!({"path": "a.txt"}))).collect();
     let (code, rest, _) = client.close();
     let answered = |id: &i64| rest.iter().any(|message| message["id"] == *id && message["result"]["isError"] == false);
@@ -380,13 +380,19 @@ fn an_entry_for_all_projects_serves_the_one_that_the_client_is_in() {
     let other = site.root().join("other");
     std::fs::create_dir(&other).unwrap();
     std::fs::write(other.join("b.txt"), "of the other project\n").unwrap();
-    let mut client = TestMcpClient::start_in(&site, &other, &["--workspace", "."]);
+    // In a directory of its own, as a client starts it.
+    let start_in = |directory: &std::path::Path| {
+        let mut command = site.program_without_arguments();
+        command.args(["mcp", "--workspace", "."]).current_dir(directory);
+        StdioMcpClient::start_by(command)
+    };
+    let mut client = start_in(&other);
     client.initialize(LAST_HANDSHAKE, json!({}));
     assert_eq!(text(&client.call("read_file", json!({"path": "b.txt"}))), "of the other project\n");
     for (directory, name) in
         [(site.home.as_path(), "the home directory"), (std::path::Path::new("/"), "the root directory")]
     {
-        let (code, _, complaints) = TestMcpClient::start_in(&site, directory, &["--workspace", "."]).close();
+        let (code, _, complaints) = start_in(directory).close();
         assert!(code == Some(2) && complaints.contains(name), "{complaints}");
     }
 }

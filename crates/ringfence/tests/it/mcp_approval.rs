@@ -1,8 +1,8 @@
 //! Who is asked about the calls of a client, and what their answers are worth.
 
+use ringfence_testkit::mcp_client::{StdioMcpClient, text};
 use serde_json::{Value, json};
 
-use crate::mcp_client::{TestMcpClient, text};
 use crate::mcp_malformed_input::wait_for_request;
 use crate::site::TestSite;
 use crate::terminal::approve_at_terminal;
@@ -35,7 +35,7 @@ fn a_client_with_forms_is_asked_and_its_user_sees_what_would_happen() {
         (json!({"action": "cancel"}), "old\n"),
     ] {
         let site = site();
-        let mut client = TestMcpClient::with_handshake(&site, &["--preset", "ask"], forms());
+        let mut client = StdioMcpClient::with_handshake(&site, &["--preset", "ask"], forms());
         let id = client.send_tool_call("write_file", overwrite());
         let asked = client.next_of_method("elicitation/create");
         let message = asked["params"]["message"].as_str().unwrap();
@@ -50,7 +50,7 @@ fn a_client_with_forms_is_asked_and_its_user_sees_what_would_happen() {
 #[test]
 fn an_elicitation_is_cancelled_with_its_call() {
     let site = site();
-    let mut client = TestMcpClient::with_handshake(&site, &["--preset", "ask"], forms());
+    let mut client = StdioMcpClient::with_handshake(&site, &["--preset", "ask"], forms());
     let id = client.send_tool_call("write_file", overwrite());
     let asked = client.next_of_method("elicitation/create");
     client.notify("notifications/cancelled", json!({"requestId": id}));
@@ -60,7 +60,7 @@ fn an_elicitation_is_cancelled_with_its_call() {
 #[test]
 fn a_call_that_waits_for_its_client_does_not_outlive_it() {
     let site = site();
-    let mut client = TestMcpClient::with_handshake(&site, &["--preset", "ask"], forms());
+    let mut client = StdioMcpClient::with_handshake(&site, &["--preset", "ask"], forms());
     client.send_tool_call("write_file", overwrite());
     client.next_of_method("elicitation/create");
     let (code, _, _) = client.close();
@@ -70,13 +70,13 @@ fn a_call_that_waits_for_its_client_does_not_outlive_it() {
 }
 
 /// The first half of a call of a stateless client: what it is asked, and what it has to bring back.
-fn first_round(client: &mut TestMcpClient) -> (Value, Value) {
+fn first_round(client: &mut StdioMcpClient) -> (Value, Value) {
     let result = client.call("write_file", overwrite());
     assert_eq!(result["resultType"], "input_required", "{result}");
     (result["inputRequests"]["approval"].clone(), result["requestState"].clone())
 }
 
-fn second_round(client: &mut TestMcpClient, arguments: Value, said: Value, state: &Value) -> Value {
+fn second_round(client: &mut StdioMcpClient, arguments: Value, said: Value, state: &Value) -> Value {
     let params = json!({"name": "write_file", "arguments": arguments, "inputResponses": {"approval": said}, "requestState": state});
     let id = client.send_request("tools/call", params);
     client.result(id)
@@ -90,7 +90,7 @@ fn a_stateless_client_is_asked_in_the_result_and_comes_back_with_the_answer() {
         (json!({"action": "decline"}), "old\n"),
     ] {
         let site = site();
-        let mut client = TestMcpClient::stateless(&site, &["--preset", "ask"], forms());
+        let mut client = StdioMcpClient::stateless(&site, &["--preset", "ask"], forms());
         let (question, state) = first_round(&mut client);
         assert_eq!(question["method"], "elicitation/create", "{question}");
         assert!(question["params"]["message"].as_str().unwrap().contains("+new"), "{question}");
@@ -108,7 +108,7 @@ fn a_stateless_client_is_asked_in_the_result_and_comes_back_with_the_answer() {
 #[test]
 fn an_answer_counts_for_the_call_that_was_asked_about_and_for_no_other() {
     let site = site();
-    let mut client = TestMcpClient::stateless(&site, &["--preset", "ask"], forms());
+    let mut client = StdioMcpClient::stateless(&site, &["--preset", "ask"], forms());
     let (_, state) = first_round(&mut client);
     let yes = json!({"action": "accept", "content": {"approve": true}});
     for (arguments, state) in [
@@ -130,9 +130,9 @@ fn an_answer_counts_for_the_call_that_was_asked_about_and_for_no_other() {
 #[test]
 fn a_state_of_another_session_is_good_for_nothing() {
     let site = site();
-    let mut first = TestMcpClient::stateless(&site, &["--preset", "ask"], forms());
+    let mut first = StdioMcpClient::stateless(&site, &["--preset", "ask"], forms());
     let (_, state) = first_round(&mut first);
-    let mut second = TestMcpClient::stateless(&site, &["--preset", "ask"], forms());
+    let mut second = StdioMcpClient::stateless(&site, &["--preset", "ask"], forms());
     let yes = json!({"action": "accept", "content": {"approve": true}});
     let result = second_round(&mut second, overwrite(), yes, &state);
     assert_eq!(result["isError"], true, "{result}");
@@ -141,7 +141,7 @@ fn a_state_of_another_session_is_good_for_nothing() {
 
 #[test]
 fn an_approval_that_needs_a_person_is_not_elicited() {
-    for start in [TestMcpClient::with_handshake, TestMcpClient::stateless] {
+    for start in [StdioMcpClient::with_handshake, StdioMcpClient::stateless] {
         let site = site();
         let mut client = start(&site, &["--preset", "ask"], forms());
         let params = json!({"name": "read_file", "arguments": {"path": ".env"}, "_meta": {"progressToken": "p"}});
@@ -160,7 +160,7 @@ fn an_answer_from_elsewhere_ends_the_wait() {
     let site = site();
     for forms in [json!({}), forms()] {
         site.write("a", "old\n");
-        let mut client = TestMcpClient::with_handshake(&site, &["--preset", "ask"], forms);
+        let mut client = StdioMcpClient::with_handshake(&site, &["--preset", "ask"], forms);
         let id = client.send_tool_call("write_file", overwrite());
         let request = wait_for_request(&site);
         let said = site.run(&["approvals", "answer", &request, "--yes"]);
@@ -173,7 +173,7 @@ fn an_answer_from_elsewhere_ends_the_wait() {
 #[test]
 fn a_client_that_cannot_wait_comes_again() {
     let site = site();
-    let mut client = TestMcpClient::with_handshake(&site, &["--preset", "ask", "--wait", "0"], json!({}));
+    let mut client = StdioMcpClient::with_handshake(&site, &["--preset", "ask", "--wait", "0"], json!({}));
     let first = client.call("write_file", overwrite());
     assert_eq!(first["isError"], true, "{first}");
     let request = wait_for_request(&site);
@@ -190,7 +190,7 @@ fn a_client_that_cannot_wait_comes_again() {
 fn a_deferred_request_ends_with_its_client() {
     for kill in [false, true] {
         let site = site();
-        let mut client = TestMcpClient::with_handshake(&site, &["--preset", "ask", "--wait", "0"], json!({}));
+        let mut client = StdioMcpClient::with_handshake(&site, &["--preset", "ask", "--wait", "0"], json!({}));
         let first = client.call("write_file", overwrite());
         assert!(first.to_string().contains("nothing was done yet"), "{first}");
         let request = wait_for_request(&site);
@@ -210,7 +210,7 @@ fn a_deferred_request_ends_with_its_client() {
 fn a_client_that_declines_by_itself_is_not_called_the_user() {
     for action in ["decline", "cancel"] {
         let site = site();
-        let mut client = TestMcpClient::with_handshake(&site, &["--preset", "ask"], forms());
+        let mut client = StdioMcpClient::with_handshake(&site, &["--preset", "ask"], forms());
         let id = client.send_tool_call("write_file", overwrite());
         let asked = client.next_of_method("elicitation/create");
         client.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": action}}));
@@ -224,7 +224,7 @@ fn program_output_is_streamed_after_a_deferred_approval() {
     let site = site();
     let rules = "[approval]\nunattended = true\n[[rules]]\ndecision = \"ask\"\ntool = \"run_code\"\n";
     std::fs::write(site.config.join("ringfence/config.toml"), rules).unwrap();
-    let mut client = TestMcpClient::with_handshake(&site, &["--preset", "ask", "--wait", "0"], json!({}));
+    let mut client = StdioMcpClient::with_handshake(&site, &["--preset", "ask", "--wait", "0"], json!({}));
     let program = json!({"language": "bash", "code": "echo begun; sleep 60"});
     let first = client.call("run_code", program.clone());
     assert!(text(&first).contains("nothing was done yet"), "{first}");
@@ -240,7 +240,7 @@ fn program_output_is_streamed_after_a_deferred_approval() {
 #[test]
 fn approve_never_elicits_nothing() {
     let site = site();
-    let mut client = TestMcpClient::with_handshake(&site, &["--preset", "ask", "--approve", "never"], forms());
+    let mut client = StdioMcpClient::with_handshake(&site, &["--preset", "ask", "--approve", "never"], forms());
     assert_eq!(client.call("write_file", overwrite())["isError"], true);
     assert_eq!(site.read("a"), "old\n");
 }

@@ -1,8 +1,8 @@
 //! Roots, resources, progress and log messages of `ringfence mcp`.
 
+use ringfence_testkit::mcp_client::{StdioMcpClient, text};
 use serde_json::{Value, json};
 
-use crate::mcp_client::{TestMcpClient, text};
 use crate::site::TestSite;
 
 fn site() -> TestSite {
@@ -15,22 +15,22 @@ fn site() -> TestSite {
 }
 
 /// A client with these roots, which it was asked for when it made its first call.
-fn with_roots(site: &TestSite, roots: &[String]) -> TestMcpClient {
+fn with_roots(site: &TestSite, roots: &[String]) -> StdioMcpClient {
     let mut client =
-        TestMcpClient::with_handshake(site, &["--preset", "edits"], json!({"roots": {"listChanged": true}}));
+        StdioMcpClient::with_handshake(site, &["--preset", "edits"], json!({"roots": {"listChanged": true}}));
     let id = client.send_tool_call("get_file_info", json!({"path": "."}));
     send_roots(&mut client, roots);
     client.answer(id);
     client
 }
 
-fn send_roots(client: &mut TestMcpClient, roots: &[String]) {
+fn send_roots(client: &mut StdioMcpClient, roots: &[String]) {
     let asked = client.next_of_method("roots/list");
     let roots: Vec<Value> = roots.iter().map(|uri| json!({"uri": uri})).collect();
     client.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": roots}}));
 }
 
-fn can_read(client: &mut TestMcpClient, path: &str) -> bool {
+fn can_read(client: &mut StdioMcpClient, path: &str) -> bool {
     client.call("read_file", json!({"path": path}))["isError"] == false
 }
 
@@ -88,12 +88,12 @@ fn roots_that_change_are_asked_for_again() {
 #[test]
 fn files_are_read_as_resources_by_the_same_rules() {
     let site = site();
-    for start in [TestMcpClient::with_handshake, TestMcpClient::stateless] {
+    for start in [StdioMcpClient::with_handshake, StdioMcpClient::stateless] {
         let mut client = start(&site, &[], json!({"elicitation": {}}));
         let templates = client.request("resources/templates/list", json!({}));
         assert_eq!(templates["result"]["resourceTemplates"][0]["uriTemplate"], "ringfence:///{+path}");
         assert_eq!(client.request("resources/list", json!({}))["result"]["resources"], json!([]));
-        let read = |client: &mut TestMcpClient, path: &str| {
+        let read = |client: &mut StdioMcpClient, path: &str| {
             client.request("resources/read", json!({"uri": format!("ringfence:///{path}")}))
         };
         assert_eq!(read(&mut client, "src/a%2Etxt")["result"]["contents"][0]["text"], "one\n");
@@ -112,7 +112,7 @@ fn files_are_read_as_resources_by_the_same_rules() {
 #[test]
 fn a_long_call_reports_progress_that_goes_up() {
     let site = site();
-    let mut client = TestMcpClient::with_handshake(&site, &[], json!({}));
+    let mut client = StdioMcpClient::with_handshake(&site, &[], json!({}));
     // It waits for a person, who does not come.
     let params = json!({"name": "read_file", "arguments": {"path": ".env"}, "_meta": {"progressToken": "t"}});
     client.send_request("tools/call", params);
@@ -129,11 +129,11 @@ fn a_long_call_reports_progress_that_goes_up() {
 #[test]
 fn a_client_hears_what_its_level_lets_through() {
     let site = site();
-    let logged = |client: &mut TestMcpClient| {
+    let logged = |client: &mut StdioMcpClient| {
         let said = client.received();
         said.iter().filter(|message| message["method"] == "notifications/message").count()
     };
-    let mut client = TestMcpClient::with_handshake(&site, &["--preset", "read-only"], json!({}));
+    let mut client = StdioMcpClient::with_handshake(&site, &["--preset", "read-only"], json!({}));
     client.call("read_file", json!({"path": "src/a.txt"}));
     assert_eq!(logged(&mut client), 0);
     client.call("write_file", json!({"path": "x", "content": "x"}));
@@ -144,7 +144,7 @@ fn a_client_hears_what_its_level_lets_through() {
     client.request("logging/setLevel", json!({"level": "emergency"}));
     client.call("write_file", json!({"path": "x", "content": "x"}));
     assert_eq!(logged(&mut client), 2);
-    let mut client = TestMcpClient::stateless(&site, &["--preset", "read-only"], json!({}));
+    let mut client = StdioMcpClient::stateless(&site, &["--preset", "read-only"], json!({}));
     client.call("write_file", json!({"path": "x", "content": "x"}));
     assert_eq!(logged(&mut client), 0, "it did not ask for any");
     let meta = json!({"io.modelcontextprotocol/logLevel": "warning"});

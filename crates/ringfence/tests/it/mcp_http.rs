@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use ringfence::store::tokens::TokenStore;
 use ringfence_kernel::AuthScope;
+use ringfence_testkit::mcp_client::{LAST_HANDSHAKE, STATELESS, text};
 use ringfence_testkit::patience::PATIENCE;
 use serde_json::{Value, json};
 
-use crate::mcp_client::{LAST_HANDSHAKE, STATELESS, text};
 use crate::site::TestSite;
 
 /// A server process, and a token for it.

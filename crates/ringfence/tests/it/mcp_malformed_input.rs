@@ -1,19 +1,19 @@
 //! What a careless or hostile client sends, and that the server stands it.
 
+use ringfence_testkit::mcp_client::StdioMcpClient;
 use ringfence_testkit::patience::{wait_for, wait_until};
 use serde_json::{Value, json};
 
-use crate::mcp_client::TestMcpClient;
 use crate::site::TestSite;
 
-fn client(site: &TestSite) -> TestMcpClient {
-    TestMcpClient::with_handshake(site, &["--preset", "edits"], json!({}))
+fn client(site: &TestSite) -> StdioMcpClient {
+    StdioMcpClient::with_handshake(site, &["--preset", "edits"], json!({}))
 }
 
 /// It is still there, and says nothing else before.
-fn check_alive(client: &mut TestMcpClient) {
+fn check_alive(client: &mut StdioMcpClient) {
     let id = client.send_request("ping", json!({}));
-    let said = client.next();
+    let said = client.next_message();
     assert_eq!((&said["id"], &said["result"]), (&json!(id), &json!({})), "{said}");
 }
 
@@ -36,7 +36,7 @@ fn an_invalid_line_gets_a_parse_error() {
     ];
     for (line, code) in cases {
         client.send_raw(line);
-        let said = client.next();
+        let said = client.next_message();
         assert_eq!(said["error"]["code"], code, "{}: {said}", String::from_utf8_lossy(line));
         check_alive(&mut client);
     }
@@ -57,7 +57,7 @@ fn deep_nesting_is_refused() {
     let deep = "[".repeat(200_000);
     client.send_raw(format!(r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{{"a":{deep}"#).as_bytes());
     client.send_raw(b"\n");
-    assert_eq!(client.next()["error"]["code"], -32700);
+    assert_eq!(client.next_message()["error"]["code"], -32700);
     check_alive(&mut client);
 }
 
@@ -75,7 +75,7 @@ fn a_key_that_stands_twice_is_refused_with_its_name() {
         )
         .as_bytes(),
     );
-    let said = client.next();
+    let said = client.next_message();
     assert_eq!((&said["id"], &said["error"]["code"]), (&json!(50), &json!(-32600)), "{said}");
     assert!(said["error"]["message"].as_str().unwrap().contains("`path`"), "{said}");
     assert_eq!((site.read("a"), site.read("b")), ("1".to_owned(), "2".to_owned()));
@@ -89,7 +89,7 @@ fn a_line_that_is_too_long_is_refused_and_the_next_one_is_served() {
     let part = vec![b'x'; 1 << 20];
     (0..34).for_each(|_| client.send_raw(&part));
     client.send_raw(b"\n");
-    let said = client.next();
+    let said = client.next_message();
     assert_eq!(said["error"]["code"], -32600, "{said}");
     check_alive(&mut client);
 }
@@ -115,7 +115,7 @@ fn half_a_message_at_the_end_is_told_so() {
 #[test]
 fn unexpected_notifications_and_responses_are_ignored() {
     let site = TestSite::new();
-    let mut client = TestMcpClient::start(&site, &[]);
+    let mut client = StdioMcpClient::start(&site, &[]);
     client.notify("notifications/cancelled", json!({"requestId": 77}));
     client.notify("notifications/no_such", json!({}));
     client.send(&json!({"jsonrpc": "2.0", "id": 5, "result": {}}));
@@ -197,7 +197,7 @@ fn a_flood_of_calls_is_answered_one_by_one_or_refused() {
     client.send_raw(lines.as_bytes());
     let mut answered: Vec<i64> = (0..5000)
         .map(|_| {
-            let said = client.next();
+            let said = client.next_message();
             let fine = said["result"]["isError"] == false || said["error"]["code"] == -32000;
             assert!(fine, "{said}");
             said["id"].as_i64().unwrap()
@@ -213,8 +213,8 @@ fn it_opens_no_terminal() {
     let site = TestSite::new();
     site.write("a", "1");
     // Nobody can be asked through this client, so a call that needs an answer is where a terminal would be opened.
-    let mut client = TestMcpClient::with_handshake(&site, &["--preset", "ask"], json!({}));
-    let fds = format!("/proc/{}/fd", client.child.id());
+    let mut client = StdioMcpClient::with_handshake(&site, &["--preset", "ask"], json!({}));
+    let fds = format!("/proc/{}/fd", client.process.child.id());
     client.send_tool_call("delete_file", json!({"path": "a"}));
     wait_for_request(&site);
     let names = std::fs::read_dir(fds).unwrap().filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok());

@@ -4,11 +4,11 @@ use std::os::unix::fs::symlink;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use ringfence_testkit::mcp_client::StdioMcpClient;
+use ringfence_testkit::swap_race::PathSwapper;
 use serde_json::{Value, json};
 
-use crate::mcp_client::TestMcpClient;
 use crate::site::TestSite;
-use ringfence_testkit::swap_race::PathSwapper;
 
 /// How long a race goes on: longer with `cargo xtask test --full`.
 fn race_time() -> Duration {
@@ -27,7 +27,7 @@ fn eight_clients_that_edit_one_file_lose_nothing() {
         .map(|client| {
             let (site, start) = (Arc::clone(&site), Arc::clone(&start));
             std::thread::spawn(move || {
-                let mut server = TestMcpClient::with_handshake(&site, &["--preset", "edits"], json!({}));
+                let mut server = StdioMcpClient::with_handshake(&*site, &["--preset", "edits"], json!({}));
                 start.wait();
                 let edit = |number: usize| {
                     json!({"path": "shared", "oldText": format!("line {number} old\n"), "newText": format!("line {number} new\n")})
@@ -71,7 +71,7 @@ fn a_swapped_in_link_does_not_lead_out() {
     ];
     for (tool, arguments) in tools {
         let site = TestSite::in_memory();
-        let mut client = TestMcpClient::with_handshake(&site, &["--preset", "edits"], json!({}));
+        let mut client = StdioMcpClient::with_handshake(&site, &["--preset", "edits"], json!({}));
         let swapped = swap_directory_and_link(&site);
         let (started, mut calls) = (Instant::now(), 0);
         // A busy machine may take longer for a few calls.

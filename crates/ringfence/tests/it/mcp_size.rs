@@ -1,8 +1,8 @@
 //! How long a message of `ringfence mcp` gets: no longer than 1 MiB, whatever was asked for, whoever asks.
 
+use ringfence_testkit::mcp_client::{LAST_HANDSHAKE, StdioMcpClient, text};
 use serde_json::{Value, json};
 
-use crate::mcp_client::{LAST_HANDSHAKE, TestMcpClient, text};
 use crate::site::TestSite;
 
 const MOST: usize = 1 << 20;
@@ -27,9 +27,9 @@ fn site() -> TestSite {
 }
 
 /// One of each: older and newer, and those that get plain text, JSON as text, or structured content too.
-fn clients(site: &TestSite, arguments: &[&str]) -> Vec<(&'static str, TestMcpClient)> {
+fn clients(site: &TestSite, arguments: &[&str]) -> Vec<(&'static str, StdioMcpClient)> {
     let greeted = |version: &str, more: &[&str]| {
-        let mut client = TestMcpClient::start(site, &[arguments, more].concat());
+        let mut client = StdioMcpClient::start(site, &[arguments, more].concat());
         client.initialize(version, json!({}));
         client
     };
@@ -38,13 +38,13 @@ fn clients(site: &TestSite, arguments: &[&str]) -> Vec<(&'static str, TestMcpCli
         ("plain", greeted(LAST_HANDSHAKE, &[])),
         ("json", greeted("2025-03-26", structured)),
         ("structured", greeted(LAST_HANDSHAKE, structured)),
-        ("plain, stateless", TestMcpClient::stateless(site, arguments, json!({}))),
-        ("structured, stateless", TestMcpClient::stateless(site, &[arguments, structured].concat(), json!({}))),
+        ("plain, stateless", StdioMcpClient::stateless(site, arguments, json!({}))),
+        ("structured, stateless", StdioMcpClient::stateless(site, &[arguments, structured].concat(), json!({}))),
     ]
 }
 
 /// The answer to a request, which is no longer than a message may be.
-fn check(client: &mut TestMcpClient, method: &str, params: Value) -> Value {
+fn check(client: &mut StdioMcpClient, method: &str, params: Value) -> Value {
     let what = params.to_string().chars().take(200).collect::<String>();
     let answer = client.request(method, params);
     let size = answer.to_string().len();
@@ -52,7 +52,7 @@ fn check(client: &mut TestMcpClient, method: &str, params: Value) -> Value {
     answer
 }
 
-fn check_call(client: &mut TestMcpClient, tool: &str, arguments: Value) -> Value {
+fn check_call(client: &mut StdioMcpClient, tool: &str, arguments: Value) -> Value {
     let answer = check(client, "tools/call", json!({"name": tool, "arguments": arguments}));
     assert!(answer.get("error").is_none(), "{:.300}", answer.to_string());
     answer["result"].clone()

@@ -10,10 +10,10 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use ringfence_testkit::mcp_client::{LAST_HANDSHAKE, STATELESS};
 use ringfence_testkit::patience::PATIENCE;
 use serde_json::{Value, json};
 
-use crate::mcp_client::{LAST_HANDSHAKE, STATELESS};
 use crate::mcp_http::{TestMcpServer, new_token};
 use crate::site::TestSite;
 

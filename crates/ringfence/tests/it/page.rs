@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use ringfence_kernel::sanitize_line;
+use ringfence_testkit::mcp_client::StdioMcpClient;
 use serde_json::{Value, json};
 
 use crate::agent::{call, scripted_agent, text};
 use crate::api::scripted_model_config;
 use crate::api_client::{ApiTestClient, TestApiServer};
 use crate::browser::{BrowserWindow, DESKTOP, ENTER, ESCAPE, TestBrowser};
-use crate::mcp_client::TestMcpClient;
 use crate::site::TestSite;
 
 /// A server, and a token of an agent.
@@ -634,7 +634,7 @@ fn sessions_of_other_fronts_are_there_to_be_looked_at() {
         let answers = if prompt.len() == 1 { &answers[..2] } else { &answers[2..] };
         assert!(scripted_agent(&site, answers, prompt).output().unwrap().status.success());
     }
-    let mut client = TestMcpClient::with_handshake(&site, &[], json!({}));
+    let mut client = StdioMcpClient::with_handshake(&site, &[], json!({}));
     client.call("read_file", json!({"path": "notes.md"}));
     client.close();
     let served = TestPageServer::start(&site);

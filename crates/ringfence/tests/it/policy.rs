@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use expect_test::{Expect, expect};
 use ringfence::config::{AppSettings, CliFlags};
 use ringfence_kernel::{
-    CallLimits, Decision, Dialect, Policy as _, PolicyAction, PolicyLayer, PolicyRequest, PolicyResource, Preset,
-    Principal, ResourceAccess, Session, SessionTaint, TaintSet, ToolCatalog, Verdict,
+    Decision, Dialect, Policy as _, PolicyAction, PolicyLayer, PolicyRequest, PolicyResource, Preset, ResourceAccess,
+    TaintSet, Verdict,
 };
+use ringfence_testkit::host::session_without_tools;
 use serde_json::{Value, json};
 
 use crate::config::ConfigLayers;
@@ -225,15 +226,7 @@ fn untrusted_workspace_allows_are_ignored_with_a_warning() {
 
 /// What the layers decide about one touch, as the library hears them.
 fn decide(settings: &AppSettings, verb: PolicyAction, path: &str) -> Verdict {
-    let session = Session {
-        id: "s".to_owned(),
-        principal: Principal::agent("test"),
-        dialect: Dialect::Standard,
-        agent: None,
-        limits: CallLimits::for_dialect(Dialect::Standard),
-        catalog: ToolCatalog::default(),
-        taint: SessionTaint::default(),
-    };
+    let session = session_without_tools(Dialect::Standard);
     let place = PolicyResource {
         mount: "workspace".into(),
         requested_path: path.to_owned(),

@@ -1,9 +1,7 @@
 //! What is kept of a program's changes, group by group: under every preset, with every answer, and what is said of it.
 
 use std::collections::BTreeSet;
-use std::future::Future;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::{Strategy as _, any, prop};
@@ -11,14 +9,12 @@ use proptest::test_runner::{Config, TestRunner};
 use ringfence::app::build_app_with_tap;
 use ringfence::config::{CliFlags, load};
 use ringfence_agent::{FileOutcome, Ledger, LedgerSink};
-use ringfence_kernel::{
-    Approval, ApprovalDecision, ApprovalRequest, Approver, ApproverReply, Assurance, AuditEvent, AuditSink,
-    AuditSinkError, CallRecord, Preset, Principal, ToolCall,
-};
+use ringfence_kernel::{AuditEvent, AuditSink, AuditSinkError, CallRecord, Preset, ToolCall};
+use ringfence_testkit::approver::{ScriptedApprover, decision_by_person};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::approval_table::{AnswerListApprover, answer};
+use crate::approval_table::answer;
 use crate::run_code::{bash, run_with};
 use crate::site::TestSite;
 
@@ -169,25 +165,15 @@ fn kept_changes_are_one_change_and_undone_as_one() {
     assert_eq!(site.tree(), before);
 }
 
-/// Somebody who changes a file while they are asked, and then says yes.
-#[derive(Debug)]
-struct MeddlingApprover(std::path::PathBuf);
-
-impl Approver for MeddlingApprover {
-    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
-        std::fs::write(&self.0, "theirs\n").unwrap();
-        let approval = Approval { assurance: Assurance::Person, by: Some(Principal::person("somebody")) };
-        Box::pin(std::future::ready(ApproverReply::Decided(ApprovalDecision { response: answer(true), approval })))
-    }
-}
-
 #[test]
 fn files_changed_during_approval_are_withheld() {
     let site = site();
     let environment = site.environment();
     let workspace = Some(site.workspace.to_str().unwrap().to_owned());
     let settings = load(&CliFlags { workspace, ..CliFlags::default() }, &environment).unwrap();
-    let (meddler, ears) = (MeddlingApprover(site.workspace.join("a.md")), LedgerRecorder::default());
+    let (meddler, ears) = (ScriptedApprover::approving(), LedgerRecorder::default());
+    let changed = site.workspace.join("a.md");
+    meddler.before_answer(move || std::fs::write(changed, "theirs\n").unwrap());
     let app = build_app_with_tap(settings, &environment, Box::new(meddler), Box::new(ears.clone())).unwrap();
     let code = bash("echo x > a.md; echo x > b.md; echo x > new.md");
     let call = ToolCall { id: "1".to_owned(), name: "run_code".to_owned(), arguments: code.to_string() };
@@ -282,7 +268,7 @@ fn the_ledger_is_what_the_tree_and_the_records_say() {
         let workspace = Some(site.workspace.to_str().unwrap().to_owned());
         let flags = CliFlags { workspace, preset: Some(Preset::ALL[preset]), ..CliFlags::default() };
         let settings = load(&flags, &environment).unwrap();
-        let somebody = AnswerListApprover::answering([answer(approves)]);
+        let somebody = ScriptedApprover::always(decision_by_person(answer(approves)));
         let app = build_app_with_tap(settings, &environment, Box::new(somebody), Box::new(ears.clone())).unwrap();
         let before = site.tree();
         let call = ToolCall { id: "1".to_owned(), name: "run_code".to_owned(), arguments: arguments.to_string() };

@@ -4,11 +4,14 @@
 
 use std::ffi::OsStr;
 use std::io::Write as _;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use ringfence::config::Environment;
+use ringfence_testkit::mcp_client::McpServerCommand;
+use ringfence_testkit::world::TestWorld;
 use serde_json::Value;
 
 /// The program under test.
@@ -17,15 +20,11 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
 /// A machine of its own, as far as the program can see.
 #[derive(Debug)]
 pub(crate) struct TestSite {
-    directory: tempfile::TempDir,
+    /// The workspace, the directory outside, and the state as `$RINGFENCE_STATE_DIR`.
+    world: TestWorld,
     pub(crate) home: PathBuf,
     /// `$XDG_CONFIG_HOME`.
     pub(crate) config: PathBuf,
-    /// `$RINGFENCE_STATE_DIR`.
-    pub(crate) state: PathBuf,
-    pub(crate) workspace: PathBuf,
-    /// A directory beside the workspace with a file `secret`, which has the word SECRET in it.
-    pub(crate) outside: PathBuf,
     /// Where the program is started.
     pub(crate) current: PathBuf,
 }
@@ -42,35 +41,26 @@ pub(crate) struct CliOutput {
 
 impl TestSite {
     pub(crate) fn new() -> Self {
-        Self::in_directory(tempfile::tempdir().unwrap())
+        Self::in_world(TestWorld::new())
     }
 
     /// The same on a file system in memory, where there is one: for hundreds of sites that need no disk.
     pub(crate) fn in_memory() -> Self {
-        Self::in_directory(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
+        Self::in_world(TestWorld::in_memory())
     }
 
-    fn in_directory(directory: tempfile::TempDir) -> Self {
-        let root = std::fs::canonicalize(directory.path()).unwrap();
-        let site = Self {
-            home: root.join("home"),
-            config: root.join("xdg-config"),
-            state: root.join("state"),
-            workspace: root.join("ws"),
-            outside: root.join("outside"),
-            current: root.join("current"),
-            directory,
-        };
-        for made in [&site.home, &site.config, &site.workspace, &site.outside, &site.current] {
+    fn in_world(world: TestWorld) -> Self {
+        let root = std::fs::canonicalize(world.path()).unwrap();
+        let [home, config, current] = ["home", "xdg-config", "current"].map(|name| root.join(name));
+        for made in [&home, &config, &current] {
             std::fs::create_dir_all(made).unwrap();
         }
-        std::fs::write(site.outside.join("secret"), "SECRET\n").unwrap();
-        site
+        Self { world, home, config, current }
     }
 
     /// The host path that no reply may have in it.
     pub(crate) fn root(&self) -> &Path {
-        self.directory.path()
+        self.world.path()
     }
 
     /// The same machine for the library, with no config on it.
@@ -135,16 +125,6 @@ impl TestSite {
         run_with_input(command, arguments.to_string().as_bytes())
     }
 
-    pub(crate) fn write(&self, path: &str, content: impl AsRef<[u8]>) {
-        let path = self.workspace.join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, content).unwrap();
-    }
-
-    pub(crate) fn read(&self, path: &str) -> String {
-        std::fs::read_to_string(self.workspace.join(path)).unwrap()
-    }
-
     /// Every file and directory of the workspace, with the files' contents, in order; without what the journal keeps.
     pub(crate) fn tree(&self) -> Vec<(String, Option<Vec<u8>>)> {
         let mut found = Vec::new();
@@ -172,6 +152,26 @@ impl TestSite {
     pub(crate) fn temp_files(&self) -> Vec<String> {
         let names = self.tree().into_iter().map(|(name, _)| name);
         names.filter(|name| name.contains(".ringfence-tmp-")).collect()
+    }
+}
+
+impl Deref for TestSite {
+    type Target = TestWorld;
+
+    fn deref(&self) -> &TestWorld {
+        &self.world
+    }
+}
+
+impl DerefMut for TestSite {
+    fn deref_mut(&mut self) -> &mut TestWorld {
+        &mut self.world
+    }
+}
+
+impl McpServerCommand for TestSite {
+    fn mcp_command(&self, arguments: &[&str]) -> Command {
+        self.command(&[&["mcp"], arguments].concat())
     }
 }
 

@@ -7,10 +7,10 @@ use std::time::SystemTime;
 
 use ringfence::store::{STORE_FILE, SqliteStore};
 use ringfence_kernel::{AnswerStatus, ApprovalRequest, ApprovalStore as _, SuspendLifetime};
+use ringfence_testkit::store_suite::{answer, at, check, request};
 use serde_json::json;
 
 use crate::site::TestSite;
-use ringfence_testkit::store_suite::{answer, at, check, request};
 
 fn state() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()

@@ -1,11 +1,11 @@
 //! Token identity: a new token with the name of a revoked one owns nothing of that one.
 
+use ringfence_testkit::mcp_client::LAST_HANDSHAKE;
 use serde_json::{Value, json};
 
 use crate::api::{scripted_model_config, wait_for_run};
 use crate::api_client::{ApiTestClient, TestApiServer};
 use crate::api_policy::{initialize_mcp, send_mcp};
-use crate::mcp_client::LAST_HANDSHAKE;
 use crate::site::TestSite;
 
 const RULES: &str = "preset = \"edits\"\n\

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use ringfence_fs::{Fence, FenceOptions, MountAccess, MountSpec};
 use ringfence_kernel::{CallLimits, Dialect, ErrorKind, Preset, ToolError};
+use ringfence_testkit::approver::ScriptedApprover;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::json;
 
 use super::{ConcurrentWriter, OverlayFixture, image_names, setup};
 use crate::fixture::{FsFixture, FsFixtureConfig};
-use crate::scripted_approver::ScriptedApprover;
 
 #[test]
 fn protected_paths_are_asked_about_and_others_are_not() {

@@ -5,12 +5,12 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::time::Duration;
 
 use ringfence_kernel::{ErrorKind, Preset};
+use ringfence_testkit::approver::ScriptedApprover;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::json;
 
 use super::{ConcurrentWriter, OverlayFixture, OverlayProgram, setup};
 use crate::fixture::{FsFixture, FsFixtureConfig};
-use crate::scripted_approver::ScriptedApprover;
 use crate::snapshot::snapshot;
 
 #[test]

@@ -10,9 +10,10 @@ use std::path::Path;
 use std::process::Command;
 
 use ringfence_testkit::requirement::{Requirement, skip_without};
+use ringfence_testkit::world::WorldDir;
 use serde_json::{Value, json};
 
-use crate::fixture::{FixtureDir, FsFixture};
+use crate::fixture::FsFixture;
 use crate::overlay::{ModeTree, OverlayFixture, image_names, setup};
 
 /// Says to a second process what it is to do.
@@ -85,7 +86,7 @@ fn the_second_process() {
     let Ok(child) = std::env::var(CHILD) else { return };
     let asked: Value = serde_json::from_str(&child).unwrap();
     let home = Path::new(asked["home"].as_str().unwrap()).to_owned();
-    let world = FsFixture::at(FixtureDir::Existing(home), setup());
+    let world = FsFixture::at(WorldDir::Existing(home), setup());
     let answer = world.call("commit_layer", &asked["arguments"]);
     println!("SAID {}", answer.text);
 }

@@ -18,12 +18,13 @@ use ringfence_kernel::{
     CallContext, CallLimits, ChangeKind, ChangedPath, CommitState, Dialect, ErrorKind, IoMode, KeepDecision, Preview,
     Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry, Workspace, WorkspaceChanges, WorkspaceView,
 };
+use ringfence_testkit::world::unlock;
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::fixture::{FixtureReply, FsFixture, FsFixtureConfig, unlock};
+use crate::fixture::{FixtureReply, FsFixture, FsFixtureConfig};
 use crate::snapshot::{SnapshotEntryKind, snapshot};
 
 /// A tool that commits a layer, as a tool that ran a program in it would.

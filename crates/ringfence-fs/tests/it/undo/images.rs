@@ -3,12 +3,12 @@
 use std::os::unix::fs::{MetadataExt as _, symlink};
 
 use ringfence_kernel::{CallLimits, ErrorKind, Principal};
+use ringfence_testkit::approver::ScriptedApprover;
 use ringfence_testkit::requirement::{Requirement, skip_without};
 use serde_json::json;
 
 use super::{journal_of, tree};
 use crate::fixture::{FsFixture, FsFixtureConfig};
-use crate::scripted_approver::ScriptedApprover;
 
 #[test]
 fn a_forged_image_store_is_never_used_and_stops_every_change() {

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 
 use ringfence_kernel::ErrorKind;
+use ringfence_testkit::world::WorldDir;
 use serde_json::{Value, json};
 
 use super::journal_of;
-use crate::fixture::{FixtureDir, FsFixture, FsFixtureConfig};
+use crate::fixture::{FsFixture, FsFixtureConfig};
 
 #[test]
 fn a_long_log_is_compacted_and_its_changes_can_be_undone() {
@@ -160,7 +161,7 @@ fn a_long_log_that_cannot_become_shorter_stays_until_it_can() {
 fn changes_of_several_processes_stay_listed_while_one_of_them_shortens_the_log() {
     let world = FsFixture::new();
     let log = journal_of(&world).join("log");
-    let other = |_| FsFixture::at(FixtureDir::Existing(world.host_path().to_owned()), FsFixtureConfig::default());
+    let other = |_| FsFixture::at(WorldDir::Existing(world.host_path().to_owned()), FsFixtureConfig::default());
     let others: Vec<FsFixture> = (0..3).map(other).collect();
     // What is made keeps nothing, and what is replaced does.
     (0..3).for_each(|number| world.write(&format!("f{number}"), "as it was"));

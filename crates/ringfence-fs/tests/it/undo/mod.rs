@@ -13,11 +13,11 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use ringfence_fs::{MountAccess, ResolverBackend};
 use ringfence_kernel::{ErrorKind, Preset, Principal, Session, SessionTaint};
+use ringfence_testkit::approver::ScriptedApprover;
 use serde_json::{Value, json};
 
 use crate::fixture::{FsFixture, FsFixtureConfig};
 use crate::model::check;
-use crate::scripted_approver::ScriptedApprover;
 use crate::snapshot::{SnapshotEntryKind, snapshot};
 
 /// What is in a workspace, without times.

@@ -10,10 +10,10 @@ use Decision::{Allow, Ask, Deny};
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use ringfence_kernel::{
-    Assurance, CallLimits, Decision, Dialect, LayeredRules, NET_MOUNT, Policy, PolicyAction, PolicyLayer,
-    PolicyRequest, PolicyResource, PolicyRule, Preset, Principal, ResourceAccess, SEARCH_MOUNT, Session, SessionTaint,
-    Taint, TaintSet, ToolCatalog, Verdict,
+    Assurance, Decision, Dialect, LayeredRules, NET_MOUNT, Policy, PolicyAction, PolicyLayer, PolicyRequest,
+    PolicyResource, PolicyRule, Preset, ResourceAccess, SEARCH_MOUNT, Session, Taint, TaintSet, Verdict,
 };
+use ringfence_testkit::host::session_without_tools;
 use serde_json::{Value, json};
 
 fn rule(text: Value) -> PolicyRule {
@@ -25,15 +25,7 @@ fn access(verb: PolicyAction, given: &str) -> ResourceAccess {
 }
 
 pub(crate) fn session() -> Session {
-    Session {
-        id: "s".to_owned(),
-        principal: Principal::agent("test"),
-        dialect: Dialect::Standard,
-        agent: Some("writer".to_owned()),
-        limits: CallLimits::for_dialect(Dialect::Standard),
-        catalog: ToolCatalog::default(),
-        taint: SessionTaint::default(),
-    }
+    Session { agent: Some("writer".to_owned()), ..session_without_tools(Dialect::Standard) }
 }
 
 fn decide_with(policy: &dyn Policy, touches: &[ResourceAccess], bits: &[Taint]) -> Verdict {

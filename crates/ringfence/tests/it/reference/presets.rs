@@ -3,11 +3,12 @@
 use ringfence::app::{App, build_app};
 use ringfence::config::{CliFlags, load};
 use ringfence_kernel::{ErrorKind, Preset, ToolCall, ToolReply};
+use ringfence_testkit::approver::{ScriptedApprover, decision_by_person};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{head, row};
-use crate::approval_table::{AnswerListApprover, answer};
+use crate::approval_table::answer;
 use crate::site::TestSite;
 
 const BEGIN: &str = "<!-- presets: made by `cargo xtask docs` -->\n";
@@ -81,7 +82,7 @@ fn test_app(site: &TestSite, preset: Preset) -> App {
     let workspace = Some(site.workspace.to_str().unwrap().to_owned());
     let flags = CliFlags { workspace, preset: Some(preset), ..CliFlags::default() };
     let settings = load(&flags, &environment).unwrap();
-    build_app(settings, &environment, Box::new(AnswerListApprover::answering([answer(false)]))).unwrap()
+    build_app(settings, &environment, Box::new(ScriptedApprover::always(decision_by_person(answer(false))))).unwrap()
 }
 
 /// What became of a call where a person says no to everything.
