@@ -259,13 +259,13 @@ mod tests {
         std::fs::create_dir(&workspace).unwrap();
         let flags = CliFlags { workspace: Some(workspace.to_str().unwrap().to_owned()), ..CliFlags::default() };
         let environment = Environment::isolated(&root, root.join("none"));
-        let houses =
+        let hosts =
             HostPool::new(flags, environment, EventFeed::new(), DeferringApprover::new(Duration::ZERO)).unwrap();
         let ask = |dialect| {
-            let houses = houses.clone();
-            tokio::spawn(async move {
-                houses.agent_host(HostKey { dialect, ..HostKey::for_workspace(None) }).await.unwrap()
-            })
+            let hosts = hosts.clone();
+            tokio::spawn(
+                async move { hosts.agent_host(HostKey { dialect, ..HostKey::for_workspace(None) }).await.unwrap() },
+            )
         };
         let asked: Vec<_> = (0..8).map(|_| ask(None)).collect();
         let other = ask(Some(Dialect::Miniclaw));

@@ -148,8 +148,8 @@ impl RouteTable {
         let reply_schema = self.schemas.subschema_for::<R>();
         self.describe::<A>(&line, json!({"application/json": {"schema": reply_schema}}));
         let status = line.status;
-        self.add_handler(line, move |api, visit, asked: A| {
-            let answering = handler(api, visit, asked);
+        self.add_handler(line, move |api, context, asked: A| {
+            let answering = handler(api, context, asked);
             async move { answering.await.map(|value| json::json_response(status, &value)) }
         })
     }
@@ -177,9 +177,9 @@ impl RouteTable {
             let names = names.iter().map(|(_, value)| value.to_owned()).collect();
             async move {
                 let served = async {
-                    let (mut visit, asked, place) = admit(&api, need, names, request).await?;
-                    let key = visit.idempotency_key.take();
-                    let answering = handler(Arc::clone(&api), visit, asked);
+                    let (mut context, asked, place) = admit(&api, need, names, request).await?;
+                    let key = context.idempotency_key.take();
+                    let answering = handler(Arc::clone(&api), context, asked);
                     match key {
                         Some(key) => {
                             let answering = async move {

@@ -219,13 +219,13 @@ pub fn build_agent_app(
     approver: Box<dyn Approver>,
     seat: AgentSessionOptions,
 ) -> Result<App, AppError> {
-    let AgentSessionOptions { resumed, taint: bits, tap: ear, mode: modes } = seat;
+    let AgentSessionOptions { resumed, taint, tap: ear, mode: modes } = seat;
     let resumed = resumed.map(|(id, been_through)| {
-        been_through.iter().for_each(|bit| bits.add(bit));
+        been_through.iter().for_each(|bit| taint.add(bit));
         id
     });
     build_app_for(
-        SessionKind::OwnAgent(OwnAgentSession { resumed, taint: bits, mode: modes }),
+        SessionKind::OwnAgent(OwnAgentSession { resumed, taint, mode: modes }),
         settings,
         environment,
         AppHooks { approver, tap: ear },
@@ -325,7 +325,7 @@ fn build_app_for(
     for rule in rules.layers().flat_map(|(_, rules)| rules).chain(would_hold) {
         check_tools(rule, &registry, settings.dialect)?;
     }
-    let (resumed, bits) = match &mut who {
+    let (resumed, taint) = match &mut who {
         SessionKind::OwnAgent(own) => (own.resumed.take(), own.taint.clone()),
         SessionKind::Agent | SessionKind::McpClient(_) | SessionKind::Person => (None, SessionTaint::default()),
     };
@@ -341,7 +341,7 @@ fn build_app_for(
         agent: settings.agent.clone(),
         limits: settings.limits.clone(),
         catalog,
-        taint: bits,
+        taint,
     };
     directories.extend(joined.definitions);
     let policy = GrantedRules::new(rules);

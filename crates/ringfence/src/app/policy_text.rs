@@ -47,7 +47,7 @@ pub(crate) fn format_workspace_rules(sha256: &str, rules: &[PolicyRule]) -> Stri
 
 /// A decision with its rule, its reason and its accesses.
 pub(crate) fn format_explanation(explanation: &PolicyExplanation) -> String {
-    let PolicyExplanation { verdict, accesses: touches, follow_up_changes: afterwards } = explanation;
+    let PolicyExplanation { verdict, accesses, follow_up_changes: afterwards } = explanation;
     let mut text = format!("{}\n", format_verdict(verdict));
     let answer = match verdict.assurance {
         Assurance::Person => Some("from a person at ringfence's terminal or web UI"),
@@ -64,9 +64,9 @@ pub(crate) fn format_explanation(explanation: &PolicyExplanation) -> String {
             let _ = writeln!(text, "{name}: {}", sanitize_line(said));
         }
     }
-    for AccessExplanation { access: touch, verdict } in touches {
-        let place = sanitize_line(&touch.resource.display_path);
-        let _ = writeln!(text, "- {} `{place}`: {}", touch.action.as_str(), format_verdict(verdict));
+    for AccessExplanation { access, verdict } in accesses {
+        let place = sanitize_line(&access.resource.display_path);
+        let _ = writeln!(text, "- {} `{place}`: {}", access.action.as_str(), format_verdict(verdict));
     }
     if !afterwards.is_empty() && verdict.decision != Decision::Deny {
         text.push_str("each change that the program makes is then decided like a change by any other tool:\n");

@@ -110,8 +110,8 @@ pub struct RootsPolicy<P> {
 }
 
 impl<P: Policy> RootsPolicy<P> {
-    fn denial(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Option<Verdict> {
-        let reason = self.roots.denial_reason(question.session, &touch.resource)?;
+    fn denial(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Option<Verdict> {
+        let reason = self.roots.denial_reason(question.session, &access.resource)?;
         let rule = Arc::from("roots of the client");
         let layer = PolicyLayer::Workspace;
         Some(Verdict { decision: Decision::Deny, rule, layer, reason, assurance: Assurance::Person, grant: None })
@@ -119,12 +119,12 @@ impl<P: Policy> RootsPolicy<P> {
 }
 
 impl<P: Policy> Policy for RootsPolicy<P> {
-    fn evaluate(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
-        self.denial(touch, question).unwrap_or_else(|| self.policy.evaluate(touch, question))
+    fn evaluate(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
+        self.denial(access, question).unwrap_or_else(|| self.policy.evaluate(access, question))
     }
 
     fn decide(&self, question: &PolicyRequest<'_>) -> Verdict {
-        let denied = question.accesses.iter().find_map(|touch| self.denial(touch, question));
+        let denied = question.accesses.iter().find_map(|access| self.denial(access, question));
         denied.unwrap_or_else(|| self.policy.decide(question))
     }
 

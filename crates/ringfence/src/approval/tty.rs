@@ -99,10 +99,10 @@ impl TtyApprover {
     async fn answer(&self, terminal: File, request: &ApprovalRequest) -> Option<ApprovalResponse> {
         let (wake, woken) = pipe_with(PipeFlags::CLOEXEC).map(|(read, write)| (write, read)).ok()?;
         let (tell, told) = oneshot::channel();
-        let (desk, request) = (self.clone(), request.clone());
+        let (inbox, request) = (self.clone(), request.clone());
         let conversation = move || {
             // If the receiver is gone, the dialog was closed from outside.
-            let _ = tell.send(desk.run_dialog(&terminal, &request, &WakePipe(woken)));
+            let _ = tell.send(inbox.run_dialog(&terminal, &request, &WakePipe(woken)));
         };
         let thread = std::thread::Builder::new().name("dialog".to_owned()).spawn(conversation).ok()?;
         let _open = DialogThread { wake: Some(wake), thread: Some(thread) };
@@ -161,14 +161,14 @@ impl TtyApprover {
     /// Previews the call with other arguments, by the process that waits with it.
     fn preview(&self, request: &ApprovalRequest, args: &Value, woken: &WakePipe) -> String {
         let store = SqliteStore::new(&self.state);
-        let desk = ApprovalInbox { store: &store, principal: &self.principal };
-        let draft = match desk.open_draft(&request.id, args.clone(), SystemTime::now()) {
+        let inbox = ApprovalInbox { store: &store, principal: &self.principal };
+        let draft = match inbox.open_draft(&request.id, args.clone(), SystemTime::now()) {
             Ok(draft) => draft,
             Err(error) => return error.to_string(),
         };
         let until = Instant::now() + PREVIEW_TIMEOUT;
         while Instant::now() < until && !woken.is_cancelled(TICK) {
-            match desk.draft_of(&request.id, &draft) {
+            match inbox.draft_of(&request.id, &draft) {
                 Ok(Some(ArgumentDraft { outcome: Some(DraftOutcome::Planned { preview, .. }), .. })) => return preview,
                 Ok(Some(ArgumentDraft { outcome: Some(DraftOutcome::Refused(why)), .. })) => {
                     return format!("this would fail: {why}");

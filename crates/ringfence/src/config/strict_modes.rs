@@ -361,9 +361,9 @@ mod tests {
                 set(&directory, 0o700);
                 check_state(&state).unwrap();
             }
-            let anybody = [(USER_OBJ, 7, NO_ID), (GROUP_OBJ, 5, NO_ID), (OTHER, 7, NO_ID)];
+            let world_writable = [(USER_OBJ, 7, NO_ID), (GROUP_OBJ, 5, NO_ID), (OTHER, 7, NO_ID)];
             set(&directory, 0o755);
-            assert!(set_acl(&directory, "system.posix_acl_default", &anybody));
+            assert!(set_acl(&directory, "system.posix_acl_default", &world_writable));
             check_state(&state).unwrap_err();
             removexattr(&directory, "system.posix_acl_default").unwrap();
             check_state(&state).unwrap();

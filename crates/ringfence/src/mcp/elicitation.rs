@@ -67,8 +67,8 @@ impl Approver for ElicitationApprover {
 }
 
 /// Defers the call. Only this process knows then which call a retry means.
-async fn defer(patience: Duration) -> ApproverReply {
-    sleep(patience).await;
+async fn defer(delay: Duration) -> ApproverReply {
+    sleep(delay).await;
     ApproverReply::DeferredInProcess
 }
 

@@ -317,8 +317,8 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_takes_no_answer_is_over_though_its_client_stays() {
         let (_client, input) = tokio::io::duplex(64);
-        let (nobody, output) = tokio::io::duplex(64);
-        drop(nobody);
+        let (closed_reader, output) = tokio::io::duplex(64);
+        drop(closed_reader);
         let gone = CancellationToken::new();
         let mut wire = StdioServerTransport::new(input, output, 64, InFlightRequests::default(), gone.clone());
         let pong = JsonRpcMessage::response(ServerResult::empty(()), NumberOrString::Number(1));

@@ -74,9 +74,9 @@ pub(crate) fn register_tools(
         joined.warnings.extend(listed.skipped.iter().map(|why| format!("the MCP server `{name}`: {why}")));
         for definition in listed.tools {
             joined.definitions.insert(format!("{MCP_MOUNT}/{}", definition.rule_name), definition.digest.clone());
-            let face = ToolBinding::external::<McpToolValue>(definition.declaration());
+            let binding = ToolBinding::external::<McpToolValue>(definition.declaration());
             let tool = McpTool { server: Arc::clone(&server), definition, store: Arc::clone(&store) };
-            registry.register(tool, [face])?;
+            registry.register(tool, [binding])?;
         }
     }
     Ok(joined)

@@ -110,8 +110,8 @@ impl Tool for McpTool {
             self.store.remember_definition(place, digest).map_err(store_error)?;
         }
         let within = self.server.call_timeout(cx.limits.mcp_time);
-        let patience = McpDeadline { until: Instant::now() + within, check: &|| cx.check() };
-        let answer = self.server.call(&self.definition, &work.arguments, &patience, cx);
+        let deadline = McpDeadline { until: Instant::now() + within, check: &|| cx.check() };
+        let answer = self.server.call(&self.definition, &work.arguments, &deadline, cx);
         let answer = answer.map_err(|trouble| trouble.into_tool_error(self.server.name()))?;
         let most = usize::try_from(cx.limits.mcp_bytes).unwrap_or(usize::MAX);
         let is_error = answer["isError"] == true;

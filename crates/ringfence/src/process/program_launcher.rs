@@ -97,7 +97,7 @@ impl ProgramLauncher {
         editor: &str,
         file: &Path,
         terminal: &File,
-        patience: &impl Cancellable,
+        cancel: &impl Cancellable,
     ) -> io::Result<()> {
         const PAUSE: Duration = Duration::from_millis(50);
         let mut words = editor.split_whitespace();
@@ -123,7 +123,7 @@ impl ProgramLauncher {
             if let Some(status) = child.try_wait()? {
                 return if status.success() { Ok(()) } else { Err(io::Error::other("the editor failed")) };
             }
-            if patience.is_cancelled(PAUSE) {
+            if cancel.is_cancelled(PAUSE) {
                 child.kill()?;
                 child.wait()?;
                 return Err(io::Error::other("the caller is gone"));
@@ -207,11 +207,11 @@ struct LaunchedChild {
 
 impl LaunchedProgram {
     /// Ends it. It may take so long to end by itself, once its input is closed.
-    pub(crate) fn stop(&self, patience: Duration) {
+    pub(crate) fn stop(&self, timeout: Duration) {
         const PAUSE: Duration = Duration::from_millis(10);
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(LaunchedChild { mut child, _directory }) = held.take() else { return };
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
             // It is looked at and not reaped, so that its number stays its own.
             let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
