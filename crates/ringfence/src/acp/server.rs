@@ -170,12 +170,12 @@ impl AcpServer {
         let mut made = made.await.map_err(|_| AcpError::new(INTERNAL_ERROR, "the session could not be created"))??;
         let id = made.app.session.id.clone();
         screen.set_session(&id);
-        let said = match (&mut made.resumed, again) {
+        let messages = match (&mut made.resumed, again) {
             (Some(resumed), Some(ReplayMode::Replay)) => resumed.messages.clone(),
             _ => Vec::new(),
         };
         let (agent, history, saved) = made.start(&CancellationToken::new()).await?;
-        screen.replay(&said);
+        screen.replay(&messages);
         let conversation = tokio::sync::Mutex::new(AcpConversation { agent, history, transcript: saved });
         let acp_session = AcpSession { root, mode: session_modes, running_prompt: Mutex::default(), conversation };
         self.sessions().insert(id.clone(), Arc::new(acp_session));
@@ -220,12 +220,12 @@ impl AcpServer {
         let wanted: AcpListSessionsRequest =
             if given.is_null() { AcpListSessionsRequest::default() } else { parse_params(given)? };
         // One may be declared twice.
-        let places: BTreeMap<PathBuf, AppSettings> = match wanted.cwd {
+        let workspaces: BTreeMap<PathBuf, AppSettings> = match wanted.cwd {
             Some(cwd) => BTreeMap::from([self.settings_for(&cwd)?]),
             None => self.declared_workspaces().collect(),
         };
         let mut listed = Vec::new();
-        for (root, settings) in places {
+        for (root, settings) in workspaces {
             let directory = workspace_id(&settings, &self.environment).map_err(AgentError::from)?;
             for head in SqliteTranscripts::new(&settings.state).list(&directory)? {
                 let updated = humantime::format_rfc3339_millis(head.updated).to_string();

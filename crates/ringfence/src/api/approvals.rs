@@ -216,10 +216,10 @@ pub(super) async fn preview(
 pub(super) async fn answer(
     api: Arc<ApiState>,
     context: ApiRequestContext,
-    word: ApprovalBody,
+    body: ApprovalBody,
 ) -> Result<AnswerAccepted, ApiError> {
     let (id, assurance) = (context.path_param(0).to_owned(), context.identity.assurance);
-    let ApprovalBody { approved, modified_args, remember, reason } = word;
+    let ApprovalBody { approved, modified_args, remember, reason } = body;
     let modified_args = modified_args.map(Value::Object);
     let response = ApprovalResponse { approved, modified_args, remember, reason };
     let put = move |inbox: ApprovalInbox<'_>| {

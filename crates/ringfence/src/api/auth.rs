@@ -166,7 +166,7 @@ fn body_error(why: RequestBodyError) -> ApiError {
 pub(super) fn check_json(body: &[u8]) -> Result<(), ApiError> {
     strict_json::check_json(body).map_err(|bad| match bad {
         StrictJsonError::Syntax => ApiError::bad_request("the body is not valid JSON"),
-        StrictJsonError::DuplicateKey(said) => ApiError::bad_request(said),
+        StrictJsonError::DuplicateKey(detail) => ApiError::bad_request(detail),
     })
 }
 

@@ -158,18 +158,18 @@ pub(super) async fn cancel(
 pub(super) async fn run_message(
     api: Arc<ApiState>,
     context: ApiRequestContext,
-    said: ChatCompletionMessage,
+    message: ChatCompletionMessage,
 ) -> Result<ChatToolMessages, ApiError> {
     let api_session = api.session_for(&context)?;
-    if said.tool_calls.len() > MAX_CALLS {
+    if message.tool_calls.len() > MAX_CALLS {
         return Err(ApiError::bad_request(format!("a message may have at most {MAX_CALLS} calls")));
     }
     let mut ids = std::collections::HashSet::new();
-    if !said.tool_calls.iter().all(|call| ids.insert(call.id.as_str())) {
+    if !message.tool_calls.iter().all(|call| ids.insert(call.id.as_str())) {
         return Err(ApiError::bad_request("two calls in the message have the same id"));
     }
     let (mut messages, mut suspended) = (Vec::new(), Vec::new());
-    for ChatCompletionCall { id, function: ChatCompletionFunction { name, arguments } } in said.tool_calls {
+    for ChatCompletionCall { id, function: ChatCompletionFunction { name, arguments } } in message.tool_calls {
         let call = ToolCall { id: check_id(id)?, name, arguments };
         let entered = register_call(&api_session, &call.id)?;
         let CallResponse { call_id, reply, suspended: put_off, .. } =

@@ -155,9 +155,9 @@ impl ApiState {
         let PersonSeat { app, session, _owner } = self.person_session(who, workspace).await?;
         let call = ToolCall { id: "page".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
         let reply = app.host.call(&session, call, &CancellationToken::new()).await?;
-        let mut said: Value = serde_json::from_str(&reply.text).unwrap_or_default();
-        let Some(kind) = reply.error else { return Ok(said["value"].take()) };
-        let error = &said["error"];
+        let mut outcome: Value = serde_json::from_str(&reply.text).unwrap_or_default();
+        let Some(kind) = reply.error else { return Ok(outcome["value"].take()) };
+        let error = &outcome["error"];
         let mut message = error["message"].as_str().unwrap_or(&reply.text).to_owned();
         for conflict in error["details"]["conflicts"].as_array().into_iter().flatten() {
             let text = |key: &str| conflict[key].as_str().unwrap_or_default();

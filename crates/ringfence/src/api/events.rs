@@ -93,13 +93,14 @@ pub(super) fn open_stream(
     from: EventsQuery,
     session: Option<String>,
 ) -> Result<Response, ApiError> {
-    let said = context.headers.get("last-event-id").and_then(|said| said.to_str().ok()?.trim().parse().ok());
+    let last_event_id =
+        context.headers.get("last-event-id").and_then(|last_event_id| last_event_id.to_str().ok()?.trim().parse().ok());
     let full = || format!("too many open event streams; a token may have {}", api.streams.per_token());
     let slot = api.streams.acquire(&context.identity).ok_or_else(|| ApiError::too_many_requests(full()))?;
     let stream = ApiEventStream {
         feed: feed.clone(),
         news: feed.watch(),
-        last: said.or(from.after).unwrap_or_else(|| feed.last()),
+        last: last_event_id.or(from.after).unwrap_or_else(|| feed.last()),
         identity: context.identity,
         session,
         api: Arc::clone(api),

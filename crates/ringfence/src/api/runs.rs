@@ -198,14 +198,14 @@ struct RunFeedObserver {
 }
 
 impl RunFeedObserver {
-    fn publish(&self, said: Value) {
-        let kind = json!({"type": said["type"]});
+    fn publish(&self, event: Value) {
+        let kind = json!({"type": event["type"]});
         self.feed.publish(FeedItem {
             kind: "run",
             session: None,
             owner: Some(&self.owner),
             data: kind,
-            contents: said,
+            contents: event,
         });
     }
 
@@ -279,10 +279,11 @@ impl ApiState {
         let full = || format!("too many active runs; a token may have {}", RUN_SLOTS.per_token);
         let slot = self.runs.1.acquire(who).ok_or_else(|| ApiError::too_many_requests(full()))?;
         let feed = EventFeed::starting_at(1);
-        let told = Arc::new(RunFeedObserver { feed: feed.clone(), owner: kept.owner.clone(), text: Mutex::default() });
+        let observer_feed =
+            Arc::new(RunFeedObserver { feed: feed.clone(), owner: kept.owner.clone(), text: Mutex::default() });
         let which = HostKey { agent: kept.view.agent.clone(), ..HostKey::for_workspace(Some(&kept.view.workspace)) };
         let (settings, environment) = self.hosts.settings(&which)?;
-        let (observer, also) = (Arc::clone(&told) as Arc<dyn AgentObserver>, Box::new(self.feed.clone()));
+        let (observer, also) = (Arc::clone(&observer_feed) as Arc<dyn AgentObserver>, Box::new(self.feed.clone()));
         let (pasts, owner) = (self.taint.clone(), kept.owner.clone());
         let made = spawn_blocking(move || {
             let directory = workspace_id(&settings, &environment)?;

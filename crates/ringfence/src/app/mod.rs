@@ -248,12 +248,17 @@ pub fn build_mcp_app(
 pub fn build_person_app(
     settings: AppSettings,
     environment: &Environment,
-    word: Assurance,
+    assurance: Assurance,
     tap: Option<Box<dyn AuditSink>>,
 ) -> Result<App, AppError> {
     let settings =
         AppSettings { dialect: Dialect::Standard, named_tools: Vec::new(), tools: ToolFilter::default(), ..settings };
-    build_app_for(SessionKind::Person, settings, environment, AppHooks { approver: Box::new(PreapprovedBy(word)), tap })
+    build_app_for(
+        SessionKind::Person,
+        settings,
+        environment,
+        AppHooks { approver: Box::new(PreapprovedBy(assurance)), tap },
+    )
 }
 
 /// A front's approver and audit sinks.

@@ -126,13 +126,13 @@ mod tests {
     use super::{ModePolicy, SessionMode, SharedMode};
 
     fn access(action: PolicyAction, path: &str) -> ResourceAccess {
-        let place = PolicyResource {
+        let resource = PolicyResource {
             mount: Arc::from("workspace"),
             requested_path: path.to_owned(),
             display_path: path.to_owned(),
             ..PolicyResource::default()
         };
-        ResourceAccess { action, resource: place }
+        ResourceAccess { action, resource }
     }
 
     #[test]

@@ -58,13 +58,13 @@ fn requires_approval(rules: &LayeredRules, session: &Session, tool: &ToolDefinit
 /// Sample accesses for an action of a tool.
 fn samples(action: PolicyAction, tool: &ToolDefinition) -> Vec<ResourceAccess> {
     let access = |mount: &str, given: &str| {
-        let place = PolicyResource {
+        let resource = PolicyResource {
             mount: mount.into(),
             requested_path: given.to_owned(),
             display_path: given.to_owned(),
             ..PolicyResource::default()
         };
-        ResourceAccess { action, resource: place }
+        ResourceAccess { action, resource }
     };
     match action {
         PolicyAction::Fetch if tool.name == "web_search" => vec![access(SEARCH_MOUNT, SAMPLE_URL)],

@@ -90,23 +90,23 @@ impl TtyApprover {
         write!(terminal, "{}", sanitize_untruncated(text))?;
         tcflush(&terminal, QueueSelector::IFlush)?;
         write!(terminal, "{question} [yes/no] ")?;
-        let mut said = String::new();
-        io::BufReader::new(terminal.take(MAX_CONFIRM_BYTES)).read_line(&mut said)?;
-        Ok(said.trim() == "yes")
+        let mut answer_text = String::new();
+        io::BufReader::new(terminal.take(MAX_CONFIRM_BYTES)).read_line(&mut answer_text)?;
+        Ok(answer_text.trim() == "yes")
     }
 
     /// Asks, and waits for the answer. Nothing if the dialog was closed without one.
     async fn answer(&self, terminal: File, request: &ApprovalRequest) -> Option<ApprovalResponse> {
         let (wake, woken) = pipe_with(PipeFlags::CLOEXEC).map(|(read, write)| (write, read)).ok()?;
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let (inbox, request) = (self.clone(), request.clone());
         let conversation = move || {
             // If the receiver is gone, the dialog was closed from outside.
-            let _ = tell.send(inbox.run_dialog(&terminal, &request, &WakePipe(woken)));
+            let _ = sender.send(inbox.run_dialog(&terminal, &request, &WakePipe(woken)));
         };
         let thread = std::thread::Builder::new().name("dialog".to_owned()).spawn(conversation).ok()?;
         let _open = DialogThread { wake: Some(wake), thread: Some(thread) };
-        told.await.ok()?.ok()?
+        receiver.await.ok()?.ok()?
     }
 
     fn run_dialog(
@@ -146,7 +146,7 @@ impl TtyApprover {
             }
         };
         drop(screen);
-        let said = match &answer {
+        let answer_text = match &answer {
             Some(answer) if answer.approved && request.suspended => "approved; it runs when the agent calls again",
             Some(answer) if answer.approved => "approved",
             Some(_) => "denied",
@@ -154,7 +154,7 @@ impl TtyApprover {
             None => "request closed: answered by another client, or cancelled",
         };
         let mut terminal = terminal;
-        writeln!(terminal, "ringfence: {}: {said}", sanitize_line(&request.tool))?;
+        writeln!(terminal, "ringfence: {}: {answer_text}", sanitize_line(&request.tool))?;
         Ok(answer)
     }
 

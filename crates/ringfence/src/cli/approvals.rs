@@ -106,8 +106,8 @@ pub(crate) fn approvals(
             if !terminal.is_available() {
                 return Err(CliError::NoTerminal);
             }
-            let word = until_cancelled(terminal.ask(&request))?;
-            let Some(ApproverReply::Decided(ApprovalDecision { response, approval })) = word else {
+            let reply = until_cancelled(terminal.ask(&request))?;
+            let Some(ApproverReply::Decided(ApprovalDecision { response, approval })) = reply else {
                 return Ok(CommandOutcome::Unanswered);
             };
             inbox.answer(&id, response, approval.assurance, SystemTime::now())?;

@@ -165,17 +165,17 @@ impl TerminalChat<'_> {
 
     /// Executes a command with a `/` in front. An error is printed, and the conversation goes on.
     fn command(&mut self, command: &str, screen: &ChatObserver, chat: &mut ChatSession) {
-        let (word, rest) = command.split_once(' ').unwrap_or((command, ""));
-        let said = match (word, rest.trim()) {
+        let (command_name, rest) = command.split_once(' ').unwrap_or((command, ""));
+        let output = match (command_name, rest.trim()) {
             ("/help", _) => HELP.to_owned(),
             ("/tools", _) => tool_list(&chat.agent),
             ("/model", "") => format!("{}\n", chat.agent.model.name()),
             ("/model", name) => self.change_model(name, chat),
             ("/log", _) => self.log(chat).unwrap_or_else(|failure| format!("{failure}\n")),
             ("/undo", _) => self.undo(chat).unwrap_or_else(|failure| format!("{failure}\n")),
-            (word, _) => format!("unknown command {word} (try /help)\n"),
+            (command_name, _) => format!("unknown command {command_name} (try /help)\n"),
         };
-        screen.print(&sanitize_text(&said));
+        screen.print(&sanitize_text(&output));
     }
 
     fn change_model(&mut self, name: &str, chat: &mut ChatSession) -> String {
@@ -183,10 +183,10 @@ impl TerminalChat<'_> {
         settings.model = Some(name.to_owned());
         match open_model(&settings, self.environment) {
             Ok(model) => {
-                let said = format!("{}\n", model.name());
+                let output = format!("{}\n", model.name());
                 chat.agent.model = model;
                 self.settings.model = settings;
-                said
+                output
             }
             Err(error) => format!("{error}\n"),
         }
@@ -203,25 +203,25 @@ impl TerminalChat<'_> {
 
     /// Undoes the changes of the last prompt, the newest first.
     fn undo(&self, chat: &mut ChatSession) -> Result<String, CliError> {
-        let mut said = String::new();
+        let mut output = String::new();
         while let Some(change) = chat.last_changes.last() {
             match self.call_as_person("undo", &json!({ "change": change }))? {
-                Ok(value) => said.push_str(&changes_text::format_undo(&value)),
-                Err(message) => return Ok(said + &message),
+                Ok(value) => output.push_str(&changes_text::format_undo(&value)),
+                Err(message) => return Ok(output + &message),
             }
             chat.last_changes.pop();
         }
-        Ok(if said.is_empty() { "the last prompt made no changes that can be undone\n".to_owned() } else { said })
+        Ok(if output.is_empty() { "the last prompt made no changes that can be undone\n".to_owned() } else { output })
     }
 
     /// A call of a person, through the host: its value, or the error.
     fn call_as_person(&self, tool: &str, arguments: &Value) -> Result<Result<Value, String>, CliError> {
         let app = build_person_app(self.settings.clone(), self.environment, ringfence_kernel::Assurance::Person, None)?;
         let reply = make_call(&app, tool.to_owned(), arguments.to_string())?;
-        let mut said: Value = serde_json::from_str(&reply.text).unwrap_or_default();
+        let mut output: Value = serde_json::from_str(&reply.text).unwrap_or_default();
         Ok(match reply.error {
-            None => Ok(said["value"].take()),
-            Some(_) => Err(format!("{}\n", said["error"]["message"].as_str().unwrap_or(&reply.text))),
+            None => Ok(output["value"].take()),
+            Some(_) => Err(format!("{}\n", output["error"]["message"].as_str().unwrap_or(&reply.text))),
         })
     }
 }

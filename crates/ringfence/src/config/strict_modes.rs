@@ -90,14 +90,14 @@ fn check_path(path: &Path, what: &'static str) -> Result<(), UnsafeFile> {
 /// The same down to the first link, if there is one.
 fn check_to_link(path: &Path, what: &'static str) -> Result<Option<PathBuf>, UnsafeFile> {
     let above: Vec<&Path> = path.ancestors().collect();
-    for place in above.into_iter().rev() {
-        let Some(found) = stat(place)? else { break };
-        let is_above = place != path;
+    for ancestor in above.into_iter().rev() {
+        let Some(found) = stat(ancestor)? else { break };
+        let is_above = ancestor != path;
         if !(is_above && found.is_dir() && found.mode() & STICKY != 0 && is_own_or_root(&found)) {
-            check(place, &found, what)?;
+            check(ancestor, &found, what)?;
         }
         if found.is_symlink() {
-            return Ok(Some(place.to_owned()));
+            return Ok(Some(ancestor.to_owned()));
         }
     }
     Ok(None)

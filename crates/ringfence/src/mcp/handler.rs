@@ -125,8 +125,8 @@ impl McpServerHandler {
         }
         let mut known = mcp_session.roots.lock().await;
         if *known == RootsState::Unknown {
-            if let Ok(Ok(said)) = timeout(ROOTS_TIMEOUT, context.peer.list_roots()).await {
-                let open = DeclaredRoots::from_uris(said.roots.iter().map(|root| root.uri.as_str()));
+            if let Ok(Ok(result)) = timeout(ROOTS_TIMEOUT, context.peer.list_roots()).await {
+                let open = DeclaredRoots::from_uris(result.roots.iter().map(|root| root.uri.as_str()));
                 self.context.front.roots.narrow(&mcp_session.session.id, &open, &self.context.mounts);
             }
             *known = RootsState::Known;
@@ -195,13 +195,13 @@ impl McpServerHandler {
         &self,
         mcp_call: &mut McpCall<'_>,
         token: String,
-        said: Option<InputResponses>,
+        result: Option<InputResponses>,
     ) -> Result<ToolReply, HostError> {
         let _entered = self.register_caller(mcp_call);
-        let said = said.unwrap_or_default().remove(APPROVAL_INPUT).filter(|_| mcp_call.client.supports_forms);
-        let answered = said
-            .and_then(|said| serde_json::from_value::<ElicitResult>(said).ok())
-            .map(|said| decision_from_result(&said));
+        let result = result.unwrap_or_default().remove(APPROVAL_INPUT).filter(|_| mcp_call.client.supports_forms);
+        let answered = result
+            .and_then(|result| serde_json::from_value::<ElicitResult>(result).ok())
+            .map(|result| decision_from_result(&result));
         let listener = Some(Arc::new(mcp_call.caller.progress.clone()) as _);
         let back = ResumeRequest { token, call: mcp_call.call.clone(), decision: answered, listener };
         let McpCall { session: mcp_session, cancel, notifier, .. } = mcp_call;
@@ -255,16 +255,16 @@ impl McpServerHandler {
             let questions = BTreeMap::from([(APPROVAL_INPUT.to_owned(), asked)]);
             return InputRequiredResult::new(Some(questions), Some(token)).into();
         }
-        let mut said = call_result(reply, self.result_settings(mcp_call));
+        let mut result = call_result(reply, self.result_settings(mcp_call));
         let advice = format!("{}; then make the same call again", answer_instructions(&id));
-        said.content.push(ContentBlock::text(advice));
+        result.content.push(ContentBlock::text(advice));
         if let Some(request) = request {
             mcp_call
                 .session
                 .deferred
                 .insert(&mcp_call.call, DeferredCall { token, request: id, expires: request.expires });
         }
-        said.into()
+        result.into()
     }
 
     async fn call_response(&self, mcp_call: &McpCall<'_>, reply: ToolReply) -> Result<CallToolResponse, ErrorData> {
@@ -339,10 +339,10 @@ impl ServerHandler for McpServerHandler {
             return Err(ErrorData::invalid_request("this connection is already initialized", None));
         }
         let mut client = request.clone();
-        let said = self.negotiate_initialize(&request)?;
-        client.protocol_version = said.protocol_version.clone();
+        let result = self.negotiate_initialize(&request)?;
+        client.protocol_version = result.protocol_version.clone();
         context.peer.set_peer_info(client);
-        Ok(said)
+        Ok(result)
     }
 
     async fn set_level(

@@ -307,7 +307,7 @@ fn json_error(body: &[u8]) -> Option<Response> {
     let (code, message) = match strict_json::check_json(body) {
         Ok(()) => return None,
         Err(StrictJsonError::Syntax) => (-32700, "the body is not valid JSON".to_owned()),
-        Err(StrictJsonError::DuplicateKey(said)) => (-32600, said),
+        Err(StrictJsonError::DuplicateKey(detail)) => (-32600, detail),
     };
     let error = json!({"jsonrpc": "2.0", "error": {"code": code, "message": message}});
     let mut response = text_response(StatusCode::BAD_REQUEST, &error.to_string());

@@ -61,7 +61,7 @@ impl<R: AsyncRead + Unpin + Send> StdioServerTransport<R> {
             StrictJsonError::Syntax => {
                 RejectedLine { id: None, error: error_data(ErrorCode::PARSE_ERROR, "invalid JSON") }
             }
-            StrictJsonError::DuplicateKey(said) => refuse(ErrorCode::INVALID_REQUEST, &said),
+            StrictJsonError::DuplicateKey(detail) => refuse(ErrorCode::INVALID_REQUEST, &detail),
         })?;
         if line.trim_ascii_start().starts_with(b"[") {
             return Err(refuse(

@@ -108,7 +108,7 @@ fn start_all(
     let servers: Vec<Arc<McpServerHandle>> = settings
         .mcp_servers
         .iter()
-        .map(|told| Arc::new(McpServerHandle::new(told.clone(), Arc::clone(&starter))))
+        .map(|config| Arc::new(McpServerHandle::new(config.clone(), Arc::clone(&starter))))
         .collect();
     std::thread::scope(|scope| {
         let starting: Vec<_> = servers.iter().map(|server| scope.spawn(|| server.start_and_list())).collect();

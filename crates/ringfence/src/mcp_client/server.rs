@@ -94,9 +94,9 @@ impl McpServerHandle {
         let asked = json!({"name": tool.remote_name, "arguments": arguments});
         match &self.config.transport {
             ServerTransport::Program(program) if program.is_per_call() => {
-                let PerCallServer { transport: line, channel: way } = self.launcher.open_for_call(program, cx)?;
+                let PerCallServer { transport: line, channel } = self.launcher.open_for_call(program, cx)?;
                 let check = || {
-                    while let Some(attempt) = way.as_ref().and_then(|way| way.next_attempt()) {
+                    while let Some(attempt) = channel.as_ref().and_then(|channel| channel.next_attempt()) {
                         attempt.record(cx);
                     }
                     (deadline.check)()
@@ -107,7 +107,7 @@ impl McpServerHandle {
                 let answer = line.request("tools/call", &asked, &deadline);
                 // It ends with its line. What it still wanted then is recorded too, and not made.
                 drop(line);
-                while let Some(attempt) = way.as_ref().and_then(|way| way.next_attempt()) {
+                while let Some(attempt) = channel.as_ref().and_then(|channel| channel.next_attempt()) {
                     attempt.record(cx);
                 }
                 answer

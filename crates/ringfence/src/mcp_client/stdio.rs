@@ -61,8 +61,8 @@ impl ResponseRouter {
         for line in lines {
             match jsonrpc::parse(&line) {
                 McpServerMessage::Response { id, result } => {
-                    if let Some(place) = state.waiting.get_mut(&id) {
-                        place.get_or_insert(result);
+                    if let Some(response) = state.waiting.get_mut(&id) {
+                        response.get_or_insert(result);
                     }
                 }
                 // A failed reply is the server's own problem.

@@ -139,7 +139,7 @@ impl ProgramLauncher {
         let found = match program.contains('/') {
             true => Some(PathBuf::from(program)).filter(|file| file.is_absolute()),
             false => {
-                std::env::split_paths(path.unwrap_or(SYSTEM_PATH)).map(|place| place.join(program)).find(is_program)
+                std::env::split_paths(path.unwrap_or(SYSTEM_PATH)).map(|entry| entry.join(program)).find(is_program)
             }
         };
         let found = found.ok_or_else(|| {
@@ -283,9 +283,9 @@ mod tests {
         let root = std::fs::canonicalize(directory.path()).unwrap();
         program(&root.join("ws/bin/own-ed"), "echo planted > \"$1\"");
         program(&root.join("own/own-ed"), "echo \"$PWD $(ls -A | wc -l) ${NODE_OPTIONS-none} $1\" > \"$2\"");
-        let said = edited(&root, "ROOT/ws/bin:ws/bin::ROOT/own:/usr/bin:/bin", "own-ed -w").unwrap();
-        let (place, rest) = said.split_once(' ').unwrap();
-        assert!(Path::new(place).starts_with(root.join("state/programs")), "{said}");
+        let output = edited(&root, "ROOT/ws/bin:ws/bin::ROOT/own:/usr/bin:/bin", "own-ed -w").unwrap();
+        let (entry, rest) = output.split_once(' ').unwrap();
+        assert!(Path::new(entry).starts_with(root.join("state/programs")), "{output}");
         assert_eq!(rest, "0 none -w\n");
         assert_eq!(std::fs::read_dir(root.join("state/programs")).unwrap().count(), 0);
         for (path, editor, why) in [

@@ -137,13 +137,13 @@ impl SqliteTranscripts {
             None => heads.into_iter().next().ok_or(SqliteTranscriptError::None)?,
         };
         let (messages, taint) = self.read((Vec::new(), TaintSet::default()), |connection| {
-            let said = read_entries(connection, &head.id)?.into_iter().filter_map(|entry| match entry {
+            let stored = read_entries(connection, &head.id)?.into_iter().filter_map(|entry| match entry {
                 TranscriptEntry::Message(message) => Some(message),
                 TranscriptEntry::Outcome(_) => None,
             });
             let taint = connection
                 .query_row("SELECT taint FROM sessions WHERE id = ?1", [&head.id], |row| row.get::<_, String>(0))?;
-            Ok((said.collect(), taint.split(' ').filter_map(Taint::from_name).collect()))
+            Ok((stored.collect(), taint.split(' ').filter_map(Taint::from_name).collect()))
         })?;
         Ok(ResumedTranscript { head, messages, taint })
     }
@@ -326,19 +326,19 @@ pub(crate) fn entries_of(
 pub(crate) fn close_open_calls(head: &TranscriptHeader, entries: Vec<TranscriptEntry>) -> Vec<TranscriptEntry> {
     let dialect = Dialect::from_name(&head.dialect).unwrap_or_default();
     let mut closed = Vec::with_capacity(entries.len());
-    let mut said = Vec::new();
-    let close = |said: &mut Vec<TranscriptMessage>, closed: &mut Vec<TranscriptEntry>| {
-        closed.extend(complete_calls(std::mem::take(said), dialect).into_iter().map(TranscriptEntry::Message));
+    let mut stored = Vec::new();
+    let close = |stored: &mut Vec<TranscriptMessage>, closed: &mut Vec<TranscriptEntry>| {
+        closed.extend(complete_calls(std::mem::take(stored), dialect).into_iter().map(TranscriptEntry::Message));
     };
     for entry in entries {
         match entry {
-            TranscriptEntry::Message(message) => said.push(message),
+            TranscriptEntry::Message(message) => stored.push(message),
             TranscriptEntry::Outcome(_) => {
-                close(&mut said, &mut closed);
+                close(&mut stored, &mut closed);
                 closed.push(entry);
             }
         }
     }
-    close(&mut said, &mut closed);
+    close(&mut stored, &mut closed);
     closed
 }
