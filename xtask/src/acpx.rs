@@ -26,11 +26,11 @@ struct AcpxCase {
 
 /// False if the client failed, or could not be had.
 pub(crate) fn run() -> bool {
-    let place = root().join("target/tmp/acpx");
+    let dir = root().join("target/tmp/acpx");
     if !crate::run_cargo(&["build", "--quiet", "--package", "ringfence"], &[]) {
         return false;
     }
-    if fetch_node_packages(&place, &[ACPX, NODE]).is_none() {
+    if fetch_node_packages(&dir, &[ACPX, NODE]).is_none() {
         return false;
     }
     let cases = [
@@ -41,12 +41,12 @@ pub(crate) fn run() -> bool {
             expected_message: "denied by the user of the editor",
         },
     ];
-    cases.iter().all(|case| run_case(&place, case))
+    cases.iter().all(|case| run_case(&dir, case))
 }
 
-fn run_case(place: &Path, case: &AcpxCase) -> bool {
-    let AcpxCase { flag, expected_contents: left, expected_message: said } = case;
-    let directory = place.join("runs").join(format!("{}-{}", flag.trim_start_matches('-'), std::process::id()));
+fn run_case(dir: &Path, case: &AcpxCase) -> bool {
+    let AcpxCase { flag, expected_contents: left, expected_message } = case;
+    let directory = dir.join("runs").join(format!("{}-{}", flag.trim_start_matches('-'), std::process::id()));
     let (workspace, script) = (directory.join("workspace"), directory.join("script.jsonl"));
     let made = std::fs::create_dir_all(&workspace)
         .and_then(|()| std::fs::write(workspace.join("a.txt"), "one\n"))
@@ -57,8 +57,8 @@ fn run_case(place: &Path, case: &AcpxCase) -> bool {
     }
     let program = root().join("target/debug/ringfence");
     let agent = format!("{} acp --workspace {} --script {}", program.display(), workspace.display(), script.display());
-    let mut command = Command::new(place.join("node_modules/node/bin/node"));
-    command.arg(place.join("node_modules/acpx/dist/cli.js")).args(["--agent", &agent, "--cwd"]).arg(&workspace);
+    let mut command = Command::new(dir.join("node_modules/node/bin/node"));
+    command.arg(dir.join("node_modules/acpx/dist/cli.js")).args(["--agent", &agent, "--cwd"]).arg(&workspace);
     command.args([flag, "--format", "json", "--timeout", "120", "exec", "write a.txt"]);
     command.env("RINGFENCE_STATE_DIR", directory.join("state")).env("HOME", &directory);
     let output = match command.output() {
@@ -70,7 +70,7 @@ fn run_case(place: &Path, case: &AcpxCase) -> bool {
     };
     let printed = String::from_utf8_lossy(&output.stdout);
     let found = std::fs::read_to_string(workspace.join("a.txt")).unwrap_or_default();
-    let fine = found == *left && printed.contains(said) && printed.contains("\"stopReason\":\"end_turn\"");
+    let fine = found == *left && printed.contains(expected_message) && printed.contains("\"stopReason\":\"end_turn\"");
     let word = if fine { "ok" } else { "failed" };
     print_status(&format!("{word}: acpx {flag}, and a.txt is {found:?}"));
     if !fine {

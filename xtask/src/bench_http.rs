@@ -18,12 +18,12 @@ const ROUNDS: usize = 9;
 
 /// False where nothing could be measured.
 pub(crate) fn run() -> bool {
-    let place = root().join("target/tmp/bench-http");
-    let Some(served) = ServeProcess::start(&place, &["--rate", "1000000"], true) else {
+    let dir = root().join("target/tmp/bench-http");
+    let Some(served) = ServeProcess::start(&dir, &["--rate", "1000000"], true) else {
         print_status("the server did not start");
         return false;
     };
-    let (Some(token), Some(mut own)) = (served.agent_token("bench"), InProcessBench::start(&place)) else {
+    let (Some(token), Some(mut own)) = (served.agent_token("bench"), InProcessBench::start(&dir)) else {
         print_status("no token or in-process host to call with");
         return false;
     };
@@ -103,14 +103,14 @@ impl Drop for InProcessBench {
 
 impl InProcessBench {
     /// Builds it and starts it on the workspace of the server, with a state of its own.
-    fn start(place: &Path) -> Option<Self> {
-        let state = place.join("own-state");
+    fn start(dir: &Path) -> Option<Self> {
+        let state = dir.join("own-state");
         // It is not there the first time.
         let _ = std::fs::remove_dir_all(&state);
         std::fs::create_dir_all(&state).ok()?;
         let mut command = cargo();
         command.args(["bench", "--quiet", "--package", "ringfence", "--bench", "in_process", "--"]);
-        command.arg(place.join("workspace")).arg(&state).current_dir(root());
+        command.arg(dir.join("workspace")).arg(&state).current_dir(root());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
         let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take()?));
         Some(Self { child, input, output })

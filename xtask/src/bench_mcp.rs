@@ -59,12 +59,12 @@ pub(crate) fn run() -> bool {
     if !crate::run_cargo(&["build", "--release", "--quiet", "--package", "ringfence"], &[]) {
         return false;
     }
-    let place = root().join("target/tmp/bench-mcp");
-    let memory = Some(Path::new(TMPFS_DIR)).filter(|memory| memory.is_dir()).unwrap_or(&place);
+    let dir = root().join("target/tmp/bench-mcp");
+    let memory = Some(Path::new(TMPFS_DIR)).filter(|memory| memory.is_dir()).unwrap_or(&dir);
     let memory = BenchTree(memory.join(format!("ringfence-bench-{}", std::process::id())));
-    let disk = BenchTree(place.join("tree"));
+    let disk = BenchTree(dir.join("tree"));
     let made = make_tree(&memory.0.join("files"), 0).and_then(|()| make_tree(&disk.0.join("files"), FILES));
-    let (Ok(()), Some(programs)) = (made, programs(&place)) else {
+    let (Ok(()), Some(programs)) = (made, programs(&dir)) else {
         print_status("the trees for the bench cannot be made");
         return false;
     };
@@ -84,7 +84,7 @@ pub(crate) fn run() -> bool {
 }
 
 /// Rounds of each operation, the servers in turn, and what they took. False if a server could not be started.
-fn compare(peers: &[PeerServer], operations: &[&str], place: &str, table: &mut BenchTable) -> bool {
+fn compare(peers: &[PeerServer], operations: &[&str], dir: &str, table: &mut BenchTable) -> bool {
     let mut servers: Vec<PeerProcess> = peers.iter().filter_map(PeerProcess::start_with_raised_nofile).collect();
     let idle: Vec<u64> = servers.iter().map(|server| server.memory("VmRSS:")).collect();
     for operation in operations {
@@ -93,7 +93,7 @@ fn compare(peers: &[PeerServer], operations: &[&str], place: &str, table: &mut B
             servers.iter_mut().for_each(|server| server.round(operation));
         }
         let took = servers.iter_mut().map(PeerProcess::report).collect();
-        table.rows.push((format!("{operation}{place}"), took));
+        table.rows.push((format!("{operation}{dir}"), took));
     }
     print_status("\nmemory, idle and at most");
     let mut cells = Vec::new();
@@ -103,7 +103,7 @@ fn compare(peers: &[PeerServer], operations: &[&str], place: &str, table: &mut B
         cells.push(format!("{idle:.1} / {most:.1} MB"));
     }
     // Servers that looked and did not change are those that a user has running all day.
-    if place.is_empty() {
+    if dir.is_empty() {
         table.facts.push(("memory, idle / at most".to_owned(), cells));
     }
     servers.len() == peers.len()
@@ -187,10 +187,10 @@ const NODE: &str = "server-filesystem (Node)";
 pub(crate) const RUST: &str = "rust-mcp-filesystem";
 
 /// The programs that could be had.
-fn programs(place: &Path) -> Option<Vec<(&'static str, PathBuf)>> {
-    fs::create_dir_all(place).ok()?;
+fn programs(dir: &Path) -> Option<Vec<(&'static str, PathBuf)>> {
+    fs::create_dir_all(dir).ok()?;
     let mut programs = vec![(OURS, root().join("target/release/ringfence"))];
-    for (title, program) in fetch_peers(place) {
+    for (title, program) in fetch_peers(dir) {
         match program {
             Some(program) => programs.push((title, program)),
             None => print_status(&format!("without {title}: it cannot be fetched")),
@@ -200,17 +200,17 @@ fn programs(place: &Path) -> Option<Vec<(&'static str, PathBuf)>> {
 }
 
 /// The servers of others, fetched if they are not there yet; nothing for one that cannot be had.
-pub(crate) fn fetch_peers(place: &Path) -> [(&'static str, Option<PathBuf>); 2] {
-    let node = place.join("node_modules/.bin/mcp-server-filesystem");
+pub(crate) fn fetch_peers(dir: &Path) -> [(&'static str, Option<PathBuf>); 2] {
+    let node = dir.join("node_modules/.bin/mcp-server-filesystem");
     if !node.exists() {
         // Whether it is there is what counts.
-        let _ = Command::new("npm").args(["install", "--silent", "--prefix"]).arg(place).arg(NODE_PEER).status();
+        let _ = Command::new("npm").args(["install", "--silent", "--prefix"]).arg(dir).arg(NODE_PEER).status();
     }
-    let rust = place.join("bin").join(RUST);
+    let rust = dir.join("bin").join(RUST);
     if !rust.exists() {
         let version = ["--version", RUST_PEER_VERSION, "--locked", "--quiet", "--root"];
-        let place = place.display().to_string();
-        crate::run_cargo(&[&["install", RUST][..], &version, &[place.as_str()]].concat(), &[]);
+        let dir = dir.display().to_string();
+        crate::run_cargo(&[&["install", RUST][..], &version, &[dir.as_str()]].concat(), &[]);
     }
     [(NODE, node), (RUST, rust)].map(|(title, program)| (title, program.exists().then_some(program)))
 }

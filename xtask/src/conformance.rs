@@ -23,51 +23,51 @@ const PORT: &str = "7432";
 
 /// False if a required check failed, or the suite could not be had.
 pub(crate) fn run() -> bool {
-    let place = root().join("target/tmp/conformance");
-    if fetch_node_packages(&place, &PACKAGES).is_none() {
+    let dir = root().join("target/tmp/conformance");
+    if fetch_node_packages(&dir, &PACKAGES).is_none() {
         return false;
     }
     let build = ["build", "--quiet", "--package", "ringfence"];
     let with_fixtures = crate::run_cargo(&[&build[..], &["--features", "conformance"]].concat(), &[])
-        && std::fs::copy(root().join("target/debug/ringfence"), place.join("ringfence")).is_ok();
+        && std::fs::copy(root().join("target/debug/ringfence"), dir.join("ringfence")).is_ok();
     // A build with fixtures must not be mistaken for the program.
     if !crate::run_cargo(&build, &[]) || !with_fixtures {
         return false;
     }
-    let Some((_server, _door)) = open(&place) else {
+    let Some((_server, _door)) = open(&dir) else {
         print_status("the server did not start");
         return false;
     };
     let mut all = true;
     for revision in REVISIONS {
         print_status(&format!("requirements of {revision}"));
-        all &= suite(&place, revision);
+        all &= suite(&dir, revision);
     }
     all
 }
 
-fn suite(place: &Path, revision: &str) -> bool {
-    let results = place.join(format!("results-{revision}"));
-    let mut command = Command::new(place.join("node_modules/.bin/node"));
-    command.arg(place.join("node_modules/@modelcontextprotocol/conformance/dist/index.js"));
+fn suite(dir: &Path, revision: &str) -> bool {
+    let results = dir.join(format!("results-{revision}"));
+    let mut command = Command::new(dir.join("node_modules/.bin/node"));
+    command.arg(dir.join("node_modules/@modelcontextprotocol/conformance/dist/index.js"));
     command.args(["server", "--url", &format!("http://localhost:{PORT}/mcp"), "--requirements", revision, "-o"]);
     let Ok(output) = command.arg(results).output() else { return false };
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    print_status(said.split("=== SUMMARY ===").nth(1).unwrap_or(&said).trim());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    print_status(text.split("=== SUMMARY ===").nth(1).unwrap_or(&text).trim());
     output.status.success()
 }
 
 /// Starts the server on a free port, and the proxy in front of it.
-fn open(place: &Path) -> Option<(ChildGuard, ChildGuard)> {
-    let directory = place.join(format!("run-{}", std::process::id()));
+fn open(dir: &Path) -> Option<(ChildGuard, ChildGuard)> {
+    let directory = dir.join(format!("run-{}", std::process::id()));
     let workspace = directory.join("workspace");
     std::fs::create_dir_all(&workspace).ok()?;
     let ours = || {
-        let mut command = Command::new(place.join("ringfence"));
+        let mut command = Command::new(dir.join("ringfence"));
         command.env("RINGFENCE_STATE_DIR", directory.join("state")).env("HOME", &directory);
         command
     };
-    let token = relay_token(&place.join("ringfence"), &directory)?;
+    let token = relay_token(&dir.join("ringfence"), &directory)?;
     let origin = format!("http://localhost:{PORT}");
     let mut serve = ours();
     serve.args(["serve", "--address", "127.0.0.1:0", "--origin", &origin, "--workspace"]).arg(&workspace);
@@ -75,12 +75,12 @@ fn open(place: &Path) -> Option<(ChildGuard, ChildGuard)> {
     let mut line = String::new();
     BufReader::new(server.0.stderr.take()?).read_line(&mut line).ok()?;
     let url = line.split_whitespace().last()?.to_owned();
-    let mut door = Command::new(place.join("node_modules/.bin/node"));
-    door.arg(root().join("xtask/clients/with_token.mjs")).args([url.as_str(), token.as_str(), PORT]);
-    let mut door = ChildGuard(door.stdout(Stdio::piped()).spawn().ok()?);
+    let mut proxy = Command::new(dir.join("node_modules/.bin/node"));
+    proxy.arg(root().join("xtask/clients/with_token.mjs")).args([url.as_str(), token.as_str(), PORT]);
+    let mut proxy = ChildGuard(proxy.stdout(Stdio::piped()).spawn().ok()?);
     let mut opened = String::new();
-    BufReader::new(door.0.stdout.take()?).read_line(&mut opened).ok()?;
-    (opened.trim() == "open").then_some((server, door))
+    BufReader::new(proxy.0.stdout.take()?).read_line(&mut opened).ok()?;
+    (opened.trim() == "open").then_some((server, proxy))
 }
 
 /// A token whose client may answer approval requests. Only a person at a terminal can make one, so this types the answer.
@@ -94,8 +94,8 @@ fn relay_token(program: &Path, directory: &Path) -> Option<String> {
     let mut question = Vec::new();
     screen.read_until(b']', &mut question).ok()?;
     keyboard.write_all(b"yes\n").ok()?;
-    let mut said = String::new();
-    screen.read_to_string(&mut said).ok()?;
+    let mut output = String::new();
+    screen.read_to_string(&mut output).ok()?;
     terminal.wait().ok()?;
-    said.lines().find_map(|line| line.trim().starts_with("rft_").then(|| line.trim().to_owned()))
+    output.lines().find_map(|line| line.trim().starts_with("rft_").then(|| line.trim().to_owned()))
 }

@@ -23,10 +23,10 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
 
 /// Installs a Python package into a virtual environment, and returns its directory of programs. `None`, with a message,
 /// on failure.
-pub(crate) fn fetch_python_package(place: &Path, package: &str) -> Option<PathBuf> {
-    let programs = place.join("venv/bin");
+pub(crate) fn fetch_python_package(dir: &Path, package: &str) -> Option<PathBuf> {
+    let programs = dir.join("venv/bin");
     let python = programs.join("python");
-    let there = python.exists() || succeeds(Command::new("python3").args(["-m", "venv"]).arg(place.join("venv")));
+    let there = python.exists() || succeeds(Command::new("python3").args(["-m", "venv"]).arg(dir.join("venv")));
     if !there || !succeeds(Command::new(&python).args(["-m", "pip", "install", "--quiet", package])) {
         print_status(&format!("skipped {package}: requires `python3 -m venv`, and network access for the first run"));
         return None;
@@ -35,12 +35,12 @@ pub(crate) fn fetch_python_package(place: &Path, package: &str) -> Option<PathBu
 }
 
 /// Installs Node packages, and returns their directory. `None`, with a message, on failure.
-pub(crate) fn fetch_node_packages(place: &Path, packages: &[&str]) -> Option<PathBuf> {
-    if !succeeds(Command::new("npm").args(["install", "--silent", "--prefix"]).arg(place).args(packages)) {
+pub(crate) fn fetch_node_packages(dir: &Path, packages: &[&str]) -> Option<PathBuf> {
+    if !succeeds(Command::new("npm").args(["install", "--silent", "--prefix"]).arg(dir).args(packages)) {
         print_status(&format!("skipped {}: requires `npm`, and network access for the first run", packages[0]));
         return None;
     }
-    Some(place.join("node_modules"))
+    Some(dir.join("node_modules"))
 }
 
 /// Whether there is such a program.
@@ -51,7 +51,8 @@ pub(crate) fn has_program(program: &str) -> bool {
 
 /// Installs packages of Debian, which takes root. False if that cannot be.
 pub(crate) fn install_debian_packages(packages: &[&str]) -> bool {
-    let is_root = Command::new("id").arg("-u").output().is_ok_and(|said| said.stdout.trim_ascii() == b"0");
+    let is_root =
+        Command::new("id").arg("-u").output().is_ok_and(|printed_text| printed_text.stdout.trim_ascii() == b"0");
     if !is_root || !has_program("apt-get") {
         return false;
     }

@@ -46,10 +46,10 @@ pub(crate) fn run(url: &str, model: &str) -> bool {
     if !crate::run_cargo(&["build", "--quiet", "--package", "ringfence"], &[]) {
         return false;
     }
-    let place = root().join("target/tmp/live-model");
-    let (workspace, config) = (place.join("workspace"), place.join("config.toml"));
+    let dir = root().join("target/tmp/live-model");
+    let (workspace, config) = (dir.join("workspace"), dir.join("config.toml"));
     // It is not there the first time.
-    let _ = std::fs::remove_dir_all(&place);
+    let _ = std::fs::remove_dir_all(&dir);
     let settings = format!(
         "preset = \"edits\"\ndialect = \"miniclaw\"\n[agents.defaults]\nprovider = \"openai\"\nbase_url = {url:?}\nmodel = {model:?}\n\
          temperature = 0.2\nmax_tool_iterations = 8\n[tools]\nallow = [\"read_file\", \"write_file\", \"edit_file\"]\n"
@@ -59,18 +59,18 @@ pub(crate) fn run(url: &str, model: &str) -> bool {
         print_status("cannot create the workspace");
         return false;
     }
-    TASKS.iter().all(|task| (0..TRIES).any(|_| run_task(task, &place, &workspace)))
+    TASKS.iter().all(|task| (0..TRIES).any(|_| run_task(task, &dir, &workspace)))
 }
 
-fn run_task(task: &ModelTask, place: &Path, workspace: &Path) -> bool {
+fn run_task(task: &ModelTask, dir: &Path, workspace: &Path) -> bool {
     let mut command = Command::new(root().join("target/debug/ringfence"));
-    command.env("RINGFENCE_STATE_DIR", place.join("state")).current_dir(place).stdin(Stdio::null());
-    command.args(["agent", "--json", "-p", task.prompt, "--config"]).arg(place.join("config.toml"));
-    let Ok(said) = command.arg("--workspace").arg(workspace).output() else {
+    command.env("RINGFENCE_STATE_DIR", dir.join("state")).current_dir(dir).stdin(Stdio::null());
+    command.args(["agent", "--json", "-p", task.prompt, "--config"]).arg(dir.join("config.toml"));
+    let Ok(printed_text) = command.arg("--workspace").arg(workspace).output() else {
         print_status("cannot start the agent");
         return false;
     };
-    let text = String::from_utf8_lossy(&said.stdout);
+    let text = String::from_utf8_lossy(&printed_text.stdout);
     let last = text.lines().last().unwrap_or_default();
     let contents = std::fs::read_to_string(workspace.join("greeting.txt")).unwrap_or_default();
     let ledger = last.split_once("\"ledger\":").map(|(_, ledger)| ledger).unwrap_or_default();

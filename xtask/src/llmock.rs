@@ -15,8 +15,8 @@ const LLMOCK: &str = "llmock==0.2.2";
 
 /// False if llmock had a complaint, or could not be had.
 pub(crate) fn run() -> bool {
-    let place = root().join("target/tmp/llmock");
-    let Some(programs) = fetch_python_package(&place, LLMOCK) else { return false };
+    let dir = root().join("target/tmp/llmock");
+    let Some(programs) = fetch_python_package(&dir, LLMOCK) else { return false };
     let Some((_server, address)) = start(&programs) else {
         print_status("llmock did not start");
         return false;

@@ -16,29 +16,29 @@ const CARGO_DEB: &str = "3.8.0";
 
 /// False if something that could be made was not.
 pub(crate) fn package() -> bool {
-    let place = root().join("target/package");
-    let _ = fs::remove_dir_all(&place);
+    let dir = root().join("target/package");
+    let _ = fs::remove_dir_all(&dir);
     let built = run_cargo(&["build", "--release", "--locked", "--package", "ringfence"], &[]);
-    if !built || !write_manual_and_completions(&root().join("target/release/ringfence"), &place) {
+    if !built || !write_manual_and_completions(&root().join("target/release/ringfence"), &dir) {
         return false;
     }
     let here = std::env::consts::ARCH;
-    let mut done = archive(&place, &root().join("target/release/ringfence"), &format!("{here}-linux-gnu"));
+    let mut done = archive(&dir, &root().join("target/release/ringfence"), &format!("{here}-linux-gnu"));
     match missing_for_static() {
         Some(missing) => print_status(&format!("no static build: {missing}")),
         None => {
             let target = ["build", "--release", "--locked", "--package", "ringfence", "--target", STATIC_TARGET];
             let built = run_cargo(&target, &[("CC_x86_64_unknown_linux_musl", "musl-gcc")]);
             let program = root().join("target").join(STATIC_TARGET).join("release/ringfence");
-            done = done && built && archive(&place, &program, &format!("{here}-linux-static"));
+            done = done && built && archive(&dir, &program, &format!("{here}-linux-static"));
         }
     }
-    done && debian(&place) && checksums(&place)
+    done && debian(&dir) && checksums(&dir)
 }
 
 /// The manual and the completions, where the packages take them from.
-fn write_manual_and_completions(program: &Path, place: &Path) -> bool {
-    let (man, completions) = (place.join("man"), place.join("completions"));
+fn write_manual_and_completions(program: &Path, dir: &Path) -> bool {
+    let (man, completions) = (dir.join("man"), dir.join("completions"));
     for directory in [&man, &completions] {
         if let Err(error) = fs::create_dir_all(directory) {
             print_status(&format!("cannot create a directory in target/package: {error}"));
@@ -48,15 +48,17 @@ fn write_manual_and_completions(program: &Path, place: &Path) -> bool {
     let shells = [("bash", "ringfence"), ("zsh", "_ringfence"), ("fish", "ringfence.fish")];
     let completed = shells.iter().all(|(shell, file)| {
         let printed = Command::new(program).args(["completions", shell]).output();
-        printed.is_ok_and(|said| said.status.success() && fs::write(completions.join(file), said.stdout).is_ok())
+        printed.is_ok_and(|printed_text| {
+            printed_text.status.success() && fs::write(completions.join(file), printed_text.stdout).is_ok()
+        })
     });
     completed && succeeds(Command::new(program).arg("man").arg(&man))
 }
 
 /// The program with what belongs to it, in one archive.
-fn archive(place: &Path, program: &Path, kind: &str) -> bool {
+fn archive(dir: &Path, program: &Path, kind: &str) -> bool {
     let name = format!("ringfence-{}-{kind}", env!("CARGO_PKG_VERSION"));
-    let directory = place.join(&name);
+    let directory = dir.join(&name);
     let files = [
         (program.to_owned(), "ringfence"),
         (root().join("README.md"), "README.md"),
@@ -69,14 +71,14 @@ fn archive(place: &Path, program: &Path, kind: &str) -> bool {
         && files.iter().all(|(from, to)| fs::copy(from, directory.join(to)).is_ok())
         && ["man", "completions"]
             .iter()
-            .all(|from| succeeds(Command::new("cp").arg("-r").arg(place.join(from)).arg(&directory)))
+            .all(|from| succeeds(Command::new("cp").arg("-r").arg(dir.join(from)).arg(&directory)))
         && succeeds(Command::new("strip").arg(directory.join("ringfence")));
     let archive = format!("{name}.tar.gz");
     let packed = copied
         && succeeds(
             Command::new("tar")
                 .args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "-czf", &archive, &name])
-                .current_dir(place),
+                .current_dir(dir),
         )
         && fs::remove_dir_all(&directory).is_ok();
     if packed {
@@ -87,16 +89,18 @@ fn archive(place: &Path, program: &Path, kind: &str) -> bool {
 
 fn missing_for_static() -> Option<&'static str> {
     let installed = Command::new("rustup").args(["target", "list", "--installed"]).output();
-    let installed = installed.map(|said| String::from_utf8_lossy(&said.stdout).into_owned()).unwrap_or_default();
+    let installed =
+        installed.map(|printed_text| String::from_utf8_lossy(&printed_text.stdout).into_owned()).unwrap_or_default();
     if !installed.lines().any(|target| target == STATIC_TARGET) {
         return Some("run `rustup target add x86_64-unknown-linux-musl` first");
     }
     let compiler = Command::new("musl-gcc").arg("--version").output();
-    (!compiler.is_ok_and(|said| said.status.success())).then_some("`musl-gcc` is missing (Debian's package musl-tools)")
+    (!compiler.is_ok_and(|printed_text| printed_text.status.success()))
+        .then_some("`musl-gcc` is missing (Debian's package musl-tools)")
 }
 
 /// A package for Debian, as `crates/ringfence/Cargo.toml` describes it.
-fn debian(place: &Path) -> bool {
+fn debian(dir: &Path) -> bool {
     let tools = root().join("target/tools");
     let program: PathBuf = tools.join("bin/cargo-deb");
     if !program.exists() {
@@ -107,13 +111,13 @@ fn debian(place: &Path) -> bool {
         }
     }
     let mut command = Command::new(program);
-    command.args(["--no-build", "--package", "ringfence", "--output"]).arg(place).current_dir(root());
+    command.args(["--no-build", "--package", "ringfence", "--output"]).arg(dir).current_dir(root());
     succeeds(&mut command)
 }
 
-fn checksums(place: &Path) -> bool {
+fn checksums(dir: &Path) -> bool {
     let script = "sha256sum -- *.tar.gz *.deb 2>/dev/null > SHA256SUMS; cat SHA256SUMS; test -s SHA256SUMS";
-    succeeds(Command::new("sh").args(["-c", script]).current_dir(place))
+    succeeds(Command::new("sh").args(["-c", script]).current_dir(dir))
 }
 
 fn succeeds(command: &mut Command) -> bool {

@@ -20,14 +20,14 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
 
 /// False if schemathesis had a complaint, or could not be had.
 pub(crate) fn run() -> bool {
-    let place = root().join("target/tmp/schemathesis");
-    let Some(programs) = fetch_python_package(&place, SCHEMATHESIS) else { return false };
-    let Some(config) = with_model(&place) else {
+    let dir = root().join("target/tmp/schemathesis");
+    let Some(programs) = fetch_python_package(&dir, SCHEMATHESIS) else { return false };
+    let Some(config) = with_model(&dir) else {
         print_status("cannot write the config");
         return false;
     };
     let arguments = ["--wait", "0", "--rate", "100000", "--config", &config];
-    let Some(served) = ServeProcess::start(&place, &arguments, false) else {
+    let Some(served) = ServeProcess::start(&dir, &arguments, false) else {
         print_status("the server did not start");
         return false;
     };
@@ -36,7 +36,7 @@ pub(crate) fn run() -> bool {
         return false;
     };
     let mut command = Command::new(programs.join("st"));
-    command.current_dir(&place).args(["run", &format!("http://{}/v1/openapi.json", served.address)]);
+    command.current_dir(&dir).args(["run", &format!("http://{}/v1/openapi.json", served.address)]);
     command.args([
         "--url",
         &format!("http://{}", served.address),
@@ -49,8 +49,8 @@ pub(crate) fn run() -> bool {
 }
 
 /// A config with a model that always has an answer, so that runs can be begun.
-fn with_model(place: &Path) -> Option<String> {
-    let (script, config) = (place.join("script.jsonl"), place.join("config.toml"));
+fn with_model(dir: &Path) -> Option<String> {
+    let (script, config) = (dir.join("script.jsonl"), dir.join("config.toml"));
     std::fs::write(&script, "{\"text\":\"well\",\"times\":1000000}\n").ok()?;
     let text = format!("[agents.defaults]\nprovider = \"script\"\nscript = {:?}\n", script.to_str()?);
     std::fs::write(&config, text).ok()?;

@@ -27,13 +27,13 @@ impl Drop for ServeProcess {
 
 impl ServeProcess {
     /// Builds the program and starts it on an empty workspace below a directory.
-    pub(crate) fn start(place: &Path, arguments: &[&str], release: bool) -> Option<Self> {
+    pub(crate) fn start(dir: &Path, arguments: &[&str], release: bool) -> Option<Self> {
         let profile: &[&str] = if release { &["--release"] } else { &[] };
         if !crate::run_cargo(&[&["build", "--quiet", "--package", "ringfence"], profile].concat(), &[]) {
             return None;
         }
         let program = root().join("target").join(if release { "release" } else { "debug" }).join("ringfence");
-        let (workspace, state) = (place.join("workspace"), place.join("state"));
+        let (workspace, state) = (dir.join("workspace"), dir.join("state"));
         for fresh in [&workspace, &state] {
             // It is not there the first time.
             let _ = std::fs::remove_dir_all(fresh);
@@ -49,11 +49,11 @@ impl ServeProcess {
             "--workspace",
         ]);
         let mut child = command.arg(&workspace).args(arguments).stderr(Stdio::piped()).spawn().ok()?;
-        let mut said = BufReader::new(child.stderr.take()?);
+        let mut value = BufReader::new(child.stderr.take()?);
         let (mut address, mut code) = (None, None);
         while code.is_none() {
             let mut line = String::new();
-            if said.read_line(&mut line).ok()? == 0 {
+            if value.read_line(&mut line).ok()? == 0 {
                 return None;
             }
             if let Some(rest) = line.split("http://").nth(1) {
@@ -61,7 +61,7 @@ impl ServeProcess {
                 code = rest.split("#login=").nth(1).map(|code| code.trim().to_owned());
             }
         }
-        std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+        std::thread::spawn(move || std::io::copy(&mut value, &mut std::io::sink()));
         Some(Self { child, address: address?, code: code?, program, state })
     }
 
@@ -119,8 +119,8 @@ impl ServeConnection {
             if line.is_empty() {
                 break;
             }
-            if let Some(said) = line.strip_prefix("content-length:") {
-                length = said.trim().parse().ok()?;
+            if let Some(value) = line.strip_prefix("content-length:") {
+                length = value.trim().parse().ok()?;
             }
         }
         let mut reply = vec![0; length];

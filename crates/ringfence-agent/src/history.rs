@@ -119,16 +119,16 @@ impl MessageHistory {
 
     /// Adds a note of the host for the next answer only.
     pub(crate) fn add_transient_note(&mut self, text: &str) -> TransientNote {
-        let said = host_note(text);
+        let note = host_note(text);
         match self.messages.last_mut() {
             Some(TranscriptMessage::User { text }) => {
                 let before = text.len();
                 text.push_str("\n\n");
-                text.push_str(&said);
+                text.push_str(&note);
                 TransientNote::Appended(before)
             }
             _ => {
-                self.messages.push(TranscriptMessage::User { text: said });
+                self.messages.push(TranscriptMessage::User { text: note });
                 TransientNote::Message
             }
         }

@@ -278,7 +278,7 @@ impl AuditSink for LedgerSink {
 
 impl LedgerState {
     fn record_begin(&mut self, record: &CallRecord<'_>, change: &str) {
-        let shown = |touch: &ResourceAccess| (touch.action, touch.resource.display_path.clone());
+        let shown = |access: &ResourceAccess| (access.action, access.resource.display_path.clone());
         let at = match self.in_flight.iter().position(|open| open.call == record.call_id) {
             Some(at) => at,
             None => {
@@ -295,13 +295,13 @@ impl LedgerState {
             }
         };
         let Some(open) = self.in_flight.get_mut(at) else { return };
-        for (verb, path) in record.accesses.iter().map(shown) {
-            match verb {
+        for (action, path) in record.accesses.iter().map(shown) {
+            match action {
                 PolicyAction::Run => open.language = Some(path),
                 PolicyAction::Fetch => open.hosts.push(path),
                 // Whatever comes of it, that program was asked.
                 PolicyAction::External => self.totals.external.push(path),
-                verb if verb.changes_files() => open.accesses.push((verb, path)),
+                action if action.changes_files() => open.accesses.push((action, path)),
                 _ => {}
             }
         }
@@ -311,9 +311,9 @@ impl LedgerState {
     /// A program came to a host. Once is enough to say.
     fn record_connection(&mut self, record: &CallRecord<'_>) {
         let Some(open) = self.in_flight.iter_mut().find(|open| open.call == record.call_id) else { return };
-        for touch in record.accesses.iter().filter(|touch| touch.action == PolicyAction::Fetch) {
-            if !open.hosts.contains(&touch.resource.display_path) {
-                open.hosts.push(touch.resource.display_path.clone());
+        for access in record.accesses.iter().filter(|access| access.action == PolicyAction::Fetch) {
+            if !open.hosts.contains(&access.resource.display_path) {
+                open.hosts.push(access.resource.display_path.clone());
             }
         }
     }
@@ -321,9 +321,9 @@ impl LedgerState {
     /// Removes discarded changes, also those whose commit had begun.
     fn record_not_kept(&mut self, record: &CallRecord<'_>) {
         let Some(open) = self.in_flight.iter_mut().find(|open| open.call == record.call_id) else { return };
-        for touch in record.accesses.iter().filter(|touch| touch.action.changes_files()) {
-            let path = &touch.resource.display_path;
-            open.accesses.retain(|(verb, touched)| *verb != touch.action || touched != path);
+        for access in record.accesses.iter().filter(|access| access.action.changes_files()) {
+            let path = &access.resource.display_path;
+            open.accesses.retain(|(action, touched)| *action != access.action || touched != path);
             if !open.not_kept.contains(path) {
                 open.not_kept.push(path.clone());
             }
@@ -344,13 +344,13 @@ impl LedgerState {
                 self.totals.network.push(host.clone());
             }
         }
-        let said = error.and_then(|error| EffectExtent::from_committed(error.details.get("committed")?));
+        let reported = error.and_then(|error| EffectExtent::from_committed(error.details.get("committed")?));
         let made = match &open.language {
-            None => said.unwrap_or(if error.is_none() { EffectExtent::All } else { EffectExtent::None }),
+            None => reported.unwrap_or(if error.is_none() { EffectExtent::All } else { EffectExtent::None }),
             Some(language) => {
                 let command = command_from_reply(language, &open, error, reply, record);
                 let made = match (command.kept, command.partly_kept) {
-                    _ if said == Some(EffectExtent::Unknown) => EffectExtent::Unknown,
+                    _ if reported == Some(EffectExtent::Unknown) => EffectExtent::Unknown,
                     (true, _) => EffectExtent::All,
                     (false, true) => EffectExtent::Some,
                     (false, false) => EffectExtent::None,
@@ -371,13 +371,13 @@ impl LedgerState {
             self.totals.changes.push(open.change);
         }
         let mut from =
-            open.accesses.iter().filter(|(verb, _)| *verb == PolicyAction::Move).map(|(_, path)| path.clone());
+            open.accesses.iter().filter(|(action, _)| *action == PolicyAction::Move).map(|(_, path)| path.clone());
         let mut moved = from.next();
-        for (verb, path) in open.accesses {
-            match verb {
+        for (action, path) in open.accesses {
+            match action {
                 PolicyAction::Create | PolicyAction::Overwrite => {
                     let from = moved.take();
-                    self.path(path, verb == PolicyAction::Overwrite).mark_present(from);
+                    self.path(path, action == PolicyAction::Overwrite).mark_present(from);
                 }
                 PolicyAction::Delete | PolicyAction::Move => self.path(path, true).mark_absent(),
                 _ => {}
@@ -400,7 +400,7 @@ impl LedgerState {
     }
 
     fn record_error_about(&mut self, record: &CallRecord<'_>, error: &ToolError, about: Option<&str>) {
-        let touched = record.accesses.first().map(|touch| touch.resource.display_path.as_str());
+        let touched = record.accesses.first().map(|access| access.resource.display_path.as_str());
         let about = about.or(touched).or(record.subject);
         let call = LedgerCall {
             tool: record.tool.to_owned(),

@@ -291,9 +291,9 @@ mod tests {
 
     #[track_caller]
     fn check(name: &str, arguments: &str, expected: (&str, &str), done: &str) {
-        let (call, said) = repaired(name, arguments);
+        let (call, repairs) = repaired(name, arguments);
         assert_eq!(
-            (call.name.as_str(), call.arguments.as_str(), said.join("; ").as_str()),
+            (call.name.as_str(), call.arguments.as_str(), repairs.join("; ").as_str()),
             (expected.0, expected.1, done)
         );
     }

@@ -156,7 +156,7 @@ impl AgentRun<'_> {
             match self.handle_response(answer, tools).await {
                 Err(lost) => return FinalAnswer::without_text(AgentStopReason::Transcript(lost)),
                 Ok(LoopControl::Finish(ended)) => return ended,
-                Ok(LoopControl::Continue(told)) => aside = told,
+                Ok(LoopControl::Continue(note)) => aside = note,
             }
             if self.over_budget() {
                 return FinalAnswer::without_text(AgentStopReason::TokenLimit);
@@ -174,11 +174,11 @@ impl AgentRun<'_> {
         tools: &[ToolSpec],
     ) -> Result<LoopControl, TranscriptError> {
         let ModelResponse { text, mut calls, calls_dropped, refusal, finish, reasoning_state: reasoning, .. } = answer;
-        let said = refusal.clone().filter(|_| text.trim().is_empty()).unwrap_or_else(|| text.clone());
+        let final_text = refusal.clone().filter(|_| text.trim().is_empty()).unwrap_or_else(|| text.clone());
         match finish {
-            _ if refusal.is_some() => return self.finish_with(AgentStopReason::Refusal, said),
-            FinishReason::Refusal => return self.finish_with(AgentStopReason::Refusal, said),
-            FinishReason::Filter => return self.finish_with(AgentStopReason::Filter, said),
+            _ if refusal.is_some() => return self.finish_with(AgentStopReason::Refusal, final_text),
+            FinishReason::Refusal => return self.finish_with(AgentStopReason::Refusal, final_text),
+            FinishReason::Filter => return self.finish_with(AgentStopReason::Filter, final_text),
             FinishReason::Length => return self.handle_truncated(text),
             FinishReason::Stop | FinishReason::Calls | FinishReason::Other(_) => {}
         }
@@ -198,11 +198,11 @@ impl AgentRun<'_> {
                 return Ok(LoopControl::Finish(FinalAnswer::without_text(end)));
             }
             if calls_dropped > 0 {
-                let told = format!(
+                let note = format!(
                     "too_many_calls: {calls_dropped} further calls of that answer were not made; the limit is {MOST_CALLS}"
                 );
-                self.emit(&AgentEvent::Note { text: &told });
-                self.history.note(&told)?;
+                self.emit(&AgentEvent::Note { text: &note });
+                self.history.note(&note)?;
             }
             return Ok(LoopControl::Continue(None));
         }
@@ -235,13 +235,13 @@ impl AgentRun<'_> {
         mut calls: Vec<RequestedCall>,
         tools: &[ToolSpec],
     ) -> (String, Vec<RequestedCall>) {
-        let mut said = text;
+        let mut final_text = text;
         if calls.is_empty()
-            && !self.may_be_quoted(&said)
-            && let Some(found) = repair::calls_in(&said, tools)
+            && !self.may_be_quoted(&final_text)
+            && let Some(found) = repair::calls_in(&final_text, tools)
         {
             self.emit(&AgentEvent::Note { text: &format!("executing calls written as text: {}", found.len()) });
-            (said, calls) = (String::new(), found);
+            (final_text, calls) = (String::new(), found);
         }
         for call in &mut calls {
             let done = repair::repair(call, tools);
@@ -250,7 +250,7 @@ impl AgentRun<'_> {
                 self.emit(&AgentEvent::Note { text: &note });
             }
         }
-        (said, calls)
+        (final_text, calls)
     }
 
     /// Whether a text may be a quote: the session saw untrusted content, or the text was there before.
@@ -259,9 +259,11 @@ impl AgentRun<'_> {
         let escaped = serde_json::to_string(text).unwrap_or_default();
         let escaped = escaped.trim_matches('"');
         let was_there = |message: &TranscriptMessage| match message {
-            TranscriptMessage::User { text: said }
-            | TranscriptMessage::Assistant { text: said, .. }
-            | TranscriptMessage::Tool { text: said, .. } => said.contains(text) || said.contains(escaped),
+            TranscriptMessage::User { text: final_text }
+            | TranscriptMessage::Assistant { text: final_text, .. }
+            | TranscriptMessage::Tool { text: final_text, .. } => {
+                final_text.contains(text) || final_text.contains(escaped)
+            }
         };
         self.agent.session.taint.contains(Taint::SawUntrusted) || self.history.messages().iter().any(was_there)
     }
@@ -295,8 +297,8 @@ impl AgentRun<'_> {
     }
 
     /// Whether the model may get a note and retry: once each, and while it has steps.
-    fn may_retry(&self, told: bool) -> bool {
-        !told && !self.is_last_step()
+    fn may_retry(&self, note: bool) -> bool {
+        !note && !self.is_last_step()
     }
 
     fn retry_with_note(&mut self, text: &'static str) -> Result<LoopControl, TranscriptError> {

@@ -43,8 +43,8 @@ pub(crate) enum JailBackend {
 }
 
 /// Whether the fallback is what helps: namespaces are refused, `bwrap` gets them, and whatever it does not bring stands.
-pub fn needs_bwrap_fallback(walls: &[IsolationStatus]) -> bool {
-    let stands = |wall: &Isolation| walls.iter().any(|standing| standing.wall == *wall && standing.stands);
+pub fn needs_bwrap_fallback(statuses: &[IsolationStatus]) -> bool {
+    let stands = |mechanism: &Isolation| statuses.iter().any(|standing| standing.wall == *mechanism && standing.stands);
     !BWRAP_ISOLATION.iter().all(stands)
         && [Isolation::Bwrap, Isolation::Landlock, Isolation::Seccomp, Isolation::Pidfd].iter().all(stands)
 }
@@ -91,11 +91,14 @@ pub(crate) enum BwrapError {
 impl BwrapBinary {
     /// Finds it. Starts it once, to ask for its version: for helper processes only.
     pub(crate) fn find() -> Result<Self, BwrapError> {
-        let path = BWRAP_PATHS.iter().map(Path::new).find(|place| place.exists()).ok_or(BwrapError::NotFound)?;
+        let path = BWRAP_PATHS.iter().map(Path::new).find(|target| target.exists()).ok_or(BwrapError::NotFound)?;
         let path = root_owned_path(path).map_err(|_| BwrapError::NotFound)?.ok_or(BwrapError::NotRootOwned)?;
         let setuid = fs::metadata(&path).map_err(|_| BwrapError::NotFound)?.permissions().mode() & libc::S_ISUID != 0;
-        let said = Command::new(&path).arg("--version").env_clear().stdin(Stdio::null()).stderr(Stdio::null()).output();
-        let version = said.ok().and_then(|said| parse_version(&String::from_utf8_lossy(&said.stdout)));
+        let version_output =
+            Command::new(&path).arg("--version").env_clear().stdin(Stdio::null()).stderr(Stdio::null()).output();
+        let version = version_output
+            .ok()
+            .and_then(|version_output| parse_version(&String::from_utf8_lossy(&version_output.stdout)));
         let version = version.filter(|version| *version >= MIN_VERSION).ok_or(BwrapError::TooOld)?;
         Ok(Self { path, version, setuid })
     }
@@ -113,37 +116,41 @@ impl BwrapBinary {
     }
 
     fn namespaces(&self) -> Vec<OsString> {
-        let mut words: Vec<OsString> = "--unshare-user --unshare-pid --unshare-net --unshare-ipc --unshare-uts \
+        let mut args: Vec<OsString> = "--unshare-user --unshare-pid --unshare-net --unshare-ipc --unshare-uts \
                                         --unshare-cgroup --die-with-parent --as-pid-1"
             .split_whitespace()
             .map(Into::into)
             .collect();
-        for (word, value) in [("--uid", etc::UID.to_string()), ("--gid", etc::GID.to_string())] {
-            words.extend([word.into(), value.into()]);
+        for (arg, value) in [("--uid", etc::UID.to_string()), ("--gid", etc::GID.to_string())] {
+            args.extend([arg.into(), value.into()]);
         }
-        words.extend(["--hostname".into(), etc::HOSTNAME.into()]);
-        words.extend((!self.setuid).then_some("--disable-userns".into()));
-        words
+        args.extend(["--hostname".into(), etc::HOSTNAME.into()]);
+        args.extend((!self.setuid).then_some("--disable-userns".into()));
+        args
     }
 
     /// Its arguments, and contents that it reads from descriptors.
-    pub(crate) fn build_args(&self, told: &BwrapSpec<'_>) -> BwrapArgs {
-        let mut list = BwrapArgs { args: self.namespaces(), data: Vec::new(), first_fd: told.first_fd };
-        list.system_mounts(told.host, told.toolchains);
-        list.private_mounts(&told.spec.limits, told.host);
-        list.arg("--perms").arg("0444").data(&told.spec.script).arg(Path::new(SCRIPT_DIR).join(&told.spec.script_name));
-        for (index, directory) in told.spec.mounts.iter().enumerate() {
-            list.arg("--ro-bind").arg(&directory.path).arg(mount_path(told.spec, index));
+    pub(crate) fn build_args(&self, bwrap_spec: &BwrapSpec<'_>) -> BwrapArgs {
+        let mut list = BwrapArgs { args: self.namespaces(), data: Vec::new(), first_fd: bwrap_spec.first_fd };
+        list.system_mounts(bwrap_spec.host, bwrap_spec.toolchains);
+        list.private_mounts(&bwrap_spec.spec.limits, bwrap_spec.host);
+        list.arg("--perms")
+            .arg("0444")
+            .data(&bwrap_spec.spec.script)
+            .arg(Path::new(SCRIPT_DIR).join(&bwrap_spec.spec.script_name));
+        for (index, directory) in bwrap_spec.spec.mounts.iter().enumerate() {
+            list.arg("--ro-bind").arg(&directory.path).arg(mount_path(bwrap_spec.spec, index));
         }
-        for (place, kind) in told.masks {
+        for (target, kind) in bwrap_spec.masks {
             match kind {
-                MaskKind::Directory => list.arg("--perms").arg("0755").arg("--tmpfs").arg(place),
-                MaskKind::File => list.arg("--perms").arg("0444").data(b"").arg(place),
+                MaskKind::Directory => list.arg("--perms").arg("0755").arg("--tmpfs").arg(target),
+                MaskKind::File => list.arg("--perms").arg("0444").data(b"").arg(target),
             };
         }
-        let directories = told.masks.iter().filter(|(_, kind)| **kind == MaskKind::Directory).map(|(place, _)| place);
-        for place in directories.map(PathBuf::as_path).chain(["/proc", "/dev", "/"].map(Path::new)) {
-            list.arg("--remount-ro").arg(place);
+        let directories =
+            bwrap_spec.masks.iter().filter(|(_, kind)| **kind == MaskKind::Directory).map(|(target, _)| target);
+        for target in directories.map(PathBuf::as_path).chain(["/proc", "/dev", "/"].map(Path::new)) {
+            list.arg("--remount-ro").arg(target);
         }
         list
     }
@@ -153,8 +160,8 @@ impl BwrapBinary {
 const NOBODY_UID: u32 = 65_534;
 
 /// Path in the jail of one of the mounted directories.
-pub(crate) fn mount_path(order: &RunSpec, index: usize) -> PathBuf {
-    match order.mounts.get(index).filter(|_| index > 0) {
+pub(crate) fn mount_path(spec: &RunSpec, index: usize) -> PathBuf {
+    match spec.mounts.get(index).filter(|_| index > 0) {
         Some(directory) => mount_point(&directory.alias),
         None => WORKSPACE.into(),
     }
@@ -190,11 +197,11 @@ pub(crate) struct BwrapArgs {
 impl BwrapArgs {
     /// As `--args` reads them.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        self.args.iter().flat_map(|word| [word.as_encoded_bytes(), b"\0"].concat()).collect()
+        self.args.iter().flat_map(|arg| [arg.as_encoded_bytes(), b"\0"].concat()).collect()
     }
 
-    fn arg(&mut self, word: impl AsRef<OsStr>) -> &mut Self {
-        self.args.push(word.as_ref().to_owned());
+    fn arg(&mut self, arg: impl AsRef<OsStr>) -> &mut Self {
+        self.args.push(arg.as_ref().to_owned());
         self
     }
 
@@ -222,14 +229,14 @@ impl BwrapArgs {
 
     /// Shows something of the host where it is, or a link as the link that it is. What is not there is not shown.
     fn bind(&mut self, host: &Path, path: &Path) {
-        let (source, place) = (host.join(path), Path::new("/").join(path));
+        let (source, jail_path) = (host.join(path), Path::new("/").join(path));
         match fs::symlink_metadata(&source) {
             Ok(found) if found.is_symlink() => {
                 let Ok(target) = fs::read_link(&source) else { return };
-                self.arg("--symlink").arg(target).arg(place);
+                self.arg("--symlink").arg(target).arg(jail_path);
             }
             Ok(found) if found.is_dir() || found.is_file() => {
-                self.arg("--ro-bind-try").arg(source).arg(place);
+                self.arg("--ro-bind-try").arg(source).arg(jail_path);
             }
             _ => {}
         }
@@ -240,18 +247,18 @@ impl BwrapArgs {
         let size = limits.tmp_bytes.max(1).to_string();
         // With harmless devices and terminals of its own, and nothing else.
         self.arg("--proc").arg("/proc").arg("--dev").arg("/dev");
-        for place in ["/tmp", "/dev/shm"] {
-            self.arg("--perms").arg("1777").arg("--size").arg(&size).arg("--tmpfs").arg(place);
+        for target in ["/tmp", "/dev/shm"] {
+            self.arg("--perms").arg("1777").arg("--size").arg(&size).arg("--tmpfs").arg(target);
         }
-        for place in ["/tmp/home", "/mnt", "/var"] {
-            self.arg("--dir").arg(place);
+        for target in ["/tmp/home", "/mnt", "/var"] {
+            self.arg("--dir").arg(target);
         }
         self.arg("--symlink").arg("/tmp").arg("/var/tmp");
         for name in MASKED_PROC_PATHS {
-            let place = Path::new("/proc").join(name);
+            let target = Path::new("/proc").join(name);
             match fs::symlink_metadata(host.join("proc").join(name)) {
-                Ok(found) if found.is_dir() => self.arg("--tmpfs").arg(&place).arg("--remount-ro").arg(&place),
-                Ok(_) => self.arg("--perms").arg("0444").data(b"").arg(&place),
+                Ok(found) if found.is_dir() => self.arg("--tmpfs").arg(&target).arg("--remount-ro").arg(&target),
+                Ok(_) => self.arg("--perms").arg("0444").data(b"").arg(&target),
                 Err(_) => continue,
             };
         }
@@ -274,8 +281,8 @@ fn root_owned_path(path: &Path) -> io::Result<Option<PathBuf>> {
 }
 
 /// From `bubblewrap 0.8.0`.
-fn parse_version(said: &str) -> Option<(u32, u32)> {
-    let mut numbers = said.trim().strip_prefix("bubblewrap ")?.split('.').map(|number| number.parse().ok());
+fn parse_version(version_output: &str) -> Option<(u32, u32)> {
+    let mut numbers = version_output.trim().strip_prefix("bubblewrap ")?.split('.').map(|number| number.parse().ok());
     Some((numbers.next()??, numbers.next()??))
 }
 
@@ -294,10 +301,14 @@ mod tests {
     #[test]
     fn it_is_the_fallback_only_where_it_brings_what_is_missing() {
         let check = |missing: &[Isolation], expected: bool| {
-            let standing =
-                |wall| IsolationStatus { wall, stands: !missing.contains(&wall), note: String::new(), advice: None };
-            let walls: Vec<IsolationStatus> = Isolation::ALL.into_iter().map(standing).collect();
-            assert_eq!(needs_bwrap_fallback(&walls), expected, "without {missing:?}");
+            let standing = |mechanism| IsolationStatus {
+                wall: mechanism,
+                stands: !missing.contains(&mechanism),
+                note: String::new(),
+                advice: None,
+            };
+            let statuses: Vec<IsolationStatus> = Isolation::ALL.into_iter().map(standing).collect();
+            assert_eq!(needs_bwrap_fallback(&statuses), expected, "without {missing:?}");
         };
         check(&[], false);
         check(&[Isolation::UserNamespace], true);
@@ -346,7 +357,7 @@ mod tests {
         assert_eq!(real, root_owned_path(Path::new("/bin/sh")).unwrap(), "what counts is where a link leads");
     }
 
-    fn told(setuid: bool) -> (Vec<String>, usize) {
+    fn bwrap_spec(setuid: bool) -> (Vec<String>, usize) {
         let host = tempfile::tempdir().unwrap();
         let make = |path: &str| fs::create_dir_all(host.path().join(path)).unwrap();
         ["usr/bin", "etc", "proc/acpi", "home/u/.cargo"].into_iter().for_each(make);
@@ -356,7 +367,7 @@ mod tests {
         }
         let shown =
             |alias: &str, path: &str| RunMount { alias: alias.into(), path: path.into(), ..RunMount::default() };
-        let order = RunSpec {
+        let spec = RunSpec {
             script_name: "code.sh".into(),
             limits: JailLimits { tmp_bytes: 4096, ..JailLimits::default() },
             mounts: vec![shown("w", "/home/u/project"), shown("docs", "/srv/docs")],
@@ -365,17 +376,18 @@ mod tests {
         let covers: BTreeMap<PathBuf, MaskKind> =
             [("/workspace/.env".into(), MaskKind::File), ("/workspace/keys".into(), MaskKind::Directory)].into();
         let toolchains: Vec<PathBuf> = vec!["/home/u/.cargo".into(), "/tmp/evil".into(), "/home/u/absent".into()];
-        let told = BwrapSpec { spec: &order, toolchains: &toolchains, masks: &covers, host: host.path(), first_fd: 20 };
-        let list = BwrapBinary { path: "/usr/bin/bwrap".into(), version: (0, 8), setuid }.build_args(&told);
+        let bwrap_spec =
+            BwrapSpec { spec: &spec, toolchains: &toolchains, masks: &covers, host: host.path(), first_fd: 20 };
+        let list = BwrapBinary { path: "/usr/bin/bwrap".into(), version: (0, 8), setuid }.build_args(&bwrap_spec);
         let root = host.path().display().to_string();
         let text = String::from_utf8(list.bytes()).unwrap();
-        (text.split_terminator('\0').map(|word| word.replace(&root, "HOST")).collect(), list.data.len())
+        (text.split_terminator('\0').map(|arg| arg.replace(&root, "HOST")).collect(), list.data.len())
     }
 
     #[test]
     fn it_is_told_what_a_jail_has_and_nothing_else() {
-        let (words, data) = told(false);
-        let text = words.join(" ");
+        let (args, data) = bwrap_spec(false);
+        let text = args.join(" ");
         for part in [
             "--unshare-user --unshare-pid --unshare-net --unshare-ipc --unshare-uts --unshare-cgroup",
             "--die-with-parent --as-pid-1 --uid 1000 --gid 1000 --hostname jail --disable-userns",
@@ -392,15 +404,15 @@ mod tests {
         }
         assert!(text.ends_with("--remount-ro /proc --remount-ro /dev --remount-ro /"), "{text}");
         for part in ["shadow", "/tmp/evil", "absent", "--bind", "--share-net", "--cap-add", "--dev-bind"] {
-            assert!(!words.iter().any(|word| word.contains(part) && !word.starts_with("--ro-")), "{part}: {text}");
+            assert!(!args.iter().any(|arg| arg.contains(part) && !arg.starts_with("--ro-")), "{part}: {text}");
         }
         // Each of these is read from a descriptor of its own.
-        let numbers = words.windows(2).filter(|pair| pair[0] == "--ro-bind-data").map(|pair| pair[1].parse().unwrap());
+        let numbers = args.windows(2).filter(|pair| pair[0] == "--ro-bind-data").map(|pair| pair[1].parse().unwrap());
         assert_eq!(numbers.collect::<Vec<usize>>(), (20..20 + data).collect::<Vec<_>>());
     }
 
     #[test]
     fn one_that_is_root_is_not_asked_for_what_it_refuses() {
-        assert!(!told(true).0.contains(&"--disable-userns".to_owned()));
+        assert!(!bwrap_spec(true).0.contains(&"--disable-userns".to_owned()));
     }
 }

@@ -40,12 +40,11 @@ fn run_bwrap_init() -> ! {
     sys::reset_signals();
     // The binary is open no longer than this.
     let [reply, text] = [sys::inherited_fd(1), sys::inherited_fd(2)];
-    let Ok(order) = RunSpec::read(&text) else { sys::exit() };
+    let Ok(spec) = RunSpec::read(&text) else { sys::exit() };
     let given: Vec<OwnedFd> = [reply, text]
         .into_iter()
         .chain(
-            (3..5 + order.mounts.len() + usize::from(order.has_stdin) + usize::from(order.egress))
-                .map(sys::inherited_fd),
+            (3..5 + spec.mounts.len() + usize::from(spec.has_stdin) + usize::from(spec.egress)).map(sys::inherited_fd),
         )
         .collect();
     let Ok(()) = sys::keep_only(&sys::borrowed(&given)) else { sys::exit() };
@@ -55,12 +54,11 @@ fn run_bwrap_init() -> ! {
     let mut given = (0..count).map(sys::inherited_fd);
     let Some(reply) = given.next() else { sys::exit() };
     let run: Vec<OwnedFd> = given.collect();
-    let end = harden(&reply)
-        .and_then(|()| PreparedProgram::new(&order, &run))
-        .and_then(|ready| ready.run(&order, &reply, run));
-    let end = end.unwrap_or_else(|trouble| {
+    let end =
+        harden(&reply).and_then(|()| PreparedProgram::new(&spec, &run)).and_then(|ready| ready.run(&spec, &reply, run));
+    let end = end.unwrap_or_else(|setup_error| {
         kill_and_reap_all();
-        SpawnerReply::Failed(trouble)
+        SpawnerReply::Failed(setup_error)
     });
     // The waiting process may be gone.
     let _ = sys::send(reply.as_fd(), &end.encode(), &[]);
@@ -83,9 +81,9 @@ struct PreparedProgram {
 }
 
 impl PreparedProgram {
-    fn new(order: &RunSpec, run: &[OwnedFd]) -> Result<Self, SetupError> {
+    fn new(spec: &RunSpec, run: &[OwnedFd]) -> Result<Self, SetupError> {
         let failed = || SetupStep::Start.failed::<Errno>();
-        verify_mounts(order, run)?;
+        verify_mounts(spec, run)?;
         let filter = SeccompFilters::without_named_sockets().map_err(|_| SetupStep::Seccomp.failed()(Errno::INVAL))?;
         let (socket, theirs) = sys::message_pair().map_err(failed())?;
         let ended = sys::sigchld_fd().map_err(failed())?;
@@ -100,11 +98,11 @@ impl PreparedProgram {
         }
     }
 
-    fn run(&self, order: &RunSpec, reply: &OwnedFd, mut run: Vec<OwnedFd>) -> Result<SpawnerReply, SetupError> {
+    fn run(&self, spec: &RunSpec, reply: &OwnedFd, mut run: Vec<OwnedFd>) -> Result<SpawnerReply, SetupError> {
         // Open until this process ends, and the way with it.
-        let _way = if order.egress { open_egress(run.pop())? } else { None };
+        let _way = if spec.egress { open_egress(run.pop())? } else { None };
         let [text, output, errors, shown @ ..] = &run[..] else { return Err(SetupStep::Order.failed()(Errno::BADMSG)) };
-        let streams = [text, output, errors].into_iter().chain(stdin_of(order, shown));
+        let streams = [text, output, errors].into_iter().chain(stdin_of(spec, shown));
         // If it is gone, it reported why.
         let _ = sys::send(self.socket.as_fd(), b"o", &streams.map(AsFd::as_fd).collect::<Vec<_>>());
         // Among them the pipes, which must close with the program.
@@ -119,32 +117,32 @@ impl PreparedProgram {
         Ok(reap(
             self.program,
             &self.sigchld_fd,
-            LimitMonitor::new(order, ProcessSource::JailProc, JailBackend::Bwrap, requests),
+            LimitMonitor::new(spec, ProcessSource::JailProc, JailBackend::Bwrap, requests),
         ))
     }
 }
 
 /// That the jail is the one that was ordered.
-fn verify_mounts(order: &RunSpec, run: &[OwnedFd]) -> Result<(), SetupError> {
-    for (index, (directory, held)) in order.mounts.iter().zip(run.iter().skip(3)).enumerate() {
-        let place = mount_path(order, index);
-        check_same_dir(&place, held).map_err(SetupStep::Find.failed())?;
-        [&place, &directory.path]
+fn verify_mounts(spec: &RunSpec, run: &[OwnedFd]) -> Result<(), SetupError> {
+    for (index, (directory, held)) in spec.mounts.iter().zip(run.iter().skip(3)).enumerate() {
+        let mounted = mount_path(spec, index);
+        check_same_dir(&mounted, held).map_err(SetupStep::Find.failed())?;
+        [&mounted, &directory.path]
             .into_iter()
-            .try_for_each(|place| check_masked(place, directory, held).map_err(SetupStep::Cover.failed()))?;
+            .try_for_each(|mounted| check_masked(mounted, directory, held).map_err(SetupStep::Cover.failed()))?;
     }
     Ok(())
 }
 
-fn check_same_dir(place: &Path, held: &OwnedFd) -> Result<(), Errno> {
-    let found = open(place, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+fn check_same_dir(mounted: &Path, held: &OwnedFd) -> Result<(), Errno> {
+    let found = open(mounted, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let (is, should) = (fstat(&found)?, fstat(held)?);
     if (is.st_dev, is.st_ino) == (should.st_dev, should.st_ino) { Ok(()) } else { Err(Errno::STALE) }
 }
 
 /// Checks that a masked path is empty because of its mask: it lies on another file system.
-fn check_masked(place: &Path, directory: &RunMount, held: &OwnedFd) -> Result<(), Errno> {
-    let root = match open(place, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
+fn check_masked(mounted: &Path, directory: &RunMount, held: &OwnedFd) -> Result<(), Errno> {
+    let root = match open(mounted, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
         Ok(root) => root,
         // The host's own path, which the jail mostly does not have.
         Err(Errno::NOENT | Errno::ACCESS | Errno::NOTDIR) => return Ok(()),

@@ -51,7 +51,7 @@ fn run_launcher() -> Result<(), Errno> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     match BwrapLauncher::new(socket.as_fd()) {
         Ok(launcher) => launcher.serve(),
-        Err(trouble) => refuse_all(socket.as_fd(), trouble),
+        Err(setup_error) => refuse_all(socket.as_fd(), setup_error),
     }
     Ok(())
 }
@@ -162,22 +162,23 @@ impl<'a> BwrapLauncher<'a> {
         let Some(waiting) = self.pending.remove(&name) else { return };
         match self.start(&waiting, &descriptors) {
             Ok(handle) => self.launched.push(LaunchedRun { pidfd: handle, reply: waiting.reply }),
-            Err(trouble) => refuse(waiting.reply.as_fd(), trouble),
+            Err(setup_error) => refuse(waiting.reply.as_fd(), setup_error),
         }
     }
 
     fn start(&self, waiting: &PendingLaunch, descriptors: &[OwnedFd]) -> Result<OwnedFd, SetupError> {
         let failed = || SetupStep::Order.failed::<Errno>();
         let [text, _, _, held @ ..] = descriptors else { return Err(failed()(Errno::BADMSG)) };
-        let order = RunSpec::read(text).map_err(failed())?;
-        let covers = self.masks(&order, held)?;
+        let spec = RunSpec::read(text).map_err(failed())?;
+        let covers = self.masks(&spec, held)?;
         let inside: Vec<BorrowedFd<'_>> =
             bwrap_init::descriptor_order([&self.program, &waiting.reply], descriptors).collect();
         let list = sys::FIRST_INHERITED_FD + inside.len() as RawFd;
         let host = Path::new("/");
-        let told = BwrapSpec { spec: &order, toolchains: &self.toolchains, masks: &covers, host, first_fd: list + 1 };
-        let told = self.bwrap.build_args(&told);
-        let contents = std::iter::once(told.bytes()).chain(told.data.iter().cloned());
+        let bwrap_spec =
+            BwrapSpec { spec: &spec, toolchains: &self.toolchains, masks: &covers, host, first_fd: list + 1 };
+        let bwrap_spec = self.bwrap.build_args(&bwrap_spec);
+        let contents = std::iter::once(bwrap_spec.bytes()).chain(bwrap_spec.data.iter().cloned());
         let contents: Vec<OwnedFd> = contents
             .map(|bytes| memfd_with(&bytes))
             .collect::<Result<_, _>>()
@@ -205,8 +206,8 @@ impl<'a> BwrapLauncher<'a> {
 
     /// Its cgroup first, so that the namespace of cgroups begins there, and root's powers last.
     fn prepare(&self, waiting: &PendingLaunch, kept: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-        for door in &waiting.procs_files {
-            rustix::io::write(door, b"0")?;
+        for cgroup_fd in &waiting.procs_files {
+            rustix::io::write(cgroup_fd, b"0")?;
         }
         // Where the machine is short of memory, it is to end what runs in a jail before anything else.
         let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
@@ -226,10 +227,10 @@ impl<'a> BwrapLauncher<'a> {
     }
 
     /// Every path in the jail that must be empty, by the current entries. The init process checks that it is.
-    fn masks(&self, order: &RunSpec, held: &[OwnedFd]) -> Result<BTreeMap<PathBuf, MaskKind>, SetupError> {
+    fn masks(&self, spec: &RunSpec, held: &[OwnedFd]) -> Result<BTreeMap<PathBuf, MaskKind>, SetupError> {
         let failed = || SetupStep::Cover.failed::<Errno>();
         let mut covers = BTreeMap::new();
-        for (index, (directory, held)) in order.mounts.iter().zip(held).enumerate() {
+        for (index, (directory, held)) in spec.mounts.iter().zip(held).enumerate() {
             let root = path_of(held.as_fd()).map_err(failed())?;
             for path in &directory.masked {
                 let Some(target) = resolve_beneath(held.as_fd(), path).map_err(failed())? else { continue };
@@ -237,8 +238,8 @@ impl<'a> BwrapLauncher<'a> {
                 let cover = if kind == FileType::Directory { MaskKind::Directory } else { MaskKind::File };
                 let real = path_of(target.as_fd()).map_err(failed())?;
                 let below = real.strip_prefix(&root).map_err(|_| failed()(Errno::STALE))?;
-                covers.insert(mount_path(order, index).join(below), cover);
-                covers.extend(self.jail_paths_of(&real).map(|place| (place, cover)));
+                covers.insert(mount_path(spec, index).join(below), cover);
+                covers.extend(self.jail_paths_of(&real).map(|jail_path| (jail_path, cover)));
             }
         }
         let host = Path::new("/");

@@ -19,16 +19,16 @@ pub(crate) fn link_cargo_home(host: &Path, home: &Path) {
     let cache = Path::new("registry/cache");
     for registry in fs::read_dir(host.join(cache)).into_iter().flatten().flatten() {
         for package in fs::read_dir(registry.path()).into_iter().flatten().flatten() {
-            let place = home.join(cache).join(registry.file_name()).join(package.file_name());
-            let _ = link(&package.path(), &place);
+            let link_path = home.join(cache).join(registry.file_name()).join(package.file_name());
+            let _ = link(&package.path(), &link_path);
         }
     }
 }
 
-fn link(target: &Path, place: &Path) -> io::Result<()> {
+fn link(target: &Path, link_path: &Path) -> io::Result<()> {
     fs::metadata(target)?;
-    place.parent().map_or(Ok(()), fs::create_dir_all)?;
-    symlink(target, place)
+    link_path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    symlink(target, link_path)
 }
 
 #[cfg(test)]

@@ -88,14 +88,14 @@ impl CgroupManager {
     }
 
     fn is_usable(&self) -> bool {
-        let Some(place) = &self.pool else { return false };
-        place.sweep();
+        let Some(pool) = &self.pool else { return false };
+        pool.sweep();
         // A group like any other; it is a slot afterwards, or gone.
         self.create(&JailLimits::default()).is_ok()
     }
 
     pub(crate) fn version(&self) -> Option<CgroupVersion> {
-        self.pool.as_ref().map(|place| match place.hierarchy {
+        self.pool.as_ref().map(|pool| match pool.hierarchy {
             CgroupHierarchy::V1 { .. } => CgroupVersion::V1,
             CgroupHierarchy::V2 { .. } => CgroupVersion::V2,
         })
@@ -103,16 +103,16 @@ impl CgroupManager {
 
     /// A group with these limits, or nothing where the machine gives none.
     pub(crate) fn create(&self, limits: &JailLimits) -> io::Result<Option<RunCgroup>> {
-        let Some(place) = &self.pool else { return Ok(None) };
-        let slot = place.slots.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let Some(pool) = &self.pool else { return Ok(None) };
+        let slot = pool.slots.lock().unwrap_or_else(PoisonError::into_inner).pop();
         if let Some(group) = slot {
             // An administrator may have removed it meanwhile.
-            if let Ok(group) = RunCgroup::prepare(place, group, limits) {
+            if let Ok(group) = RunCgroup::prepare(pool, group, limits) {
                 return Ok(Some(group));
             }
         }
-        let group = place.create()?;
-        RunCgroup::prepare(place, group, limits).map(Some)
+        let group = pool.create()?;
+        RunCgroup::prepare(pool, group, limits).map(Some)
     }
 }
 
@@ -216,18 +216,18 @@ pub(crate) struct RunCgroup {
 }
 
 impl RunCgroup {
-    fn prepare(place: &Arc<CgroupPool>, group: LockedCgroup, limits: &JailLimits) -> io::Result<Self> {
+    fn prepare(pool: &Arc<CgroupPool>, group: LockedCgroup, limits: &JailLimits) -> io::Result<Self> {
         let mut group = Self {
-            pool: Arc::clone(place),
+            pool: Arc::clone(pool),
             group: Some(group),
             procs_files: Vec::new(),
             oom_kills_before: 0,
             fork_failures_before: 0,
         };
         group.set_limits(limits)?;
-        for base in place.hierarchy.bases() {
-            let door = base.join(group.name()).join("cgroup.procs");
-            group.procs_files.push(OpenOptions::new().write(true).open(door)?.into());
+        for base in pool.hierarchy.bases() {
+            let cgroup_fd = base.join(group.name()).join("cgroup.procs");
+            group.procs_files.push(OpenOptions::new().write(true).open(cgroup_fd)?.into());
         }
         (group.oom_kills_before, group.fork_failures_before) = (group.oom_kill_count(), group.fork_failure_count());
         Ok(group)
@@ -357,8 +357,8 @@ fn set_if_present(group: &Path, file: &str, value: &str) -> io::Result<()> {
 }
 
 /// The number after a word, in a file with one word and number a line.
-fn read_count(text: &str, word: &str) -> u64 {
-    let number = text.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
+fn read_count(text: &str, key: &str) -> u64 {
+    let number = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
@@ -409,13 +409,13 @@ mod tests {
     }
 
     fn run(group: &RunCgroup, script: &str) -> Output {
-        let doors: Vec<i32> = group.procs_files().map(|door| door.as_raw_fd()).collect();
+        let cgroup_fds: Vec<i32> = group.procs_files().map(|cgroup_fd| cgroup_fd.as_raw_fd()).collect();
         let mut command = Command::new("python3");
         command.args(["-c", script]).stdin(Stdio::null());
         // SAFETY: the child only writes a byte to descriptors that are open.
         unsafe {
             command.pre_exec(move || {
-                let entered = doors.iter().all(|door| libc::write(*door, c"0".as_ptr().cast(), 1) == 1);
+                let entered = cgroup_fds.iter().all(|cgroup_fd| libc::write(*cgroup_fd, c"0".as_ptr().cast(), 1) == 1);
                 if entered { Ok(()) } else { Err(std::io::Error::last_os_error()) }
             });
         }
@@ -500,8 +500,8 @@ os._exit(0)";
     #[test]
     fn a_process_of_another_pid_namespace_sweeps_nothing_of_ours() {
         const BASE: &str = "base=";
-        let told: Vec<String> = std::env::args().collect();
-        let bases: Vec<PathBuf> = told.iter().filter_map(|word| word.strip_prefix(BASE)).map(PathBuf::from).collect();
+        let args: Vec<String> = std::env::args().collect();
+        let bases: Vec<PathBuf> = args.iter().filter_map(|key| key.strip_prefix(BASE)).map(PathBuf::from).collect();
         if let [memory, pids] = &bases[..] {
             return assert!(
                 CgroupManager::with_hierarchy(CgroupHierarchy::V1 { memory: memory.clone(), pids: pids.clone() })
@@ -543,14 +543,14 @@ os._exit(0)";
             return skip_without(Requirement::CgroupV2, "no control groups of version 2 can be created");
         };
         let groups = CgroupManager::with_hierarchy(CgroupHierarchy::V2 { base: base.clone() });
-        let place = groups.pool.clone().unwrap();
-        let group = place.create().unwrap();
+        let pool = groups.pool.clone().unwrap();
+        let group = pool.create().unwrap();
         let name = group.name.clone();
-        let door = fs::OpenOptions::new().write(true).open(base.join(&name).join("cgroup.procs")).unwrap();
+        let cgroup_fd = fs::OpenOptions::new().write(true).open(base.join(&name).join("cgroup.procs")).unwrap();
         let group = RunCgroup {
-            pool: place,
+            pool,
             group: Some(group),
-            procs_files: vec![door.into()],
+            procs_files: vec![cgroup_fd.into()],
             oom_kills_before: 0,
             fork_failures_before: 0,
         };
@@ -577,10 +577,10 @@ os._exit(0)";
         file("memory.events", "low 0\nhigh 0\nmax 7\noom 2\noom_kill 3\noom_group_kill 1\n");
         file("pids.events", "max 4\n");
         let groups = CgroupManager::with_hierarchy(CgroupHierarchy::V2 { base: directory.path().to_owned() });
-        let place = groups.pool.clone().unwrap();
+        let pool = groups.pool.clone().unwrap();
         let limits = JailLimits { memory_bytes: 48 * MIB, processes: 9, ..JailLimits::default() };
         let locked = LockedCgroup { name: "ringfence-1-2-3".to_owned(), _locks: Vec::new() };
-        let made = RunCgroup::prepare(&place, locked, &limits).unwrap();
+        let made = RunCgroup::prepare(&pool, locked, &limits).unwrap();
         let read = |name: &str| fs::read_to_string(group.join(name)).unwrap();
         let written = ["memory.max", "memory.swap.max", "memory.oom.group", "pids.max"].map(read);
         assert_eq!(written, ["50331648", "0", "1", "9"]);
@@ -600,14 +600,14 @@ os._exit(0)";
     fn looking_leaves_nothing() {
         let groups = CgroupManager::detect();
         println!("{:?}", groups.version());
-        let place = groups.pool.clone();
+        let pool = groups.pool.clone();
         let bases: Vec<PathBuf> =
-            place.iter().flat_map(|place| place.hierarchy.bases().into_iter().map(Path::to_owned)).collect();
+            pool.iter().flat_map(|pool| pool.hierarchy.bases().into_iter().map(Path::to_owned)).collect();
         if groups.version() == Some(CgroupVersion::V2) {
             assert!(groups.create(&JailLimits::default()).unwrap().is_some());
         }
-        let name = place.as_ref().map(|place| place.name.clone()).unwrap_or_default();
-        drop((place, groups));
+        let name = pool.as_ref().map(|pool| pool.name.clone()).unwrap_or_default();
+        drop((pool, groups));
         for base in bases {
             let left = fs::read_dir(base).unwrap().flatten().map(|entry| entry.file_name().into_string().unwrap());
             assert_eq!(left.filter(|group| group.starts_with(&name)).collect::<Vec<_>>(), Vec::<String>::new());

@@ -96,7 +96,7 @@ fn controller_dir(mountinfo: &str, controller: &str, path: &str) -> Option<Contr
 /// Whether groups made here get both controllers.
 fn delegates_controllers(directory: &Path) -> bool {
     let divided = fs::read_to_string(directory.join("cgroup.subtree_control")).unwrap_or_default();
-    let has = |controller: &str| divided.split_whitespace().any(|word| word == controller);
+    let has = |controller: &str| divided.split_whitespace().any(|name| name == controller);
     has("memory") && has("pids") && is_writable(directory) && is_writable(&directory.join("cgroup.procs"))
 }
 

@@ -135,8 +135,9 @@ fn is_read_only_path(path: &str) -> bool {
         "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/nix", "/mnt", "/proc", "/sys", "/boot", "/var",
         "/run",
     ];
-    let below = |place: &str| path.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    !path.split('/').any(|part| part == "..") && SYSTEM.iter().any(|place| below(place))
+    let below =
+        |directory: &str| path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    !path.split('/').any(|part| part == "..") && SYSTEM.iter().any(|directory| below(directory))
 }
 
 #[cfg(test)]

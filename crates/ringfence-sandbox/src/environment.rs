@@ -116,12 +116,12 @@ pub(crate) fn with_proxy_vars(caller: &BTreeMap<String, String>, has_egress: boo
     let names = ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"];
     let own = [("no_proxy", "localhost,127.0.0.1,::1"), ("NO_PROXY", "localhost,127.0.0.1,::1")];
     let all = names.map(|name| (name, proxy.as_str())).into_iter().chain(own);
-    let mut told: BTreeMap<String, String> = match has_egress {
+    let mut variables: BTreeMap<String, String> = match has_egress {
         true => all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
         false => BTreeMap::new(),
     };
-    told.extend(caller.clone());
-    told
+    variables.extend(caller.clone());
+    variables
 }
 
 /// `CARGO_HOME` of a run with egress.
@@ -244,12 +244,12 @@ mod tests {
     fn a_way_out_is_told_unless_the_caller_says_otherwise() {
         let caller = BTreeMap::from([("HTTP_PROXY".to_owned(), "http://own:1".to_owned())]);
         assert_eq!(with_proxy_vars(&caller, false), caller);
-        let told = with_proxy_vars(&caller, true);
+        let variables = with_proxy_vars(&caller, true);
         assert_eq!(
-            (told["HTTP_PROXY"].as_str(), told["https_proxy"].as_str()),
+            (variables["HTTP_PROXY"].as_str(), variables["https_proxy"].as_str()),
             ("http://own:1", "http://127.0.0.1:3128")
         );
-        assert!(told["no_proxy"].contains("127.0.0.1"));
+        assert!(variables["no_proxy"].contains("127.0.0.1"));
     }
 
     #[test]
@@ -275,8 +275,8 @@ mod tests {
         let check = |has_egress: bool, expected: &[&str]| {
             let all = run_environment(&BTreeMap::new(), &rust, has_egress).unwrap();
             let all: Vec<&str> = all.iter().map(|string| string.to_str().unwrap()).collect();
-            let told = all.into_iter().filter(|one| one.starts_with("CARGO") || one.starts_with("RUSTUP"));
-            assert_eq!(told.collect::<Vec<_>>(), expected);
+            let variables = all.into_iter().filter(|one| one.starts_with("CARGO") || one.starts_with("RUSTUP"));
+            assert_eq!(variables.collect::<Vec<_>>(), expected);
         };
         check(false, &["CARGO_HOME=/home/me/.cargo", "CARGO_NET_OFFLINE=true", "RUSTUP_HOME=/home/me/.rustup"]);
         check(true, &["CARGO_HOME=/tmp/home/.cargo", "RUSTUP_HOME=/home/me/.rustup"]);

@@ -30,26 +30,26 @@ use crate::sys::{self, ForkResult};
 const MAX_LISTENERS: usize = 63;
 
 /// Runs the init process. The run spec comes from `socket`, the result goes to the host over `reply`.
-pub(crate) fn run_init(socket: &OwnedFd, reply: &OwnedFd, doors: &[OwnedFd], filter: &SeccompFilters) -> ! {
+pub(crate) fn run_init(socket: &OwnedFd, reply: &OwnedFd, cgroup_fds: &[OwnedFd], filter: &SeccompFilters) -> ! {
     // What the spawner has open is not for here.
-    let kept: Vec<BorrowedFd<'_>> = [socket, reply].into_iter().chain(doors).map(AsFd::as_fd).collect();
+    let kept: Vec<BorrowedFd<'_>> = [socket, reply].into_iter().chain(cgroup_fds).map(AsFd::as_fd).collect();
     let Ok(()) = sys::keep_only(&kept) else { sys::exit() };
     let (socket, reply) = (sys::inherited_fd(0), sys::inherited_fd(1));
-    let doors = (2..kept.len()).map(sys::inherited_fd).collect();
+    let cgroup_fds = (2..kept.len()).map(sys::inherited_fd).collect();
     // Where the machine is short of memory, it is to end what runs in a jail before anything else. A process may always say
     // that of itself and of what it starts; there is no `/proc` here where a container refuses one.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
-    let ready = jail::build_root().and_then(|furnished| PreparedJail::new(furnished, doors, filter));
+    let ready = jail::build_root().and_then(|furnished| PreparedJail::new(furnished, cgroup_fds, filter));
 
     let mut buffer = [0; MAX_MESSAGE_BYTES];
     let Ok((bytes, descriptors)) = sys::receive(socket.as_fd(), &mut buffer) else { sys::exit() };
     if bytes.is_empty() {
         sys::exit();
     }
-    let end = ready.as_ref().map_err(|trouble| *trouble).and_then(|ready| ready.run(descriptors, &reply));
-    let end = end.unwrap_or_else(|trouble| {
+    let end = ready.as_ref().map_err(|setup_error| *setup_error).and_then(|ready| ready.run(descriptors, &reply));
+    let end = end.unwrap_or_else(|setup_error| {
         kill_and_reap_all();
-        SpawnerReply::Failed(trouble)
+        SpawnerReply::Failed(setup_error)
     });
     // The waiting process may be gone.
     let _ = sys::send(reply.as_fd(), &end.encode(), &[]);
@@ -68,14 +68,14 @@ struct PreparedJail {
 }
 
 impl PreparedJail {
-    fn new(furnished: JailRoot, doors: Vec<OwnedFd>, filter: &SeccompFilters) -> Result<Self, SetupError> {
+    fn new(furnished: JailRoot, cgroup_fds: Vec<OwnedFd>, filter: &SeccompFilters) -> Result<Self, SetupError> {
         let failed = || SetupStep::Start.failed::<Errno>();
         let layer = JailOverlay::new().map_err(SetupStep::Layer.failed())?;
         let (socket, theirs) = sys::message_pair().map_err(failed())?;
         let ended = sys::sigchld_fd().map_err(failed())?;
         // SAFETY: this process has one thread.
         match unsafe { sys::clone_into(0) }.map_err(failed())? {
-            ForkResult::Child => lockdown::run_child(&theirs, &doors, filter, JailBackend::Native),
+            ForkResult::Child => lockdown::run_child(&theirs, &cgroup_fds, filter, JailBackend::Native),
             ForkResult::Parent(child) => {
                 Ok(Self { root: furnished, overlay: layer, program: child.pid, socket, sigchld_fd: ended })
             }
@@ -85,12 +85,12 @@ impl PreparedJail {
     /// One order, with its descriptors: the order itself, and those that it says.
     fn run(&self, mut descriptors: Vec<OwnedFd>, reply: &OwnedFd) -> Result<SpawnerReply, SetupError> {
         let failed = || SetupStep::Order.failed::<Errno>();
-        let order = RunSpec::read(descriptors.first().ok_or(Errno::BADMSG).map_err(failed())?).map_err(failed())?;
+        let spec = RunSpec::read(descriptors.first().ok_or(Errno::BADMSG).map_err(failed())?).map_err(failed())?;
         // Open until this process ends, and the way with it.
-        let _way = if order.egress { open_egress(descriptors.pop())? } else { None };
+        let _way = if spec.egress { open_egress(descriptors.pop())? } else { None };
         let [text, output, errors, shown @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG)) };
-        run_mounts::mount_workspace(&order, shown, &self.overlay, &self.root.hidden_root)?;
-        let streams = [text, output, errors].into_iter().chain(stdin_of(&order, shown));
+        run_mounts::mount_workspace(&spec, shown, &self.overlay, &self.root.hidden_root)?;
+        let streams = [text, output, errors].into_iter().chain(stdin_of(&spec, shown));
         // If it is gone, it reported why.
         let _ = sys::send(self.socket.as_fd(), b"o", &streams.map(AsFd::as_fd).collect::<Vec<_>>());
         // Among them the pipes, which must close with the program.
@@ -110,7 +110,7 @@ impl PreparedJail {
         Ok(reap(
             self.program,
             &self.sigchld_fd,
-            LimitMonitor::new(&order, processes, JailBackend::Native, requests.into_iter().next()),
+            LimitMonitor::new(&spec, processes, JailBackend::Native, requests.into_iter().next()),
         ))
     }
 }
@@ -139,8 +139,8 @@ fn loopback_addresses(socket: &OwnedFd) -> Vec<SocketAddr> {
 }
 
 /// Its standard input, behind what is shown to it.
-pub(crate) fn stdin_of<'a>(order: &RunSpec, shown: &'a [OwnedFd]) -> Option<&'a OwnedFd> {
-    shown.get(order.mounts.len()).filter(|_| order.has_stdin)
+pub(crate) fn stdin_of<'a>(spec: &RunSpec, shown: &'a [OwnedFd]) -> Option<&'a OwnedFd> {
+    shown.get(spec.mounts.len()).filter(|_| spec.has_stdin)
 }
 
 /// Waits until the program runs, behind every isolation. Returns the descriptors that came with the message: the
@@ -156,7 +156,7 @@ pub(crate) fn wait_for_start(socket: &OwnedFd) -> Result<Option<Vec<OwnedFd>>, S
         }
         match SpawnerReply::decode(bytes).map_err(SetupStep::Start.failed())? {
             SpawnerReply::Started { .. } => started = Some(descriptors),
-            SpawnerReply::Failed(trouble) => return Err(trouble),
+            SpawnerReply::Failed(setup_error) => return Err(setup_error),
             _ => return Ok(None),
         }
     }
@@ -176,16 +176,16 @@ pub(crate) struct LimitMonitor<'a> {
 
 impl<'a> LimitMonitor<'a> {
     pub(crate) fn new(
-        order: &RunSpec,
+        spec: &RunSpec,
         processes: ProcessSource<'a>,
         backend: JailBackend,
         requests: Option<OwnedFd>,
     ) -> Self {
         let own_proc = matches!(processes, ProcessSource::JailProc);
-        let watch = || MemoryMonitor::new(order.limits.memory_bytes, processes, backend);
-        let memory = (!order.memory_by_cgroup).then(watch);
-        let locks = LockBudget::within(order.limits.memory_bytes);
-        Self { memory, locks, requests, cpu: order.limits.cpu.max(Duration::from_secs(1)), own_proc }
+        let watch = || MemoryMonitor::new(spec.limits.memory_bytes, processes, backend);
+        let memory = (!spec.memory_by_cgroup).then(watch);
+        let locks = LockBudget::within(spec.limits.memory_bytes);
+        Self { memory, locks, requests, cpu: spec.limits.cpu.max(Duration::from_secs(1)), own_proc }
     }
 
     /// Until a child ended, or there is something to do about memory.

@@ -61,37 +61,50 @@ pub(crate) fn probe_main() -> Option<ExitCode> {
 /// Parses the prober's output. A mechanism that it does not report is unavailable.
 fn parse(printed: &[u8]) -> Vec<IsolationStatus> {
     let lines = printed.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
-    let mut said: BTreeMap<Isolation, IsolationStatus> =
+    let mut reported: BTreeMap<Isolation, IsolationStatus> =
         lines.map(|standing: IsolationStatus| (standing.wall, standing)).collect();
-    let unknown = |wall| IsolationStatus { wall, stands: false, note: "could not be tested".to_owned(), advice: None };
-    Isolation::ALL.into_iter().map(|wall| said.remove(&wall).unwrap_or_else(|| unknown(wall))).collect()
+    let unknown = |mechanism| IsolationStatus {
+        wall: mechanism,
+        stands: false,
+        note: "could not be tested".to_owned(),
+        advice: None,
+    };
+    Isolation::ALL
+        .into_iter()
+        .map(|mechanism| reported.remove(&mechanism).unwrap_or_else(|| unknown(mechanism)))
+        .collect()
 }
 
 fn probe_all() -> impl Iterator<Item = IsolationStatus> {
     Isolation::ALL.into_iter().map(probe_one)
 }
 
-fn probe_one(wall: Isolation) -> IsolationStatus {
-    match wall {
+fn probe_one(mechanism: Isolation) -> IsolationStatus {
+    match mechanism {
         Isolation::Landlock => landlock(),
         Isolation::Cgroup => cgroup(),
         Isolation::Bwrap => bwrap(),
         Isolation::IdmappedMounts if !getuid().is_root() => {
-            IsolationStatus { wall, stands: true, note: "only needed as root".to_owned(), advice: None }
+            IsolationStatus { wall: mechanism, stands: true, note: "only needed as root".to_owned(), advice: None }
         }
-        _ => match in_child(|| try_isolation(wall)) {
-            Ok(()) => IsolationStatus { wall, stands: true, note: "works".to_owned(), advice: None },
+        _ => match in_child(|| try_isolation(mechanism)) {
+            Ok(()) => IsolationStatus { wall: mechanism, stands: true, note: "works".to_owned(), advice: None },
             Err(error) => {
-                let advice = Some(advice(wall, error, &KernelRestrictions::read()));
-                IsolationStatus { wall, stands: false, note: format!("refused: {}", errno_text(error)), advice }
+                let advice = Some(advice(mechanism, error, &KernelRestrictions::read()));
+                IsolationStatus {
+                    wall: mechanism,
+                    stands: false,
+                    note: format!("refused: {}", errno_text(error)),
+                    advice,
+                }
             }
         },
     }
 }
 
 /// Tries one mechanism, in a process that is thrown away.
-fn try_isolation(wall: Isolation) -> Result<(), Errno> {
-    match wall {
+fn try_isolation(mechanism: Isolation) -> Result<(), Errno> {
+    match mechanism {
         Isolation::UserNamespace => enter_user_ns(UnshareFlags::empty()),
         Isolation::MountNamespace => {
             enter_user_ns(UnshareFlags::NEWNS).and_then(|()| make_private()).and_then(|()| read_only_copy())
@@ -324,9 +337,9 @@ impl KernelRestrictions {
 }
 
 /// The most likely reason first: nearly every mechanism needs a user namespace.
-fn advice(wall: Isolation, error: Errno, settings: &KernelRestrictions) -> String {
+fn advice(mechanism: Isolation, error: Errno, settings: &KernelRestrictions) -> String {
     let needs_users = !matches!(
-        wall,
+        mechanism,
         Isolation::Landlock
             | Isolation::Seccomp
             | Isolation::Cgroup
@@ -334,7 +347,7 @@ fn advice(wall: Isolation, error: Errno, settings: &KernelRestrictions) -> Strin
             | Isolation::IdmappedMounts
             | Isolation::Bwrap
     );
-    let advice = match wall {
+    let advice = match mechanism {
         _ if needs_users && settings.userns_limit_zero => {
             "an administrator can allow user namespaces: `sysctl -w user.max_user_namespaces=15000`"
         }
@@ -423,19 +436,19 @@ mod tests {
 
     #[test]
     fn the_probers_output_is_parsed() {
-        let said =
+        let reported =
             IsolationStatus { wall: Isolation::Landlock, stands: true, note: "version 7".to_owned(), advice: None };
-        let printed = format!("noise\n{}\n", serde_json::to_string(&said).unwrap());
+        let printed = format!("noise\n{}\n", serde_json::to_string(&reported).unwrap());
         assert!(printed.contains(r#""wall":"landlock""#), "{printed}");
         let found = parse(printed.as_bytes());
-        assert_eq!(found.iter().filter(|standing| standing.stands).collect::<Vec<_>>(), [&said]);
+        assert_eq!(found.iter().filter(|standing| standing.stands).collect::<Vec<_>>(), [&reported]);
     }
 
     #[test]
     fn advice_names_the_setting_that_is_in_the_way() {
-        let check = |wall, settings: &KernelRestrictions, expected: &str| {
-            let found = advice(wall, Errno::PERM, settings);
-            assert!(found.contains(expected), "{wall}: {found}");
+        let check = |mechanism, settings: &KernelRestrictions, expected: &str| {
+            let found = advice(mechanism, Errno::PERM, settings);
+            assert!(found.contains(expected), "{mechanism}: {found}");
         };
         let ubuntu = KernelRestrictions { apparmor_restricts: true, ..KernelRestrictions::default() };
         check(Isolation::UserNamespace, &ubuntu, "kernel.apparmor_restrict_unprivileged_userns=0");

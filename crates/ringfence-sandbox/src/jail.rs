@@ -135,10 +135,10 @@ pub(crate) fn build_root() -> Result<JailRoot, SetupError> {
 
 fn mount_root() -> Result<JailRoot, Errno> {
     let root = clone_mount(CWD, IMAGE, MountScope::Tree)?;
-    let hall = tmpfs("64k", "1024", TmpfsMode::OwnerOnly)?;
-    attach(&hall, CWD, IMAGE)?;
-    mkdirat(&hall, "jail", Mode::from_raw_mode(0o755))?;
-    attach(&root, hall.as_fd(), "jail")?;
+    let hidden_root = tmpfs("64k", "1024", TmpfsMode::OwnerOnly)?;
+    attach(&hidden_root, CWD, IMAGE)?;
+    mkdirat(&hidden_root, "jail", Mode::from_raw_mode(0o755))?;
+    attach(&root, hidden_root.as_fd(), "jail")?;
     let defaults = JailLimits::default();
     let (size, files) = (defaults.tmp_bytes.to_string(), max_inodes(defaults.tmp_bytes));
     for (path, open) in [
@@ -160,10 +160,10 @@ fn mount_root() -> Result<JailRoot, Errno> {
     }
     let proc = mount_proc(&root)?;
     let above = open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    pivot_into(&hall)?;
+    pivot_into(&hidden_root)?;
     fchdir(&root)?;
     chroot(".")?;
-    Ok(JailRoot { has_proc: proc, spawner_proc: above, hidden_root: hall })
+    Ok(JailRoot { has_proc: proc, spawner_proc: above, hidden_root })
 }
 
 /// A `/proc` of the jail's own processes. Some containers refuse one; then it is empty.

@@ -37,7 +37,7 @@ pub(crate) enum LandlockEnforcement {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LandlockError {
     #[error("cannot open a directory that the program may write to")]
-    OpenPath { place: PathBuf, source: PathFdError },
+    OpenPath { path: PathBuf, source: PathFdError },
     #[error("the kernel rejected the Landlock rules")]
     Ruleset(#[from] RulesetError),
 }
@@ -68,8 +68,8 @@ impl LandlockRules {
         let devices = AccessFs::MakeChar | AccessFs::MakeBlock;
         let access = AccessFs::from_all(WANTED_ABI) & !devices & !AccessFs::IoctlDev;
         let mut ruleset = self.0;
-        for place in writable {
-            ruleset = allow(ruleset, open(place)?, access)?;
+        for path in writable {
+            ruleset = allow(ruleset, open(path)?, access)?;
         }
         Ok(Self(ruleset))
     }
@@ -80,16 +80,16 @@ impl LandlockRules {
     }
 }
 
-fn open(place: &Path) -> Result<PathFd, LandlockError> {
-    PathFd::new(place).map_err(|source| LandlockError::OpenPath { place: place.to_owned(), source })
+fn open(path: &Path) -> Result<PathFd, LandlockError> {
+    PathFd::new(path).map_err(|source| LandlockError::OpenPath { path: path.to_owned(), source })
 }
 
 /// Removes the rights that only directories have.
-fn allow(ruleset: RulesetCreated, place: PathFd, access: BitFlags<AccessFs>) -> Result<RulesetCreated, RulesetError> {
-    let is_directory = rustix::fs::fstat(&place)
+fn allow(ruleset: RulesetCreated, path: PathFd, access: BitFlags<AccessFs>) -> Result<RulesetCreated, RulesetError> {
+    let is_directory = rustix::fs::fstat(&path)
         .is_ok_and(|found| rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::Directory);
     let access = if is_directory { access } else { access & AccessFs::from_file(WANTED_ABI) };
-    ruleset.add_rule(PathBeneath::new(place, access))
+    ruleset.add_rule(PathBeneath::new(path, access))
 }
 
 fn enforcement_of(status: &RestrictionStatus) -> LandlockEnforcement {
@@ -137,8 +137,8 @@ mod tests {
         fs::create_dir_all(inside.join("a/b")).unwrap();
         fs::create_dir(&outside).unwrap();
         fs::write(outside.join("file"), "kept").unwrap();
-        let place = inside.clone();
-        run_confined(&place, move || {
+        let path = inside.clone();
+        run_confined(&path, move || {
             fs::write(inside.join("a/file"), "longer").unwrap();
             fs::write(inside.join("a/file"), "new").unwrap();
             fs::rename(inside.join("a/file"), inside.join("a/b/file")).unwrap();

@@ -35,12 +35,14 @@ use crate::sys;
 const WRITABLE: [&str; 2] = ["/tmp", "/dev/shm"];
 
 /// Does what can be done ahead, waits for an order on `socket`, and becomes its program, or says there why not.
-pub(crate) fn run_child(socket: &OwnedFd, doors: &[OwnedFd], filter: &SeccompFilters, backend: JailBackend) -> ! {
+pub(crate) fn run_child(socket: &OwnedFd, cgroup_fds: &[OwnedFd], filter: &SeccompFilters, backend: JailBackend) -> ! {
     let entered =
-        doors.iter().try_for_each(|door| rustix::io::write(door, b"0").map(drop)).and_then(|()| match backend {
-            JailBackend::Native => unshare_cgroup_ns(),
-            // It made that namespace too.
-            JailBackend::Bwrap => Ok(()),
+        cgroup_fds.iter().try_for_each(|cgroup_fd| rustix::io::write(cgroup_fd, b"0").map(drop)).and_then(|()| {
+            match backend {
+                JailBackend::Native => unshare_cgroup_ns(),
+                // It made that namespace too.
+                JailBackend::Bwrap => Ok(()),
+            }
         });
     let Ok(()) = sys::keep_only(&[socket.as_fd()]) else { sys::exit() };
     let socket = sys::inherited_fd(0);
@@ -51,7 +53,7 @@ pub(crate) fn run_child(socket: &OwnedFd, doors: &[OwnedFd], filter: &SeccompFil
     {
         Ok(never) => match never {},
         Err(LockdownError::ProgramNotFound) => SpawnerReply::ProgramNotFound,
-        Err(LockdownError::Setup(trouble)) => SpawnerReply::Failed(trouble),
+        Err(LockdownError::Setup(setup_error)) => SpawnerReply::Failed(setup_error),
     };
     let _ = sys::send(socket.as_fd(), &reply.encode(), &[]);
     sys::exit()
@@ -70,8 +72,8 @@ enum LockdownError {
 }
 
 impl From<SetupError> for LockdownError {
-    fn from(trouble: SetupError) -> Self {
-        Self::Setup(trouble)
+    fn from(setup_error: SetupError) -> Self {
+        Self::Setup(setup_error)
     }
 }
 
@@ -103,7 +105,7 @@ fn receive_and_exec(
     let mut buffer = [0; MAX_MESSAGE_BYTES];
     let (_, descriptors) = sys::receive(socket.as_fd(), &mut buffer).map_err(failed())?;
     let [text, output, errors, input @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG).into()) };
-    let order = RunSpec::read(text).map_err(failed())?;
+    let spec = RunSpec::read(text).map_err(failed())?;
     sys::dup_onto(output.as_fd(), 1).map_err(failed())?;
     sys::dup_onto(errors.as_fd(), 2).map_err(failed())?;
     if let [input] = input {
@@ -115,7 +117,7 @@ fn receive_and_exec(
         JailBackend::Native => rules.allow_writes(&[Path::new(WORKSPACE)]).map_err(landlock_setup_error)?,
         JailBackend::Bwrap => rules,
     };
-    lock_down(&order, socket, rules, filter)
+    lock_down(&spec, socket, rules, filter)
 }
 
 fn landlock_setup_error(_: LandlockError) -> SetupError {
@@ -123,18 +125,18 @@ fn landlock_setup_error(_: LandlockError) -> SetupError {
 }
 
 fn lock_down(
-    order: &RunSpec,
+    spec: &RunSpec,
     socket: &OwnedFd,
     rules: LandlockRules,
     filter: &SeccompFilters,
 ) -> Result<Infallible, LockdownError> {
-    let program = ExecSpec::from(order)?;
+    let program = ExecSpec::from(spec)?;
     chdir(WORKSPACE).map_err(SetupStep::Start.failed())?;
-    if !order.cargo_home.as_os_str().is_empty() {
-        link_cargo_home(&order.cargo_home, Path::new(CARGO_HOME));
+    if !spec.cargo_home.as_os_str().is_empty() {
+        link_cargo_home(&spec.cargo_home, Path::new(CARGO_HOME));
     }
-    let keeper = if order.memory_by_cgroup { MemoryLimiter::Cgroup } else { MemoryLimiter::Rlimit };
-    for (resource, limit) in order.limits.rlimits(keeper) {
+    let keeper = if spec.memory_by_cgroup { MemoryLimiter::Cgroup } else { MemoryLimiter::Rlimit };
+    for (resource, limit) in spec.limits.rlimits(keeper) {
         setrlimit(resource, limit).map_err(SetupStep::Limits.failed())?;
     }
     if rules.restrict_self().map_err(landlock_setup_error)? == LandlockEnforcement::None {
@@ -192,15 +194,15 @@ struct ExecSpec {
 }
 
 impl ExecSpec {
-    fn from(order: &RunSpec) -> Result<Self, LockdownError> {
+    fn from(spec: &RunSpec) -> Result<Self, LockdownError> {
         let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| SetupStep::Order.failed()(Errno::INVAL));
         let texts = |list: &[std::ffi::OsString]| list.iter().map(|one| text(one.as_bytes())).collect();
-        let (argv, env): (Result<Vec<_>, _>, Result<Vec<_>, _>) = (texts(&order.argv), texts(&order.env));
-        let name = order.argv.first().map(|name| name.as_bytes()).unwrap_or_default();
+        let (argv, env): (Result<Vec<_>, _>, Result<Vec<_>, _>) = (texts(&spec.argv), texts(&spec.env));
+        let name = spec.argv.first().map(|name| name.as_bytes()).unwrap_or_default();
         if name.is_empty() {
             return Err(LockdownError::ProgramNotFound);
         }
-        let path = order.env.iter().find_map(|one| one.as_bytes().strip_prefix(b"PATH=")).unwrap_or_default();
+        let path = spec.env.iter().find_map(|one| one.as_bytes().strip_prefix(b"PATH=")).unwrap_or_default();
         let places = if name.contains(&b'/') {
             vec![text(name)?]
         } else {
@@ -212,8 +214,8 @@ impl ExecSpec {
 
     /// Comes back only with the reason why it could not.
     fn exec(&self) -> LockdownError {
-        for place in &self.paths {
-            match sys::execve(place, &self.argv, &self.env) {
+        for path in &self.paths {
+            match sys::execve(path, &self.argv, &self.env) {
                 Errno::NOENT | Errno::NOTDIR | Errno::ACCESS => {}
                 other => return LockdownError::Setup(SetupStep::Start.failed()(other)),
             }

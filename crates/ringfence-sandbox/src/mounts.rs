@@ -224,11 +224,11 @@ pub(crate) fn overlay(lower: &[&OwnedFd], above: Option<(&OwnedFd, &OwnedFd)>) -
 pub(crate) fn overlay_by_paths(directory: &OwnedFd, lower: &str, above: &[(&str, &str)]) -> Result<OwnedFd, Errno> {
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fchdir(directory)?;
-    let told = fsconfig_set_string(&context, "lowerdir", lower)
+    let configured = fsconfig_set_string(&context, "lowerdir", lower)
         .and_then(|()| above.iter().try_for_each(|(part, path)| fsconfig_set_string(&context, *part, *path)))
         .and_then(|()| finish_overlay(&context));
     chdir("/")?;
-    told
+    configured
 }
 
 fn finish_overlay(context: &OwnedFd) -> Result<OwnedFd, Errno> {

@@ -182,10 +182,10 @@ mod tests {
             // The line break before the mark may have been printed or not.
             let heads = [&kept.bytes[..mark], &kept.bytes[..mark.saturating_sub(1)]];
             prop_assert!(heads.iter().any(|head| {
-                let said = format!(" {} bytes", printed.len().saturating_sub(head.len() + tail.len()));
+                let notice = format!(" {} bytes", printed.len().saturating_sub(head.len() + tail.len()));
                 printed.starts_with(head)
                     && (head.len() + tail.len()) as u64 <= limit
-                    && kept.text().contains(&said)
+                    && kept.text().contains(&notice)
             }), "{:?}", kept.text());
         }
 

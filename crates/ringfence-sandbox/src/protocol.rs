@@ -155,21 +155,21 @@ impl SetupStep {
 }
 
 impl From<SetupError> for JailError {
-    fn from(trouble: SetupError) -> Self {
-        let cause = std::io::Error::from_raw_os_error(trouble.errno);
-        let said = || format!("could not {} ({cause})", trouble.step.words());
-        match trouble.step {
+    fn from(setup_error: SetupError) -> Self {
+        let cause = std::io::Error::from_raw_os_error(setup_error.errno);
+        let message = || format!("could not {} ({cause})", setup_error.step.words());
+        match setup_error.step {
             SetupStep::Namespaces
             | SetupStep::Users
             | SetupStep::Root
             | SetupStep::Hold
             | SetupStep::Landlock
-            | SetupStep::Seccomp => Self::unavailable(said(), "run `ringfence doctor` for details and advice"),
+            | SetupStep::Seccomp => Self::unavailable(message(), "run `ringfence doctor` for details and advice"),
             SetupStep::Bwrap => Self::unavailable(
                 "namespaces are not permitted, and the system's bwrap failed too",
                 "run `ringfence doctor` for details and advice",
             ),
-            SetupStep::Cover if trouble.errno == libc::E2BIG => Self::unavailable(
+            SetupStep::Cover if setup_error.errno == libc::E2BIG => Self::unavailable(
                 "there are more secret files than the system's bwrap can mask",
                 "remove some, or keep them outside the workspace",
             ),
@@ -177,7 +177,7 @@ impl From<SetupError> for JailError {
                 "a directory of the workspace was moved or replaced",
                 "reopen the workspace at its current path",
             ),
-            SetupStep::Layer if trouble.errno == libc::EINVAL => Self::unavailable(
+            SetupStep::Layer if setup_error.errno == libc::EINVAL => Self::unavailable(
                 "an overlay cannot be mounted on the workspace",
                 "unmount file systems inside it, or move it to a local file system",
             ),
@@ -278,7 +278,7 @@ impl SpawnerReply {
                 text.byte(4).byte(1).number(*signal as u32).byte(LimitExceeded::byte(*beyond))
             }
             Self::ProgramNotFound => text.byte(5),
-            Self::Failed(trouble) => text.byte(6).byte(trouble.step as u8).number(trouble.errno as u32),
+            Self::Failed(setup_error) => text.byte(6).byte(setup_error.step as u8).number(setup_error.errno as u32),
         };
         text.0
     }
@@ -502,7 +502,7 @@ mod tests {
 
     #[test]
     fn an_order_reads_as_it_was_written() {
-        let order = RunSpec {
+        let spec = RunSpec {
             argv: vec!["python3".into(), "-c".into()],
             env: vec!["A=b".into()],
             script_name: "main.py".into(),
@@ -516,9 +516,9 @@ mod tests {
             memory_by_cgroup: true,
             ..RunSpec::default()
         };
-        let file = order.write().unwrap();
-        assert_eq!(RunSpec::read(&file).unwrap(), order);
-        assert_eq!(RunSpec::read(&file).unwrap(), order, "a second reader starts anew");
+        let file = spec.write().unwrap();
+        assert_eq!(RunSpec::read(&file).unwrap(), spec);
+        assert_eq!(RunSpec::read(&file).unwrap(), spec, "a second reader starts anew");
     }
 
     #[test]

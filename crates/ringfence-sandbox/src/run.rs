@@ -94,7 +94,7 @@ impl<'a> ProgramRun<'a> {
             Ok(StreamReader { stream, pipe: Some(pipe), buffer: HeadTailBuffer::new(job.limits.output_bytes) })
         };
         let streams = [tap(OutputStream::Stdout, output)?, tap(OutputStream::Err, errors)?];
-        let (began, walls) = (Instant::now(), Vec::new());
+        let (began, isolation) = (Instant::now(), Vec::new());
         let (looked, cgroup, reply) = (began, jail.cgroup.as_ref(), &jail.reply_socket);
         let backend = jail.backend;
         Ok(Self {
@@ -108,7 +108,7 @@ impl<'a> ProgramRun<'a> {
             reply_socket: reply,
             jail_pidfd: None,
             upper: None,
-            isolation: walls,
+            isolation,
             kill_reason: None,
         })
     }
@@ -142,7 +142,7 @@ impl<'a> ProgramRun<'a> {
         });
         let crowded = self.cgroup.is_some_and(RunCgroup::pids_limit_hit);
         let [stdout, stderr] = self.streams.map(|tap| tap.buffer.finish());
-        let (upper, walls) = (self.upper, self.isolation);
+        let (upper, isolation) = (self.upper, self.isolation);
         Ok(RunResult {
             exit_code,
             signal,
@@ -152,7 +152,7 @@ impl<'a> ProgramRun<'a> {
             stderr,
             duration,
             upper,
-            isolation: walls,
+            isolation,
         })
     }
 
@@ -248,7 +248,7 @@ impl<'a> ProgramRun<'a> {
                 let name = self.job.argv.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
                 return Err(JailError::ProgramNotFound { name });
             }
-            SpawnerReply::Failed(trouble) => return Err(trouble.into()),
+            SpawnerReply::Failed(setup_error) => return Err(setup_error.into()),
             SpawnerReply::Ready | SpawnerReply::Mapped => {}
         }
         Ok(None)

@@ -152,8 +152,8 @@ impl RunCodeProgram {
     }
 
     fn accesses(&self) -> Result<Vec<ResourceAccess>, ToolError> {
-        let touch = |verb, mount: &str, path: &str| ResourceAccess {
-            action: verb,
+        let access = |action, mount: &str, path: &str| ResourceAccess {
+            action,
             resource: PolicyResource {
                 mount: Arc::from(mount),
                 requested_path: path.to_owned(),
@@ -161,9 +161,9 @@ impl RunCodeProgram {
                 ..PolicyResource::default()
             },
         };
-        let run = touch(PolicyAction::Run, CODE_MOUNT, self.language.name());
+        let run = access(PolicyAction::Run, CODE_MOUNT, self.language.name());
         let hosts = self.hosts()?;
-        Ok(std::iter::once(run).chain(hosts.iter().map(|host| touch(PolicyAction::Fetch, NET_MOUNT, host))).collect())
+        Ok(std::iter::once(run).chain(hosts.iter().map(|host| access(PolicyAction::Fetch, NET_MOUNT, host))).collect())
     }
 
     fn limits(&self, limits: &CallLimits) -> Result<JailLimits, ToolError> {
@@ -371,7 +371,7 @@ impl RunCodeTool {
     ) -> Result<RunCodePhase, ToolError> {
         let sandbox = self.sandbox()?;
         let view = self.setup.workspace.view(cx)?;
-        let mut way = match (&self.setup.egress, program.hosts()?.as_slice()) {
+        let mut channel = match (&self.setup.egress, program.hosts()?.as_slice()) {
             (_, []) | (None, _) => None,
             (Some(egress), hosts) => Some(egress.open(hosts, cx)?),
         };
@@ -383,11 +383,12 @@ impl RunCodeTool {
             limits,
             view: &view,
             toolchains: &self.setup.toolchains,
-            egress: way.as_mut().and_then(|way| way.socket()),
+            egress: channel.as_mut().and_then(|channel| channel.socket()),
             stdin: None,
         };
-        let mut ended =
-            sandbox.run(&job, &ToolObserver { cx, egress: way.as_deref() }).map_err(|failure| tool_error(&failure))?;
+        let mut ended = sandbox
+            .run(&job, &ToolObserver { cx, egress: channel.as_deref() })
+            .map_err(|failure| tool_error(&failure))?;
         let upper = ended.upper.take();
         let limits = &job.limits;
         let mut printed = RunSummary::new(&ended, limits);
@@ -500,7 +501,7 @@ impl ProgramObserver for ToolObserver<'_> {
     }
 
     fn should_stop(&self) -> bool {
-        while let Some(attempt) = self.egress.and_then(|way| way.next_attempt()) {
+        while let Some(attempt) = self.egress.and_then(|channel| channel.next_attempt()) {
             // Responses from the network are untrusted content.
             self.cx.add_taint(Taint::SawUntrusted);
             attempt.record(self.cx);

@@ -35,17 +35,17 @@ pub(crate) fn mount_point(alias: &OsStr) -> PathBuf {
 
 /// Brings it all in. `shown` are the mounts of `order.shown`.
 pub(crate) fn mount_workspace(
-    order: &RunSpec,
+    spec: &RunSpec,
     shown: &[OwnedFd],
     layer: &JailOverlay,
-    hall: &OwnedFd,
+    hidden_root: &OwnedFd,
 ) -> Result<(), SetupError> {
-    resize_tmp(order.limits.tmp_bytes).map_err(SetupStep::Root.failed())?;
+    resize_tmp(spec.limits.tmp_bytes).map_err(SetupStep::Root.failed())?;
     let workspace = shown.first().ok_or(Errno::BADMSG).map_err(SetupStep::Order.failed())?;
-    layer.mount_overlay(workspace, order.limits.disk_bytes, hall).map_err(SetupStep::Layer.failed())?;
-    mount_read_only_dirs(order, shown, hall).map_err(SetupStep::Show.failed())?;
-    mask_all(order).map_err(SetupStep::Cover.failed())?;
-    write_script(order).map_err(|cause| SetupStep::Script.failed_with(&cause))
+    layer.mount_overlay(workspace, spec.limits.disk_bytes, hidden_root).map_err(SetupStep::Layer.failed())?;
+    mount_read_only_dirs(spec, shown, hidden_root).map_err(SetupStep::Show.failed())?;
+    mask_all(spec).map_err(SetupStep::Cover.failed())?;
+    write_script(spec).map_err(|cause| SetupStep::Script.failed_with(&cause))
 }
 
 fn resize_tmp(bytes: u64) -> Result<(), Errno> {
@@ -84,16 +84,16 @@ impl JailOverlay {
     }
 
     /// The workspace below, memory above.
-    fn mount_overlay(&self, workspace: &OwnedFd, bytes: u64, hall: &OwnedFd) -> Result<(), Errno> {
+    fn mount_overlay(&self, workspace: &OwnedFd, bytes: u64, hidden_root: &OwnedFd) -> Result<(), Errno> {
         if bytes != JailLimits::default().disk_bytes {
             resize(self.memory.as_fd(), "", bytes)?;
         }
         // The program sees the upper directory's own permissions at the top of the workspace.
         fchmod(&self.upper, Mode::from_raw_mode(fstat(workspace)?.st_mode & 0o777))?;
-        attach_hidden(workspace, hall, "workspace")?;
+        attach_hidden(workspace, hidden_root, "workspace")?;
         let both = overlay(&[workspace], Some((&self.upper, &self.work))).or_else(|_| {
-            attach_hidden(&self.memory, hall, "memory")?;
-            overlay_by_paths(hall, "workspace", &[("upperdir", "memory/upper"), ("workdir", "memory/work")])
+            attach_hidden(&self.memory, hidden_root, "memory")?;
+            overlay_by_paths(hidden_root, "workspace", &[("upperdir", "memory/upper"), ("workdir", "memory/work")])
         })?;
         attach(&both, CWD, WORKSPACE)
     }
@@ -102,43 +102,43 @@ impl JailOverlay {
 /// Attaches a mount in the hall. One that came from another namespace can be part of an overlay only where it is attached;
 /// in the hall no program sees it, and it stays there until the jail ends, because to detach it takes longer than all the
 /// rest: the kernel waits for its other processors.
-fn attach_hidden(mount: &OwnedFd, hall: &OwnedFd, name: &str) -> Result<(), Errno> {
-    mkdirat(hall, name, Mode::from_raw_mode(0o700))?;
-    attach(mount, hall.as_fd(), name)
+fn attach_hidden(mount: &OwnedFd, hidden_root: &OwnedFd, name: &str) -> Result<(), Errno> {
+    mkdirat(hidden_root, name, Mode::from_raw_mode(0o700))?;
+    attach(mount, hidden_root.as_fd(), name)
 }
 
 /// Each is the lower part of an overlay without an upper one: through a plain mount, read-only or not, a program could
 /// connect to a listening socket in it, and would see the host path of the directory in its list of mounts.
-fn mount_read_only_dirs(order: &RunSpec, shown: &[OwnedFd], hall: &OwnedFd) -> Result<(), Errno> {
-    if order.mounts.len() < 2 {
+fn mount_read_only_dirs(spec: &RunSpec, shown: &[OwnedFd], hidden_root: &OwnedFd) -> Result<(), Errno> {
+    if spec.mounts.len() < 2 {
         return Ok(());
     }
     let names = tmpfs("64k", "1024", TmpfsMode::OwnerOnly)?;
-    for directory in order.mounts.iter().skip(1) {
+    for directory in spec.mounts.iter().skip(1) {
         mkdirat(&names, &directory.alias, Mode::from_raw_mode(0o755))?;
     }
     attach(&names, CWD, MOUNTS_DIR)?;
     // An overlay has two parts at least.
-    mkdirat(hall, "empty", Mode::from_raw_mode(0o755))?;
-    let empty = openat(hall, "empty", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    for (number, (directory, mount)) in order.mounts.iter().zip(shown).enumerate().skip(1) {
-        let place = format!("beside-{number}");
-        attach_hidden(mount, hall, &place)?;
-        let both =
-            overlay(&[mount, &empty], None).or_else(|_| overlay_by_paths(hall, &format!("{place}:empty"), &[]))?;
+    mkdirat(hidden_root, "empty", Mode::from_raw_mode(0o755))?;
+    let empty = openat(hidden_root, "empty", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    for (number, (directory, mount)) in spec.mounts.iter().zip(shown).enumerate().skip(1) {
+        let mounted = format!("beside-{number}");
+        attach_hidden(mount, hidden_root, &mounted)?;
+        let both = overlay(&[mount, &empty], None)
+            .or_else(|_| overlay_by_paths(hidden_root, &format!("{mounted}:empty"), &[]))?;
         set_mount_flags(both.as_fd(), READ_ONLY, MountScope::Mount, None)?;
         attach(&both, names.as_fd(), &directory.alias)?;
     }
     set_mount_flags(names.as_fd(), READ_ONLY, MountScope::Mount, None)
 }
 
-fn mask_all(order: &RunSpec) -> Result<(), Errno> {
-    for (index, directory) in order.mounts.iter().enumerate() {
+fn mask_all(spec: &RunSpec) -> Result<(), Errno> {
+    for (index, directory) in spec.mounts.iter().enumerate() {
         let shown = if index == 0 { WORKSPACE.into() } else { mount_point(&directory.alias) };
         // It may also lie in what every jail shows, as `/usr/src/app` does in many containers, or have a toolchain in it.
-        for place in [&shown, &directory.path] {
-            let root = match open(place, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
-                Err(_) if *place != shown => continue,
+        for mounted in [&shown, &directory.path] {
+            let root = match open(mounted, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
+                Err(_) if *mounted != shown => continue,
                 opened => opened?,
             };
             directory.masked.iter().try_for_each(|path| mask_path(root.as_fd(), path))?;
@@ -173,10 +173,10 @@ pub(crate) fn resolve_beneath(root: BorrowedFd<'_>, path: &Path) -> Result<Optio
     }
 }
 
-fn write_script(order: &RunSpec) -> std::io::Result<()> {
+fn write_script(spec: &RunSpec) -> std::io::Result<()> {
     let directory = open(SCRIPT_DIR, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = openat(&directory, &order.script_name, flags, Mode::from_raw_mode(0o444))?;
-    File::from(file).write_all(&order.script)?;
+    let file = openat(&directory, &spec.script_name, flags, Mode::from_raw_mode(0o444))?;
+    File::from(file).write_all(&spec.script)?;
     Ok(set_mount_flags(directory.as_fd(), READ_ONLY, MountScope::Mount, None)?)
 }

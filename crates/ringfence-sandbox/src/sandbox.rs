@@ -118,10 +118,10 @@ impl Sandbox {
             job.toolchains,
             has_egress,
         )?;
-        let (places, identity) = self.mount_sources(warden, job)?;
+        let (sources, identity) = self.mount_sources(warden, job)?;
         let jail = warden.lease(identity, toolchain_paths(job.toolchains), &job.limits)?;
-        let order = run_spec(job, env, &places, jail.has_cgroup());
-        let result = order.and_then(|order| run_in(warden, &jail, &order, &places, job, watch));
+        let spec = run_spec(job, env, &sources, jail.has_cgroup());
+        let result = spec.and_then(|spec| run_in(warden, &jail, &spec, &sources, job, watch));
         warden.release(jail);
         result
     }
@@ -147,10 +147,10 @@ impl Sandbox {
                     let mapped = warden.idmapped_mount(&shown.directory, self.identity)?;
                     Ok(mapped.map_or(MountSource::HeldDir(&shown.directory), MountSource::IdmappedMount))
                 });
-                let places = std::iter::once(Ok(MountSource::IdmappedMount(workspace)))
+                let sources = std::iter::once(Ok(MountSource::IdmappedMount(workspace)))
                     .chain(beside)
                     .collect::<Result<_, JailError>>()?;
-                Ok((places, self.identity))
+                Ok((sources, self.identity))
             }
             Err(cause) => {
                 let why = format!("and its file system cannot map owners ({cause})");
@@ -210,16 +210,16 @@ fn start_spawner(
 fn run_in(
     warden: &SpawnerHandle,
     jail: &JailLease,
-    order: &RunSpec,
-    places: &[MountSource<'_>],
+    spec: &RunSpec,
+    sources: &[MountSource<'_>],
     job: &JailJob<'_>,
     watch: &dyn ProgramObserver,
 ) -> Result<RunResult, JailError> {
-    let text = order.write().map_err(JailError::io("write its run spec"))?;
+    let text = spec.write().map_err(JailError::io("write its run spec"))?;
     let (output, their_output) = pipe_with(PipeFlags::CLOEXEC).map_err(JailError::io("make a pipe"))?;
     let (errors, their_errors) = pipe_with(PipeFlags::CLOEXEC).map_err(JailError::io("make a pipe"))?;
     let mut descriptors = vec![text.as_fd(), their_output.as_fd(), their_errors.as_fd()];
-    descriptors.extend(places.iter().map(MountSource::descriptor));
+    descriptors.extend(sources.iter().map(MountSource::descriptor));
     descriptors.extend(job.stdin.map(AsFd::as_fd));
     descriptors.extend(job.egress.as_ref().map(AsFd::as_fd));
     // With the one that the spawner adds.
@@ -237,7 +237,7 @@ fn run_in(
 fn run_spec(
     job: &JailJob<'_>,
     env: Vec<CString>,
-    places: &[MountSource<'_>],
+    sources: &[MountSource<'_>],
     memory_kept: bool,
 ) -> Result<RunSpec, JailError> {
     let arguments: usize = job.argv.iter().map(|argument| argument.len()).sum();
@@ -251,7 +251,7 @@ fn run_spec(
         script_name: job.script.name.into(),
         script: job.script.bytes.clone(),
         limits: job.limits.clone(),
-        mounts: views.zip(places).map(|(shown, place)| run_mount(shown, place)).collect::<Result<_, _>>()?,
+        mounts: views.zip(sources).map(|(shown, source)| run_mount(shown, source)).collect::<Result<_, _>>()?,
         memory_by_cgroup: memory_kept,
         has_stdin: job.stdin.is_some(),
         egress: job.egress.is_some(),
@@ -276,7 +276,7 @@ impl MountSource<'_> {
     }
 }
 
-fn run_mount(shown: &ExposedDir, place: &MountSource<'_>) -> Result<RunMount, JailError> {
+fn run_mount(shown: &ExposedDir, source: &MountSource<'_>) -> Result<RunMount, JailError> {
     let plain = !shown.alias.is_empty() && !shown.alias.contains(['/', '\0']) && !shown.alias.starts_with('.');
     if !plain {
         return Err(JailError::unavailable("a mount alias is not a valid file name", "rename the mount"));
@@ -284,7 +284,7 @@ fn run_mount(shown: &ExposedDir, place: &MountSource<'_>) -> Result<RunMount, Ja
     Ok(RunMount {
         alias: shown.alias.clone().into(),
         path: shown.path.clone(),
-        is_mount: matches!(place, MountSource::IdmappedMount(_)),
+        is_mount: matches!(source, MountSource::IdmappedMount(_)),
         masked: shown.masked.iter().chain(&shown.hidden).cloned().collect(),
     })
 }

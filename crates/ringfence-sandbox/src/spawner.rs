@@ -75,7 +75,7 @@ fn run_spawner() -> Result<(), Errno> {
             // In its own words, if it cannot even begin.
             match JailSpawner::new(socket.as_fd()) {
                 Ok(spawner) => spawner.serve(),
-                Err(trouble) => refuse_all(socket.as_fd(), trouble),
+                Err(setup_error) => refuse_all(socket.as_fd(), setup_error),
             }
             sys::exit()
         }
@@ -84,28 +84,28 @@ fn run_spawner() -> Result<(), Errno> {
             drop(socket);
             waitpid(Some(child.pid), WaitOptions::empty()).map(drop)
         }
-        Err(trouble) => {
-            refuse_all(socket.as_fd(), trouble);
+        Err(setup_error) => {
+            refuse_all(socket.as_fd(), setup_error);
             Ok(())
         }
     }
 }
 
 /// Refuses every request with a setup error, until the host ends this process.
-pub(crate) fn refuse_all(host: BorrowedFd<'_>, trouble: SetupError) {
+pub(crate) fn refuse_all(host: BorrowedFd<'_>, setup_error: SetupError) {
     let mut buffer = [0; MAX_MESSAGE_BYTES];
     while let Ok((bytes, descriptors)) = sys::receive(host, &mut buffer) {
         match descriptors.first() {
             _ if bytes.is_empty() => return,
-            Some(reply) => refuse(reply.as_fd(), trouble),
+            Some(reply) => refuse(reply.as_fd(), setup_error),
             None => {}
         }
     }
 }
 
 /// Sends a refusal. A closed socket is ignored.
-pub(crate) fn refuse(socket: BorrowedFd<'_>, trouble: SetupError) {
-    let _ = sys::send(socket, &SpawnerReply::Failed(trouble).encode(), &[]);
+pub(crate) fn refuse(socket: BorrowedFd<'_>, setup_error: SetupError) {
+    let _ = sys::send(socket, &SpawnerReply::Failed(setup_error).encode(), &[]);
 }
 
 pub(crate) fn reply_ready(reply: &OwnedFd) {
@@ -178,16 +178,16 @@ struct IdleJail {
 }
 
 impl IdleJail {
-    /// Starts one. It finishes itself while the caller goes on. `doors` lead into its cgroup. A failure is sent to the
+    /// Starts one. It finishes itself while the caller goes on. `cgroup_fds` lead into its cgroup. A failure is sent to the
     /// host.
-    fn start(identity: JailUser, reply: OwnedFd, doors: &[OwnedFd], filter: &SeccompFilters) -> Option<Self> {
-        match Self::begin(identity, &reply, doors, filter) {
+    fn start(identity: JailUser, reply: OwnedFd, cgroup_fds: &[OwnedFd], filter: &SeccompFilters) -> Option<Self> {
+        match Self::begin(identity, &reply, cgroup_fds, filter) {
             Ok((init, socket)) => {
                 let _ = sys::send(reply.as_fd(), &SpawnerReply::Created.encode(), &[init.pidfd.as_fd()]);
                 Some(Self { init, socket, reply })
             }
-            Err(trouble) => {
-                let _ = sys::send(reply.as_fd(), &SpawnerReply::Failed(trouble).encode(), &[]);
+            Err(setup_error) => {
+                let _ = sys::send(reply.as_fd(), &SpawnerReply::Failed(setup_error).encode(), &[]);
                 None
             }
         }
@@ -196,12 +196,12 @@ impl IdleJail {
     fn begin(
         identity: JailUser,
         reply: &OwnedFd,
-        doors: &[OwnedFd],
+        cgroup_fds: &[OwnedFd],
         filter: &SeccompFilters,
     ) -> Result<(ChildProcess, OwnedFd), SetupError> {
         let (socket, theirs) = sys::message_pair().map_err(SetupStep::Namespaces.failed())?;
         match clone_init(identity)? {
-            ForkResult::Child => init::run_init(&theirs, reply, doors, filter),
+            ForkResult::Child => init::run_init(&theirs, reply, cgroup_fds, filter),
             ForkResult::Parent(child) => Ok((child, socket)),
         }
     }
@@ -261,8 +261,8 @@ impl<'a> JailSpawner<'a> {
             Ok(SpawnerRequest::Create { name, identity }) => {
                 let mut descriptors = descriptors.into_iter();
                 let Some(reply) = descriptors.next() else { return };
-                let doors: Vec<OwnedFd> = descriptors.collect();
-                self.idle.extend(IdleJail::start(identity, reply, &doors, &self.filter).map(|jail| (name, jail)));
+                let cgroup_fds: Vec<OwnedFd> = descriptors.collect();
+                self.idle.extend(IdleJail::start(identity, reply, &cgroup_fds, &self.filter).map(|jail| (name, jail)));
                 return;
             }
             Ok(SpawnerRequest::Run { name }) => return self.run(name, descriptors),
@@ -284,8 +284,8 @@ impl<'a> JailSpawner<'a> {
             Ok(SpawnerRequest::MapUser { from, to }) => create_user_ns(from, to, &reply),
             _ => Err(SetupStep::Order.failed()(Errno::BADMSG)),
         };
-        if let Err(trouble) = answer {
-            refuse(reply.as_fd(), trouble);
+        if let Err(setup_error) = answer {
+            refuse(reply.as_fd(), setup_error);
         }
     }
 
@@ -314,8 +314,8 @@ impl<'a> JailSpawner<'a> {
         let sent = self.mount_view(descriptors).and_then(|descriptors| {
             sys::send(jail.socket.as_fd(), b"o", &sys::borrowed(&descriptors)).map_err(SetupStep::Order.failed())
         });
-        if let Err(trouble) = sent {
-            refuse(jail.reply.as_fd(), trouble);
+        if let Err(setup_error) = sent {
+            refuse(jail.reply.as_fd(), setup_error);
         }
         self.running.push(jail.init.pidfd);
     }
@@ -336,19 +336,19 @@ impl<'a> JailSpawner<'a> {
 
     /// Replaces each held directory of the view by a mount of it.
     fn mount_view(&self, mut descriptors: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, SetupError> {
-        let order = descriptors.first().ok_or(Errno::BADMSG).map_err(SetupStep::Order.failed())?;
-        let shown = RunSpec::read(order).map_err(SetupStep::Order.failed())?.mounts;
+        let spec = descriptors.first().ok_or(Errno::BADMSG).map_err(SetupStep::Order.failed())?;
+        let shown = RunSpec::read(spec).map_err(SetupStep::Order.failed())?.mounts;
         if shown.iter().all(|directory| directory.is_mount) {
             return Ok(descriptors);
         }
         enter_mount_ns(&self.host_mount_ns).map_err(SetupStep::Find.failed())?;
         // Behind the order and the two streams.
-        let places = descriptors.iter_mut().skip(3).zip(&shown).filter(|(_, directory)| !directory.is_mount);
+        let mount_fds = descriptors.iter_mut().skip(3).zip(&shown).filter(|(_, directory)| !directory.is_mount);
         let mut found = Ok(());
-        for (place, directory) in places {
-            match mount_if_same(place.as_fd(), directory) {
-                Ok(mount) => *place = mount,
-                Err(trouble) => found = Err(trouble),
+        for (mount_fd, directory) in mount_fds {
+            match mount_if_same(mount_fd.as_fd(), directory) {
+                Ok(mount) => *mount_fd = mount,
+                Err(setup_error) => found = Err(setup_error),
             }
         }
         enter_mount_ns(&self.image_mount_ns).map_err(SetupStep::Find.failed())?;

@@ -200,8 +200,8 @@ impl Drop for SpawnerHandle {
     fn drop(&mut self) {
         self.returned = None;
         let _ = shutdown(&self.channel.socket, Shutdown::Both);
-        let patience = Timespec::try_from(EXIT_TIMEOUT).unwrap_or_default();
-        if poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&patience)) == Ok(0) {
+        let timeout = Timespec::try_from(EXIT_TIMEOUT).unwrap_or_default();
+        if poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timeout)) == Ok(0) {
             let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
         }
         for thread in [self.spawner_thread.take(), self.cleaner.take()].into_iter().flatten() {
@@ -233,7 +233,7 @@ impl SpawnerChannel {
         let (bytes, descriptors) =
             sys::receive(reply.as_fd(), &mut buffer).map_err(|_| JailError::UnexpectedExit("the spawner"))?;
         match SpawnerReply::decode(bytes).map_err(|_| JailError::UnexpectedExit("the spawner"))? {
-            SpawnerReply::Failed(trouble) => Err(trouble.into()),
+            SpawnerReply::Failed(setup_error) => Err(setup_error.into()),
             answer => Ok((answer, descriptors.into_iter().next())),
         }
     }
@@ -255,10 +255,10 @@ impl SpawnerChannel {
         let cgroup = self.config.cgroups.create(&JailLimits::default()).map_err(JailError::io("create a cgroup"))?;
         let name = self.next.fetch_add(1, Ordering::Relaxed);
         let (reply, theirs) = sys::message_pair().map_err(JailError::io("create a socket"))?;
-        let doors = cgroup.iter().flat_map(RunCgroup::procs_files);
+        let cgroup_fds = cgroup.iter().flat_map(RunCgroup::procs_files);
         self.send(
             &SpawnerRequest::Create { name, identity },
-            &std::iter::once(theirs.as_fd()).chain(doors).collect::<Vec<_>>(),
+            &std::iter::once(theirs.as_fd()).chain(cgroup_fds).collect::<Vec<_>>(),
         )?;
         let backend = self.config.backend;
         Ok(JailLease { name, backend, cgroup, reply_socket: reply, started: AtomicBool::new(false) })

@@ -182,8 +182,8 @@ pub(crate) mod tests {
             parse_client_hello(&body);
             parse_client_hello(&record(&body));
             let mut spoiled = record(&message(&server_name_extension("a.org")));
-            if let Some(place) = spoiled.get_mut(at) {
-                *place = byte;
+            if let Some(changed) = spoiled.get_mut(at) {
+                *changed = byte;
             }
             parse_client_hello(&spoiled);
         }

@@ -86,14 +86,14 @@ impl Egress for EgressProxy {
             granted.iter().filter_map(ProxyHostGrant::loopback).map(|address| format!("{address}\n")).collect();
         (&ours).write_all(loopback.as_bytes()).map_err(failed)?;
         let (asks, asked) = channel();
-        let desk = Arc::new(ProxyState {
+        let state = Arc::new(ProxyState {
             net: Arc::clone(&self.net),
             grants: granted,
             attempts: Mutex::new(asks),
             connect_timeout: cx.limits.fetch_connect_time,
         });
         // It ends when the jail's end of the socket is closed.
-        std::thread::Builder::new().name("egress".to_owned()).spawn(move || serve(ours, desk)).map_err(failed)?;
+        std::thread::Builder::new().name("egress".to_owned()).spawn(move || serve(ours, state)).map_err(failed)?;
         Ok(Box::new(ProxyChannel { socket: Some(theirs.into()), attempts: asked }))
     }
 
@@ -162,7 +162,7 @@ struct ProxyState {
 }
 
 /// Until the jail is gone.
-fn serve(socket: StdUnixStream, desk: Arc<ProxyState>) {
+fn serve(socket: StdUnixStream, state: Arc<ProxyState>) {
     let Ok(listeners) = receive_listeners(&socket) else { return };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() else { return };
     let _ = runtime.block_on(async {
@@ -172,14 +172,14 @@ fn serve(socket: StdUnixStream, desk: Arc<ProxyState>) {
         for (index, listener) in listeners.into_iter().enumerate() {
             let address = listener.local_addr()?;
             // The first is the proxy's. Another that was not asked for is not served.
-            let granted = desk.grants.iter().find(|grant| grant.loopback() == Some(address));
+            let granted = state.grants.iter().find(|grant| grant.loopback() == Some(address));
             let entrance = match granted.map(|grant| format!("{}:{}", grant.host, grant.port)) {
                 _ if index == 0 => ProxyIngress::Proxy,
                 Some(authority) => ProxyIngress::Loopback(authority),
                 None => continue,
             };
             listener.set_nonblocking(true)?;
-            tokio::spawn(accept(TcpListener::from_std(listener)?, entrance, Arc::clone(&desk), Arc::clone(&slots)));
+            tokio::spawn(accept(TcpListener::from_std(listener)?, entrance, Arc::clone(&state), Arc::clone(&slots)));
         }
         // It never sends anything: it ends.
         socket.read(&mut [0]).await
@@ -198,13 +198,13 @@ enum ProxyIngress {
 async fn accept(
     listener: TcpListener,
     entrance: ProxyIngress,
-    desk: Arc<ProxyState>,
+    state: Arc<ProxyState>,
     slots: Arc<Semaphore>,
 ) -> io::Result<Infallible> {
     loop {
         let slot = Arc::clone(&slots).acquire_owned().await.map_err(io::Error::other)?;
         let (stream, _) = listener.accept().await?;
-        tokio::spawn(serve_connection(stream, entrance.clone(), Arc::clone(&desk), Arc::new(slot)));
+        tokio::spawn(serve_connection(stream, entrance.clone(), Arc::clone(&state), Arc::new(slot)));
     }
 }
 
@@ -230,12 +230,12 @@ type ProxyConnectionPermit = Arc<OwnedSemaphorePermit>;
 async fn serve_connection(
     stream: TcpStream,
     entrance: ProxyIngress,
-    desk: Arc<ProxyState>,
+    state: Arc<ProxyState>,
     slot: ProxyConnectionPermit,
 ) {
     let service = service_fn(move |request| {
-        let (entrance, desk, slot) = (entrance.clone(), Arc::clone(&desk), Arc::clone(&slot));
-        async move { Ok::<_, Infallible>(handle_request(request, &entrance, desk, slot).await) }
+        let (entrance, state, slot) = (entrance.clone(), Arc::clone(&state), Arc::clone(&slot));
+        async move { Ok::<_, Infallible>(handle_request(request, &entrance, state, slot).await) }
     });
     let mut server = hyper::server::conn::http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(HANDSHAKE_TIMEOUT).max_headers(256).half_close(true);
@@ -245,26 +245,26 @@ async fn serve_connection(
 type ProxyResponse = Response<Either<Full<Bytes>, Incoming>>;
 
 fn text_response(status: StatusCode, text: &str) -> ProxyResponse {
-    let mut said = Response::new(Either::Left(Full::new(Bytes::from(format!("ringfence: {text}\n")))));
-    *said.status_mut() = status;
-    said
+    let mut response = Response::new(Either::Left(Full::new(Bytes::from(format!("ringfence: {text}\n")))));
+    *response.status_mut() = status;
+    response
 }
 
 async fn handle_request(
     request: Request<Incoming>,
     entrance: &ProxyIngress,
-    desk: Arc<ProxyState>,
+    state: Arc<ProxyState>,
     slot: ProxyConnectionPermit,
 ) -> ProxyResponse {
     let asked = match entrance {
-        ProxyIngress::Proxy => proxy_target(&request, &desk.net),
-        ProxyIngress::Loopback(authority) => loopback_target(&request, authority, &desk.net),
+        ProxyIngress::Proxy => proxy_target(&request, &state.net),
+        ProxyIngress::Loopback(authority) => loopback_target(&request, authority, &state.net),
     };
     let asked = match asked {
         Ok(target) => target,
-        Err(error) => return desk.refuse(request.uri(), error).await,
+        Err(error) => return state.refuse(request.uri(), error).await,
     };
-    let upstream = match desk.connect(&asked).await {
+    let upstream = match state.connect(&asked).await {
         Ok(upstream) => upstream,
         Err(ProxyConnectError::Refused(why)) => return text_response(StatusCode::FORBIDDEN, &why),
         Err(ProxyConnectError::Failed(why)) => return text_response(StatusCode::BAD_GATEWAY, &why),
@@ -339,25 +339,27 @@ impl ProxyState {
         let why = error.to_string();
         if let Some(authority) = uri.authority() {
             let given: String = authority.as_str().chars().take(300).collect();
-            let place = PolicyResource {
+            let resource = PolicyResource {
                 mount: Arc::from(NET_MOUNT),
                 display_path: given.clone(),
                 requested_path: given,
                 ..PolicyResource::default()
             };
             let refused = ToolError::new(ErrorKind::Network, why.clone());
-            let _ = self
-                .record_attempt(ResourceAccess { action: PolicyAction::Fetch, resource: place }, Some(refused))
-                .await;
+            let _ = self.record_attempt(ResourceAccess { action: PolicyAction::Fetch, resource }, Some(refused)).await;
         }
         text_response(StatusCode::FORBIDDEN, &why)
     }
 
-    async fn record_attempt(&self, touch: ResourceAccess, refused: Option<ToolError>) -> Result<(), ProxyConnectError> {
+    async fn record_attempt(
+        &self,
+        access: ResourceAccess,
+        refused: Option<ToolError>,
+    ) -> Result<(), ProxyConnectError> {
         let closed =
             || ProxyConnectError::Refused("the run has ended, or its connections cannot be recorded".to_owned());
         let (go, goes) = oneshot::channel();
-        let attempt = ConnectionAttempt::new(touch, refused, move || {
+        let attempt = ConnectionAttempt::new(access, refused, move || {
             // The receiver may be gone.
             let _ = go.send(());
         });
@@ -368,10 +370,10 @@ impl ProxyState {
 
 /// The access to the host alone: the path of an encrypted connection is unknown.
 fn host_access(target: &FetchTarget) -> ResourceAccess {
-    let mut touch = target.access(NET_MOUNT);
-    touch.resource.requested_path = target.authority();
-    touch.resource.display_path = target.authority();
-    touch
+    let mut access = target.access(NET_MOUNT);
+    access.resource.requested_path = target.authority();
+    access.resource.display_path = target.authority();
+    access
 }
 
 /// Bytes to and fro, once the program has named the host that it was granted.

@@ -163,13 +163,13 @@ impl FetchTarget {
     /// For the policy: the host, and the path without what was asked of it.
     pub(crate) fn access(&self, mount: &str) -> ResourceAccess {
         let given = format!("{}{}", self.authority(), self.url.path());
-        let place = PolicyResource {
+        let resource = PolicyResource {
             mount: Arc::from(mount),
             display_path: given.clone(),
             requested_path: given,
             ..PolicyResource::default()
         };
-        ResourceAccess { action: PolicyAction::Fetch, resource: place }
+        ResourceAccess { action: PolicyAction::Fetch, resource }
     }
 }
 

@@ -224,8 +224,8 @@ fn no_proxy_request_leads_to_a_private_address() {
             let server = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(ours), service);
             // An invalid request gets an error response.
             let mut answers = Vec::new();
-            let (_, said) = tokio::join!(server, theirs.read_to_end(&mut answers));
-            said.unwrap();
+            let (_, received) = tokio::join!(server, theirs.read_to_end(&mut answers));
+            received.unwrap();
         });
         went.into_inner().unwrap()
     });

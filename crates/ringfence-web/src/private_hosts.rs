@@ -220,8 +220,8 @@ mod tests {
         ] {
             assert!(PrivateHosts::parse_with_ranges(&[entry.to_owned()]).is_err(), "{entry}");
         }
-        let said = PrivateHosts::parse_with_ranges(&["10.1.2.3/8".to_owned()]).unwrap_err();
-        assert_eq!(said, "`10.1.2.3/8` has host bits set; write the range as `10.0.0.0/8`");
+        let error = PrivateHosts::parse_with_ranges(&["10.1.2.3/8".to_owned()]).unwrap_err();
+        assert_eq!(error, "`10.1.2.3/8` has host bits set; write the range as `10.0.0.0/8`");
         assert!(PrivateHosts::parse_with_ranges(&["0.0.0.0/0".to_owned(), "::/0".to_owned()]).is_ok());
     }
 

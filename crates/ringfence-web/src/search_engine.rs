@@ -156,13 +156,13 @@ impl SearchEngine {
         if answer.status != StatusCode::OK {
             return Err(WebError::Backend(self.status_error(answer)));
         }
-        let said: Value = serde_json::from_slice(&answer.body).map_err(|_| {
+        let body: Value = serde_json::from_slice(&answer.body).map_err(|_| {
             WebError::Backend(format!("the search engine `{}` did not respond with JSON", self.kind.name()))
         })?;
         // The answer may be the list itself.
         let list = ["", "/results", "/web/results", "/data/results", "/items", "/organic", "/data"]
             .iter()
-            .find_map(|path| said.pointer(path)?.as_array())
+            .find_map(|path| body.pointer(path)?.as_array())
             .ok_or_else(|| {
                 WebError::Backend(format!("the search engine `{}` returned no result list", self.kind.name()))
             })?;
@@ -172,7 +172,7 @@ impl SearchEngine {
                 results.push(hit);
             }
         }
-        let silent = said.pointer("/unresponsive_engines").and_then(Value::as_array);
+        let silent = body.pointer("/unresponsive_engines").and_then(Value::as_array);
         let silent: Vec<String> = silent.into_iter().flatten().filter_map(unresponsive_engine).collect();
         if results.is_empty() && !silent.is_empty() {
             return Err(WebError::Backend(format!(

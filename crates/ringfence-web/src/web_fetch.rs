@@ -198,9 +198,9 @@ impl PhasedTool for WebFetchTool {
             let problem = format!("must be at most {} seconds", longest.as_secs_f64());
             return Err(ToolError::invalid("timeout", &problem));
         }
-        let touches = vec![target.access(NET_MOUNT)];
+        let accesses = vec![target.access(NET_MOUNT)];
         Ok(ToolPlan {
-            accesses: touches,
+            accesses,
             prepared: PreparedWebFetch {
                 target,
                 request: ask,

@@ -37,11 +37,11 @@ pub(crate) fn register(
     registry: &mut ToolRegistry,
     searching: Option<SearchBackend>,
 ) -> Result<(), DuplicateToolError> {
-    let face = match searching {
+    let binding = match searching {
         Some(_) => ToolBinding::standard::<WebSearchStandardArgs, WebSearchReply>("web_search"),
         None => ToolBinding::standard::<UnavailableSearchArgs, WebSearchReply>("web_search").unavailable(),
     };
-    registry.register(WebSearchTool { backend: searching }, [face])
+    registry.register(WebSearchTool { backend: searching }, [binding])
 }
 
 #[derive(Debug)]
@@ -133,10 +133,10 @@ impl Tool for WebSearchTool {
         let target = FetchTarget::parse(url.as_str(), net.private_hosts())?;
         cx.set_subject(&target.authority());
         // Where on the host the engine is, is not the caller's business.
-        let mut touch = target.access(SEARCH_MOUNT);
-        touch.resource.requested_path = target.authority();
-        touch.resource.display_path = target.authority();
-        Ok(ToolPlan { accesses: vec![touch], prepared: PreparedWebSearch { query, count, target, request: ask } })
+        let mut access = target.access(SEARCH_MOUNT);
+        access.resource.requested_path = target.authority();
+        access.resource.display_path = target.authority();
+        Ok(ToolPlan { accesses: vec![access], prepared: PreparedWebSearch { query, count, target, request: ask } })
     }
 
     fn preview(&self, work: &mut PreparedWebSearch, _: &CallContext<'_>) -> Result<Preview, ToolError> {

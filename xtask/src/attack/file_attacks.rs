@@ -255,21 +255,21 @@ const CASES: &[ServerAttackCase] = &[
 ];
 
 /// False where ours did not hold, or the control did.
-pub(crate) fn run(ours: &Path, place: &Path) -> io::Result<Scoreboard> {
+pub(crate) fn run(ours: &Path, dir: &Path) -> io::Result<Scoreboard> {
     let (programs, notes) = programs(ours, ControlMode::Unchecked);
     let mut rows = Vec::new();
-    for way in ESCAPE_PATHS {
-        print_status(&format!("  {}", way.name));
+    for attempt in ESCAPE_PATHS {
+        print_status(&format!("  {}", attempt.name));
         let cells: io::Result<Vec<ScoreCell>> =
-            programs.iter().map(|program| try_escape_path(program, place, way)).collect();
-        rows.push(ScoreRow { name: way.name.to_owned(), cells: cells? });
+            programs.iter().map(|program| try_escape_path(program, dir, attempt)).collect();
+        rows.push(ScoreRow { name: attempt.name.to_owned(), cells: cells? });
     }
     for case in CASES {
         print_status(&format!("  {}", case.name));
         let cells: io::Result<Vec<ScoreCell>> = programs
             .iter()
             .map(|program| {
-                Ok(ScoreCell::worst_of(&(case.run)(&mut AttackTrial::new(program, AttackTestbed::new(place)?))?))
+                Ok(ScoreCell::worst_of(&(case.run)(&mut AttackTrial::new(program, AttackTestbed::new(dir)?))?))
             })
             .collect();
         rows.push(ScoreRow { name: case.name.to_owned(), cells: cells? });
@@ -278,11 +278,11 @@ pub(crate) fn run(ours: &Path, place: &Path) -> io::Result<Scoreboard> {
     Ok(Scoreboard { title: "Attacks on the file tools".to_owned(), columns, rows, notes })
 }
 
-fn try_escape_path(program: &ServerProgram, place: &Path, way: &EscapePath) -> io::Result<ScoreCell> {
-    let mut trial = AttackTrial::new(program, AttackTestbed::new(place)?);
-    (way.plant)(&trial.stage)?;
+fn try_escape_path(program: &ServerProgram, dir: &Path, attempt: &EscapePath) -> io::Result<ScoreCell> {
+    let mut trial = AttackTrial::new(program, AttackTestbed::new(dir)?);
+    (attempt.plant)(&trial.stage)?;
     let mut tries = Vec::new();
-    for act in way.operations {
+    for act in attempt.operations {
         let rest = match act {
             FileOperation::Read | FileOperation::Info | FileOperation::Edit | FileOperation::MoveOut => "secret.txt",
             FileOperation::List | FileOperation::Find | FileOperation::Search => "",
@@ -291,7 +291,7 @@ fn try_escape_path(program: &ServerProgram, place: &Path, way: &EscapePath) -> i
             FileOperation::MoveIn => "moved.txt",
         };
         let base = trial.stage.base.display().to_string();
-        let path = way.path.replace("{BASE}", &base).replace("{R}", rest);
+        let path = attempt.path.replace("{BASE}", &base).replace("{R}", rest);
         let path = if rest.is_empty() { path.trim_end_matches(['/', '\\']).to_owned() } else { path };
         let mut spellings = vec![path.clone()];
         if !path.starts_with(['/', '~', '$']) && !path.starts_with("file:") {
@@ -305,9 +305,9 @@ fn try_escape_path(program: &ServerProgram, place: &Path, way: &EscapePath) -> i
             // Whatever was moved or written over is put back.
             let _ = fs::remove_file(trial.stage.workspace().join("stolen"));
             trial.stage.write("inside.txt", "first line inside\n")?;
-            if way.path == LINK_NAME {
+            if attempt.path == LINK_NAME {
                 let _ = fs::remove_file(trial.stage.workspace().join(LINK_NAME));
-                (way.plant)(&trial.stage)?;
+                (attempt.plant)(&trial.stage)?;
             }
         }
     }
@@ -397,11 +397,11 @@ fn duplicate_argument_case(trial: &mut AttackTrial) -> io::Result<AttackTries> {
     };
     let (inside, outside) = (json!(inside), json!(outside.display().to_string()));
     let mut tries = Vec::new();
-    for (way, first, second) in [("second", &inside, &outside), ("first", &outside, &inside)] {
+    for (attempt, first, second) in [("second", &inside, &outside), ("first", &outside, &inside)] {
         let parameters = format!(r#"{{"name":"{tool}","arguments":{{"path":{first},"path":{second}}}}}"#);
         let reply =
             trial.client().map_or(AttackReply::Exited, |client| client.call_method_raw("tools/call", &parameters));
-        tries.push((way, trial.stage.classify_reply(&reply)));
+        tries.push((attempt, trial.stage.classify_reply(&reply)));
     }
     Ok(tries)
 }
@@ -418,12 +418,12 @@ fn malformed_message_case(trial: &mut AttackTrial) -> io::Result<AttackTries> {
         ("4 MiB of a name", long.to_string()),
     ];
     let mut tries = Vec::new();
-    for (way, line) in lines {
+    for (attempt, line) in lines {
         if let Some(client) = trial.client() {
             client.send(&line);
         }
         let path = trial.workspace_path("inside.txt");
-        tries.push((way, trial.perform(FileOperation::Read, &path)));
+        tries.push((attempt, trial.perform(FileOperation::Read, &path)));
     }
     Ok(tries)
 }

@@ -37,13 +37,13 @@ const ENV_MARKER: (&str, &str) = ("RINGFENCE_ATTACK_TOKEN", "mark-77ab02c4");
 /// One board, or two where this is root.
 pub(crate) fn run(ours: &Path) -> io::Result<Vec<Scoreboard>> {
     // Not below `/tmp`, which sandboxes replace: what is not there would count as held.
-    let place = JailAttackDir(PathBuf::from(format!("/var/tmp/ringfence-attack-{}", std::process::id())));
-    fs::create_dir_all(&place.0)?;
-    fs::set_permissions(&place.0, fs::Permissions::from_mode(0o755))?;
-    let tools = SandboxTools::fetch(ours, &place.0)?;
+    let dir = JailAttackDir(PathBuf::from(format!("/var/tmp/ringfence-attack-{}", std::process::id())));
+    fs::create_dir_all(&dir.0)?;
+    fs::set_permissions(&dir.0, fs::Permissions::from_mode(0o755))?;
+    let tools = SandboxTools::fetch(ours, &dir.0)?;
     let is_root = fs::metadata("/proc/self")?.uid() == 0;
     let users: &[Option<u32>] = if is_root { &[Some(PLAIN_UID), None] } else { &[None] };
-    users.iter().map(|user| board(&place.0, &tools, *user, is_root && user.is_none())).collect()
+    users.iter().map(|user| board(&dir.0, &tools, *user, is_root && user.is_none())).collect()
 }
 
 /// A directory that goes when the run is over.
@@ -56,8 +56,8 @@ impl Drop for JailAttackDir {
     }
 }
 
-fn board(place: &Path, tools: &SandboxTools, user: Option<u32>, is_root: bool) -> io::Result<Scoreboard> {
-    let host = JailAttackHost::new(place, user)?;
+fn board(dir: &Path, tools: &SandboxTools, user: Option<u32>, is_root: bool) -> io::Result<Scoreboard> {
+    let host = JailAttackHost::new(dir, user)?;
     let mut notes = tools.notes.clone();
     let mut sandboxes = Vec::new();
     for sandbox in tools.sandboxes() {
@@ -182,13 +182,15 @@ impl std::fmt::Display for EscapeResult {
 fn run_attempt(host: &JailAttackHost, sandbox: &PeerSandbox, code: &str) -> io::Result<EscapeResult> {
     let stage = JailTestbed::new(host)?;
     let before = stage.outside_state()?;
-    let said = program_output(host, &stage, sandbox, code)?;
+    let printed_text = program_output(host, &stage, sandbox, code)?;
     let is_changed = stage.outside_state()? != before;
     let survivor = resource_abuse::leaves_process(code) && resource_abuse::kill_survivors();
-    Ok(match said {
-        said if said.contains("ESCAPED") || is_changed || survivor => EscapeResult::Escaped(said),
-        said if said.contains("started\n") => EscapeResult::Held(said),
-        said => EscapeResult::NotStarted(said),
+    Ok(match printed_text {
+        printed_text if printed_text.contains("ESCAPED") || is_changed || survivor => {
+            EscapeResult::Escaped(printed_text)
+        }
+        printed_text if printed_text.contains("started\n") => EscapeResult::Held(printed_text),
+        printed_text => EscapeResult::NotStarted(printed_text),
     })
 }
 
@@ -224,15 +226,15 @@ fn program_output(host: &JailAttackHost, stage: &JailTestbed, sandbox: &PeerSand
     }
     let reply: Value = serde_json::from_str(&printed).unwrap_or_default();
     // A program that was ended printed something too.
-    let places = [&reply["value"], &reply["error"]["details"]];
-    let streams = places.into_iter().find(|place| place["stdout"].is_string());
+    let dirs = [&reply["value"], &reply["error"]["details"]];
+    let streams = dirs.into_iter().find(|dir| dir["stdout"].is_string());
     let stream = |name: &str| streams.and_then(|streams| streams[name].as_str()).unwrap_or_default();
     Ok(if streams.is_some() { format!("{}{}", stream("stdout"), stream("stderr")) } else { printed })
 }
 
 /// Targets on the host.
 struct JailAttackHost {
-    place: PathBuf,
+    dir: PathBuf,
     user: Option<u32>,
     port: u16,
     socket: String,
@@ -241,25 +243,25 @@ struct JailAttackHost {
 
 impl JailAttackHost {
     /// Starts listeners that greet every client, for the lifetime of this process.
-    fn new(place: &Path, user: Option<u32>) -> io::Result<Self> {
+    fn new(dir: &Path, user: Option<u32>) -> io::Result<Self> {
         let who = user.map_or("self".to_owned(), |user| user.to_string());
-        let place = place.join(who);
-        fs::create_dir(&place)?;
+        let dir = dir.join(who);
+        fs::create_dir(&dir)?;
         let tcp = TcpListener::bind("127.0.0.1:0")?;
         let port = tcp.local_addr()?.port();
         let socket = format!("ringfence-attack-{}-{port}", std::process::id());
         let nameless = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&socket)?)?;
-        let named = UnixListener::bind(place.join("socket"))?;
-        fs::set_permissions(place.join("socket"), fs::Permissions::from_mode(0o777))?;
+        let named = UnixListener::bind(dir.join("socket"))?;
+        fs::set_permissions(dir.join("socket"), fs::Permissions::from_mode(0o777))?;
         std::thread::spawn(move || tcp.incoming().flatten().for_each(|mut client| drop(client.write_all(b"hello"))));
         for listener in [nameless, named] {
             std::thread::spawn(move || {
                 listener.incoming().flatten().for_each(|mut client| drop(client.write_all(b"hello")));
             });
         }
-        let host = Self { place, user, port, socket, stages: AtomicUsize::new(0) };
-        host.chown_to_user(&host.place)?;
-        host.chown_to_user(&host.place.join("socket"))?;
+        let host = Self { dir, user, port, socket, stages: AtomicUsize::new(0) };
+        host.chown_to_user(&host.dir)?;
+        host.chown_to_user(&host.dir.join("socket"))?;
         Ok(host)
     }
 
@@ -282,7 +284,7 @@ struct JailTestbed {
 impl JailTestbed {
     fn new(host: &JailAttackHost) -> io::Result<Self> {
         let number = host.stages.fetch_add(1, Ordering::Relaxed);
-        let base = host.place.join(format!("stage-{number}"));
+        let base = host.dir.join(format!("stage-{number}"));
         let write = |name: &str, text: &str| {
             let path = base.join(name);
             path.parent().map_or(Ok(()), fs::create_dir_all)?;
@@ -307,8 +309,8 @@ impl JailTestbed {
         for name in ["ws/pipe", "beside/pipe", "beside/filled"] {
             Command::new("mkfifo").arg("--mode=600").arg(base.join(name)).status()?;
         }
-        for place in ["ws", "beside"] {
-            fs::hard_link(host.place.join("socket"), base.join(place).join("socket"))?;
+        for dir in ["ws", "beside"] {
+            fs::hard_link(host.dir.join("socket"), base.join(dir).join("socket"))?;
         }
         let hold = |name: &str| File::options().read(true).write(true).open(base.join(name));
         let mut held = vec![hold("ws/pipe")?, hold("beside/pipe")?];
@@ -337,7 +339,7 @@ impl JailTestbed {
             ("{HOME}", self.path("home").display().to_string()),
             ("{ROOT}", self.base.display().to_string()),
             ("{BESIDE}", beside.display().to_string()),
-            ("{PATH}", host.place.join("socket").display().to_string()),
+            ("{PATH}", host.dir.join("socket").display().to_string()),
             ("{PORT}", host.port.to_string()),
             ("{SOCKET}", host.socket.clone()),
             ("{MARK}", ENV_MARKER.1.to_owned()),

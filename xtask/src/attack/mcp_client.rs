@@ -29,13 +29,13 @@ pub(crate) enum AttackReply {
 
 impl AttackReply {
     pub(crate) fn is_success(&self) -> bool {
-        matches!(self, Self::Message(said) if said["result"].is_object() && said["result"]["isError"] != true)
+        matches!(self, Self::Message(message) if message["result"].is_object() && message["result"]["isError"] != true)
     }
 
     /// Everything that a client learns.
     pub(crate) fn text(&self) -> String {
         match self {
-            Self::Message(said) => said.to_string(),
+            Self::Message(message) => message.to_string(),
             Self::TimedOut | Self::Exited => String::new(),
         }
     }
@@ -87,10 +87,12 @@ impl AttackClient {
         let mut done = vec![false; calls.len()];
         let asked = Instant::now();
         for _ in calls {
-            let AttackReply::Message(said) = self.wait_for_message(asked, |said| said["id"].is_u64()) else { break };
-            let at = said["id"].as_u64().and_then(|id| usize::try_from(id.checked_sub(first)?).ok());
+            let AttackReply::Message(message) = self.wait_for_message(asked, |message| message["id"].is_u64()) else {
+                break;
+            };
+            let at = message["id"].as_u64().and_then(|id| usize::try_from(id.checked_sub(first)?).ok());
             if let Some(slot) = at.and_then(|at| done.get_mut(at)) {
-                *slot = AttackReply::Message(said).is_success();
+                *slot = AttackReply::Message(message).is_success();
             }
         }
         done
@@ -110,7 +112,7 @@ impl AttackClient {
         self.last_id += 1;
         let id = self.last_id;
         self.send_request(id, method, parameters);
-        self.wait_for_message(Instant::now(), |said| said["id"] == id && said.get("method").is_none())
+        self.wait_for_message(Instant::now(), |message| message["id"] == id && message.get("method").is_none())
     }
 
     fn send_request(&mut self, id: u64, method: &str, parameters: &str) {
@@ -121,9 +123,9 @@ impl AttackClient {
         loop {
             match self.process.receive(self.timeout.saturating_sub(asked.elapsed())) {
                 Ok(line) => {
-                    let said: Value = serde_json::from_str(&line).unwrap_or_default();
-                    if is_it(&said) {
-                        return AttackReply::Message(said);
+                    let message: Value = serde_json::from_str(&line).unwrap_or_default();
+                    if is_it(&message) {
+                        return AttackReply::Message(message);
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => return AttackReply::TimedOut,

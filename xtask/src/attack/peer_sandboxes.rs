@@ -95,7 +95,7 @@ pub(crate) struct SandboxTools {
 }
 
 impl SandboxTools {
-    pub(crate) fn fetch(ours: &Path, place: &Path) -> io::Result<Self> {
+    pub(crate) fn fetch(ours: &Path, dir: &Path) -> io::Result<Self> {
         let kept = root().join("target/tmp/attack");
         fs::create_dir_all(&kept)?;
         fetch_packages(&kept)?;
@@ -104,9 +104,9 @@ impl SandboxTools {
             // Whether it is there is what counts.
             let _ = Command::new("npm").args(["install", "--silent", "--prefix"]).arg(&kept).arg(SRT_PACKAGE).status();
         }
-        let programs = place.join("programs");
+        let programs = dir.join("programs");
         copy(&kept, &programs)?;
-        let own = place.join("ringfence");
+        let own = dir.join("ringfence");
         fs::copy(ours, &own)?;
         let found = |path: PathBuf| path.exists().then_some(path);
         let bwrap = found(programs.join("usr/bin/bwrap")).or_else(|| found("/usr/bin/bwrap".into()));

@@ -40,7 +40,7 @@ const MIN_CALLS: u32 = 200;
 const CLIENTS: usize = 8;
 const EDITS: usize = 12;
 
-pub(crate) fn run(ours: &Path, place: &Path, time: Duration) -> io::Result<Scoreboard> {
+pub(crate) fn run(ours: &Path, dir: &Path, time: Duration) -> io::Result<Scoreboard> {
     let (programs, notes) = programs(ours, ControlMode::Checked);
     let mut rows = Vec::new();
     let mut enter = |name: String, race: &dyn Fn(&ServerProgram) -> io::Result<ScoreCell>| {
@@ -50,12 +50,12 @@ pub(crate) fn run(ours: &Path, place: &Path, time: Duration) -> io::Result<Score
     };
     for (act, path) in RACES {
         enter(format!("{} while a link is swapped in", act.label()), &|program| {
-            race_operation(program, place, *act, path, time)
+            race_operation(program, dir, *act, path, time)
         })?;
     }
-    enter("read while a FIFO is swapped in".to_owned(), &|program| race_with_fifo(program, place, time))?;
-    enter(format!("{CLIENTS} servers edit one file"), &|program| many_servers(program, place))?;
-    enter(format!("one server, {} edits at once", CLIENTS * EDITS), &|program| one_server(program, place))?;
+    enter("read while a FIFO is swapped in".to_owned(), &|program| race_with_fifo(program, dir, time))?;
+    enter(format!("{CLIENTS} servers edit one file"), &|program| many_servers(program, dir))?;
+    enter(format!("one server, {} edits at once", CLIENTS * EDITS), &|program| one_server(program, dir))?;
     let columns = programs.into_iter().map(|program| program.title).collect();
     let title = format!("Races, {} s per tool and server", time.as_secs());
     Ok(Scoreboard { title, columns, rows, notes })
@@ -63,12 +63,12 @@ pub(crate) fn run(ours: &Path, place: &Path, time: Duration) -> io::Result<Score
 
 fn race_operation(
     program: &ServerProgram,
-    place: &Path,
+    dir: &Path,
     act: FileOperation,
     path: &str,
     time: Duration,
 ) -> io::Result<ScoreCell> {
-    let stage = AttackTestbed::new(place)?;
+    let stage = AttackTestbed::new(dir)?;
     let workspace = stage.workspace();
     let (name, link) = (workspace.join("d"), workspace.join("link"));
     let inside = format!("{SEARCHED_LINE} inside\n");
@@ -116,8 +116,8 @@ fn race_operation(
     Ok(ScoreCell::new(worst, format!("{bad} of {calls} calls")))
 }
 
-fn race_with_fifo(program: &ServerProgram, place: &Path, time: Duration) -> io::Result<ScoreCell> {
-    let stage = AttackTestbed::new(place)?;
+fn race_with_fifo(program: &ServerProgram, dir: &Path, time: Duration) -> io::Result<ScoreCell> {
+    let stage = AttackTestbed::new(dir)?;
     let workspace = stage.workspace();
     stage.write("f", "text\n")?;
     stage.pipe("pipe")?;
@@ -140,8 +140,8 @@ fn race_with_fifo(program: &ServerProgram, place: &Path, time: Duration) -> io::
     Ok(ScoreCell::new(AttackOutcome::Held, format!("0 of {calls} calls")))
 }
 
-fn many_servers(program: &ServerProgram, place: &Path) -> io::Result<ScoreCell> {
-    let stage = shared_testbed(place)?;
+fn many_servers(program: &ServerProgram, dir: &Path) -> io::Result<ScoreCell> {
+    let stage = shared_testbed(dir)?;
     let path = stage.workspace().join("shared").display().to_string();
     let start = Barrier::new(CLIENTS);
     let acknowledged: Vec<usize> = std::thread::scope(|scope| {
@@ -165,8 +165,8 @@ fn many_servers(program: &ServerProgram, place: &Path) -> io::Result<ScoreCell> 
     Ok(count_kept_edits(&stage, &acknowledged))
 }
 
-fn one_server(program: &ServerProgram, place: &Path) -> io::Result<ScoreCell> {
-    let stage = shared_testbed(place)?;
+fn one_server(program: &ServerProgram, dir: &Path) -> io::Result<ScoreCell> {
+    let stage = shared_testbed(dir)?;
     let path = stage.workspace().join("shared").display().to_string();
     let Some(mut client) = AttackClient::start(program, &stage.base) else {
         return Ok(ScoreCell::new(AttackOutcome::Crashed, "at the start"));
@@ -178,8 +178,8 @@ fn one_server(program: &ServerProgram, place: &Path) -> io::Result<ScoreCell> {
     Ok(count_kept_edits(&stage, &acknowledged))
 }
 
-fn shared_testbed(place: &Path) -> io::Result<AttackTestbed> {
-    let stage = AttackTestbed::new(place)?;
+fn shared_testbed(dir: &Path) -> io::Result<AttackTestbed> {
+    let stage = AttackTestbed::new(dir)?;
     let lines: String = (0..CLIENTS * EDITS).map(|number| format!("line {number} old\n")).collect();
     stage.write("shared", lines)?;
     Ok(stage)

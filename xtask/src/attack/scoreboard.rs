@@ -64,15 +64,15 @@ impl ScoreCell {
             _ => {
                 let bad: Vec<_> = tries.iter().filter(|(_, outcome)| *outcome > AttackOutcome::Held).collect();
                 let count = if tried == 1 { String::new() } else { format!("{} of {tried}: ", bad.len()) };
-                let mut ways: Vec<String> = Vec::new();
-                for (way, outcome) in bad {
-                    let way =
-                        if *outcome == worst { (*way).to_owned() } else { format!("{way} ({})", outcome.label()) };
-                    if !ways.contains(&way) {
-                        ways.push(way);
+                let mut names: Vec<String> = Vec::new();
+                for (name, outcome) in bad {
+                    let name =
+                        if *outcome == worst { (*name).to_owned() } else { format!("{name} ({})", outcome.label()) };
+                    if !names.contains(&name) {
+                        names.push(name);
                     }
                 }
-                Self::new(worst, count + &ways.join(", "))
+                Self::new(worst, count + &names.join(", "))
             }
         }
     }
@@ -156,13 +156,13 @@ impl Scoreboard {
     }
 
     /// Parses another process's `json`. A missing field stays empty.
-    pub(crate) fn from_json(said: &Value) -> Self {
+    pub(crate) fn from_json(json: &Value) -> Self {
         let texts = |of: &Value| -> Vec<String> {
             let all = of.as_array().into_iter().flatten();
             all.filter_map(|text| text.as_str().map(str::to_owned)).collect()
         };
-        let columns = texts(&said["columns"]);
-        let rows = said["rows"].as_array().into_iter().flatten().map(|row| {
+        let columns = texts(&json["columns"]);
+        let rows = json["rows"].as_array().into_iter().flatten().map(|row| {
             let cell = |column: &String| {
                 let cell = &row["outcomes"][column];
                 let outcome = AttackOutcome::ALL.into_iter().find(|outcome| cell["outcome"] == outcome.label());
@@ -175,7 +175,7 @@ impl Scoreboard {
             ScoreRow { name, cells: columns.iter().map(cell).collect() }
         });
         let rows = rows.collect();
-        Self { title: String::new(), columns, rows, notes: texts(&said["notes"]) }
+        Self { title: String::new(), columns, rows, notes: texts(&json["notes"]) }
     }
 }
 

@@ -34,14 +34,14 @@ fn name(part: &str) -> String {
 
 /// The machine, and the date.
 fn machine() -> String {
-    let said = |program: &str, words: &[&str]| {
+    let output_of = |program: &str, words: &[&str]| {
         let output = Command::new(program).args(words).output().ok();
         output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
     };
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let version: Vec<&str> = release.trim().split(['.', '-']).take(2).collect();
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    format!("{}, Linux {}, {processors} processors", said("date", &["-u", "+%Y-%m-%d"]), version.join("."))
+    format!("{}, Linux {}, {processors} processors", output_of("date", &["-u", "+%Y-%m-%d"]), version.join("."))
 }
 
 #[cfg(test)]

@@ -46,13 +46,13 @@ const PRIVATE_HOST_SPELLINGS: &[(&str, &[&str])] = &[
 /// The board of a run in a network of its own.
 pub(crate) fn run(ours: &Path) -> io::Result<Scoreboard> {
     let mut notes = Vec::new();
-    let place = root().join("target/tmp/attack-web");
-    let stage = place.join(format!("stage-{}", std::process::id()));
+    let dir = root().join("target/tmp/attack-web");
+    let stage = dir.join(format!("stage-{}", std::process::id()));
     fs::create_dir_all(stage.join("ws"))?;
     fs::create_dir_all(stage.join("config/ringfence"))?;
     // The fence is to be tested and not an approval request without an approver.
     fs::write(stage.join("config/ringfence/config.toml"), "[[rules]]\ndecision = \"allow\"\neffect = \"fetch\"\n")?;
-    let fetch = fetch_peer(&place);
+    let fetch = fetch_peer(&dir);
     if fetch.is_none() {
         notes.push("skipped: `mcp-server-fetch`, which cannot be fetched here".to_owned());
     }
@@ -62,8 +62,8 @@ pub(crate) fn run(ours: &Path) -> io::Result<Scoreboard> {
     let ended = command.output();
     // A directory that cannot be removed does no harm.
     let _ = fs::remove_dir_all(&stage);
-    let said: Value = serde_json::from_slice(&ended?.stdout).unwrap_or_default();
-    let mut board = Scoreboard::from_json(&said);
+    let report: Value = serde_json::from_slice(&ended?.stdout).unwrap_or_default();
+    let mut board = Scoreboard::from_json(&report);
     if board.rows.is_empty() {
         notes.push("skipped: this system does not allow private network namespaces (`unshare -rn`, `ip`)".to_owned());
     }
@@ -72,12 +72,12 @@ pub(crate) fn run(ours: &Path) -> io::Result<Scoreboard> {
     Ok(board)
 }
 
-fn fetch_peer(place: &Path) -> Option<PathBuf> {
-    let program = place.join("venv/bin/mcp-server-fetch");
+fn fetch_peer(dir: &Path) -> Option<PathBuf> {
+    let program = dir.join("venv/bin/mcp-server-fetch");
     if !program.exists() {
         // Whether it is there is what counts.
-        let _ = Command::new("python3").args(["-m", "venv"]).arg(place.join("venv")).status();
-        let _ = Command::new(place.join("venv/bin/python"))
+        let _ = Command::new("python3").args(["-m", "venv"]).arg(dir.join("venv")).status();
+        let _ = Command::new(dir.join("venv/bin/python"))
             .args(["-m", "pip", "install", "--quiet", FETCH_SERVER_PACKAGE])
             .status();
     }
@@ -87,11 +87,11 @@ fn fetch_peer(place: &Path) -> Option<PathBuf> {
 /// In that network: prints the board as JSON.
 pub(crate) fn run_in_namespace(ours: &str, stage: &str, fetch: Option<&str>) -> bool {
     let board = attack_in_namespace(Path::new(ours), Path::new(stage), fetch.map(Path::new));
-    let said = board.and_then(|board| writeln!(io::stdout().lock(), "{}", board.json()));
-    if let Err(error) = &said {
+    let report = board.and_then(|board| writeln!(io::stdout().lock(), "{}", board.json()));
+    if let Err(error) = &report {
         print_status(&format!("the ways inward cannot be tried: {error}"));
     }
-    said.is_ok()
+    report.is_ok()
 }
 
 fn attack_in_namespace(ours: &Path, stage: &Path, fetch: Option<&Path>) -> io::Result<Scoreboard> {

@@ -31,10 +31,10 @@ pub(crate) struct AttackTestbed {
 }
 
 impl AttackTestbed {
-    pub(crate) fn new(place: &Path) -> io::Result<Self> {
+    pub(crate) fn new(dir: &Path) -> io::Result<Self> {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let base = place.join(format!("stage-{}-{number}", std::process::id()));
+        let base = dir.join(format!("stage-{}-{number}", std::process::id()));
         fs::create_dir_all(base.join("ws/sub"))?;
         let stage = Self { base };
         stage.write("inside.txt", format!("{SEARCHED_LINE} inside\n"))?;

@@ -46,14 +46,14 @@ fn check(wanted: Option<&str>) -> bool {
     if !crate::run_cargo(&["build", "--quiet", "--package", "ringfence"], &[]) {
         return false;
     }
-    let (place, program) = (root().join("target/tmp/clients"), root().join("target/debug/ringfence"));
+    let (dir, program) = (root().join("target/tmp/clients"), root().join("target/debug/ringfence"));
     let is_wanted = |name: &str| wanted.is_none_or(|wanted| wanted == name);
-    let sdks = SDKS.iter().filter(|(name, _)| is_wanted(name)).map(|(_, check)| check(&place, &program));
+    let sdks = SDKS.iter().filter(|(name, _)| is_wanted(name)).map(|(_, check)| check(&dir, &program));
     let sdks_are_fine = sdks.collect::<Vec<_>>().iter().all(|fine| *fine);
     let mut reports = Vec::new();
     for client in real::CLIENTS.iter().filter(|client| is_wanted(client.name)) {
         print_status(&format!("{} …", client.name));
-        reports.push((client.name, client.check(&place, &program)));
+        reports.push((client.name, client.check(&dir, &program)));
     }
     if !reports.is_empty() {
         real::print_table(&reports);
@@ -62,7 +62,7 @@ fn check(wanted: Option<&str>) -> bool {
 }
 
 /// An empty directory for one run.
-fn empty_directory(place: &Path, name: &str) -> Option<PathBuf> {
-    let directory = place.join("runs").join(format!("{name}-{}", std::process::id()));
+fn empty_directory(dir: &Path, name: &str) -> Option<PathBuf> {
+    let directory = dir.join("runs").join(format!("{name}-{}", std::process::id()));
     std::fs::create_dir_all(&directory).ok().map(|()| directory)
 }

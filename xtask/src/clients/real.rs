@@ -147,13 +147,13 @@ impl ClientReport {
 }
 
 impl RealClient {
-    pub(super) fn check(&self, place: &Path, ringfence: &Path) -> ClientReport {
-        self.try_check(place, ringfence).unwrap_or_else(|note| ClientReport { note, ..ClientReport::default() })
+    pub(super) fn check(&self, dir: &Path, ringfence: &Path) -> ClientReport {
+        self.try_check(dir, ringfence).unwrap_or_else(|note| ClientReport { note, ..ClientReport::default() })
     }
 
-    fn try_check(&self, place: &Path, ringfence: &Path) -> Result<ClientReport, String> {
-        let modules = self.install(place)?;
-        let directory = super::empty_directory(place, self.name).ok_or("cannot create a directory for the run")?;
+    fn try_check(&self, dir: &Path, ringfence: &Path) -> Result<ClientReport, String> {
+        let modules = self.install(dir)?;
+        let directory = super::empty_directory(dir, self.name).ok_or("cannot create a directory for the run")?;
         let io = |error: io::Error| error.to_string();
         let script: Vec<ScriptedCall> =
             vec![("read_file", json!({"path": "proof.txt"})), ("read_file", json!({"path": "missing.txt"}))];
@@ -172,15 +172,15 @@ impl RealClient {
     }
 
     /// Its package, below `target`. One that is there already is not fetched again.
-    fn install(&self, place: &Path) -> Result<PathBuf, String> {
-        let place = place.join(self.name);
-        let modules = place.join("node_modules");
-        let stamp = place.join("installed");
+    fn install(&self, dir: &Path) -> Result<PathBuf, String> {
+        let dir = dir.join(self.name);
+        let modules = dir.join("node_modules");
+        let stamp = dir.join("installed");
         if fs::read_to_string(&stamp).is_ok_and(|package| package == self.package) {
             return Ok(modules);
         }
-        fs::create_dir_all(&place).map_err(|error| error.to_string())?;
-        fetch_node_packages(&place, &[self.package]).ok_or_else(|| format!("cannot install {}", self.package))?;
+        fs::create_dir_all(&dir).map_err(|error| error.to_string())?;
+        fetch_node_packages(&dir, &[self.package]).ok_or_else(|| format!("cannot install {}", self.package))?;
         fs::write(stamp, self.package).map_err(|error| error.to_string())?;
         Ok(modules)
     }
@@ -244,10 +244,10 @@ fn report(requests: &[LoggedRequest], note: &str) -> ClientReport {
     report.all_core = CORE_TOOLS.iter().all(|name| find_our_tool(&first, name).is_some_and(|tool| tool.has_schema));
     let results = requests.iter().map(|request| request.format.results(&request.body));
     let results: Vec<Value> = results.max_by_key(Vec::len).unwrap_or_default();
-    let said = |at: usize| results.get(at).map(texts).unwrap_or_default();
-    report.bytes = said(0).iter().any(|text| text.contains(PROOF));
+    let texts_of = |at: usize| results.get(at).map(texts).unwrap_or_default();
+    report.bytes = texts_of(0).iter().any(|text| text.contains(PROOF));
     let is_sentence = |text: &String| text.contains("`missing.txt`") && !text.contains("\"ok\"");
-    report.sentence = said(1).iter().any(is_sentence);
+    report.sentence = texts_of(1).iter().any(is_sentence);
     report
 }
 

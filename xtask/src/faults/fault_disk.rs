@@ -28,31 +28,31 @@ const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) struct FaultDisk {
     image: PathBuf,
     device: String,
-    pub(super) place: PathBuf,
+    pub(super) dir: PathBuf,
 }
 
 impl FaultDisk {
     pub(super) fn new(directory: &Path) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
-        let (image, place) = (directory.join("image"), directory.join("mounted"));
-        fs::create_dir_all(&place)?;
+        let (image, dir) = (directory.join("image"), directory.join("mounted"));
+        fs::create_dir_all(&dir)?;
         File::create(&image)?.set_len(SIZE)?;
         let quiet = ["-q", "-F", "-m", "0"].map(OsStr::new);
         run_checked("mkfs.ext4", &[&quiet[..], &[image.as_os_str()]].concat())?;
         let device = run_checked("losetup", &["--find".as_ref(), "--show".as_ref(), image.as_os_str()])?;
-        let disk = Self { image, device, place };
+        let disk = Self { image, device, dir };
         disk.mount()?;
         Ok(disk)
     }
 
     /// Everything so far is on the disk.
     pub(super) fn sync(&self) -> io::Result<()> {
-        run_checked("sync", &["--file-system".as_ref(), self.place.as_os_str()]).map(drop)
+        run_checked("sync", &["--file-system".as_ref(), self.dir.as_os_str()]).map(drop)
     }
 
     /// The power goes: what was not synced is lost.
     pub(super) fn cut_power(&self) -> io::Result<()> {
-        run_checked("perl", &["-e".as_ref(), SHUTDOWN_SCRIPT.as_ref(), self.place.as_os_str()]).map(drop)
+        run_checked("perl", &["-e".as_ref(), SHUTDOWN_SCRIPT.as_ref(), self.dir.as_os_str()]).map(drop)
     }
 
     /// Injects a disk error, upon which the kernel remounts the file system read-only.
@@ -70,7 +70,7 @@ impl FaultDisk {
 
     /// Fills the disk but for `left` bytes, until the file is removed.
     pub(super) fn fill(&self, left: u64) -> io::Result<PathBuf> {
-        let path = self.place.join("filler");
+        let path = self.dir.join("filler");
         let mut filler = File::create(&path)?;
         let mut piece = vec![b'f'; 1 << 20];
         while !piece.is_empty() {
@@ -101,13 +101,13 @@ impl FaultDisk {
 
     fn mount(&self) -> io::Result<()> {
         let options = ["-t", "ext4", "-o", OPTIONS, &self.device].map(OsStr::new);
-        run_checked("mount", &[&options[..], &[self.place.as_os_str()]].concat()).map(drop)
+        run_checked("mount", &[&options[..], &[self.dir.as_os_str()]].concat()).map(drop)
     }
 
     fn unmount(&self) -> io::Result<()> {
         let begun = Instant::now();
         loop {
-            match run_checked("umount", &[self.place.as_os_str()]) {
+            match run_checked("umount", &[self.dir.as_os_str()]) {
                 Err(error) if begun.elapsed() > UNMOUNT_TIMEOUT => return Err(error),
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
                 Ok(_) => break,

@@ -150,11 +150,11 @@ pub(super) fn write_figures(figures: &FaultFigures, command: &str, missing: Vec<
 
 /// The kernel and `strace`, which matter here.
 fn machine() -> String {
-    let said = |program: &str, argument: &str| {
+    let output_of = |program: &str, argument: &str| {
         let output = Command::new(program).arg(argument).output().map(|output| output.stdout).unwrap_or_default();
         String::from_utf8_lossy(&output).lines().next().unwrap_or_default().trim().to_owned()
     };
-    let strace = said("strace", "-V").replace("strace -- version ", "strace ");
-    let release = said("uname", "-r");
+    let strace = output_of("strace", "-V").replace("strace -- version ", "strace ");
+    let release = output_of("uname", "-r");
     format!("Linux {}, {strace}", release.split('-').next().unwrap_or_default())
 }

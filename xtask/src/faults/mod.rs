@@ -89,11 +89,11 @@ pub(crate) fn run(words: &[&str]) -> bool {
         return false;
     }
     let memory = Some(Path::new(TMPFS_DIR)).filter(|memory| memory.is_dir()).map(Path::to_owned);
-    let place =
+    let dir =
         memory.unwrap_or_else(|| root().join("target/tmp")).join(format!("ringfence-faults-{}", std::process::id()));
-    let done = run_all(&options, &place);
+    let done = run_all(&options, &dir);
     // A directory that cannot be removed does no harm.
-    let _ = fs::remove_dir_all(&place);
+    let _ = fs::remove_dir_all(&dir);
     done.unwrap_or_else(|error| {
         print_status(&format!("cannot run the fault trials: {error}"));
         false
@@ -144,15 +144,15 @@ impl FaultOptions {
     }
 }
 
-fn run_all(options: &FaultOptions, place: &Path) -> io::Result<bool> {
+fn run_all(options: &FaultOptions, dir: &Path) -> io::Result<bool> {
     let begun = Instant::now();
     let program = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let program = program.join("debug/ringfence");
     let means = FaultCapabilities::detect()?;
-    fs::create_dir_all(place)?;
+    fs::create_dir_all(dir)?;
     let mut operations = operations();
     operations.retain(|operation| options.only.as_ref().is_none_or(|only| operation.name == only));
-    let here = TrialEnvironment { memory: place, disk: None, program: &program };
+    let here = TrialEnvironment { memory: dir, disk: None, program: &program };
     let known: Vec<BaselineRun> =
         operations.iter().map(|operation| record_baseline(operation, here)).collect::<io::Result<_>>()?;
     let trials: VecDeque<FaultTrial> = known
@@ -174,8 +174,8 @@ fn run_all(options: &FaultOptions, place: &Path) -> io::Result<bool> {
     thread::scope(|scope| {
         let work = |number: usize| {
             let (operations, known, figures, trials, program) = (&operations, &known, &figures, &trials, &program);
-            let place = place.join(format!("worker-{number}"));
-            scope.spawn(move || run_worker(&place, program, means, (operations, known), trials, figures))
+            let dir = dir.join(format!("worker-{number}"));
+            scope.spawn(move || run_worker(&dir, program, means, (operations, known), trials, figures))
         };
         let workers: Vec<_> = (0..workers).map(work).collect();
         workers
@@ -191,16 +191,16 @@ fn run_all(options: &FaultOptions, place: &Path) -> io::Result<bool> {
 
 /// Tries one fault after the other until none is left.
 fn run_worker(
-    place: &Path,
+    dir: &Path,
     program: &Path,
     means: FaultCapabilities,
     (operations, known): (&[FaultOperation], &[BaselineRun]),
     trials: &Mutex<VecDeque<FaultTrial>>,
     figures: &Mutex<FaultFigures>,
 ) -> io::Result<()> {
-    fs::create_dir_all(place)?;
-    let disk = means.disks.then(|| FaultDisk::new(&place.join("disk"))).transpose()?;
-    let here = TrialEnvironment { memory: place, disk: disk.as_ref(), program };
+    fs::create_dir_all(dir)?;
+    let disk = means.disks.then(|| FaultDisk::new(&dir.join("disk"))).transpose()?;
+    let here = TrialEnvironment { memory: dir, disk: disk.as_ref(), program };
     loop {
         let (next, left) = {
             let mut trials = trials.lock().unwrap_or_else(PoisonError::into_inner);

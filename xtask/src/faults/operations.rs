@@ -171,31 +171,31 @@ impl FaultOperation {
         if let Some(clock) = clock {
             fake_clock(&mut command, clock);
         }
-        let mut talk = JsonLineClient::start(command)?;
+        let mut client = JsonLineClient::start(command)?;
         let (method, params) = match self.front {
             FaultFrontend::Mcp => {
-                let client = json!({"name": "faults", "version": "1"});
-                let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
-                expect_result(talk.request("initialize", &hello))?;
-                talk.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+                let client_info = json!({"name": "faults", "version": "1"});
+                let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client_info});
+                expect_result(client.request("initialize", &hello))?;
+                client.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
                 let acknowledged = json!({"path": ACKNOWLEDGED.0, "content": ACKNOWLEDGED.1});
-                expect_result(talk.request("tools/call", &call("write_file", &acknowledged)))?;
+                expect_result(client.request("tools/call", &call("write_file", &acknowledged)))?;
                 for (tool, arguments) in &self.setup_calls {
-                    expect_result(talk.request("tools/call", &call(tool, arguments)))?;
+                    expect_result(client.request("tools/call", &call(tool, arguments)))?;
                 }
                 ("tools/call", call(self.tool, &self.arguments))
             }
             FaultFrontend::Acp => {
-                expect_result(talk.request("initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}})))?;
+                expect_result(client.request("initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}})))?;
                 let session =
-                    expect_result(talk.request("session/new", &json!({"cwd": site.workspace(), "mcpServers": []})))?;
+                    expect_result(client.request("session/new", &json!({"cwd": site.workspace(), "mcpServers": []})))?;
                 let say = json!({"sessionId": session["sessionId"], "prompt": [{"type": "text", "text": "go on"}]});
-                expect_result(talk.request("session/prompt", &say))?;
+                expect_result(client.request("session/prompt", &say))?;
                 ("session/prompt", say)
             }
             FaultFrontend::Control => ("", Value::Null),
         };
-        Ok(PreparedOperation { client: talk, method, params })
+        Ok(PreparedOperation { client, method, params })
     }
 }
 
@@ -246,8 +246,8 @@ pub(super) fn answer_claim(answer: &Value) -> AnswerClaim {
 }
 
 /// The result of a request that must go well for a trial to begin.
-fn expect_result(heard: JsonLineReply) -> io::Result<Value> {
-    match heard {
+fn expect_result(reply: JsonLineReply) -> io::Result<Value> {
+    match reply {
         JsonLineReply::Answer(answer) if answer_claim(&answer) == AnswerClaim::Made => Ok(answer["result"].clone()),
         other => Err(io::Error::other(format!("before the fault: {other:.500?}"))),
     }

@@ -38,9 +38,9 @@ pub(super) enum SiteCommandResult {
 
 impl FaultSite {
     /// A new one below a directory.
-    pub(super) fn new(place: &Path, program: &Path) -> io::Result<Self> {
+    pub(super) fn new(dir: &Path, program: &Path) -> io::Result<Self> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let root = place.join(format!("site-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
+        let root = dir.join(format!("site-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
         let site = Self { root, program: program.to_owned(), run: None };
         for name in ["ws", "home", "state"] {
             fs::create_dir_all(site.root.join(name))?;
@@ -105,11 +105,11 @@ impl FaultSite {
         let mut command = self.command("timeout");
         command.args(["--kill-after=5", &HANG_SECONDS.to_string()]).arg(&self.program);
         let Output { status, stdout, stderr } = self.on_workspace(command, arguments).output()?;
-        let said = String::from_utf8_lossy(&stdout).into_owned();
+        let printed_text = String::from_utf8_lossy(&stdout).into_owned();
         Ok(match status.code() {
-            Some(0) => SiteCommandResult::Succeeded(said),
+            Some(0) => SiteCommandResult::Succeeded(printed_text),
             Some(TIMEOUT_EXIT_CODE) => SiteCommandResult::Hung,
-            _ => SiteCommandResult::Failed(format!("{status}: {said}{}", String::from_utf8_lossy(&stderr))),
+            _ => SiteCommandResult::Failed(format!("{status}: {printed_text}{}", String::from_utf8_lossy(&stderr))),
         })
     }
 

@@ -50,8 +50,8 @@ impl Tracer {
             command.arg(format!("--trace={call}")).arg(format!("--inject={call}:{how}:when={nth}"));
         }
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-        let said = child.stderr.take().ok_or_else(|| io::Error::other("no pipe"))?;
-        let mut lines = BufReader::new(said).lines().map_while(Result::ok);
+        let stderr = child.stderr.take().ok_or_else(|| io::Error::other("no pipe"))?;
+        let mut lines = BufReader::new(stderr).lines().map_while(Result::ok);
         let mut first = String::new();
         for line in lines.by_ref() {
             first = line;

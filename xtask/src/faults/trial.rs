@@ -110,20 +110,20 @@ pub(super) struct TrialEnvironment<'a> {
 }
 
 /// Makes the call once with nothing in its way.
-pub(super) fn record_baseline(operation: &FaultOperation, place: TrialEnvironment<'_>) -> io::Result<BaselineRun> {
-    let mut site = FaultSite::new(place.memory, place.program)?;
+pub(super) fn record_baseline(operation: &FaultOperation, dir: TrialEnvironment<'_>) -> io::Result<BaselineRun> {
+    let mut site = FaultSite::new(dir.memory, dir.program)?;
     operation.set_up(&mut site)?;
-    let PreparedOperation { client: mut talk, method, params } = operation.prepare(&site, None)?;
+    let PreparedOperation { mut client, method, params } = operation.prepare(&site, None)?;
     let (before, listed_before) = (site.tree()?, journal_states(operation, &site)?);
-    let tracer = Tracer::attach(talk.process_id(), &place.memory.join("trace"), StraceTamper::Watch)?;
-    let heard = talk.request(method, &params);
-    let JsonLineReply::Answer(answer) = &heard else {
-        return Err(io::Error::other(format!("{}: {heard:?}", operation.name)));
+    let tracer = Tracer::attach(client.process_id(), &dir.memory.join("trace"), StraceTamper::Watch)?;
+    let reply = client.request(method, &params);
+    let JsonLineReply::Answer(answer) = &reply else {
+        return Err(io::Error::other(format!("{}: {reply:?}", operation.name)));
     };
     if answer_claim(answer) != AnswerClaim::Made {
         return Err(io::Error::other(format!("{}: {answer}", operation.name)));
     }
-    talk.close()?;
+    client.close()?;
     let (after, listed_after) = (site.tree()?, journal_states(operation, &site)?);
     let points = points(&tracer.log()?);
     Ok(BaselineRun { before, after, journal_before: listed_before, journal_after: listed_after, points })
@@ -134,14 +134,14 @@ pub(super) fn run_trial(
     operation: &FaultOperation,
     known: &BaselineRun,
     fault: &InjectedFault,
-    place: TrialEnvironment<'_>,
+    dir: TrialEnvironment<'_>,
 ) -> io::Result<Option<FaultFindings>> {
-    let disk = place.disk.filter(|_| fault.needs_disk());
-    let mut site = FaultSite::new(disk.map_or(place.memory, |disk| &disk.place), place.program)?;
+    let disk = dir.disk.filter(|_| fault.needs_disk());
+    let mut site = FaultSite::new(disk.map_or(dir.memory, |disk| &disk.dir), dir.program)?;
     operation.set_up(&mut site)?;
     disk.map_or(Ok(()), FaultDisk::sync)?;
-    let Some((heard, mut found)) = inject_fault(operation, fault, &site, disk, place.memory)? else { return Ok(None) };
-    found.extend(check_after_fault(operation, known, &site, &heard)?);
+    let Some((reply, mut found)) = inject_fault(operation, fault, &site, disk, dir.memory)? else { return Ok(None) };
+    found.extend(check_after_fault(operation, known, &site, &reply)?);
     Ok(Some(found))
 }
 
@@ -156,27 +156,27 @@ fn inject_fault(
     let clock = notes.join("clock");
     fs::write(&clock, "+0")?;
     let faked = matches!(fault, InjectedFault::ClockJump(..)).then_some(clock.as_path());
-    let PreparedOperation { client: mut talk, method, params } = operation.prepare(site, faked)?;
-    let attach = |tamper| Tracer::attach(talk.process_id(), &notes.join("trace"), tamper);
+    let PreparedOperation { mut client, method, params } = operation.prepare(site, faked)?;
+    let attach = |tamper| Tracer::attach(client.process_id(), &notes.join("trace"), tamper);
     let tracer = fault.tamper().map(attach).transpose()?;
     let filler = match (fault, disk) {
         (InjectedFault::DiskFull(left), Some(disk)) => Some(disk.fill(*left)?),
         _ => None,
     };
-    talk.send_request(method, &params);
+    client.send_request(method, &params);
     let mut is_met = true;
     let stop = || match (fault, disk) {
         (InjectedFault::ReadOnly(_), Some(disk)) => disk.remount_read_only(),
         (InjectedFault::ClockJump(_, by), _) => fs::write(&clock, by),
         _ => Ok(()),
     };
-    let (heard, tracer) = match (tracer, fault) {
+    let (reply, tracer) = match (tracer, fault) {
         (Some(tracer), InjectedFault::ReadOnly(_) | InjectedFault::ClockJump(..)) => {
-            let (heard, stopped) = while_stopped(&talk, tracer, stop)?;
+            let (reply, stopped) = while_stopped(&client, tracer, stop)?;
             is_met = stopped;
-            (heard, None)
+            (reply, None)
         }
-        (tracer, _) => (talk.answer(), tracer),
+        (tracer, _) => (client.answer(), tracer),
     };
     let mut found = FaultFindings::new();
     if let (InjectedFault::PowerCut(_) | InjectedFault::PowerCutAfterReply, Some(disk)) = (fault, disk) {
@@ -184,23 +184,23 @@ fn inject_fault(
     }
     let is_kill = matches!(fault, InjectedFault::Kill(_) | InjectedFault::PowerCut(_));
     if !is_kill && operation.front == FaultFrontend::Mcp && !matches!(fault, InjectedFault::PowerCutAfterReply) {
-        let next = talk.request("tools/call", &call("list_directory", &json!({"path": "."})));
+        let next = client.request("tools/call", &call("list_directory", &json!({"path": "."})));
         if let JsonLineReply::TimedOut = next {
             found.push((FaultViolation::Hung, "the call after the fault has no answer".to_owned()));
         }
     }
-    if matches!(heard, JsonLineReply::TimedOut) {
+    if matches!(reply, JsonLineReply::TimedOut) {
         found.push((FaultViolation::Hung, "the call has no answer".to_owned()));
     }
     if matches!(fault, InjectedFault::PowerCutAfterReply) {
-        talk.kill()?;
+        client.kill()?;
     }
-    match talk.close()? {
+    match client.close()? {
         Some(status) if is_kill => is_met = status.signal() == Some(9) || operation.front == FaultFrontend::Control,
         Some(_) => {}
         None => {
             found.push((FaultViolation::Hung, "the program does not end".to_owned()));
-            talk.kill()?;
+            client.kill()?;
         }
     }
     if let Some(tracer) = tracer {
@@ -217,12 +217,12 @@ fn inject_fault(
     {
         disk.remount()?;
     }
-    Ok(is_met.then_some((heard, found)))
+    Ok(is_met.then_some((reply, found)))
 }
 
 /// Waits until the program stands still, does something meanwhile, and lets it go on. False if it was never stopped.
 fn while_stopped(
-    talk: &JsonLineClient,
+    client: &JsonLineClient,
     tracer: Tracer,
     meanwhile: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<(JsonLineReply, bool)> {
@@ -233,12 +233,12 @@ fn while_stopped(
             // Else it would stop every other thread at its n-th call too.
             tracer.detach()?;
             // What was stopped may be a child of the program.
-            Command::new("kill").args(["-CONT", "--", &format!("-{}", talk.process_id())]).status()?;
-            return Ok((talk.answer(), true));
+            Command::new("kill").args(["-CONT", "--", &format!("-{}", client.process_id())]).status()?;
+            return Ok((client.answer(), true));
         }
-        if let Some(heard) = talk.try_answer() {
+        if let Some(reply) = client.try_answer() {
             tracer.detach()?;
-            return Ok((heard, false));
+            return Ok((reply, false));
         }
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -251,7 +251,7 @@ fn check_after_fault(
     operation: &FaultOperation,
     known: &BaselineRun,
     site: &FaultSite,
-    heard: &JsonLineReply,
+    reply: &JsonLineReply,
 ) -> io::Result<FaultFindings> {
     let mut found = FaultFindings::new();
     let is_ours = operation.front != FaultFrontend::Control;
@@ -270,7 +270,7 @@ fn check_after_fault(
     if !is_made && !known.is_before(&tree) {
         found.push((FaultViolation::Torn, format!("neither the old nor the new: {}", tree_summary(&tree))));
     }
-    match heard {
+    match reply {
         // An editor gets the last text. The effects are in the session.
         JsonLineReply::Answer(answer) if operation.front != FaultFrontend::Acp => match answer_claim(answer) {
             AnswerClaim::Made if !is_made => {
@@ -287,7 +287,7 @@ fn check_after_fault(
         expect(&mut found, FaultViolation::Chain, site.run(&["audit", "verify"])?);
         let sessions = expect(&mut found, FaultViolation::StoreUnusable, site.run(&["sessions", "list", "--json"])?);
         if operation.front == FaultFrontend::Acp {
-            found.extend(check_session(site, &sessions, heard, is_made)?);
+            found.extend(check_session(site, &sessions, reply, is_made)?);
         }
         found.extend(check_journal(operation, known, site, is_made)?);
     }
@@ -295,14 +295,14 @@ fn check_after_fault(
 }
 
 /// Checks that the transcript is kept, and that its results are true.
-fn check_session(site: &FaultSite, sessions: &str, heard: &JsonLineReply, is_made: bool) -> io::Result<FaultFindings> {
+fn check_session(site: &FaultSite, sessions: &str, reply: &JsonLineReply, is_made: bool) -> io::Result<FaultFindings> {
     let mut found = FaultFindings::new();
     let heads: Value = serde_json::from_str(sessions).unwrap_or_default();
     let Some(id) = heads[0]["id"].as_str() else {
         return Ok(vec![(FaultViolation::Lost, "the session is gone".to_owned())]);
     };
     let exported = expect(&mut found, FaultViolation::StoreUnusable, site.run(&["sessions", "export", id])?);
-    if matches!(heard, JsonLineReply::Answer(answer) if answer.get("error").is_none())
+    if matches!(reply, JsonLineReply::Answer(answer) if answer.get("error").is_none())
         && !exported.contains(FINAL_ANSWER)
     {
         found.push((FaultViolation::Lost, "the answer is not in the session".to_owned()));
@@ -354,11 +354,11 @@ fn journal_states(operation: &FaultOperation, site: &FaultSite) -> io::Result<Ve
     if operation.front == FaultFrontend::Control {
         return Ok(Vec::new());
     }
-    let said = match site.run(&["log", "--json"])? {
-        SiteCommandResult::Succeeded(said) => said,
+    let printed_text = match site.run(&["log", "--json"])? {
+        SiteCommandResult::Succeeded(printed_text) => printed_text,
         other => return Err(io::Error::other(format!("the log cannot be read: {other:.300?}"))),
     };
-    let log: Value = serde_json::from_str(&said)?;
+    let log: Value = serde_json::from_str(&printed_text)?;
     let changes = log["changes"].as_array().map(Vec::as_slice).unwrap_or_default();
     Ok(changes.iter().map(|change| change["state"].as_str().unwrap_or_default().to_owned()).collect())
 }
@@ -366,7 +366,7 @@ fn journal_states(operation: &FaultOperation, site: &FaultSite) -> io::Result<Ve
 /// The output of a command, or a violation if it failed.
 fn expect(found: &mut FaultFindings, wrong: FaultViolation, ended: SiteCommandResult) -> String {
     match ended {
-        SiteCommandResult::Succeeded(said) => return said,
+        SiteCommandResult::Succeeded(printed_text) => return printed_text,
         SiteCommandResult::Failed(why) => found.push((wrong, format!("{why:.300}"))),
         SiteCommandResult::Hung => found.push((FaultViolation::Hung, "a command does not end".to_owned())),
     }

@@ -12,9 +12,12 @@ pub(crate) struct WordHit {
 /// Phrases to avoid, in lower case.
 const PHRASES: &[&str] = &[
     "whoever",
+    "whom",
     "whomever",
     "somebody",
     "nobody",
+    "anybody",
+    "everybody",
     "is no",
     "are no",
     "was no",

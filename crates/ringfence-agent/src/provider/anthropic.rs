@@ -142,8 +142,8 @@ impl LanguageModel for AnthropicModel {
 fn blocks(message: &TranscriptMessage, names: &ToolNameMap, with_state: bool) -> (&'static str, Vec<Value>) {
     let text = |text: &str| (!text.trim().is_empty()).then(|| json!({"type": "text", "text": text.trim_end()}));
     match message {
-        TranscriptMessage::User { text: said } => ("user", text(said).into_iter().collect()),
-        TranscriptMessage::Assistant { text: said, calls, reasoning } => {
+        TranscriptMessage::User { text: message_text } => ("user", text(message_text).into_iter().collect()),
+        TranscriptMessage::Assistant { text: message_text, calls, reasoning } => {
             let call = |call: &RequestedCall| {
                 let input: Value =
                     serde_json::from_str(&arguments_for_server(&call.arguments)).unwrap_or_else(|_| json!({}));
@@ -151,7 +151,7 @@ fn blocks(message: &TranscriptMessage, names: &ToolNameMap, with_state: bool) ->
             };
             // What it thought comes before what it did, and belongs to that.
             let thoughts = reasoning.blocks.iter().filter(|_| with_state && !calls.is_empty()).cloned();
-            ("assistant", thoughts.chain(text(said)).chain(calls.iter().map(call)).collect())
+            ("assistant", thoughts.chain(text(message_text)).chain(calls.iter().map(call)).collect())
         }
         TranscriptMessage::Tool { call_id, text, is_error, .. } => {
             let id = sanitize_id(call_id);
@@ -258,8 +258,8 @@ impl ResponseParser for AnthropicParser {
             self.assembly.warn("invalid UTF-8 was replaced");
         }
         let marked = self.mark_surrogates(data);
-        let told: AnthropicEvent = match serde_json::from_str(&marked) {
-            Ok(told) => told,
+        let event_body: AnthropicEvent = match serde_json::from_str(&marked) {
+            Ok(event_body) => event_body,
             Err(_) if self.is_finished() => return Ok(StreamProgress::KeepAlive),
             Err(error) => {
                 let head = quote_bytes(data.as_bytes());
@@ -267,27 +267,27 @@ impl ResponseParser for AnthropicParser {
                 return Err(ProviderError::new(ModelErrorKind::Cut, text));
             }
         };
-        let kind = if told.kind.is_empty() { event.name.clone() } else { told.kind.clone() };
-        self.handle_event(&kind, told, parts)
+        let kind = if event_body.kind.is_empty() { event.name.clone() } else { event_body.kind.clone() };
+        self.handle_event(&kind, event_body, parts)
     }
 
     fn on_body(&mut self, body: &str, parts: &mut PartSink<'_>) -> Result<(), ProviderError> {
         let marked = self.mark_surrogates(body);
-        let told: AnthropicEvent = serde_json::from_str(&marked).map_err(|error| match error.classify() {
+        let event_body: AnthropicEvent = serde_json::from_str(&marked).map_err(|error| match error.classify() {
             serde_json::error::Category::Eof => ProviderError::new(ModelErrorKind::Cut, "the answer is truncated JSON"),
             _ => ProviderError::invalid_body("JSON that is not a message", body.as_bytes()),
         })?;
-        if told.kind == "error" || !told.error.is_null() {
-            return Err(ProviderError::from_error_body(&told.error));
+        if event_body.kind == "error" || !event_body.error.is_null() {
+            return Err(ProviderError::from_error_body(&event_body.error));
         }
-        let Some(blocks) = told.content else {
+        let Some(blocks) = event_body.content else {
             return Err(ProviderError::invalid_body("JSON that is not a message", body.as_bytes()));
         };
-        self.record_model_and_usage(&told.model, &told.usage);
+        self.record_model_and_usage(&event_body.model, &event_body.usage);
         for (index, block) in (0..).zip(blocks) {
             self.start_block(index, block, parts);
         }
-        self.stop(&told.stop_reason, parts);
+        self.stop(&event_body.stop_reason, parts);
         Ok(())
     }
 
@@ -304,31 +304,31 @@ impl AnthropicParser {
     fn handle_event(
         &mut self,
         kind: &str,
-        told: AnthropicEvent,
+        event_body: AnthropicEvent,
         parts: &mut PartSink<'_>,
     ) -> Result<StreamProgress, ProviderError> {
         match kind {
             "ping" => return Ok(StreamProgress::KeepAlive),
-            "error" if !self.is_finished() => return Err(ProviderError::from_error_body(&told.error)),
+            "error" if !self.is_finished() => return Err(ProviderError::from_error_body(&event_body.error)),
             "message_stop" if self.is_finished() => return Ok(StreamProgress::End),
             "message_start" => {
-                if let Some(message) = told.message {
+                if let Some(message) = event_body.message {
                     self.record_model_and_usage(&message.model, &message.usage);
                 }
             }
             "content_block_start" => {
-                if let (Some(index), Some(block)) = (told.index, told.content_block) {
+                if let (Some(index), Some(block)) = (event_body.index, event_body.content_block) {
                     self.start_block(index, block, parts);
                 }
             }
             "content_block_delta" => {
-                if let (Some(index), Some(piece)) = (told.index, told.delta) {
+                if let (Some(index), Some(piece)) = (event_body.index, event_body.delta) {
                     self.continue_block(index, &piece, parts);
                 }
             }
             "message_delta" => {
-                self.record_model_and_usage(&told.model, &told.usage);
-                if let Some(delta) = told.delta {
+                self.record_model_and_usage(&event_body.model, &event_body.usage);
+                if let Some(delta) = event_body.delta {
                     self.stop(&delta.stop_reason, parts);
                 }
             }

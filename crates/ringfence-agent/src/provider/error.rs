@@ -55,30 +55,30 @@ impl ProviderError {
     /// An unsuccessful status, with its body.
     pub(crate) fn from_status(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
         let value: Value = serde_json::from_slice(body).unwrap_or_default();
-        let said =
+        let server_message =
             message_of(&value).map_or_else(|| first_words(body), |message| format!(": {}", quote_text(&message)));
-        let is_loading = || said.to_ascii_lowercase().contains("loading").then_some(LOADING_RETRY);
-        let trouble = match (kind_of_status(status, &value, &said), retry_after(headers)) {
+        let is_loading = || server_message.to_ascii_lowercase().contains("loading").then_some(LOADING_RETRY);
+        let kind = match (kind_of_status(status, &value, &server_message), retry_after(headers)) {
             (ModelErrorKind::Busy { .. }, wait) => ModelErrorKind::Busy { retry_after: wait.or_else(is_loading) },
             // Who says when to come back has too much to do, whatever it calls that.
             (ModelErrorKind::Server, Some(wait)) => ModelErrorKind::Busy { retry_after: Some(wait) },
-            (trouble, _) => trouble,
+            (kind, _) => kind,
         };
         let reason = status.canonical_reason().map(|reason| format!(" ({reason})")).unwrap_or_default();
-        let text = format!("status {}{reason}{said}{}", status.as_u16(), advice(trouble));
+        let text = format!("status {}{reason}{server_message}{}", status.as_u16(), advice(kind));
         // The field that is meant comes first, where it is named by itself.
         let param = value.pointer("/error/param").and_then(Value::as_str).unwrap_or_default();
-        Self { server_text: format!("{param} {}", String::from_utf8_lossy(body)), ..Self::new(trouble, text) }
+        Self { server_text: format!("{param} {}", String::from_utf8_lossy(body)), ..Self::new(kind, text) }
     }
 
     /// An error that came with a good status, or in the middle of a stream.
     pub(crate) fn from_error_body(error: &Value) -> Self {
-        let said = message_of(error).unwrap_or_else(|| error.to_string());
-        let trouble = status_in(error)
-            .map(|status| kind_of_status(status, error, &said))
-            .or_else(|| kind_of_error(error, &said))
+        let server_message = message_of(error).unwrap_or_else(|| error.to_string());
+        let kind = status_in(error)
+            .map(|status| kind_of_status(status, error, &server_message))
+            .or_else(|| kind_of_error(error, &server_message))
             .unwrap_or(ModelErrorKind::Server);
-        Self::new(trouble, format!("the server sent an error: {}{}", quote_text(&said), advice(trouble)))
+        Self::new(kind, format!("the server sent an error: {}{}", quote_text(&server_message), advice(kind)))
     }
 }
 
@@ -98,11 +98,11 @@ fn first_words(body: &[u8]) -> String {
     if body.trim_ascii().is_empty() { " and an empty message".to_owned() } else { format!(": {}", quote_bytes(body)) }
 }
 
-fn kind_of_status(status: StatusCode, body: &Value, said: &str) -> ModelErrorKind {
-    if let Some(trouble @ (ModelErrorKind::TooLong | ModelErrorKind::Denied | ModelErrorKind::NoTools)) =
-        kind_of_error(body, said)
+fn kind_of_status(status: StatusCode, body: &Value, server_message: &str) -> ModelErrorKind {
+    if let Some(kind @ (ModelErrorKind::TooLong | ModelErrorKind::Denied | ModelErrorKind::NoTools)) =
+        kind_of_error(body, server_message)
     {
-        return trouble;
+        return kind;
     }
     match status.as_u16() {
         401..=403 => ModelErrorKind::Denied,
@@ -116,10 +116,10 @@ fn kind_of_status(status: StatusCode, body: &Value, said: &str) -> ModelErrorKin
 }
 
 /// The error kind by the text of an error, whatever its status.
-fn kind_of_error(body: &Value, said: &str) -> Option<ModelErrorKind> {
+fn kind_of_error(body: &Value, server_message: &str) -> Option<ModelErrorKind> {
     let error = body.get("error").filter(|error| error.is_object()).unwrap_or(body);
-    let word = |key: &str| error.get(key).and_then(Value::as_str).unwrap_or_default();
-    for kind in [word("code"), word("type")] {
+    let field = |key: &str| error.get(key).and_then(Value::as_str).unwrap_or_default();
+    for kind in [field("code"), field("type")] {
         match kind {
             "context_length_exceeded" | "exceed_context_size_error" | "request_too_large" => {
                 return Some(ModelErrorKind::TooLong);
@@ -138,15 +138,15 @@ fn kind_of_error(body: &Value, said: &str) -> Option<ModelErrorKind> {
             _ => {}
         }
     }
-    let said = said.to_ascii_lowercase();
+    let server_message = server_message.to_ascii_lowercase();
     let too_long = ["maximum context length", "context length", "context size", "context window", "prompt is too long"];
-    if too_long.iter().any(|words| said.contains(words)) {
+    if too_long.iter().any(|words| server_message.contains(words)) {
         return Some(ModelErrorKind::TooLong);
     }
-    if NO_TOOLS_PHRASES.iter().any(|words| said.contains(words)) {
+    if NO_TOOLS_PHRASES.iter().any(|words| server_message.contains(words)) {
         return Some(ModelErrorKind::NoTools);
     }
-    (word("type") == "invalid_request_error").then_some(ModelErrorKind::BadRequest)
+    (field("type") == "invalid_request_error").then_some(ModelErrorKind::BadRequest)
 }
 
 /// A status that stands in the error itself, as gateways write it.
@@ -189,8 +189,8 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
-fn advice(trouble: ModelErrorKind) -> &'static str {
-    match trouble {
+fn advice(kind: ModelErrorKind) -> &'static str {
+    match kind {
         ModelErrorKind::Denied => "; check this provider's API key and its permissions",
         ModelErrorKind::NoSuchModel => "; check the name of the model and the base URL",
         ModelErrorKind::TooLong => "; the conversation exceeds the model's context length",

@@ -79,8 +79,8 @@ impl ProviderHttpRequest {
 impl ProviderClient {
     /// Reads the address and the headers. Nothing is sent yet.
     pub(crate) fn open(provider: &ModelProvider, headers: &[(&str, &SecretString)]) -> Result<Self, ModelError> {
-        let place = BaseUrl::parse(&provider.base_url)?;
-        let tls = if place.is_tls { Some(tls(&place)?) } else { None };
+        let base_url = BaseUrl::parse(&provider.base_url)?;
+        let tls = if base_url.is_tls { Some(tls(&base_url)?) } else { None };
         let given = provider.headers.iter().map(|(name, value)| (name.as_str(), value));
         let mut map = HeaderMap::new();
         for (name, value) in headers.iter().copied().chain(given) {
@@ -97,7 +97,7 @@ impl ProviderClient {
         }
         let secrets = provider.key.iter().chain(provider.headers.iter().map(|(_, value)| value)).cloned().collect();
         Ok(Self {
-            base_url: place,
+            base_url,
             headers: map,
             secrets,
             timeouts: provider.timeouts,
@@ -516,9 +516,9 @@ fn default_port(is_tls: bool) -> u16 {
     if is_tls { 443 } else { 80 }
 }
 
-fn tls(place: &BaseUrl) -> Result<TlsConnector, ModelError> {
+fn tls(base_url: &BaseUrl) -> Result<TlsConnector, ModelError> {
     let unreachable =
-        |text: String| ModelError { kind: ModelErrorKind::Unreachable, message: format!("{place}: {text}") };
+        |text: String| ModelError { kind: ModelErrorKind::Unreachable, message: format!("{base_url}: {text}") };
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
@@ -667,8 +667,8 @@ mod tests {
     #[test]
     fn an_address_is_read_once() {
         let check = |url: &str, shown: &str, target: &str| {
-            let place = BaseUrl::parse(url).unwrap();
-            assert_eq!((place.to_string().as_str(), place.target("/x").as_str()), (shown, target));
+            let base_url = BaseUrl::parse(url).unwrap();
+            assert_eq!((base_url.to_string().as_str(), base_url.target("/x").as_str()), (shown, target));
         };
         check("http://localhost:8080/v1/", "http://localhost:8080/v1", "/v1/x");
         check(" https://Host.example ", "https://Host.example", "/x");

@@ -115,11 +115,11 @@ impl OpenAiModel {
                 };
                 let calls: Vec<Value> = calls.iter().map(call).collect();
                 let text = if text.is_empty() { Value::Null } else { json!(text) };
-                let mut said = json!({"role": "assistant", "content": text, "tool_calls": calls});
+                let mut assistant = json!({"role": "assistant", "content": text, "tool_calls": calls});
                 for (name, value) in reasoning.fields.iter().filter(|(name, _)| self.optional.accepts(name)) {
-                    said[name] = value.clone();
+                    assistant[name] = value.clone();
                 }
-                said
+                assistant
             }
             TranscriptMessage::Tool { call_id, text, .. } => {
                 json!({"role": "tool", "tool_call_id": call_id, "content": text})
@@ -308,7 +308,7 @@ impl ResponseParser for OpenAiParser {
                 (Value::Null, Value::Null) => {
                     ProviderError::invalid_body("JSON that is not a completion", body.as_bytes())
                 }
-                (Value::Null, said) | (said, _) => ProviderError::from_error_body(said),
+                (Value::Null, error) | (error, _) => ProviderError::from_error_body(error),
             });
         }
         self.handle_chunk(chunk, false, CallDelivery::Whole, parts).map(|_| ())
@@ -395,15 +395,15 @@ impl OpenAiParser {
         Ok(heard)
     }
 
-    fn handle_delta(&mut self, said: OpenAiDelta, telling: CallDelivery, parts: &mut PartSink<'_>) -> StreamProgress {
-        self.count(&said.usage);
+    fn handle_delta(&mut self, delta: OpenAiDelta, telling: CallDelivery, parts: &mut PartSink<'_>) -> StreamProgress {
+        self.count(&delta.usage);
         let mut heard = StreamProgress::KeepAlive;
-        let reasoning = [&said.reasoning_content, &said.reasoning];
+        let reasoning = [&delta.reasoning_content, &delta.reasoning];
         for (name, value) in [
-            ("reasoning_content", &said.reasoning_content),
-            ("reasoning", &said.reasoning),
-            ("reasoning_details", &said.reasoning_details),
-            ("extra_content", &said.extra_content),
+            ("reasoning_content", &delta.reasoning_content),
+            ("reasoning", &delta.reasoning),
+            ("reasoning_details", &delta.reasoning_details),
+            ("extra_content", &delta.extra_content),
         ] {
             self.assembly.state_field(name, value);
         }
@@ -411,16 +411,16 @@ impl OpenAiParser {
             self.assembly.reasoning(text, parts);
             heard = StreamProgress::Progress;
         }
-        heard = heard.max(self.content(&said.content, parts));
-        if let Some(text) = said.refusal.as_str().filter(|text| !text.is_empty()) {
+        heard = heard.max(self.content(&delta.content, parts));
+        if let Some(text) = delta.refusal.as_str().filter(|text| !text.is_empty()) {
             self.assembly.refusal(text);
             heard = StreamProgress::Progress;
         }
-        if let Some(call) = said.function_call {
+        if let Some(call) = delta.function_call {
             heard = StreamProgress::Progress;
             self.assembly.call(CallDelta { format: CallFormat::Legacy, ..call.piece() }, parts);
         }
-        for call in said.tool_calls.unwrap_or_default() {
+        for call in delta.tool_calls.unwrap_or_default() {
             heard = StreamProgress::Progress;
             let piece = CallDelta {
                 index: number(&call.index),

@@ -182,8 +182,8 @@ impl ResponseBuilder {
 
     /// Whether the response is empty so far.
     pub(crate) fn is_empty(&self) -> bool {
-        let said = [&self.answer.text, &self.answer.reasoning];
-        said.iter().all(|text| text.is_empty()) && self.answer.refusal.is_none() && self.partial_calls.is_empty()
+        let texts = [&self.answer.text, &self.answer.reasoning];
+        texts.iter().all(|text| text.is_empty()) && self.answer.refusal.is_none() && self.partial_calls.is_empty()
     }
 
     pub(crate) fn is_finished(&self) -> bool {

@@ -298,15 +298,17 @@ mod tests {
         ];
         let ask = ModelRequest { system: "", messages: &messages, tools: &[], temperature: None, max_tokens: None };
         let model = ScriptedProvider::parse("demo", script).unwrap();
-        let mut said = Vec::new();
+        let mut responses = Vec::new();
         loop {
             let mut parts = String::new();
             let mut hear = |part: ResponsePart<'_>| parts.push_str(&format!("{part:?} "));
             match model.respond(ask, &mut hear).await {
-                Ok(answer) => said.push(format!("{parts}{:?} {:?} {:?}", answer.finish, answer.calls, answer.usage)),
+                Ok(answer) => {
+                    responses.push(format!("{parts}{:?} {:?} {:?}", answer.finish, answer.calls, answer.usage))
+                }
                 Err(error) => {
-                    said.push(format!("{:?}: {error}", error.kind));
-                    return said;
+                    responses.push(format!("{:?}: {error}", error.kind));
+                    return responses;
                 }
             }
         }

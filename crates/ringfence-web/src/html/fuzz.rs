@@ -61,8 +61,8 @@ fn no_page_panics_or_costs_more_than_its_length() {
             assert!(!whole.truncated);
             assert!(bounded.truncated || bounded.text == whole.text, "cut without a word");
             let more = convert(&longer, Some(&base), style, usize::MAX);
-            for (said, of) in [(&whole, page.len()), (&more, longer.len())] {
-                assert!(said.steps <= of * 300 + 1_000, "{} steps for {of} bytes", said.steps);
+            for (converted, of) in [(&whole, page.len()), (&more, longer.len())] {
+                assert!(converted.steps <= of * 300 + 1_000, "{} steps for {of} bytes", converted.steps);
             }
             (whole.text.len().checked_ilog2(), whole.title.is_some(), bounded.truncated)
         })

@@ -107,9 +107,9 @@ impl AcpClient {
         };
         let asked = AcpPendingRequest { client: self, id };
         self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
-        let said = answered.await.ok().flatten();
+        let detail = answered.await.ok().flatten();
         drop(asked);
-        said
+        detail
     }
 
     /// The message of a line, if it needs handling.
@@ -140,11 +140,11 @@ impl AcpClient {
         }
     }
 
-    fn resolve_request(&self, id: Option<&Value>, said: Option<Value>) {
+    fn resolve_request(&self, id: Option<&Value>, detail: Option<Value>) {
         let waits = id.and_then(Value::as_u64).and_then(|id| self.pending().waiting.remove(&id));
         if let Some(waits) = waits {
             // The waiting request may be gone meanwhile.
-            let _ = waits.send(said);
+            let _ = waits.send(detail);
         }
     }
 
@@ -208,7 +208,7 @@ impl Drop for AcpResponder {
 fn parse(line: &[u8]) -> Result<RawAcpMessage, AcpError> {
     check_json(line).map_err(|bad| match bad {
         StrictJsonError::Syntax => AcpError::new(PARSE_ERROR, "invalid JSON"),
-        StrictJsonError::DuplicateKey(said) => AcpError::new(INVALID_REQUEST, said),
+        StrictJsonError::DuplicateKey(detail) => AcpError::new(INVALID_REQUEST, detail),
     })?;
     let raw: RawAcpMessage = serde_json::from_slice(line)
         .map_err(|_| AcpError::new(INVALID_REQUEST, "not a JSON-RPC 2.0 request, notification or response"))?;

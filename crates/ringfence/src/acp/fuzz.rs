@@ -61,8 +61,8 @@ fn every_request_gets_one_response() {
                     None => silent += usize::from(kept.0.lock().unwrap().len() == before),
                 }
             }
-            let said = bytes.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()).count();
-            assert_eq!(heard, said);
+            let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()).count();
+            assert_eq!(heard, lines);
             let written = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
             let answers: Vec<Value> = written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             assert_eq!(answers.len() + silent, heard, "{written}");

@@ -53,8 +53,8 @@ impl Approver for AcpApprover {
                 {"optionId": ALLOW, "name": "Allow once", "kind": "allow_once"},
                 {"optionId": "reject", "name": "Reject", "kind": "reject_once"},
             ]);
-            let said = self.updates.request_permission(card.clone(), options).await;
-            let answered = decision_from_option(said.as_deref());
+            let option = self.updates.request_permission(card.clone(), options).await;
+            let answered = decision_from_option(option.as_deref());
             if answered.response.approved {
                 self.updates.send_tool_call_update(json!({"toolCallId": card["toolCallId"], "status": "in_progress"}));
             }
@@ -64,8 +64,8 @@ impl Approver for AcpApprover {
 }
 
 /// The decision of the editor's user. Only an explicit approval is one.
-fn decision_from_option(said: Option<&str>) -> ApprovalDecision {
-    let reason = match said {
+fn decision_from_option(option: Option<&str>) -> ApprovalDecision {
+    let reason = match option {
         Some(ALLOW) => {
             let response = ApprovalResponse { approved: true, ..ApprovalResponse::default() };
             return ApprovalDecision { response, approval: relayed_approval() };
@@ -131,10 +131,10 @@ mod tests {
     fn only_a_yes_is_a_yes() {
         let cases =
             [(Some("allow"), true), (Some("reject"), false), (Some(""), false), (Some("always"), false), (None, false)];
-        for (said, approved) in cases {
-            let answered = decision_from_option(said);
-            assert_eq!(answered.response.approved, approved, "{said:?}");
-            assert!(answered.approval.assurance < Assurance::Person, "{said:?}");
+        for (option, approved) in cases {
+            let answered = decision_from_option(option);
+            assert_eq!(answered.response.approved, approved, "{option:?}");
+            assert!(answered.approval.assurance < Assurance::Person, "{option:?}");
             assert!(answered.response.modified_args.is_none() && !answered.response.remember);
         }
     }

@@ -83,9 +83,9 @@ impl AcpServer {
             AcpMessage::Notification { method, params: given } => {
                 if method == "session/cancel"
                     && let Ok(AcpSessionRequest { session_id }) = parse_params(given)
-                    && let Ok(talk) = self.session(&session_id)
+                    && let Ok(acp_session) = self.session(&session_id)
                 {
-                    talk.cancel();
+                    acp_session.cancel();
                 }
                 return;
             }
@@ -114,7 +114,7 @@ impl AcpServer {
 
     /// Cancels every prompt.
     pub(super) fn cancel_all(&self) {
-        self.sessions().values().for_each(|talk| talk.cancel());
+        self.sessions().values().for_each(|acp_session| acp_session.cancel());
     }
 
     async fn new_session(&self, given: Value) -> Result<Value, AcpError> {
@@ -125,8 +125,8 @@ impl AcpServer {
 
     async fn load_session(&self, given: Value, again: ReplayMode) -> Result<Value, AcpError> {
         let AcpLoadSessionRequest { session_id, new } = parse_params(given)?;
-        if let Ok(talk) = self.session(&session_id) {
-            talk.check_idle()?;
+        if let Ok(acp_session) = self.session(&session_id) {
+            acp_session.check_idle()?;
             // It is opened again, from the stored transcript.
             self.sessions().remove(&session_id);
         }
@@ -170,28 +170,28 @@ impl AcpServer {
         let mut made = made.await.map_err(|_| AcpError::new(INTERNAL_ERROR, "the session could not be created"))??;
         let id = made.app.session.id.clone();
         screen.set_session(&id);
-        let said = match (&mut made.resumed, again) {
+        let messages = match (&mut made.resumed, again) {
             (Some(resumed), Some(ReplayMode::Replay)) => resumed.messages.clone(),
             _ => Vec::new(),
         };
         let (agent, history, saved) = made.start(&CancellationToken::new()).await?;
-        screen.replay(&said);
+        screen.replay(&messages);
         let conversation = tokio::sync::Mutex::new(AcpConversation { agent, history, transcript: saved });
-        let talk = AcpSession { root, mode: session_modes, running_prompt: Mutex::default(), conversation };
-        self.sessions().insert(id.clone(), Arc::new(talk));
+        let acp_session = AcpSession { root, mode: session_modes, running_prompt: Mutex::default(), conversation };
+        self.sessions().insert(id.clone(), Arc::new(acp_session));
         Ok((id, modes(SessionMode::default())))
     }
 
     fn prompt(&self, given: Value, reply: AcpResponder, tasks: &mut JoinSet<()>) {
         let begun = parse_params(given).and_then(|AcpPromptRequest { session_id, prompt }| {
-            let talk = self.session(&session_id)?;
-            let text = prompt_text(&prompt, &talk.root)?;
-            let cancel = talk.start_prompt()?;
-            Ok((talk, text, cancel))
+            let acp_session = self.session(&session_id)?;
+            let text = prompt_text(&prompt, &acp_session.root)?;
+            let cancel = acp_session.start_prompt()?;
+            Ok((acp_session, text, cancel))
         });
         match begun {
-            Ok((talk, text, cancel)) => {
-                tasks.spawn(async move { reply.respond(talk.run_prompt(&text, cancel).await) });
+            Ok((acp_session, text, cancel)) => {
+                tasks.spawn(async move { reply.respond(acp_session.run_prompt(&text, cancel).await) });
             }
             Err(refusal) => reply.respond(Err(refusal)),
         }
@@ -199,12 +199,12 @@ impl AcpServer {
 
     fn set_mode(&self, given: Value) -> Result<Value, AcpError> {
         let AcpSetModeRequest { session_id, mode_id } = parse_params(given)?;
-        let talk = self.session(&session_id)?;
+        let acp_session = self.session(&session_id)?;
         let mode = SessionMode::from_name(&mode_id).ok_or_else(|| {
             let names = SessionMode::ALL.map(SessionMode::name).join(", ");
             AcpError::new(INVALID_PARAMS, format!("unknown mode; available modes: {names}"))
         })?;
-        talk.mode.set(mode);
+        acp_session.mode.set(mode);
         Ok(json!({}))
     }
 
@@ -220,12 +220,12 @@ impl AcpServer {
         let wanted: AcpListSessionsRequest =
             if given.is_null() { AcpListSessionsRequest::default() } else { parse_params(given)? };
         // One may be declared twice.
-        let places: BTreeMap<PathBuf, AppSettings> = match wanted.cwd {
+        let workspaces: BTreeMap<PathBuf, AppSettings> = match wanted.cwd {
             Some(cwd) => BTreeMap::from([self.settings_for(&cwd)?]),
             None => self.declared_workspaces().collect(),
         };
         let mut listed = Vec::new();
-        for (root, settings) in places {
+        for (root, settings) in workspaces {
             let directory = workspace_id(&settings, &self.environment).map_err(AgentError::from)?;
             for head in SqliteTranscripts::new(&settings.state).list(&directory)? {
                 let updated = humantime::format_rfc3339_millis(head.updated).to_string();

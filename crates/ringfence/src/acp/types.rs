@@ -139,7 +139,7 @@ pub(super) fn prompt_text(blocks: &[AcpContentBlock], root: &Path) -> Result<Str
     let mut text = String::new();
     for block in blocks {
         match block {
-            AcpContentBlock::Text { text: said } => text.push_str(said),
+            AcpContentBlock::Text { text: part } => text.push_str(part),
             AcpContentBlock::ResourceLink { uri } => text.push_str(&format!("`{}`", path_or_uri(uri, root))),
             AcpContentBlock::Resource { resource: AcpEmbeddedResource { uri, text: Some(contents) } } => {
                 text.push_str(&format!("\n\n`{}`:\n````\n{}\n````\n", path_or_uri(uri, root), contents.trim_end()));

@@ -118,8 +118,8 @@ impl AcpSessionUpdates {
     /// Asks the user of the editor about the card that is open; nothing where they cannot be asked.
     pub(super) async fn request_permission(&self, card: Value, options: Value) -> Option<String> {
         let params = json!({"sessionId": self.session(), "toolCall": card, "options": options});
-        let said = self.client.request("session/request_permission", &params).await?;
-        let outcome = &said["outcome"];
+        let reply = self.client.request("session/request_permission", &params).await?;
+        let outcome = &reply["outcome"];
         match outcome["outcome"].as_str()? {
             "selected" => Some(outcome["optionId"].as_str()?.to_owned()),
             "cancelled" => Some(String::new()),
@@ -294,8 +294,8 @@ impl AgentObserver for AcpSessionUpdates {
                 {"optionId": CONTINUE_OPTION, "name": "Continue", "kind": "allow_once"},
                 {"optionId": "stop", "name": "Stop", "kind": "reject_once"},
             ]);
-            let said = self.request_permission(card, options).await?;
-            Some(said == CONTINUE_OPTION)
+            let reply = self.request_permission(card, options).await?;
+            Some(reply == CONTINUE_OPTION)
         })
     }
 }

@@ -92,7 +92,7 @@ pub(crate) struct PreparedAgent {
 impl AgentBuilder<'_> {
     /// Puts everything together. `resume` is the id of a session, or empty for the last one.
     pub(crate) fn build(self, resume: Option<&str>) -> Result<PreparedAgent, AgentError> {
-        let Self { settings, environment, model, observer, approver, mode: modes, taint: bits, tap: also } = self;
+        let Self { settings, environment, model, observer, approver, mode: modes, taint, tap: also } = self;
         let sessions = SqliteTranscripts::new(&settings.state);
         let directory = crate::app::workspace_id(&settings, environment)?;
         let resumed = resume.map(|id| sessions.resume(&directory, Some(id).filter(|id| !id.is_empty()))).transpose()?;
@@ -107,7 +107,7 @@ impl AgentBuilder<'_> {
             tap: Some(Box::new(FanoutSink(
                 std::iter::once::<Box<dyn AuditSink>>(Box::new(tap.clone())).chain(also).collect(),
             ))),
-            taint: bits,
+            taint,
             mode: modes,
         };
         let app = build_agent_app(settings, environment, approver, seat)?;

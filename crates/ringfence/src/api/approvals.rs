@@ -112,7 +112,7 @@ impl ApiState {
         run_blocking(move || {
             let reader = Principal::person("server");
             let paused = ApprovalInbox { store: store.as_ref(), principal: &reader }.paused_sessions(limit)?;
-            Ok(paused.into_iter().map(|noes| noes.session).collect())
+            Ok(paused.into_iter().map(|streak| streak.session).collect())
         })
         .await
     }
@@ -161,16 +161,16 @@ impl ApiState {
 
 pub(super) async fn list(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     _: EmptyRequest,
 ) -> Result<ApprovalList, ApiError> {
-    let (assurance, limit) = (visit.identity.assurance, api.pause_after_denials);
-    let look = move |desk: ApprovalInbox<'_>| Ok((desk.pending(SystemTime::now())?, desk.paused_sessions(limit)?));
-    let (pending, paused) = api.with_inbox(visit.identity, look).await?;
-    let paused = paused.into_iter().map(|noes| PausedSession {
-        session: noes.session,
-        principal: noes.principal,
-        count: noes.count,
+    let (assurance, limit) = (context.identity.assurance, api.pause_after_denials);
+    let look = move |inbox: ApprovalInbox<'_>| Ok((inbox.pending(SystemTime::now())?, inbox.paused_sessions(limit)?));
+    let (pending, paused) = api.with_inbox(context.identity, look).await?;
+    let paused = paused.into_iter().map(|streak| PausedSession {
+        session: streak.session,
+        principal: streak.principal,
+        count: streak.count,
     });
     let requests = pending.iter().map(|request| request_view(request, assurance).into()).collect();
     Ok(ApprovalList { requests, paused: paused.collect() })
@@ -178,30 +178,30 @@ pub(super) async fn list(
 
 pub(super) async fn show(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     _: EmptyRequest,
 ) -> Result<DocumentedValue<ApprovalView>, ApiError> {
-    let (id, assurance) = (visit.path_param(0).to_owned(), visit.identity.assurance);
-    let found = api.with_inbox(visit.identity, move |desk| desk.request(&id, SystemTime::now())).await?;
+    let (id, assurance) = (context.path_param(0).to_owned(), context.identity.assurance);
+    let found = api.with_inbox(context.identity, move |inbox| inbox.request(&id, SystemTime::now())).await?;
     Ok(request_view(&found, assurance).into())
 }
 
 /// Previews a call with other arguments, by the process that waits with it. This approves nothing.
 pub(super) async fn preview(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     wanted: ArgumentPreviewBody,
 ) -> Result<ArgumentPreview, ApiError> {
-    if visit.identity.assurance != Assurance::Person {
+    if context.identity.assurance != Assurance::Person {
         return Err(InboxError::NeedsPerson.into());
     }
-    let (id, who, args) = (visit.path_param(0).to_owned(), visit.identity, Value::Object(wanted.modified_args));
+    let (id, who, args) = (context.path_param(0).to_owned(), context.identity, Value::Object(wanted.modified_args));
     let request = id.clone();
-    let draft = api.with_inbox(who.clone(), move |desk| desk.open_draft(&request, args, SystemTime::now())).await?;
+    let draft = api.with_inbox(who.clone(), move |inbox| inbox.open_draft(&request, args, SystemTime::now())).await?;
     let until = Instant::now() + PREVIEW_TIMEOUT;
     loop {
         let (request, asked) = (id.clone(), draft.clone());
-        let found = api.with_inbox(who.clone(), move |desk| desk.draft_of(&request, &asked)).await?;
+        let found = api.with_inbox(who.clone(), move |inbox| inbox.draft_of(&request, &asked)).await?;
         match found.map(|draft| draft.outcome) {
             Some(Some(DraftOutcome::Planned { summary, preview, secret })) => {
                 return Ok(ArgumentPreview { summary, preview, secret });
@@ -215,29 +215,29 @@ pub(super) async fn preview(
 
 pub(super) async fn answer(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
-    word: ApprovalBody,
+    context: ApiRequestContext,
+    body: ApprovalBody,
 ) -> Result<AnswerAccepted, ApiError> {
-    let (id, assurance) = (visit.path_param(0).to_owned(), visit.identity.assurance);
-    let ApprovalBody { approved, modified_args, remember, reason } = word;
+    let (id, assurance) = (context.path_param(0).to_owned(), context.identity.assurance);
+    let ApprovalBody { approved, modified_args, remember, reason } = body;
     let modified_args = modified_args.map(Value::Object);
     let response = ApprovalResponse { approved, modified_args, remember, reason };
-    let put = move |desk: ApprovalInbox<'_>| {
-        let suspended = desk.store.request(&id)?.is_some_and(|request| request.suspended);
-        desk.answer(&id, response, assurance, SystemTime::now()).map(|()| suspended)
+    let put = move |inbox: ApprovalInbox<'_>| {
+        let suspended = inbox.store.request(&id)?.is_some_and(|request| request.suspended);
+        inbox.answer(&id, response, assurance, SystemTime::now()).map(|()| suspended)
     };
-    let waits_for_caller = api.with_inbox(visit.identity, put).await?;
+    let waits_for_caller = api.with_inbox(context.identity, put).await?;
     Ok(AnswerAccepted { waits_for_caller })
 }
 
 /// Lets a session ask again that was refused too often.
 pub(super) async fn resume(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     _: EmptyRequest,
 ) -> Result<EmptyResponse, ApiError> {
-    let (id, assurance) = (visit.path_param(0).to_owned(), visit.identity.assurance);
-    match api.with_inbox(visit.identity, move |desk| desk.resume_session(&id, assurance)).await? {
+    let (id, assurance) = (context.path_param(0).to_owned(), context.identity.assurance);
+    match api.with_inbox(context.identity, move |inbox| inbox.resume_session(&id, assurance)).await? {
         true => Ok(EmptyResponse {}),
         false => Err(ApiError::not_found("no paused session with that id")),
     }
@@ -245,20 +245,20 @@ pub(super) async fn resume(
 
 pub(super) async fn grants(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     _: EmptyRequest,
 ) -> Result<GrantList, ApiError> {
-    let grants = api.with_inbox(visit.identity, |desk| desk.grants(SystemTime::now())).await?;
+    let grants = api.with_inbox(context.identity, |inbox| inbox.grants(SystemTime::now())).await?;
     Ok(GrantList { grants: grants.iter().map(|grant| json!(grant).into()).collect() })
 }
 
 pub(super) async fn revoke(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     _: EmptyRequest,
 ) -> Result<EmptyResponse, ApiError> {
-    let id = visit.path_param(0).to_owned();
-    match api.with_inbox(visit.identity, move |desk| desk.revoke_grant(&id)).await? {
+    let id = context.path_param(0).to_owned();
+    match api.with_inbox(context.identity, move |inbox| inbox.revoke_grant(&id)).await? {
         true => Ok(EmptyResponse {}),
         false => Err(ApiError::not_found("there is no grant with that id")),
     }

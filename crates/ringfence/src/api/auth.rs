@@ -166,7 +166,7 @@ fn body_error(why: RequestBodyError) -> ApiError {
 pub(super) fn check_json(body: &[u8]) -> Result<(), ApiError> {
     ringfence_kernel::check_json(body).map_err(|bad| match bad {
         StrictJsonError::Syntax => ApiError::bad_request("the body is not valid JSON"),
-        StrictJsonError::DuplicateKey(said) => ApiError::bad_request(said),
+        StrictJsonError::DuplicateKey(detail) => ApiError::bad_request(detail),
     })
 }
 
@@ -203,34 +203,34 @@ mod tests {
 
     #[test]
     fn request_slots_are_limited_per_token() {
-        let door = test_auth_layer();
+        let layer = test_auth_layer();
         let (greedy, other) = (test_identity("greedy"), test_identity("other"));
-        let mut taken: Vec<_> = (0..REQUEST_SLOTS.per_token).map(|_| door.request_slot(&greedy).unwrap()).collect();
-        assert_eq!(door.request_slot(&greedy).unwrap_err().status(), StatusCode::TOO_MANY_REQUESTS);
-        assert!(door.request_slot(&other).is_ok());
+        let mut taken: Vec<_> = (0..REQUEST_SLOTS.per_token).map(|_| layer.request_slot(&greedy).unwrap()).collect();
+        assert_eq!(layer.request_slot(&greedy).unwrap_err().status(), StatusCode::TOO_MANY_REQUESTS);
+        assert!(layer.request_slot(&other).is_ok());
         taken.pop();
-        assert!(door.request_slot(&greedy).is_ok());
+        assert!(layer.request_slot(&greedy).is_ok());
     }
 
     #[tokio::test]
     async fn a_login_is_short_and_one_of_few_from_its_address() {
-        let door = test_auth_layer();
+        let layer = test_auth_layer();
         let (here, there) = (Some("192.0.2.1".parse().unwrap()), Some("192.0.2.2".parse().unwrap()));
-        assert_eq!(door.read_login(here, "x".repeat(LOGIN_BYTES).into()).await.unwrap().len(), LOGIN_BYTES);
-        let longer = door.read_login(here, "x".repeat(LOGIN_BYTES + 1).into()).await.unwrap_err();
+        assert_eq!(layer.read_login(here, "x".repeat(LOGIN_BYTES).into()).await.unwrap().len(), LOGIN_BYTES);
+        let longer = layer.read_login(here, "x".repeat(LOGIN_BYTES + 1).into()).await.unwrap_err();
         assert_eq!(longer.status(), StatusCode::PAYLOAD_TOO_LARGE);
         let endless = || Body::from_stream(pending::<Result<&str, std::io::Error>>());
         let _slow: Vec<_> = (0..LOGINS_PER_ADDRESS)
             .map(|_| {
-                let door = door.clone();
-                tokio::spawn(async move { door.read_login(here, endless()).await })
+                let layer = layer.clone();
+                tokio::spawn(async move { layer.read_login(here, endless()).await })
             })
             .collect();
-        while lock(&door.logins.0).get(&here) != Some(&LOGINS_PER_ADDRESS) {
+        while lock(&layer.logins.0).get(&here) != Some(&LOGINS_PER_ADDRESS) {
             tokio::task::yield_now().await;
         }
-        assert_eq!(door.read_login(here, "x".into()).await.unwrap_err().status(), StatusCode::TOO_MANY_REQUESTS);
-        assert_eq!(door.read_login(there, "x".into()).await.unwrap(), "x");
-        assert_eq!(door.read(&test_identity("agent"), "x".repeat(1 << 20).into()).await.unwrap().len(), 1 << 20);
+        assert_eq!(layer.read_login(here, "x".into()).await.unwrap_err().status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(layer.read_login(there, "x".into()).await.unwrap(), "x");
+        assert_eq!(layer.read(&test_identity("agent"), "x".repeat(1 << 20).into()).await.unwrap().len(), 1 << 20);
     }
 }

@@ -113,37 +113,43 @@ pub(super) struct ChatToolMessages {
 
 pub(super) async fn call(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     new: NewCallBody,
 ) -> Result<CallResponse, ApiError> {
-    let sitting = api.session_for(&visit)?;
-    let id = check_id(new.id.unwrap_or_else(|| sitting.next_call_id()))?;
+    let api_session = api.session_for(&context)?;
+    let id = check_id(new.id.unwrap_or_else(|| api_session.next_call_id()))?;
     let call = ToolCall { id, name: new.name, arguments: arguments_json(new.arguments) };
-    let entered = register_call(&sitting, &call.id)?;
-    run_call(&api, &sitting, call, new.wait.map(|seconds| Duration::from_secs(seconds.min(MAX_WAIT_SECONDS))), &entered)
-        .await
+    let entered = register_call(&api_session, &call.id)?;
+    run_call(
+        &api,
+        &api_session,
+        call,
+        new.wait.map(|seconds| Duration::from_secs(seconds.min(MAX_WAIT_SECONDS))),
+        &entered,
+    )
+    .await
 }
 
 pub(super) async fn resume(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     back: ResumeCallBody,
 ) -> Result<CallResponse, ApiError> {
-    let sitting = api.session_for(&visit)?;
+    let api_session = api.session_for(&context)?;
     let call = ToolCall { id: check_id(back.id)?, name: back.name, arguments: arguments_json(back.arguments) };
-    let entered = register_call(&sitting, &call.id)?;
-    let _turn = sitting.change_lock(&call.name).await;
-    let listener = Some(api.feed.listener(&sitting.session, &call.id));
+    let entered = register_call(&api_session, &call.id)?;
+    let _turn = api_session.change_lock(&call.name).await;
+    let listener = Some(api.feed.listener(&api_session.session, &call.id));
     let returned = ResumeRequest { token: back.token, call, decision: None, listener };
-    Ok(call_response(sitting.app.host.resume_call(&sitting.session, returned, &entered.cancel).await?))
+    Ok(call_response(api_session.app.host.resume_call(&api_session.session, returned, &entered.cancel).await?))
 }
 
 pub(super) async fn cancel(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     _: EmptyRequest,
 ) -> Result<EmptyResponse, ApiError> {
-    match api.session_for(&visit)?.cancel(visit.path_param(1)) {
+    match api.session_for(&context)?.cancel(context.path_param(1)) {
         true => Ok(EmptyResponse {}),
         false => Err(ApiError::not_found("no running call with that id")),
     }
@@ -151,23 +157,23 @@ pub(super) async fn cancel(
 
 pub(super) async fn run_message(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
-    said: ChatCompletionMessage,
+    context: ApiRequestContext,
+    message: ChatCompletionMessage,
 ) -> Result<ChatToolMessages, ApiError> {
-    let sitting = api.session_for(&visit)?;
-    if said.tool_calls.len() > MAX_CALLS {
+    let api_session = api.session_for(&context)?;
+    if message.tool_calls.len() > MAX_CALLS {
         return Err(ApiError::bad_request(format!("a message may have at most {MAX_CALLS} calls")));
     }
     let mut ids = std::collections::HashSet::new();
-    if !said.tool_calls.iter().all(|call| ids.insert(call.id.as_str())) {
+    if !message.tool_calls.iter().all(|call| ids.insert(call.id.as_str())) {
         return Err(ApiError::bad_request("two calls in the message have the same id"));
     }
     let (mut messages, mut suspended) = (Vec::new(), Vec::new());
-    for ChatCompletionCall { id, function: ChatCompletionFunction { name, arguments } } in said.tool_calls {
+    for ChatCompletionCall { id, function: ChatCompletionFunction { name, arguments } } in message.tool_calls {
         let call = ToolCall { id: check_id(id)?, name, arguments };
-        let entered = register_call(&sitting, &call.id)?;
+        let entered = register_call(&api_session, &call.id)?;
         let CallResponse { call_id, reply, suspended: put_off, .. } =
-            run_call(&api, &sitting, call, None, &entered).await?;
+            run_call(&api, &api_session, call, None, &entered).await?;
         messages.push(ChatToolMessage { role: "tool", tool_call_id: call_id, content: reply });
         suspended.extend(put_off);
     }
@@ -176,19 +182,20 @@ pub(super) async fn run_message(
 
 async fn run_call(
     api: &ApiState,
-    sitting: &Arc<ApiSession>,
+    api_session: &Arc<ApiSession>,
     call: ToolCall,
     wait: Option<Duration>,
     entered: &ApiCallGuard,
 ) -> Result<CallResponse, ApiError> {
-    let _waiting = api.approver.override_wait(&sitting.session.id, &call.id, wait);
-    let listener = api.feed.listener(&sitting.session, &call.id);
+    let _waiting = api.approver.override_wait(&api_session.session.id, &call.id, wait);
+    let listener = api.feed.listener(&api_session.session, &call.id);
     let _turn = tokio::select! {
-        turn = sitting.change_lock(&call.name) => turn,
+        turn = api_session.change_lock(&call.name) => turn,
         // The host says what becomes of a call that was cancelled.
         () = entered.cancel.cancelled() => None,
     };
-    let made = sitting.app.host.call_with_progress(&sitting.session, call, &entered.cancel, Some(listener)).await;
+    let made =
+        api_session.app.host.call_with_progress(&api_session.session, call, &entered.cancel, Some(listener)).await;
     Ok(call_response(made?))
 }
 
@@ -202,8 +209,8 @@ fn call_response(reply: ToolReply) -> CallResponse {
     CallResponse { call_id, reply: text, error: error.map(ringfence_kernel::ErrorKind::code), suspended: put_off }
 }
 
-fn register_call(sitting: &Arc<ApiSession>, call: &str) -> Result<ApiCallGuard, ApiError> {
-    sitting.register_call(call).ok_or_else(|| ApiError::conflict("a call with that id is already running"))
+fn register_call(api_session: &Arc<ApiSession>, call: &str) -> Result<ApiCallGuard, ApiError> {
+    api_session.register_call(call).ok_or_else(|| ApiError::conflict("a call with that id is already running"))
 }
 
 fn check_id(id: String) -> Result<String, ApiError> {

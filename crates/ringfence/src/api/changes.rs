@@ -155,9 +155,9 @@ impl ApiState {
         let PersonSeat { app, session, _owner } = self.person_session(who, workspace).await?;
         let call = ToolCall { id: "page".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
         let reply = app.host.call(&session, call, &CancellationToken::new()).await?;
-        let mut said: Value = serde_json::from_str(&reply.text).unwrap_or_default();
-        let Some(kind) = reply.error else { return Ok(said["value"].take()) };
-        let error = &said["error"];
+        let mut outcome: Value = serde_json::from_str(&reply.text).unwrap_or_default();
+        let Some(kind) = reply.error else { return Ok(outcome["value"].take()) };
+        let error = &outcome["error"];
         let mut message = error["message"].as_str().unwrap_or(&reply.text).to_owned();
         for conflict in error["details"]["conflicts"].as_array().into_iter().flatten() {
             let text = |key: &str| conflict[key].as_str().unwrap_or_default();
@@ -180,76 +180,76 @@ impl ApiState {
 
 pub(super) async fn changes(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     which: ChangesQuery,
 ) -> Result<DocumentedValue<ChangeList>, ApiError> {
     let ChangesQuery { workspace, session } = which;
-    api.call_tool(&visit.identity, workspace.as_deref(), "list_changes", json!({"session": session}))
+    api.call_tool(&context.identity, workspace.as_deref(), "list_changes", json!({"session": session}))
         .await
         .map(DocumentedValue::from)
 }
 
 pub(super) async fn change(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     at: WorkspaceQuery,
 ) -> Result<DocumentedValue<ChangeDetails>, ApiError> {
-    let which = json!({"change": visit.path_param(0)});
-    api.call_tool_marking_secrets(&visit.identity, at.workspace.as_deref(), "show_change", which)
+    let which = json!({"change": context.path_param(0)});
+    api.call_tool_marking_secrets(&context.identity, at.workspace.as_deref(), "show_change", which)
         .await
         .map(DocumentedValue::from)
 }
 
 pub(super) async fn undo(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     undo: UndoBody,
 ) -> Result<DocumentedValue<UndoResult>, ApiError> {
-    api.call_tool_marking_secrets(&visit.identity, undo.workspace.as_deref(), "undo", json!(undo))
+    api.call_tool_marking_secrets(&context.identity, undo.workspace.as_deref(), "undo", json!(undo))
         .await
         .map(DocumentedValue::from)
 }
 
 pub(super) async fn redo(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     redo: RedoBody,
 ) -> Result<DocumentedValue<UndoResult>, ApiError> {
-    api.call_tool(&visit.identity, redo.workspace.as_deref(), "redo", json!({"change": redo.change}))
+    api.call_tool(&context.identity, redo.workspace.as_deref(), "redo", json!({"change": redo.change}))
         .await
         .map(DocumentedValue::from)
 }
 
 pub(super) async fn files(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     at: FileQuery,
 ) -> Result<DocumentedValue<DirectoryListing>, ApiError> {
     let path = at.path.as_deref().unwrap_or(".");
     let arguments = json!({"path": path, "includeHidden": true});
-    api.call_tool(&visit.identity, at.workspace.as_deref(), "list_directory", arguments)
+    api.call_tool(&context.identity, at.workspace.as_deref(), "list_directory", arguments)
         .await
         .map(DocumentedValue::from)
 }
 
 pub(super) async fn file_text(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     at: FileQuery,
 ) -> Result<DocumentedValue<FileText>, ApiError> {
     let path = at.path.as_deref().unwrap_or(".");
-    api.read_unless_secret(&visit.identity, &at, json!({"path": path})).await.map(DocumentedValue::from)
+    api.read_unless_secret(&context.identity, &at, json!({"path": path})).await.map(DocumentedValue::from)
 }
 
 /// The bytes of a file, to be saved. A browser never shows them as a page.
 pub(super) async fn raw_file(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     at: FileQuery,
 ) -> Result<Response, ApiError> {
     let path = at.path.as_deref().unwrap_or(".");
     let arguments = json!({"path": path, "encoding": "base64"});
-    let value = api.read_unless_secret(&visit.identity, &at, arguments).await?;
+    let value = api.read_unless_secret(&context.identity, &at, arguments).await?;
     let bytes = STANDARD.decode(value["content"].as_str().unwrap_or_default());
     let bytes = bytes.map_err(|_| ApiError::internal("cannot decode the contents"))?;
     let mut response = response_with(StatusCode::OK, "application/octet-stream", Body::from(bytes));

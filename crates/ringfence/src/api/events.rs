@@ -50,24 +50,24 @@ pub(super) fn stream_slots() -> TokenSlots {
 /// All events that the token may see.
 pub(super) async fn all_events(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     from: EventsQuery,
 ) -> Result<Response, ApiError> {
-    open_stream(&api, &api.feed, visit, from, None)
+    open_stream(&api, &api.feed, context, from, None)
 }
 
 /// The events of one session.
 pub(super) async fn session_events(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     from: EventsQuery,
 ) -> Result<Response, ApiError> {
-    let in_charge = visit.identity.has_scope(AuthScope::Approve) || visit.identity.has_scope(AuthScope::Admin);
+    let in_charge = context.identity.has_scope(AuthScope::Approve) || context.identity.has_scope(AuthScope::Admin);
     if !in_charge {
-        api.session_for(&visit)?;
+        api.session_for(&context)?;
     }
-    let session = visit.path_param(0).to_owned();
-    open_stream(&api, &api.feed, visit, from, Some(session))
+    let session = context.path_param(0).to_owned();
+    open_stream(&api, &api.feed, context, from, Some(session))
 }
 
 struct ApiEventStream {
@@ -89,21 +89,22 @@ struct ApiEventStream {
 pub(super) fn open_stream(
     api: &Arc<ApiState>,
     feed: &EventFeed,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     from: EventsQuery,
     session: Option<String>,
 ) -> Result<Response, ApiError> {
-    let said = visit.headers.get("last-event-id").and_then(|said| said.to_str().ok()?.trim().parse().ok());
+    let last_event_id =
+        context.headers.get("last-event-id").and_then(|last_event_id| last_event_id.to_str().ok()?.trim().parse().ok());
     let full = || format!("too many open event streams; a token may have {}", api.streams.per_token());
-    let slot = api.streams.acquire(&visit.identity).ok_or_else(|| ApiError::too_many_requests(full()))?;
+    let slot = api.streams.acquire(&context.identity).ok_or_else(|| ApiError::too_many_requests(full()))?;
     let stream = ApiEventStream {
         feed: feed.clone(),
         news: feed.watch(),
-        last: said.or(from.after).unwrap_or_else(|| feed.last()),
-        identity: visit.identity,
+        last: last_event_id.or(from.after).unwrap_or_else(|| feed.last()),
+        identity: context.identity,
         session,
         api: Arc::clone(api),
-        headers: visit.headers,
+        headers: context.headers,
         stop: api.stop.clone(),
         started: false,
         checked: Instant::now(),

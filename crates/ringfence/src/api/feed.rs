@@ -343,11 +343,11 @@ mod tests {
         let feed = EventFeed::new();
         let start = feed.last();
         tell(&feed, "s1", "one");
-        let told =
+        let is_visible =
             |who: &TokenIdentity| feed.events_after(start, who, None).events[0].json_for(who).contains("contents");
-        assert!(told(&test_identity("one", AuthScope::Call, Assurance::Relayed)));
-        assert!(told(&test_identity("page", AuthScope::Approve, Assurance::Person)));
-        assert!(!told(&test_identity("script", AuthScope::Approve, Assurance::Relayed)));
+        assert!(is_visible(&test_identity("one", AuthScope::Call, Assurance::Relayed)));
+        assert!(is_visible(&test_identity("page", AuthScope::Approve, Assurance::Person)));
+        assert!(!is_visible(&test_identity("script", AuthScope::Approve, Assurance::Relayed)));
     }
 
     #[test]

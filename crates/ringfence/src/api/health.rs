@@ -38,8 +38,8 @@ pub(super) async fn metrics(api: Arc<ApiState>, _: ApiRequestContext, _: EmptyRe
     let store = Arc::clone(&api.store);
     let waiting = run_blocking(move || {
         let reader = ringfence_kernel::Principal::person("server");
-        let desk = ringfence_kernel::ApprovalInbox { store: store.as_ref(), principal: &reader };
-        Ok(desk.pending(std::time::SystemTime::now())?.len())
+        let inbox = ringfence_kernel::ApprovalInbox { store: store.as_ref(), principal: &reader };
+        Ok(inbox.pending(std::time::SystemTime::now())?.len())
     });
     let count = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed).to_string();
     let figures = [

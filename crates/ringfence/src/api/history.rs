@@ -168,10 +168,10 @@ pub(super) async fn list(api: Arc<ApiState>, _: ApiRequestContext, _: EmptyReque
 /// One session, with its transcript where that is stored.
 pub(super) async fn show(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     _: EmptyRequest,
 ) -> Result<HistoryTranscript, ApiError> {
-    let id = visit.path_param(0).to_owned();
+    let id = context.path_param(0).to_owned();
     run_blocking(move || {
         for (name, directory) in api.declared_directories() {
             let (head, entries) = match entries_of(&SqliteTranscripts::new(&api.state), &directory, &id) {

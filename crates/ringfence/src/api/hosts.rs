@@ -132,17 +132,25 @@ impl HostPool {
     }
 
     /// The host with which a person, or a client of lower assurance, views a workspace and undoes changes.
-    pub(super) async fn person_host(&self, workspace: Option<&str>, word: Assurance) -> Result<Arc<App>, ApiError> {
+    pub(super) async fn person_host(
+        &self,
+        workspace: Option<&str>,
+        assurance: Assurance,
+    ) -> Result<Arc<App>, ApiError> {
         let which = HostKey::for_workspace(workspace);
-        let key = (which.workspace.clone(), word);
+        let key = (which.workspace.clone(), assurance);
         if let Some(there) = lock(&self.0.persons).get(&key) {
             return Ok(Arc::clone(there));
         }
         let inner = Arc::clone(&self.0);
         run_blocking(move || {
             let (settings, _) = Self(Arc::clone(&inner)).settings(&which)?;
-            let app =
-                Arc::new(build_person_app(settings, &inner.environment, word, Some(Box::new(inner.feed.clone())))?);
+            let app = Arc::new(build_person_app(
+                settings,
+                &inner.environment,
+                assurance,
+                Some(Box::new(inner.feed.clone())),
+            )?);
             lock(&inner.persons).insert(key, Arc::clone(&app));
             Ok(app)
         })
@@ -259,13 +267,13 @@ mod tests {
         std::fs::create_dir(&workspace).unwrap();
         let flags = CliFlags { workspace: Some(workspace.to_str().unwrap().to_owned()), ..CliFlags::default() };
         let environment = Environment::isolated(&root, root.join("none"));
-        let houses =
+        let hosts =
             HostPool::new(flags, environment, EventFeed::new(), DeferringApprover::new(Duration::ZERO)).unwrap();
         let ask = |dialect| {
-            let houses = houses.clone();
-            tokio::spawn(async move {
-                houses.agent_host(HostKey { dialect, ..HostKey::for_workspace(None) }).await.unwrap()
-            })
+            let hosts = hosts.clone();
+            tokio::spawn(
+                async move { hosts.agent_host(HostKey { dialect, ..HostKey::for_workspace(None) }).await.unwrap() },
+            )
         };
         let asked: Vec<_> = (0..8).map(|_| ask(None)).collect();
         let other = ask(Some(Dialect::Miniclaw));

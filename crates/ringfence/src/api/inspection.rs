@@ -144,12 +144,12 @@ pub(super) struct IsolationReport {
 
 pub(super) async fn token_info(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     _: EmptyRequest,
 ) -> Result<TokenInfo, ApiError> {
     Ok(TokenInfo {
-        name: visit.identity.name.to_string(),
-        scopes: visit.identity.scopes.iter().map(|scope| scope.name()).collect(),
+        name: context.identity.name.to_string(),
+        scopes: context.identity.scopes.iter().map(|scope| scope.name()).collect(),
         version: env!("CARGO_PKG_VERSION"),
         workspaces: api.hosts.names(),
     })
@@ -250,12 +250,12 @@ pub(super) async fn explain(
 ) -> Result<ExplainResult, ApiError> {
     let app = api.hosts.agent_host(HostKey::for_workspace(supposed.workspace.as_deref())).await?;
     let model = &app.session;
-    let bits = SessionTaint::default();
+    let taint = SessionTaint::default();
     for name in &supposed.when {
-        bits.add(ringfence_kernel::Taint::from_name(name).ok_or_else(|| ApiError::bad_request("unknown taint"))?);
+        taint.add(ringfence_kernel::Taint::from_name(name).ok_or_else(|| ApiError::bad_request("unknown taint"))?);
     }
     let caller = Principal::agent(&model.principal.name);
-    let session = Arc::new(Session { taint: bits, ..model.for_principal(&model.id, caller) });
+    let session = Arc::new(Session { taint, ..model.for_principal(&model.id, caller) });
     let arguments = Value::Object(supposed.arguments).to_string();
     let call = ToolCall { id: "explain".to_owned(), name: supposed.tool, arguments };
     Ok(match app.host.explain(&session, call).await {

@@ -148,8 +148,8 @@ impl RouteTable {
         let reply_schema = self.schemas.subschema_for::<R>();
         self.describe::<A>(&line, json!({"application/json": {"schema": reply_schema}}));
         let status = line.status;
-        self.add_handler(line, move |api, visit, asked: A| {
-            let answering = handler(api, visit, asked);
+        self.add_handler(line, move |api, context, asked: A| {
+            let answering = handler(api, context, asked);
             async move { answering.await.map(|value| json::json_response(status, &value)) }
         })
     }
@@ -177,13 +177,13 @@ impl RouteTable {
             let names = names.iter().map(|(_, value)| value.to_owned()).collect();
             async move {
                 let served = async {
-                    let (mut visit, asked, place) = admit(&api, need, names, request).await?;
-                    let key = visit.idempotency_key.take();
-                    let answering = handler(Arc::clone(&api), visit, asked);
+                    let (mut context, asked, slot) = admit(&api, need, names, request).await?;
+                    let key = context.idempotency_key.take();
+                    let answering = handler(Arc::clone(&api), context, asked);
                     match key {
                         Some(key) => {
                             let answering = async move {
-                                let _place = place;
+                                let _slot = slot;
                                 answering.await
                             };
                             api.run_once(key, answering).await
@@ -271,8 +271,8 @@ impl RouteTable {
         let error = json!({"application/json": {"schema": {"$ref": "#/components/schemas/ApiErrorBody"}}});
         let mut responses = Map::new();
         responses.insert(line.status.as_str().to_owned(), json!({"description": "Success.", "content": content}));
-        for (status, said) in ERROR_RESPONSES {
-            responses.insert((*status).to_owned(), json!({"description": said, "content": error}));
+        for (status, text) in ERROR_RESPONSES {
+            responses.insert((*status).to_owned(), json!({"description": text, "content": error}));
         }
         operation["responses"] = json!(responses);
         self.document.entry(line.path).or_default().insert(line.method.as_str().to_lowercase(), operation);
@@ -305,9 +305,9 @@ fn path_params_in(path: &'static str) -> impl Iterator<Item = &'static str> {
 }
 
 fn operation_id(line: &Route) -> String {
-    let words = line.path.split('/').filter(|word| !word.is_empty() && *word != "v1");
-    let words: Vec<&str> = words.map(|word| word.trim_matches(['{', '}'])).collect();
-    format!("{}_{}", line.method.as_str().to_lowercase(), words.join("_").replace('.', "_"))
+    let segments = line.path.split('/').filter(|segment| !segment.is_empty() && *segment != "v1");
+    let segments: Vec<&str> = segments.map(|segment| segment.trim_matches(['{', '}'])).collect();
+    format!("{}_{}", line.method.as_str().to_lowercase(), segments.join("_").replace('.', "_"))
 }
 
 /// The fields of a type, as what a query may have.
@@ -370,7 +370,7 @@ async fn admit<A: DeserializeOwned>(
     api.auth.check_source(request.headers(), request.extensions())?;
     let who = api.auth.authenticate(request.headers(), request.extensions()).await?;
     need.check(&who)?;
-    let place = api.auth.request_slot(&who)?;
+    let slot = api.auth.request_slot(&who)?;
     let (parts, body) = request.into_parts();
     let mut key = None;
     let asked = if takes_body(&parts.method) {
@@ -383,14 +383,14 @@ async fn admit<A: DeserializeOwned>(
     Ok((
         ApiRequestContext { identity: who, path_params: names, headers: parts.headers, idempotency_key: key },
         asked,
-        place,
+        slot,
     ))
 }
 
 pub(super) fn read_body<A: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<A, ApiError> {
     let body = if body.is_empty() { b"{}" } else { body };
-    let said = headers.get(CONTENT_TYPE).and_then(|said| said.to_str().ok()).unwrap_or("application/json");
-    let is_json = said.split(';').next().is_some_and(|said| said.trim().eq_ignore_ascii_case("application/json"));
+    let text = headers.get(CONTENT_TYPE).and_then(|text| text.to_str().ok()).unwrap_or("application/json");
+    let is_json = text.split(';').next().is_some_and(|text| text.trim().eq_ignore_ascii_case("application/json"));
     if !is_json {
         return Err(ApiError::unsupported_media_type());
     }

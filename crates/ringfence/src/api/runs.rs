@@ -198,14 +198,14 @@ struct RunFeedObserver {
 }
 
 impl RunFeedObserver {
-    fn publish(&self, said: Value) {
-        let kind = json!({"type": said["type"]});
+    fn publish(&self, event: Value) {
+        let kind = json!({"type": event["type"]});
         self.feed.publish(FeedItem {
             kind: "run",
             session: None,
             owner: Some(&self.owner),
             data: kind,
-            contents: said,
+            contents: event,
         });
     }
 
@@ -248,10 +248,10 @@ impl ApiState {
         Ok(())
     }
 
-    fn run_for(&self, visit: &ApiRequestContext) -> Result<Arc<ApiRun>, ApiError> {
+    fn run_for(&self, context: &ApiRequestContext) -> Result<Arc<ApiRun>, ApiError> {
         let may =
-            |run: &Arc<ApiRun>| is_administrator(&visit.identity) || lock(&run.stored).owner == *visit.identity.id;
-        let found = lock(&self.runs.0).get(visit.path_param(0)).cloned().filter(may);
+            |run: &Arc<ApiRun>| is_administrator(&context.identity) || lock(&run.stored).owner == *context.identity.id;
+        let found = lock(&self.runs.0).get(context.path_param(0)).cloned().filter(may);
         found.ok_or_else(|| ApiError::not_found("you have no run with that id; `GET /v1/runs` lists yours"))
     }
 
@@ -279,10 +279,11 @@ impl ApiState {
         let full = || format!("too many active runs; a token may have {}", RUN_SLOTS.per_token);
         let slot = self.runs.1.acquire(who).ok_or_else(|| ApiError::too_many_requests(full()))?;
         let feed = EventFeed::starting_at(1);
-        let told = Arc::new(RunFeedObserver { feed: feed.clone(), owner: kept.owner.clone(), text: Mutex::default() });
+        let observer_feed =
+            Arc::new(RunFeedObserver { feed: feed.clone(), owner: kept.owner.clone(), text: Mutex::default() });
         let which = HostKey { agent: kept.view.agent.clone(), ..HostKey::for_workspace(Some(&kept.view.workspace)) };
         let (settings, environment) = self.hosts.settings(&which)?;
-        let (observer, also) = (Arc::clone(&told) as Arc<dyn AgentObserver>, Box::new(self.feed.clone()));
+        let (observer, also) = (Arc::clone(&observer_feed) as Arc<dyn AgentObserver>, Box::new(self.feed.clone()));
         let (pasts, owner) = (self.taint.clone(), kept.owner.clone());
         let made = spawn_blocking(move || {
             let directory = workspace_id(&settings, &environment)?;
@@ -359,25 +360,29 @@ fn run_error(failure: &AgentError) -> ApiError {
     }
 }
 
-pub(super) async fn list(api: Arc<ApiState>, visit: ApiRequestContext, _: EmptyRequest) -> Result<RunList, ApiError> {
+pub(super) async fn list(api: Arc<ApiState>, context: ApiRequestContext, _: EmptyRequest) -> Result<RunList, ApiError> {
     let (settings, environment) = api.hosts.settings(&HostKey::for_workspace(None))?;
     let available = spawn_blocking(move || open_model(&settings.model, &environment).is_ok()).await.unwrap_or(false);
     let all: Vec<StoredRun> = lock(&api.runs.0).values().map(|run| lock(&run.stored).clone()).collect();
     let mut runs: Vec<RunView> = all
         .into_iter()
-        .filter(|kept| is_administrator(&visit.identity) || kept.owner == *visit.identity.id)
-        .map(|kept| kept.view_for(&visit.identity))
+        .filter(|kept| is_administrator(&context.identity) || kept.owner == *context.identity.id)
+        .map(|kept| kept.view_for(&context.identity))
         .collect();
     runs.sort_by(|a, b| b.created.cmp(&a.created));
     Ok(RunList { available, runs })
 }
 
-pub(super) async fn create(api: Arc<ApiState>, visit: ApiRequestContext, new: NewRunBody) -> Result<RunView, ApiError> {
+pub(super) async fn create(
+    api: Arc<ApiState>,
+    context: ApiRequestContext,
+    new: NewRunBody,
+) -> Result<RunView, ApiError> {
     let NewRunBody { prompt, workspace, agent, session } = new;
     if prompt.trim().is_empty() {
         return Err(ApiError::bad_request("a run needs a prompt"));
     }
-    let (owner, token_name) = (visit.identity.id.to_string(), Some(visit.identity.name.to_string()));
+    let (owner, token_name) = (context.identity.id.to_string(), Some(context.identity.name.to_string()));
     if let Some(session) = &session {
         let is_theirs = |run: &Arc<ApiRun>| {
             let kept = lock(&run.stored);
@@ -398,34 +403,34 @@ pub(super) async fn create(api: Arc<ApiState>, visit: ApiRequestContext, new: Ne
         state: "running".to_owned(),
         outcome: None,
     };
-    let kept = StoredRun { view, owner, token_name, is_page: visit.identity.assurance == Assurance::Person };
-    let run = api.start_run(&visit.identity, kept, session).await?;
+    let kept = StoredRun { view, owner, token_name, is_page: context.identity.assurance == Assurance::Person };
+    let run = api.start_run(&context.identity, kept, session).await?;
     let view = lock(&run.stored).view.clone();
     Ok(view)
 }
 
-pub(super) async fn show(api: Arc<ApiState>, visit: ApiRequestContext, _: EmptyRequest) -> Result<RunView, ApiError> {
-    let run = api.run_for(&visit)?;
+pub(super) async fn show(api: Arc<ApiState>, context: ApiRequestContext, _: EmptyRequest) -> Result<RunView, ApiError> {
+    let run = api.run_for(&context)?;
     let kept = lock(&run.stored).clone();
-    Ok(kept.view_for(&visit.identity))
+    Ok(kept.view_for(&context.identity))
 }
 
 pub(super) async fn events(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     from: EventsQuery,
 ) -> Result<Response, ApiError> {
-    let run = api.run_for(&visit)?;
-    open_stream(&api, &run.feed, visit, from, None)
+    let run = api.run_for(&context)?;
+    open_stream(&api, &run.feed, context, from, None)
 }
 
 pub(super) async fn cancel(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     _: EmptyRequest,
 ) -> Result<EmptyResponse, ApiError> {
-    let run = api.run_for(&visit)?;
-    if !lock(&run.stored).may_be_cancelled_by(&visit.identity) {
+    let run = api.run_for(&context)?;
+    if !lock(&run.stored).may_be_cancelled_by(&context.identity) {
         return Err(other_token_error());
     }
     lock(&run.cancel).cancel();
@@ -435,12 +440,12 @@ pub(super) async fn cancel(
 /// Goes on with a run that is over, in its session.
 pub(super) async fn resume(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     go_on: ResumeRunBody,
 ) -> Result<RunView, ApiError> {
-    let run = api.run_for(&visit)?;
+    let run = api.run_for(&context)?;
     let mut kept = lock(&run.stored).clone();
-    if !kept.may_be_resumed_by(&visit.identity) {
+    if !kept.may_be_resumed_by(&context.identity) {
         return Err(other_token_error());
     }
     if kept.view.state == "running" {
@@ -451,7 +456,7 @@ pub(super) async fn resume(
         go_on.prompt.filter(|prompt| !prompt.trim().is_empty()).unwrap_or_else(|| CONTINUE_PROMPT.to_owned());
     "running".clone_into(&mut kept.view.state);
     kept.view.outcome = None;
-    let run = api.start_run(&visit.identity, kept, Some(session)).await?;
+    let run = api.start_run(&context.identity, kept, Some(session)).await?;
     let view = lock(&run.stored).view.clone();
     Ok(view)
 }

@@ -182,7 +182,7 @@ impl ApiSessions {
     }
 
     pub(super) fn cancel_all(&self) {
-        lock(&self.open).values().for_each(|sitting| sitting.cancel_all());
+        lock(&self.open).values().for_each(|api_session| api_session.cancel_all());
     }
 
     fn find(&self, id: &str) -> Option<Arc<ApiSession>> {
@@ -204,9 +204,9 @@ impl ApiState {
             let id = kept.view.id.clone();
             let slot = self.sessions.slots.acquire_existing(&kept.owner);
             match self.open_session(kept.clone(), slot).await {
-                Ok(sitting) => {
-                    Taint::ALL.into_iter().for_each(|bit| sitting.session.taint.add(bit));
-                    lock(&self.sessions.open).insert(id, sitting);
+                Ok(api_session) => {
+                    Taint::ALL.into_iter().for_each(|bit| api_session.session.taint.add(bit));
+                    lock(&self.sessions.open).insert(id, api_session);
                 }
                 Err(_) => self.close_session(kept).await?,
             }
@@ -266,13 +266,13 @@ impl ApiState {
     }
 
     /// An open session of the request's token.
-    pub(super) fn session_for(&self, visit: &ApiRequestContext) -> Result<Arc<ApiSession>, ApiError> {
-        let id = visit.path_param(0);
-        let theirs = self.sessions.find(id).filter(|sitting| sitting.is_owned_by(&visit.identity));
-        if let Some(sitting) = theirs {
-            return Ok(sitting);
+    pub(super) fn session_for(&self, context: &ApiRequestContext) -> Result<Arc<ApiSession>, ApiError> {
+        let id = context.path_param(0);
+        let theirs = self.sessions.find(id).filter(|api_session| api_session.is_owned_by(&context.identity));
+        if let Some(api_session) = theirs {
+            return Ok(api_session);
         }
-        let is_over = |kept: &StoredSession| kept.view.id == id && kept.owner == *visit.identity.id;
+        let is_over = |kept: &StoredSession| kept.view.id == id && kept.owner == *context.identity.id;
         match lock(&self.sessions.ended).iter().any(is_over) {
             true => Err(ApiError::gone("this session has ended; create a new one")),
             false => Err(session_not_found()),
@@ -299,7 +299,7 @@ fn session_not_found() -> ApiError {
 
 pub(super) async fn create(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     new: NewSessionBody,
 ) -> Result<SessionView, ApiError> {
     if let Some(name) = new.dialect.as_deref().filter(|name| Dialect::from_name(name).is_none()) {
@@ -309,8 +309,8 @@ pub(super) async fn create(
         return Err(ApiError::bad_request(format!("a label may have at most {MAX_LABEL_CHARS} characters")));
     }
     let full = || format!("too many open sessions; a token may have {}", SESSION_SLOTS.per_token);
-    let slot = api.sessions.slots.acquire(&visit.identity).ok_or_else(|| ApiError::too_many_requests(full()))?;
-    let (owner, name) = (visit.identity.id.to_string(), visit.identity.name.to_string());
+    let slot = api.sessions.slots.acquire(&context.identity).ok_or_else(|| ApiError::too_many_requests(full()))?;
+    let (owner, name) = (context.identity.id.to_string(), context.identity.name.to_string());
     let mut view = SessionView {
         id: format!("api-{}", &new_secret("").map_err(|error| ApiError::internal(error.to_string()))?[..20]),
         workspace: new.workspace.unwrap_or_else(|| crate::api::hosts::MAIN_WORKSPACE.to_owned()),
@@ -318,7 +318,7 @@ pub(super) async fn create(
         agent: new.agent,
         run: new.run,
         // A person's own calls need approval too: under another name, they can answer.
-        principal: match visit.identity.assurance {
+        principal: match context.identity.assurance {
             Assurance::Person => format!("by hand, {name}"),
             _ => name,
         },
@@ -328,30 +328,30 @@ pub(super) async fn create(
         paused: false,
     };
     let kept = StoredSession { view: view.clone(), owner: owner.clone(), limits: new.limits.clone() };
-    let sitting = api.open_session(kept, slot).await?;
-    view.dialect = sitting.session.dialect.name().to_owned();
-    view.agent = sitting.session.agent.clone();
+    let api_session = api.open_session(kept, slot).await?;
+    view.dialect = api_session.session.dialect.name().to_owned();
+    view.agent = api_session.session.agent.clone();
     let kept = StoredSession { view: view.clone(), owner, limits: new.limits };
-    *lock(&sitting.stored) = kept.clone();
+    *lock(&api_session.stored) = kept.clone();
     api.store_session(&kept).await?;
-    lock(&api.sessions.open).insert(view.id.clone(), sitting);
+    lock(&api.sessions.open).insert(view.id.clone(), api_session);
     api.publish_session(&kept);
     Ok(view)
 }
 
 pub(super) async fn list(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     _: EmptyRequest,
 ) -> Result<SessionList, ApiError> {
-    let sees_all = visit.identity.has_scope(AuthScope::Approve) || visit.identity.has_scope(AuthScope::Admin);
+    let sees_all = context.identity.has_scope(AuthScope::Approve) || context.identity.has_scope(AuthScope::Admin);
     let open: Vec<Arc<ApiSession>> = lock(&api.sessions.open).values().cloned().collect();
     let open = open
         .into_iter()
-        .filter(|sitting| sees_all || sitting.is_owned_by(&visit.identity))
-        .map(|sitting| sitting.view());
+        .filter(|api_session| sees_all || api_session.is_owned_by(&context.identity))
+        .map(|api_session| api_session.view());
     let ended = lock(&api.sessions.ended).clone();
-    let ended = ended.into_iter().filter(|kept| sees_all || kept.owner == *visit.identity.id).map(|kept| kept.view);
+    let ended = ended.into_iter().filter(|kept| sees_all || kept.owner == *context.identity.id).map(|kept| kept.view);
     let mut sessions: Vec<SessionView> = open.chain(ended).collect();
     sessions.sort_by(|a, b| b.created.cmp(&a.created));
     let paused = api.paused().await?;
@@ -363,37 +363,38 @@ pub(super) async fn list(
 
 pub(super) async fn show(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     _: EmptyRequest,
 ) -> Result<SessionView, ApiError> {
-    let id = visit.path_param(0).to_owned();
-    let all = list(api, visit, EmptyRequest {}).await?.sessions;
+    let id = context.path_param(0).to_owned();
+    let all = list(api, context, EmptyRequest {}).await?.sessions;
     all.into_iter().find(|session| session.id == id).ok_or_else(session_not_found)
 }
 
 pub(super) async fn end(
     api: Arc<ApiState>,
-    visit: ApiRequestContext,
+    context: ApiRequestContext,
     _: EmptyRequest,
 ) -> Result<SessionView, ApiError> {
-    let id = visit.path_param(0);
-    let may =
-        |sitting: &Arc<ApiSession>| sitting.is_owned_by(&visit.identity) || visit.identity.has_scope(AuthScope::Admin);
-    let Some(sitting) = api.sessions.find(id).filter(may) else {
-        return Err(api.session_for(&visit).err().unwrap_or_else(session_not_found));
+    let id = context.path_param(0);
+    let may = |api_session: &Arc<ApiSession>| {
+        api_session.is_owned_by(&context.identity) || context.identity.has_scope(AuthScope::Admin)
     };
-    if sitting.is_ended() {
-        return Ok(sitting.view());
+    let Some(api_session) = api.sessions.find(id).filter(may) else {
+        return Err(api.session_for(&context).err().unwrap_or_else(session_not_found));
+    };
+    if api_session.is_ended() {
+        return Ok(api_session.view());
     }
-    lock(&sitting.stored).view.ended = Some(now());
-    let kept = lock(&sitting.stored).clone();
-    sitting.cancel_all();
-    let (host, session) = (sitting.app.host.clone(), id.to_owned());
+    lock(&api_session.stored).view.ended = Some(now());
+    let kept = lock(&api_session.stored).clone();
+    api_session.cancel_all();
+    let (host, session) = (api_session.app.host.clone(), id.to_owned());
     run_blocking(move || Ok(host.withdraw_requests(&session)?)).await?;
     api.close_session(kept.clone()).await?;
     lock(&api.sessions.open).remove(id);
     api.publish_session(&kept);
-    Ok(sitting.view())
+    Ok(api_session.view())
 }
 
 fn now() -> String {

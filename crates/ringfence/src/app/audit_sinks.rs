@@ -55,7 +55,7 @@ impl AuditSink for CallLog {
             session: &record.session.id,
             call: record.call_id,
             tool: record.tool,
-            path: record.accesses.first().map(|touch| touch.resource.display_path.as_str()).or(record.subject),
+            path: record.accesses.first().map(|access| access.resource.display_path.as_str()).or(record.subject),
             ok: error.is_none(),
             duration_ms: (duration.as_secs_f64() * 1e6).round() / 1e3,
             error: error.map(|error| record.session.dialect.error_code(error)),

@@ -221,13 +221,13 @@ pub fn build_agent_app(
     approver: Box<dyn Approver>,
     seat: AgentSessionOptions,
 ) -> Result<App, AppError> {
-    let AgentSessionOptions { resumed, taint: bits, tap: ear, mode: modes } = seat;
+    let AgentSessionOptions { resumed, taint, tap: ear, mode: modes } = seat;
     let resumed = resumed.map(|(id, been_through)| {
-        been_through.iter().for_each(|bit| bits.add(bit));
+        been_through.iter().for_each(|bit| taint.add(bit));
         id
     });
     build_app_for(
-        SessionKind::OwnAgent(OwnAgentSession { resumed, taint: bits, mode: modes }),
+        SessionKind::OwnAgent(OwnAgentSession { resumed, taint, mode: modes }),
         settings,
         environment,
         AppHooks { approver, tap: ear },
@@ -250,12 +250,17 @@ pub fn build_mcp_app(
 pub fn build_person_app(
     settings: AppSettings,
     environment: &Environment,
-    word: Assurance,
+    assurance: Assurance,
     tap: Option<Box<dyn AuditSink>>,
 ) -> Result<App, AppError> {
     let settings =
         AppSettings { dialect: Dialect::Standard, named_tools: Vec::new(), tools: ToolFilter::default(), ..settings };
-    build_app_for(SessionKind::Person, settings, environment, AppHooks { approver: Box::new(PreapprovedBy(word)), tap })
+    build_app_for(
+        SessionKind::Person,
+        settings,
+        environment,
+        AppHooks { approver: Box::new(PreapprovedBy(assurance)), tap },
+    )
 }
 
 /// A front's approver and audit sinks.
@@ -327,7 +332,7 @@ fn build_app_for(
     for rule in rules.layers().flat_map(|(_, rules)| rules).chain(would_hold) {
         check_tools(rule, &registry, settings.dialect)?;
     }
-    let (resumed, bits) = match &mut who {
+    let (resumed, taint) = match &mut who {
         SessionKind::OwnAgent(own) => (own.resumed.take(), own.taint.clone()),
         SessionKind::Agent | SessionKind::McpClient(_) | SessionKind::Person => (None, SessionTaint::default()),
     };
@@ -343,7 +348,7 @@ fn build_app_for(
         agent: settings.agent.clone(),
         limits: settings.limits.clone(),
         catalog,
-        taint: bits,
+        taint,
     };
     directories.extend(joined.definitions);
     let policy = GrantedRules::new(rules);

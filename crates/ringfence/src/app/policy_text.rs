@@ -15,8 +15,8 @@ pub(crate) fn format_rules(rules: &LayeredRules) -> String {
     for (layer, rules) in rules.layers() {
         let _ = writeln!(text, "{}{}", layer.name(), layer_description(layer));
         for rule in rules {
-            let said = rule.source().map(|said| format!("  # {said}")).unwrap_or_default();
-            let _ = writeln!(text, "  {}", sanitize_untruncated(&format!("{rule}{said}")));
+            let value = rule.source().map(|value| format!("  # {value}")).unwrap_or_default();
+            let _ = writeln!(text, "  {}", sanitize_untruncated(&format!("{rule}{value}")));
         }
     }
     text
@@ -47,7 +47,7 @@ pub(crate) fn format_workspace_rules(sha256: &str, rules: &[PolicyRule]) -> Stri
 
 /// A decision with its rule, its reason and its accesses.
 pub(crate) fn format_explanation(explanation: &PolicyExplanation) -> String {
-    let PolicyExplanation { verdict, accesses: touches, follow_up_changes: afterwards } = explanation;
+    let PolicyExplanation { verdict, accesses, follow_up_changes: afterwards } = explanation;
     let mut text = format!("{}\n", format_verdict(verdict));
     let answer = match verdict.assurance {
         Assurance::Person => Some("from a person at ringfence's terminal or web UI"),
@@ -59,14 +59,14 @@ pub(crate) fn format_explanation(explanation: &PolicyExplanation) -> String {
         ("answer", answer.filter(|_| verdict.decision == Decision::Ask)),
         ("grant", verdict.grant.as_deref()),
     ];
-    for (name, said) in lines {
-        if let Some(said) = said {
-            let _ = writeln!(text, "{name}: {}", sanitize_line(said));
+    for (name, value) in lines {
+        if let Some(value) = value {
+            let _ = writeln!(text, "{name}: {}", sanitize_line(value));
         }
     }
-    for AccessExplanation { access: touch, verdict } in touches {
-        let place = sanitize_line(&touch.resource.display_path);
-        let _ = writeln!(text, "- {} `{place}`: {}", touch.action.as_str(), format_verdict(verdict));
+    for AccessExplanation { access, verdict } in accesses {
+        let resource = sanitize_line(&access.resource.display_path);
+        let _ = writeln!(text, "- {} `{resource}`: {}", access.action.as_str(), format_verdict(verdict));
     }
     if !afterwards.is_empty() && verdict.decision != Decision::Deny {
         text.push_str("each change that the program makes is then decided like a change by any other tool:\n");

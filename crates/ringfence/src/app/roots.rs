@@ -61,21 +61,21 @@ impl SessionRoots {
     }
 
     /// The reason why a resource is outside of a session's roots, if it is.
-    fn denial_reason(&self, session: &Session, place: &PolicyResource) -> Option<String> {
+    fn denial_reason(&self, session: &Session, resource: &PolicyResource) -> Option<String> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let reach = all.get(&session.id).filter(|reach| !reach.is_empty())?;
-        if place.mount.as_ref() == CODE_MOUNT {
+        if resource.mount.as_ref() == CODE_MOUNT {
             let message = "programs see the whole workspace, but the client's roots cover only part of it";
             return Some(message.to_owned());
         }
-        let left = reach.get(place.mount.as_ref())?;
-        let real = place.resolved_path.as_deref().unwrap_or(&place.requested_path);
+        let left = reach.get(resource.mount.as_ref())?;
+        let real = resource.resolved_path.as_deref().unwrap_or(&resource.requested_path);
         if left.iter().any(|root| is_below(Path::new(real), root)) {
             return None;
         }
         let names: Vec<String> = left.iter().map(|root| format!("`{}`", root.display())).collect();
         let which = if names.is_empty() { "nothing here".to_owned() } else { names.join(", ") };
-        Some(format!("`{}` is outside the client's roots: {which}", place.display_path))
+        Some(format!("`{}` is outside the client's roots: {which}", resource.display_path))
     }
 }
 
@@ -110,8 +110,8 @@ pub struct RootsPolicy<P> {
 }
 
 impl<P: Policy> RootsPolicy<P> {
-    fn denial(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Option<Verdict> {
-        let reason = self.roots.denial_reason(question.session, &touch.resource)?;
+    fn denial(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Option<Verdict> {
+        let reason = self.roots.denial_reason(question.session, &access.resource)?;
         let rule = Arc::from("roots of the client");
         let layer = PolicyLayer::Workspace;
         Some(Verdict { decision: Decision::Deny, rule, layer, reason, assurance: Assurance::Person, grant: None })
@@ -119,12 +119,12 @@ impl<P: Policy> RootsPolicy<P> {
 }
 
 impl<P: Policy> Policy for RootsPolicy<P> {
-    fn evaluate(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
-        self.denial(touch, question).unwrap_or_else(|| self.policy.evaluate(touch, question))
+    fn evaluate(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
+        self.denial(access, question).unwrap_or_else(|| self.policy.evaluate(access, question))
     }
 
     fn decide(&self, question: &PolicyRequest<'_>) -> Verdict {
-        let denied = question.accesses.iter().find_map(|touch| self.denial(touch, question));
+        let denied = question.accesses.iter().find_map(|access| self.denial(access, question));
         denied.unwrap_or_else(|| self.policy.decide(question))
     }
 

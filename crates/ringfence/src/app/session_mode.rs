@@ -70,10 +70,10 @@ pub struct ModePolicy<P> {
 }
 
 impl<P: Policy> ModePolicy<P> {
-    fn apply_mode(&self, verdict: Verdict, touches: &[ResourceAccess]) -> Verdict {
+    fn apply_mode(&self, verdict: Verdict, accesses: &[ResourceAccess]) -> Verdict {
         let mode = self.mode.get();
-        let acts = |verb: PolicyAction| verb.changes_files() || verb == PolicyAction::External;
-        if !touches.iter().any(|touch| acts(touch.action)) {
+        let acts = |action: PolicyAction| action.changes_files() || action == PolicyAction::External;
+        if !accesses.iter().any(|access| acts(access.action)) {
             return verdict;
         }
         let because = |decision, reason: &str| Verdict {
@@ -97,8 +97,8 @@ impl<P: Policy> ModePolicy<P> {
 }
 
 impl<P: Policy> Policy for ModePolicy<P> {
-    fn evaluate(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
-        self.apply_mode(self.policy.evaluate(touch, question), std::slice::from_ref(touch))
+    fn evaluate(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
+        self.apply_mode(self.policy.evaluate(access, question), std::slice::from_ref(access))
     }
 
     fn decide(&self, question: &PolicyRequest<'_>) -> Verdict {
@@ -125,14 +125,14 @@ mod tests {
 
     use super::{ModePolicy, SessionMode, SharedMode};
 
-    fn touch(verb: PolicyAction, path: &str) -> ResourceAccess {
-        let place = PolicyResource {
+    fn access(action: PolicyAction, path: &str) -> ResourceAccess {
+        let resource = PolicyResource {
             mount: Arc::from("workspace"),
             requested_path: path.to_owned(),
             display_path: path.to_owned(),
             ..PolicyResource::default()
         };
-        ResourceAccess { action: verb, resource: place }
+        ResourceAccess { action, resource }
     }
 
     #[test]
@@ -150,15 +150,16 @@ mod tests {
             let modes = SharedMode::default();
             modes.set(mode);
             let tightened = ModePolicy { policy: preset, mode: modes };
-            for (verb, path) in
-                PolicyAction::ALL.into_iter().flat_map(|verb| ["a.txt", ".env", ".git/config"].map(|path| (verb, path)))
+            for (action, path) in PolicyAction::ALL
+                .into_iter()
+                .flat_map(|action| ["a.txt", ".env", ".git/config"].map(|path| (action, path)))
             {
-                let touches = [touch(PolicyAction::Read, "b.txt"), touch(verb, path)];
-                let question = PolicyRequest::new(&session, "t", &touches, TaintSet::default());
+                let accesses = [access(PolicyAction::Read, "b.txt"), access(action, path)];
+                let question = PolicyRequest::new(&session, "t", &accesses, TaintSet::default());
                 let (before, after) = (preset.decide(&question), tightened.decide(&question));
-                assert!(after.strictness() >= before.strictness(), "{preset:?} {mode:?} {verb:?} {path}");
-                assert_eq!(after.decision, tightened.evaluate(&touches[1], &question).decision);
-                let acts = verb.changes_files() || verb == PolicyAction::External;
+                assert!(after.strictness() >= before.strictness(), "{preset:?} {mode:?} {action:?} {path}");
+                assert_eq!(after.decision, tightened.evaluate(&accesses[1], &question).decision);
+                let acts = action.changes_files() || action == PolicyAction::External;
                 match mode {
                     SessionMode::Configured => assert_eq!(after, before),
                     SessionMode::Ask if acts => assert!(after.decision > Decision::Allow),

@@ -41,12 +41,12 @@ pub(crate) fn full_listing(app: &App) -> Vec<Value> {
 /// `never` and `always` where the policy leaves no choice, `sometimes` where it depends on the arguments. What a program
 /// leaves behind is decided about by itself, so running one can always lead to a question.
 fn requires_approval(rules: &LayeredRules, session: &Session, tool: &ToolDefinition) -> &'static str {
-    let asks = |touch: &ResourceAccess| {
-        let question = PolicyRequest::new(session, &tool.name, std::slice::from_ref(touch), session.taint.snapshot());
+    let asks = |access: &ResourceAccess| {
+        let question = PolicyRequest::new(session, &tool.name, std::slice::from_ref(access), session.taint.snapshot());
         rules.decide(&question).decision == Decision::Ask
     };
     let answers: Vec<bool> =
-        tool.capabilities.actions.iter().flat_map(|verb| samples(*verb, tool)).map(|t| asks(&t)).collect();
+        tool.capabilities.actions.iter().flat_map(|action| samples(*action, tool)).map(|t| asks(&t)).collect();
     let runs_programs = tool.capabilities.actions.contains(&PolicyAction::Run);
     match (answers.iter().any(|asks| *asks), answers.iter().all(|asks| *asks)) {
         (true, true) => "always",
@@ -56,21 +56,21 @@ fn requires_approval(rules: &LayeredRules, session: &Session, tool: &ToolDefinit
 }
 
 /// Sample accesses for an action of a tool.
-fn samples(verb: PolicyAction, tool: &ToolDefinition) -> Vec<ResourceAccess> {
-    let touch = |mount: &str, given: &str| {
-        let place = PolicyResource {
+fn samples(action: PolicyAction, tool: &ToolDefinition) -> Vec<ResourceAccess> {
+    let access = |mount: &str, given: &str| {
+        let resource = PolicyResource {
             mount: mount.into(),
             requested_path: given.to_owned(),
             display_path: given.to_owned(),
             ..PolicyResource::default()
         };
-        ResourceAccess { action: verb, resource: place }
+        ResourceAccess { action, resource }
     };
-    match verb {
-        PolicyAction::Fetch if tool.name == "web_search" => vec![touch(SEARCH_MOUNT, SAMPLE_URL)],
-        PolicyAction::Fetch => vec![touch(NET_MOUNT, SAMPLE_URL)],
-        PolicyAction::Run => vec![touch(CODE_MOUNT, "")],
-        PolicyAction::External => vec![touch(MCP_MOUNT, &tool.name)],
-        _ => SAMPLE_PATHS.map(|file| touch("workspace", file)).to_vec(),
+    match action {
+        PolicyAction::Fetch if tool.name == "web_search" => vec![access(SEARCH_MOUNT, SAMPLE_URL)],
+        PolicyAction::Fetch => vec![access(NET_MOUNT, SAMPLE_URL)],
+        PolicyAction::Run => vec![access(CODE_MOUNT, "")],
+        PolicyAction::External => vec![access(MCP_MOUNT, &tool.name)],
+        _ => SAMPLE_PATHS.map(|file| access("workspace", file)).to_vec(),
     }
 }

@@ -90,23 +90,23 @@ impl TtyApprover {
         write!(terminal, "{}", sanitize_untruncated(text))?;
         tcflush(&terminal, QueueSelector::IFlush)?;
         write!(terminal, "{question} [yes/no] ")?;
-        let mut said = String::new();
-        io::BufReader::new(terminal.take(MAX_CONFIRM_BYTES)).read_line(&mut said)?;
-        Ok(said.trim() == "yes")
+        let mut answer_text = String::new();
+        io::BufReader::new(terminal.take(MAX_CONFIRM_BYTES)).read_line(&mut answer_text)?;
+        Ok(answer_text.trim() == "yes")
     }
 
     /// Asks, and waits for the answer. Nothing if the dialog was closed without one.
     async fn answer(&self, terminal: File, request: &ApprovalRequest) -> Option<ApprovalResponse> {
         let (wake, woken) = pipe_with(PipeFlags::CLOEXEC).map(|(read, write)| (write, read)).ok()?;
-        let (tell, told) = oneshot::channel();
-        let (desk, request) = (self.clone(), request.clone());
+        let (sender, receiver) = oneshot::channel();
+        let (inbox, request) = (self.clone(), request.clone());
         let conversation = move || {
             // If the receiver is gone, the dialog was closed from outside.
-            let _ = tell.send(desk.run_dialog(&terminal, &request, &WakePipe(woken)));
+            let _ = sender.send(inbox.run_dialog(&terminal, &request, &WakePipe(woken)));
         };
         let thread = std::thread::Builder::new().name("dialog".to_owned()).spawn(conversation).ok()?;
         let _open = DialogThread { wake: Some(wake), thread: Some(thread) };
-        told.await.ok()?.ok()?
+        receiver.await.ok()?.ok()?
     }
 
     fn run_dialog(
@@ -146,7 +146,7 @@ impl TtyApprover {
             }
         };
         drop(screen);
-        let said = match &answer {
+        let answer_text = match &answer {
             Some(answer) if answer.approved && request.suspended => "approved; it runs when the agent calls again",
             Some(answer) if answer.approved => "approved",
             Some(_) => "denied",
@@ -154,21 +154,21 @@ impl TtyApprover {
             None => "request closed: answered by another client, or cancelled",
         };
         let mut terminal = terminal;
-        writeln!(terminal, "ringfence: {}: {said}", sanitize_line(&request.tool))?;
+        writeln!(terminal, "ringfence: {}: {answer_text}", sanitize_line(&request.tool))?;
         Ok(answer)
     }
 
     /// Previews the call with other arguments, by the process that waits with it.
     fn preview(&self, request: &ApprovalRequest, args: &Value, woken: &WakePipe) -> String {
         let store = SqliteStore::new(&self.state);
-        let desk = ApprovalInbox { store: &store, principal: &self.principal };
-        let draft = match desk.open_draft(&request.id, args.clone(), SystemTime::now()) {
+        let inbox = ApprovalInbox { store: &store, principal: &self.principal };
+        let draft = match inbox.open_draft(&request.id, args.clone(), SystemTime::now()) {
             Ok(draft) => draft,
             Err(error) => return error.to_string(),
         };
         let until = Instant::now() + PREVIEW_TIMEOUT;
         while Instant::now() < until && !woken.is_cancelled(TICK) {
-            match desk.draft_of(&request.id, &draft) {
+            match inbox.draft_of(&request.id, &draft) {
                 Ok(Some(ArgumentDraft { outcome: Some(DraftOutcome::Planned { preview, .. }), .. })) => return preview,
                 Ok(Some(ArgumentDraft { outcome: Some(DraftOutcome::Refused(why)), .. })) => {
                     return format!("this would fail: {why}");

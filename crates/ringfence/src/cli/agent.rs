@@ -101,8 +101,8 @@ pub(crate) fn run_agent(
         }
     };
     let approver = approver(&settings, environment, &observer);
-    let (modes, bits) = Default::default();
-    let making = AgentBuilder { settings, environment, model, observer, approver, mode: modes, taint: bits, tap: None };
+    let (modes, taint) = Default::default();
+    let making = AgentBuilder { settings, environment, model, observer, approver, mode: modes, taint, tap: None };
     let made = making.build(resume.as_deref())?;
     let outcome = run_prompt(made, &prompt)?;
     if let Some(answers) = answers {

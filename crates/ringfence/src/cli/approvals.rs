@@ -87,37 +87,37 @@ pub(crate) fn approvals(
     command: ApprovalsCommand,
 ) -> Result<CommandOutcome, CliError> {
     let (store, person) = (SqliteStore::new(&settings.state), tty_principal(environment));
-    let desk = ApprovalInbox { store: &store, principal: &person };
+    let inbox = ApprovalInbox { store: &store, principal: &person };
     let now = SystemTime::now();
     let terminal = TtyApprover::new(settings, environment);
     match command {
         ApprovalsCommand::List { json: false } => {
-            let paused = desk.paused_sessions(settings.limits.denials_in_a_row)?;
+            let paused = inbox.paused_sessions(settings.limits.denials_in_a_row)?;
             Ok(CommandOutcome::Print(
-                approvals_text::format_requests(&desk.pending(now)?, now) + &approvals_text::format_paused(&paused),
+                approvals_text::format_requests(&inbox.pending(now)?, now) + &approvals_text::format_paused(&paused),
             ))
         }
-        ApprovalsCommand::List { json: true } => Ok(CommandOutcome::Print(json_list(&desk.pending(now)?))),
+        ApprovalsCommand::List { json: true } => Ok(CommandOutcome::Print(json_list(&inbox.pending(now)?))),
         ApprovalsCommand::Show { id } => {
-            Ok(CommandOutcome::Print(approvals_text::format_request(&desk.request(&id, now)?)))
+            Ok(CommandOutcome::Print(approvals_text::format_request(&inbox.request(&id, now)?)))
         }
         ApprovalsCommand::Answer { id, yes: false, no: false, .. } => {
-            let request = desk.request(&id, now)?;
+            let request = inbox.request(&id, now)?;
             if !terminal.is_available() {
                 return Err(CliError::NoTerminal);
             }
-            let word = until_cancelled(terminal.ask(&request))?;
-            let Some(ApproverReply::Decided(ApprovalDecision { response, approval })) = word else {
+            let reply = until_cancelled(terminal.ask(&request))?;
+            let Some(ApproverReply::Decided(ApprovalDecision { response, approval })) = reply else {
                 return Ok(CommandOutcome::Unanswered);
             };
-            desk.answer(&id, response, approval.assurance, SystemTime::now())?;
+            inbox.answer(&id, response, approval.assurance, SystemTime::now())?;
             Ok(CommandOutcome::Print(String::new()))
         }
         ApprovalsCommand::Answer { id, yes, reason, .. } => {
             let approval = unattended_approval();
             let by = approval.by.filter(|_| settings.unattended).ok_or(CliError::NoTerminal)?;
             let response = ApprovalResponse { approved: yes, reason, ..ApprovalResponse::default() };
-            ApprovalInbox { principal: &by, ..desk }.answer(&id, response, approval.assurance, now)?;
+            ApprovalInbox { principal: &by, ..inbox }.answer(&id, response, approval.assurance, now)?;
             Ok(CommandOutcome::Print(String::new()))
         }
         ApprovalsCommand::Resume { session } => {
@@ -126,16 +126,16 @@ pub(crate) fn approvals(
                     "session `{session}` is not paused; `ringfence approvals list` shows paused sessions"
                 )))
             };
-            let Some(noes) = desk.paused_sessions(1)?.into_iter().find(|noes| noes.session == session) else {
+            let Some(streak) = inbox.paused_sessions(1)?.into_iter().find(|streak| streak.session == session) else {
                 return none();
             };
             if !terminal
-                .confirm(&approvals_text::format_paused(&[noes]), "resume this session?")
+                .confirm(&approvals_text::format_paused(&[streak]), "resume this session?")
                 .map_err(no_terminal)?
             {
                 return Ok(CommandOutcome::Unanswered);
             }
-            match desk.resume_session(&session, Assurance::Person)? {
+            match inbox.resume_session(&session, Assurance::Person)? {
                 true => Ok(CommandOutcome::Print(format!("resumed {session}\n"))),
                 false => none(),
             }
@@ -149,12 +149,14 @@ pub(crate) fn grants(
     command: Option<GrantsCommand>,
 ) -> Result<CommandOutcome, CliError> {
     let (store, person) = (SqliteStore::new(&settings.state), tty_principal(environment));
-    let desk = ApprovalInbox { store: &store, principal: &person };
+    let inbox = ApprovalInbox { store: &store, principal: &person };
     let now = SystemTime::now();
     Ok(match command.unwrap_or(GrantsCommand::List { json: false }) {
-        GrantsCommand::List { json: false } => CommandOutcome::Print(approvals_text::format_grants(&desk.grants(now)?)),
-        GrantsCommand::List { json: true } => CommandOutcome::Print(json_list(&desk.grants(now)?)),
-        GrantsCommand::Revoke { id } if desk.revoke_grant(&id)? => CommandOutcome::Print(format!("revoked {id}\n")),
+        GrantsCommand::List { json: false } => {
+            CommandOutcome::Print(approvals_text::format_grants(&inbox.grants(now)?))
+        }
+        GrantsCommand::List { json: true } => CommandOutcome::Print(json_list(&inbox.grants(now)?)),
+        GrantsCommand::Revoke { id } if inbox.revoke_grant(&id)? => CommandOutcome::Print(format!("revoked {id}\n")),
         GrantsCommand::Revoke { id } => {
             CommandOutcome::Refused(format!("there is no grant `{id}`; `ringfence policy grants` lists them"))
         }

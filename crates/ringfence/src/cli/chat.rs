@@ -81,8 +81,8 @@ impl TerminalChat<'_> {
         let screen = Arc::new(ChatObserver { out, lines, markdown: Mutex::new(MarkdownRenderer::new(styled)), styled });
         let mut resume = resume.map(str::to_owned);
         let code = loop {
-            let mut talk = self.open_session(&runtime, &screen, resume.take().as_deref())?;
-            match self.chat_loop(&runtime, &screen, &mut talk, &mut signals)? {
+            let mut chat = self.open_session(&runtime, &screen, resume.take().as_deref())?;
+            match self.chat_loop(&runtime, &screen, &mut chat, &mut signals)? {
                 ChatExit::NewSession => {}
                 ChatExit::Quit(code) => break code,
             }
@@ -124,7 +124,7 @@ impl TerminalChat<'_> {
         &mut self,
         runtime: &Runtime,
         screen: &ChatObserver,
-        talk: &mut ChatSession,
+        chat: &mut ChatSession,
         signals: &mut ShutdownSignals,
     ) -> Result<ChatExit, CliError> {
         let mut interrupted = false;
@@ -150,11 +150,11 @@ impl TerminalChat<'_> {
                 "" => {}
                 "/quit" | "/exit" => return Ok(ChatExit::Quit(0)),
                 "/clear" => return Ok(ChatExit::NewSession),
-                command if command.starts_with('/') => self.command(command, screen, talk),
-                prompt => match runtime.block_on(run_prompt(talk, prompt, signals)) {
+                command if command.starts_with('/') => self.command(command, screen, chat),
+                prompt => match runtime.block_on(run_prompt(chat, prompt, signals)) {
                     Some(outcome) => {
-                        talk.last_changes = outcome.ledger.changes.clone();
-                        talk.transcript.record_outcome(&outcome_json(&outcome))?;
+                        chat.last_changes = outcome.ledger.changes.clone();
+                        chat.transcript.record_outcome(&outcome_json(&outcome))?;
                         interrupted = matches!(outcome.stop_reason, ringfence_agent::AgentStopReason::Cancelled);
                     }
                     None => return Ok(ChatExit::Quit(EXIT_CANCELLED)),
@@ -164,36 +164,36 @@ impl TerminalChat<'_> {
     }
 
     /// Executes a command with a `/` in front. An error is printed, and the conversation goes on.
-    fn command(&mut self, command: &str, screen: &ChatObserver, talk: &mut ChatSession) {
-        let (word, rest) = command.split_once(' ').unwrap_or((command, ""));
-        let said = match (word, rest.trim()) {
+    fn command(&mut self, command: &str, screen: &ChatObserver, chat: &mut ChatSession) {
+        let (command_name, rest) = command.split_once(' ').unwrap_or((command, ""));
+        let output = match (command_name, rest.trim()) {
             ("/help", _) => HELP.to_owned(),
-            ("/tools", _) => tool_list(&talk.agent),
-            ("/model", "") => format!("{}\n", talk.agent.model.name()),
-            ("/model", name) => self.change_model(name, talk),
-            ("/log", _) => self.log(talk).unwrap_or_else(|failure| format!("{failure}\n")),
-            ("/undo", _) => self.undo(talk).unwrap_or_else(|failure| format!("{failure}\n")),
-            (word, _) => format!("unknown command {word} (try /help)\n"),
+            ("/tools", _) => tool_list(&chat.agent),
+            ("/model", "") => format!("{}\n", chat.agent.model.name()),
+            ("/model", name) => self.change_model(name, chat),
+            ("/log", _) => self.log(chat).unwrap_or_else(|failure| format!("{failure}\n")),
+            ("/undo", _) => self.undo(chat).unwrap_or_else(|failure| format!("{failure}\n")),
+            (command_name, _) => format!("unknown command {command_name} (try /help)\n"),
         };
-        screen.print(&sanitize_text(&said));
+        screen.print(&sanitize_text(&output));
     }
 
-    fn change_model(&mut self, name: &str, talk: &mut ChatSession) -> String {
+    fn change_model(&mut self, name: &str, chat: &mut ChatSession) -> String {
         let mut settings = self.settings.model.clone();
         settings.model = Some(name.to_owned());
         match open_model(&settings, self.environment) {
             Ok(model) => {
-                let said = format!("{}\n", model.name());
-                talk.agent.model = model;
+                let output = format!("{}\n", model.name());
+                chat.agent.model = model;
                 self.settings.model = settings;
-                said
+                output
             }
             Err(error) => format!("{error}\n"),
         }
     }
 
-    fn log(&self, talk: &ChatSession) -> Result<String, CliError> {
-        let value = self.call_as_person("list_changes", &json!({"session": talk.agent.session.id}))?;
+    fn log(&self, chat: &ChatSession) -> Result<String, CliError> {
+        let value = self.call_as_person("list_changes", &json!({"session": chat.agent.session.id}))?;
         Ok(match value {
             Ok(value) if changes_text::format_changes(&value).is_empty() => "no changes\n".to_owned(),
             Ok(value) => changes_text::format_changes(&value),
@@ -202,34 +202,34 @@ impl TerminalChat<'_> {
     }
 
     /// Undoes the changes of the last prompt, the newest first.
-    fn undo(&self, talk: &mut ChatSession) -> Result<String, CliError> {
-        let mut said = String::new();
-        while let Some(change) = talk.last_changes.last() {
+    fn undo(&self, chat: &mut ChatSession) -> Result<String, CliError> {
+        let mut output = String::new();
+        while let Some(change) = chat.last_changes.last() {
             match self.call_as_person("undo", &json!({ "change": change }))? {
-                Ok(value) => said.push_str(&changes_text::format_undo(&value)),
-                Err(message) => return Ok(said + &message),
+                Ok(value) => output.push_str(&changes_text::format_undo(&value)),
+                Err(message) => return Ok(output + &message),
             }
-            talk.last_changes.pop();
+            chat.last_changes.pop();
         }
-        Ok(if said.is_empty() { "the last prompt made no changes that can be undone\n".to_owned() } else { said })
+        Ok(if output.is_empty() { "the last prompt made no changes that can be undone\n".to_owned() } else { output })
     }
 
     /// A call of a person, through the host: its value, or the error.
     fn call_as_person(&self, tool: &str, arguments: &Value) -> Result<Result<Value, String>, CliError> {
         let app = build_person_app(self.settings.clone(), self.environment, ringfence_kernel::Assurance::Person, None)?;
         let reply = make_call(&app, tool.to_owned(), arguments.to_string())?;
-        let mut said: Value = serde_json::from_str(&reply.text).unwrap_or_default();
+        let mut output: Value = serde_json::from_str(&reply.text).unwrap_or_default();
         Ok(match reply.error {
-            None => Ok(said["value"].take()),
-            Some(_) => Err(format!("{}\n", said["error"]["message"].as_str().unwrap_or(&reply.text))),
+            None => Ok(output["value"].take()),
+            Some(_) => Err(format!("{}\n", output["error"]["message"].as_str().unwrap_or(&reply.text))),
         })
     }
 }
 
 /// Works on a prompt. Nothing where the person left meanwhile.
-async fn run_prompt(talk: &mut ChatSession, prompt: &str, signals: &mut ShutdownSignals) -> Option<AgentOutcome> {
+async fn run_prompt(chat: &mut ChatSession, prompt: &str, signals: &mut ShutdownSignals) -> Option<AgentOutcome> {
     let cancel = CancellationToken::new();
-    let run = talk.agent.run(prompt, &mut talk.history, &cancel);
+    let run = chat.agent.run(prompt, &mut chat.history, &cancel);
     tokio::pin!(run);
     loop {
         tokio::select! {

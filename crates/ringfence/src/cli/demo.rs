@@ -53,17 +53,17 @@ pub(crate) enum DemoError {
 }
 
 pub(crate) fn run_demo(environment: &Environment, options: &DemoOptions, voice: Console) -> Result<u8, CliError> {
-    let place = DemoDirectory::create(environment).map_err(DemoError::TempDirectory)?;
-    let environment = &place.environment(environment);
-    let settings = place.settings(environment, options)?;
+    let demo = DemoDirectory::create(environment).map_err(DemoError::TempDirectory)?;
+    let environment = &demo.environment(environment);
+    let settings = demo.settings(environment, options)?;
     let out = Arc::new(SharedWriter::new(voice.out));
-    out.print(&intro_text(&place.canary));
+    out.print(&intro_text(&demo.canary));
 
     let terminal = Some(TtyApprover::new(&settings, environment)).filter(TtyApprover::is_available);
     let asked = terminal.is_some() && !options.yes;
     let observer = Arc::new(DemoObserver {
         progress: ProgressObserver { out: Arc::clone(&out), terminal },
-        canary: place.canary.clone(),
+        canary: demo.canary.clone(),
         leaked: AtomicBool::new(false),
     });
     let shown: Arc<dyn AgentObserver> = Arc::clone(&observer) as Arc<dyn AgentObserver>;
@@ -106,7 +106,7 @@ pub(crate) fn run_demo(environment: &Environment, options: &DemoOptions, voice: 
 
     out.print("\n== Undo\n");
     let undone = undo(settings, environment, &session.to_string(), &out)?;
-    let as_it_was = place.is_unchanged();
+    let as_it_was = demo.is_unchanged();
     out.print(match as_it_was {
         true => "Every file is restored, byte for byte.\n",
         false => "Some files were not restored. This is a bug: please report it.\n",
@@ -118,7 +118,7 @@ pub(crate) fn run_demo(environment: &Environment, options: &DemoOptions, voice: 
 /// Undoes everything that the session did, as a person would.
 fn undo(settings: AppSettings, environment: &Environment, session: &str, out: &SharedWriter) -> Result<bool, CliError> {
     let app = build_person_app(settings, environment, Assurance::Person, None)?;
-    let said = |tool: &str, arguments: Value, form: fn(&Value) -> String| {
+    let print = |tool: &str, arguments: Value, form: fn(&Value) -> String| {
         let reply = make_call(&app, tool.to_owned(), arguments.to_string())?;
         let value: Value = serde_json::from_str(&reply.text).unwrap_or_default();
         out.print(&match reply.error {
@@ -128,17 +128,17 @@ fn undo(settings: AppSettings, environment: &Environment, session: &str, out: &S
         Ok::<_, CliError>(reply.error.is_none())
     };
     out.print("$ ringfence log\n");
-    let listed = said("list_changes", json!({"session": session}), changes_text::format_changes)?;
+    let listed = print("list_changes", json!({"session": session}), changes_text::format_changes)?;
     out.print("$ ringfence undo --session …\n");
-    Ok(listed && said("undo", json!({"session": session}), changes_text::format_undo)?)
+    Ok(listed && print("undo", json!({"session": session}), changes_text::format_undo)?)
 }
 
-fn intro_text(word: &str) -> String {
+fn intro_text(canary: &str) -> String {
     format!(
         "A real session in a temporary workspace: real files, tools, policy and audit log. Only the model is scripted.
 
 The workspace has notes, a README, and `shortcut.txt`, a symbolic link that leads out of it. Next to the workspace is a letter
-that says `{word}`. You can read it; the agent will try to.
+that says `{canary}`. You can read it; the agent will try to.
 
 == Prompt
 {PROMPT}
@@ -200,19 +200,19 @@ impl DemoDirectory {
             let mut bytes = [0; 8];
             getrandom::fill(&mut bytes).map(|()| format!("{:016x}", u64::from_ne_bytes(bytes)))
         };
-        let (name, word) = (random().map_err(io::Error::other)?, random().map_err(io::Error::other)?);
+        let (name, canary) = (random().map_err(io::Error::other)?, random().map_err(io::Error::other)?);
         let temporary = environment.variables.0.get("TMPDIR").filter(|directory| directory.starts_with('/'));
         let directory = Path::new(temporary.map_or("/tmp", String::as_str)).join(format!("ringfence-demo-{name}"));
         DirBuilder::new().mode(0o700).create(&directory)?;
-        let place = Self { directory, canary: word };
+        let demo = Self { directory, canary };
         for (path, contents) in FILES {
-            let file = place.workspace().join(path);
-            fs::create_dir_all(file.parent().unwrap_or(&place.directory))?;
+            let file = demo.workspace().join(path);
+            fs::create_dir_all(file.parent().unwrap_or(&demo.directory))?;
             fs::write(file, contents)?;
         }
-        fs::write(place.directory.join("letter.txt"), format!("{}\n", place.canary))?;
-        symlink("../letter.txt", place.workspace().join("shortcut.txt"))?;
-        Ok(place)
+        fs::write(demo.directory.join("letter.txt"), format!("{}\n", demo.canary))?;
+        symlink("../letter.txt", demo.workspace().join("shortcut.txt"))?;
+        Ok(demo)
     }
 
     fn workspace(&self) -> PathBuf {

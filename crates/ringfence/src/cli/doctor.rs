@@ -22,12 +22,14 @@ pub(crate) fn run_doctor(
     servers: &[McpServerCheck],
     json: bool,
 ) -> (String, bool) {
-    let walls = probe(program);
-    let verdict = DoctorVerdict::from_probes(&walls, fallback);
+    let statuses = probe(program);
+    let verdict = DoctorVerdict::from_probes(&statuses, fallback);
     let text = match json {
-        true => json!({"walls": walls, "clients": clients, "mcpServers": servers}).to_string(),
+        true => json!({"walls": statuses, "clients": clients, "mcpServers": servers}).to_string(),
         // Some of it quotes other programs.
-        false => sanitize_text(&(isolation_text(&walls, &verdict) + &client_lines(clients) + &server_lines(servers))),
+        false => {
+            sanitize_text(&(isolation_text(&statuses, &verdict) + &client_lines(clients) + &server_lines(servers)))
+        }
     };
     (text, !matches!(verdict, DoctorVerdict::Unavailable(_)))
 }
@@ -42,29 +44,29 @@ enum DoctorVerdict {
 }
 
 impl DoctorVerdict {
-    fn from_probes(walls: &[IsolationStatus], fallback: JailFallback) -> Self {
-        match walls.iter().find(|standing| !standing.stands && is_required(standing.wall)) {
+    fn from_probes(statuses: &[IsolationStatus], fallback: JailFallback) -> Self {
+        match statuses.iter().find(|standing| !standing.stands && is_required(standing.wall)) {
             None => Self::Available,
-            Some(_) if fallback != JailFallback::None && needs_bwrap_fallback(walls) => Self::BwrapOnly,
+            Some(_) if fallback != JailFallback::None && needs_bwrap_fallback(statuses) => Self::BwrapOnly,
             Some(standing) => Self::Unavailable(standing.wall),
         }
     }
 }
 
 /// Whether nothing is run without it. The others only make runs better bounded, matter to root alone, or can be done without.
-fn is_required(wall: Isolation) -> bool {
+fn is_required(mechanism: Isolation) -> bool {
     !matches!(
-        wall,
+        mechanism,
         Isolation::Cgroup | Isolation::IdmappedMounts | Isolation::CgroupNamespace | Isolation::Proc | Isolation::Bwrap
     )
 }
 
-fn isolation_text(walls: &[IsolationStatus], verdict: &DoctorVerdict) -> String {
-    let width = walls.iter().map(|standing| standing.wall.to_string().len()).max().unwrap_or_default();
+fn isolation_text(statuses: &[IsolationStatus], verdict: &DoctorVerdict) -> String {
+    let width = statuses.iter().map(|standing| standing.wall.to_string().len()).max().unwrap_or_default();
     let mut text = String::new();
-    for IsolationStatus { wall, stands, note, advice } in walls {
+    for IsolationStatus { wall: mechanism, stands, note, advice } in statuses {
         let mark = if *stands { "ok" } else { "--" };
-        let _ = writeln!(text, "{mark}  {:width$}  {note}", wall.to_string());
+        let _ = writeln!(text, "{mark}  {:width$}  {note}", mechanism.to_string());
         if let Some(advice) = advice {
             let _ = writeln!(text, "    {:width$}  {advice}", "");
         }
@@ -76,8 +78,8 @@ fn isolation_text(walls: &[IsolationStatus], verdict: &DoctorVerdict) -> String 
         DoctorVerdict::BwrapOnly => text.push_str(
             "programs can be run, but only with the system's bwrap: `run_code` shows them the workspace read-only",
         ),
-        DoctorVerdict::Unavailable(wall) => {
-            let _ = write!(text, "programs cannot be run: {wall} is missing, and `run_code` requires it");
+        DoctorVerdict::Unavailable(mechanism) => {
+            let _ = write!(text, "programs cannot be run: {mechanism} is missing, and `run_code` requires it");
         }
     }
     text
@@ -122,8 +124,12 @@ mod tests {
     use super::{DoctorVerdict, isolation_text};
 
     fn without(missing: &[Isolation]) -> Vec<IsolationStatus> {
-        let standing =
-            |wall| IsolationStatus { wall, stands: !missing.contains(&wall), note: String::new(), advice: None };
+        let standing = |mechanism| IsolationStatus {
+            wall: mechanism,
+            stands: !missing.contains(&mechanism),
+            note: String::new(),
+            advice: None,
+        };
         Isolation::ALL.into_iter().map(standing).collect()
     }
 

@@ -50,7 +50,7 @@ pub(crate) fn init(
         true => (comment_out_keys(EXAMPLE), NEXT_FOR_USER),
         false => (workspace_template(&workspace), NEXT_FOR_WORKSPACE),
     };
-    let place = if flags.workspace.is_some() && !options.user { " in that directory" } else { "" };
+    let location = if flags.workspace.is_some() && !options.user { " in that directory" } else { "" };
     if options.print {
         return Ok(CommandOutcome::Print(text));
     }
@@ -69,7 +69,7 @@ pub(crate) fn init(
         _ => InitError::Write(shown.clone(), error),
     })?;
     Ok(CommandOutcome::Print(format!(
-        "Wrote `{shown}`. All settings are still at their defaults.\n\nNext{place}{next}"
+        "Wrote `{shown}`. All settings are still at their defaults.\n\nNext{location}{next}"
     )))
 }
 

@@ -53,9 +53,9 @@ impl LineEditor {
     }
 
     pub(crate) async fn read(&self, prompt: &str, worth: LineHistory) -> LineInput {
-        let (tell, told) = oneshot::channel();
-        match self.0.send(LineRequest { prompt: prompt.to_owned(), history: worth, reply: tell }) {
-            Ok(()) => told.await.unwrap_or(LineInput::End),
+        let (sender, receiver) = oneshot::channel();
+        match self.0.send(LineRequest { prompt: prompt.to_owned(), history: worth, reply: sender }) {
+            Ok(()) => receiver.await.unwrap_or(LineInput::End),
             Err(_) => LineInput::End,
         }
     }
@@ -65,7 +65,7 @@ fn run_editor(asked: &Receiver<LineRequest>, remembered: &Path) {
     let Ok(mut editor) = new_editor() else { return };
     // The first time there is none.
     let _ = editor.load_history(remembered);
-    while let Ok(LineRequest { prompt, history: worth, reply: tell }) = asked.recv() {
+    while let Ok(LineRequest { prompt, history: worth, reply: sender }) = asked.recv() {
         let line = match editor.readline(&prompt) {
             Ok(text) => LineInput::Text(text),
             Err(ReadlineError::Interrupted) => LineInput::Interrupted,
@@ -78,7 +78,7 @@ fn run_editor(asked: &Receiver<LineRequest>, remembered: &Path) {
             let _ = editor.save_history(remembered);
         }
         // Who does not wait any more has left.
-        let _ = tell.send(line);
+        let _ = sender.send(line);
     }
 }
 

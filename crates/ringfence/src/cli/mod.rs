@@ -282,9 +282,9 @@ fn changes(app: &App, command: ChangesCommand) -> Result<u8, CliError> {
         ChangesCommand::Redo { change } => ("redo", json!({"change": change}), changes_text::format_undo),
     };
     let reply = make_call(app, tool.to_owned(), arguments.to_string())?;
-    let said: Value = serde_json::from_str(&reply.text).unwrap_or_default();
+    let outcome: Value = serde_json::from_str(&reply.text).unwrap_or_default();
     if reply.error.is_some() {
-        let error = &said["error"];
+        let error = &outcome["error"];
         print_error(error["message"].as_str().unwrap_or(&reply.text));
         for conflict in error["details"]["conflicts"].as_array().into_iter().flatten() {
             let text = |key: &str| conflict[key].as_str().unwrap_or_default().to_owned();
@@ -292,7 +292,7 @@ fn changes(app: &App, command: ChangesCommand) -> Result<u8, CliError> {
         }
         return Ok(ERROR_REPLY);
     }
-    let text = form(&said["value"]);
+    let text = form(&outcome["value"]);
     // For a person's eyes nothing hides in it; programs get it as it is.
     print(&if std::io::stdout().is_terminal() { sanitize_text(&text) } else { text }, SUCCESS)
 }

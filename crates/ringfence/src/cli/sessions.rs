@@ -88,17 +88,19 @@ fn format_transcript(head: &TranscriptHeader, entries: &[TranscriptEntry]) -> St
     for entry in entries {
         text.push('\n');
         match entry {
-            TranscriptEntry::Message(TranscriptMessage::User { text: said }) => text.push_str(&format!("> {said}\n")),
-            TranscriptEntry::Message(TranscriptMessage::Assistant { text: said, calls, .. }) => {
-                if !said.trim().is_empty() {
-                    text.push_str(&format!("{said}\n"));
+            TranscriptEntry::Message(TranscriptMessage::User { text: message }) => {
+                text.push_str(&format!("> {message}\n"))
+            }
+            TranscriptEntry::Message(TranscriptMessage::Assistant { text: message, calls, .. }) => {
+                if !message.trim().is_empty() {
+                    text.push_str(&format!("{message}\n"));
                 }
                 for call in calls {
                     text.push_str(&format!("* {} {}\n", call.name, call.arguments));
                 }
             }
-            TranscriptEntry::Message(TranscriptMessage::Tool { text: said, .. }) => {
-                text.push_str(&format!("  {said}\n"))
+            TranscriptEntry::Message(TranscriptMessage::Tool { text: message, .. }) => {
+                text.push_str(&format!("  {message}\n"))
             }
             TranscriptEntry::Outcome(outcome) => text.push_str(&format_outcome(outcome)),
         }
@@ -111,19 +113,19 @@ fn markdown(head: &TranscriptHeader, entries: &[TranscriptEntry]) -> String {
     let mut text = format!("# {}\n\nSession `{}` with `{}`, {started}.\n", head.title, head.id, head.model);
     for entry in entries {
         match entry {
-            TranscriptEntry::Message(TranscriptMessage::User { text: said }) => {
-                text.push_str(&format!("\n## Prompt\n\n{said}\n"))
+            TranscriptEntry::Message(TranscriptMessage::User { text: message }) => {
+                text.push_str(&format!("\n## Prompt\n\n{message}\n"))
             }
-            TranscriptEntry::Message(TranscriptMessage::Assistant { text: said, calls, .. }) => {
-                if !said.trim().is_empty() {
-                    text.push_str(&format!("\n{said}\n"));
+            TranscriptEntry::Message(TranscriptMessage::Assistant { text: message, calls, .. }) => {
+                if !message.trim().is_empty() {
+                    text.push_str(&format!("\n{message}\n"));
                 }
                 for call in calls {
                     text.push_str(&format!("\n`{}`\n\n{}\n", call.name, fenced(&call.arguments)));
                 }
             }
-            TranscriptEntry::Message(TranscriptMessage::Tool { text: said, .. }) => {
-                text.push_str(&format!("\n{}\n", fenced(said)))
+            TranscriptEntry::Message(TranscriptMessage::Tool { text: message, .. }) => {
+                text.push_str(&format!("\n{}\n", fenced(message)))
             }
             TranscriptEntry::Outcome(outcome) => text.push_str(&format!("\n{}\n", fenced(&format_outcome(outcome)))),
         }

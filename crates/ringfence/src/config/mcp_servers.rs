@@ -100,14 +100,14 @@ pub(crate) fn merge_servers(
             (found, missing)
         };
         let mut missing = Vec::new();
-        let way = server_transport(keys, |key| {
+        let transport = server_transport(keys, |key| {
             let (found, warning) = variable(key);
             missing.extend(warning);
             found
         });
         servers.push(McpServerConfig {
             name: name.clone(),
-            transport: way.map_err(wrong)?,
+            transport: transport.map_err(wrong)?,
             timeout: keys.timeout.map(ConfigDuration::duration),
         });
         warnings.extend(missing);

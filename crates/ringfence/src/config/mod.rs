@@ -638,8 +638,8 @@ fn wrong_file(file: &str, problem: &str) -> ConfigError {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FromName<T>(T);
 
-pub(crate) fn named_value<T>(word: Option<FromName<T>>) -> Option<T> {
-    word.map(|FromName(value)| value)
+pub(crate) fn named_value<T>(name: Option<FromName<T>>) -> Option<T> {
+    name.map(|FromName(value)| value)
 }
 
 /// The words of a setting and what they mean.
@@ -675,10 +675,10 @@ impl NamedValues for NameRule {
 impl<'de, T: NamedValues> Deserialize<'de> for FromName<T> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let found = T::VALUES.iter().find(|(word, _)| *word == text);
+        let found = T::VALUES.iter().find(|(name, _)| *name == text);
         found.map(|(_, value)| Self(*value)).ok_or_else(|| {
-            let words: Vec<&str> = T::VALUES.iter().map(|(word, _)| *word).collect();
-            serde::de::Error::custom(format!("unknown value `{text}`; expected one of {}", words.join(", ")))
+            let names: Vec<&str> = T::VALUES.iter().map(|(name, _)| *name).collect();
+            serde::de::Error::custom(format!("unknown value `{text}`; expected one of {}", names.join(", ")))
         })
     }
 }

@@ -30,21 +30,21 @@ pub(crate) enum RuleFileFormat {
 impl RuleFile<'_> {
     /// Checks every rule of the file.
     pub(crate) fn check(&self, texts: Vec<RuleText>) -> Result<Vec<PolicyRule>, ConfigError> {
-        let places = if texts.is_empty() { Vec::new() } else { self.rule_positions() };
+        let positions = if texts.is_empty() { Vec::new() } else { self.rule_positions() };
         let check = |(index, text): (usize, RuleText)| {
-            let place = places.get(index);
+            let position = positions.get(index);
             let unnamed = format!("rule {}", index + 1);
             let name = text.name.clone().unwrap_or_else(|| unnamed.clone());
             let rule = PolicyRule::new(text, &unnamed);
-            let line = place.map(|place| place.line);
+            let line = position.map(|position| position.line);
             let source = line.map_or_else(|| self.name.to_owned(), |line| format!("{} line {line}", self.name));
-            rule.map(|rule| rule.with_source(source)).map_err(|bad| self.rule_error(&name, &bad, place))
+            rule.map(|rule| rule.with_source(source)).map_err(|bad| self.rule_error(&name, &bad, position))
         };
         texts.into_iter().enumerate().map(check).collect()
     }
 
-    fn rule_error(&self, rule: &str, bad: &RuleError, place: Option<&RulePosition>) -> ConfigError {
-        let line = place.map(|place| place.keys.get(bad.key).copied().unwrap_or(place.line));
+    fn rule_error(&self, rule: &str, bad: &RuleError, position: Option<&RulePosition>) -> ConfigError {
+        let line = position.map(|position| position.keys.get(bad.key).copied().unwrap_or(position.line));
         let shown = line.and_then(|line| Some((line, self.text.lines().nth(line.checked_sub(1)?)?)));
         let problem = match shown {
             Some((line, text)) => format!("line {line}, in the rule `{rule}`: {bad}\n{line} | {text}"),
@@ -69,12 +69,12 @@ impl RuleFile<'_> {
             rules: Vec<Spanned<TomlRuleKeys>>,
         }
         let lines = LineStarts::of(self.text);
-        let place = |rule: Spanned<TomlRuleKeys>| RulePosition {
+        let position = |rule: Spanned<TomlRuleKeys>| RulePosition {
             line: lines.at(rule.span().start),
             keys: rule.into_inner().into_iter().map(|(key, value)| (key, lines.at(value.span().start))).collect(),
         };
         let spans = toml::from_str::<TomlRuleSpans>(self.text).map(|spans| spans.rules).unwrap_or_default();
-        spans.into_iter().map(place).collect()
+        spans.into_iter().map(position).collect()
     }
 
     fn json_positions(&self) -> Vec<RulePosition> {
@@ -86,14 +86,14 @@ impl RuleFile<'_> {
         let lines = LineStarts::of(self.text);
         // What is borrowed stands where it is in the text.
         let at = |value: &RawValue| lines.at(value.get().as_ptr().addr().saturating_sub(self.text.as_ptr().addr()));
-        let place = |rule: &RawValue| RulePosition {
+        let position = |rule: &RawValue| RulePosition {
             line: at(rule),
             keys: serde_json::from_str::<BTreeMap<String, &RawValue>>(rule.get())
                 .map(|keys| keys.into_iter().map(|(key, value)| (key, at(value))).collect())
                 .unwrap_or_default(),
         };
         let spans = serde_json::from_str::<JsonRuleSpans<'_>>(self.text).map(|spans| spans.rules).unwrap_or_default();
-        spans.into_iter().map(place).collect()
+        spans.into_iter().map(position).collect()
     }
 }
 

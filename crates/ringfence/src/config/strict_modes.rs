@@ -90,14 +90,14 @@ fn check_path(path: &Path, what: &'static str) -> Result<(), UnsafeFile> {
 /// The same down to the first link, if there is one.
 fn check_to_link(path: &Path, what: &'static str) -> Result<Option<PathBuf>, UnsafeFile> {
     let above: Vec<&Path> = path.ancestors().collect();
-    for place in above.into_iter().rev() {
-        let Some(found) = stat(place)? else { break };
-        let is_above = place != path;
+    for ancestor in above.into_iter().rev() {
+        let Some(found) = stat(ancestor)? else { break };
+        let is_above = ancestor != path;
         if !(is_above && found.is_dir() && found.mode() & STICKY != 0 && is_own_or_root(&found)) {
-            check(place, &found, what)?;
+            check(ancestor, &found, what)?;
         }
         if found.is_symlink() {
-            return Ok(Some(place.to_owned()));
+            return Ok(Some(ancestor.to_owned()));
         }
     }
     Ok(None)
@@ -361,9 +361,9 @@ mod tests {
                 set(&directory, 0o700);
                 check_state(&state).unwrap();
             }
-            let anybody = [(USER_OBJ, 7, NO_ID), (GROUP_OBJ, 5, NO_ID), (OTHER, 7, NO_ID)];
+            let world_writable = [(USER_OBJ, 7, NO_ID), (GROUP_OBJ, 5, NO_ID), (OTHER, 7, NO_ID)];
             set(&directory, 0o755);
-            assert!(set_acl(&directory, "system.posix_acl_default", &anybody));
+            assert!(set_acl(&directory, "system.posix_acl_default", &world_writable));
             check_state(&state).unwrap_err();
             removexattr(&directory, "system.posix_acl_default").unwrap();
             check_state(&state).unwrap();

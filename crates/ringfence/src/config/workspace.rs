@@ -49,8 +49,8 @@ pub(crate) fn choose_workspace(named: Option<String>, environment: &Environment)
     match discover_workspace(&around) {
         WorkspaceDiscovery::None => default(""),
         WorkspaceDiscovery::Foreign { path, marker } => {
-            let place = relative_name(&path, environment);
-            default(&format!(": {place} has `{marker}`, but belongs to another user"))
+            let name = relative_name(&path, environment);
+            default(&format!(": {name} has `{marker}`, but belongs to another user"))
         }
         WorkspaceDiscovery::Found { path, marker } => match path.to_str() {
             None => default(": the name of the directory here is not UTF-8"),

@@ -211,10 +211,10 @@ pub(crate) async fn serve(
                 continue;
             };
             let Some(connection) = table.admit(peer.ip().to_canonical()) else { continue };
-            let (talk, alive) = (serve_connection(stream, router.clone(), connection, stop.clone()), alive.clone());
+            let (serving, alive) = (serve_connection(stream, router.clone(), connection, stop.clone()), alive.clone());
             // It ends with the client, or soon after `stop`.
             tokio::spawn(async move {
-                talk.await;
+                serving.await;
                 drop(alive);
             });
             // Pending requests are served before the next connection is accepted.

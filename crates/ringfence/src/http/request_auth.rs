@@ -155,11 +155,11 @@ mod tests {
         while bodies.long.count() < LONG_BODY_SLOTS.per_token {
             tokio::task::yield_now().await;
         }
-        let patience = Duration::from_secs(20);
-        let short = timeout(patience, bodies.read(&test_identity("slow"), "short".into())).await;
+        let limit = Duration::from_secs(20);
+        let short = timeout(limit, bodies.read(&test_identity("slow"), "short".into())).await;
         assert_eq!(short.unwrap().unwrap(), "short");
         let long = || Body::from_stream(iter([Ok::<_, std::io::Error>("long")]));
-        let other = timeout(patience, bodies.read(&test_identity("other"), long())).await;
+        let other = timeout(limit, bodies.read(&test_identity("other"), long())).await;
         assert_eq!(other.unwrap().unwrap(), "long");
         assert_eq!(bodies.queue(&test_identity("slow")).available_permits(), 0);
     }

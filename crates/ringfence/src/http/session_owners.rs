@@ -51,8 +51,8 @@ impl Drop for SessionOwnership {
     fn drop(&mut self) {
         let mut owners = lock(&self.owners.0);
         if let Some(tokens) = owners.get_mut(&self.session) {
-            if let Some(place) = tokens.iter().position(|token| *token == self.token) {
-                tokens.swap_remove(place);
+            if let Some(index) = tokens.iter().position(|token| *token == self.token) {
+                tokens.swap_remove(index);
             }
             if tokens.is_empty() {
                 owners.remove(&self.session);

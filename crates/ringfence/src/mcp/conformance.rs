@@ -161,8 +161,8 @@ impl ConformanceServer {
             "test_tool_with_progress" => {
                 for progress in [0.0, 50.0, 100.0] {
                     if let Some(token) = context.meta.get_progress_token() {
-                        let told = ProgressNotificationParam::new(token, progress).with_total(100.0);
-                        let _ = context.peer.notify_progress(told).await;
+                        let progress_params = ProgressNotificationParam::new(token, progress).with_total(100.0);
+                        let _ = context.peer.notify_progress(progress_params).await;
                     }
                     sleep(PAUSE).await;
                 }
@@ -176,16 +176,16 @@ impl ConformanceServer {
             "test_sampling" => {
                 let asked: CreateMessageRequestParams = of(sampling(&argument("prompt"), 100)["params"].clone())?;
                 let request = ServerRequest::CreateMessageRequest(rmcp::model::CreateMessageRequest::new(asked));
-                let said = self.request(request, context).await?;
-                text(format!("LLM response: {}", said["content"]["text"].as_str().unwrap_or_default()))
+                let responses = self.request(request, context).await?;
+                text(format!("LLM response: {}", responses["content"]["text"].as_str().unwrap_or_default()))
             }
             "test_elicitation" => {
                 let schema = json!({"type": "object", "required": ["username", "email"], "properties": {
                     "username": {"type": "string", "description": "User's response"},
                     "email": {"type": "string", "description": "User's email address"},
                 }});
-                let said = self.elicit(&argument("message"), schema, context).await?;
-                text(format!("User response: {said}"))
+                let responses = self.elicit(&argument("message"), schema, context).await?;
+                text(format!("User response: {responses}"))
             }
             "test_elicitation_sep1034_defaults" => {
                 let schema = json!({"type": "object", "properties": {
@@ -195,8 +195,8 @@ impl ConformanceServer {
                     "status": {"type": "string", "enum": ["active", "inactive", "pending"], "default": "active"},
                     "verified": {"type": "boolean", "default": true},
                 }});
-                let said = self.elicit("Look over these values", schema, context).await?;
-                text(format!("Elicitation completed: {said}"))
+                let responses = self.elicit("Look over these values", schema, context).await?;
+                text(format!("Elicitation completed: {responses}"))
             }
             "test_elicitation_sep1330_enums" => {
                 let titled = |word: &str| {
@@ -215,8 +215,8 @@ impl ConformanceServer {
                     "untitledMulti": {"type": "array", "items": {"type": "string", "enum": options}},
                     "titledMulti": {"type": "array", "items": {"anyOf": titled("Choice")}},
                 }});
-                let said = self.elicit("Choose", schema, context).await?;
-                text(format!("Elicitation completed: {said}"))
+                let responses = self.elicit("Choose", schema, context).await?;
+                text(format!("Elicitation completed: {responses}"))
             }
             "test_reconnection" => text("Done."),
             "test_missing_capability" => {
@@ -237,22 +237,22 @@ impl ConformanceServer {
 /// The tools whose answer takes more than one round.
 fn rounds(
     name: &str,
-    said: InputResponses,
+    responses: InputResponses,
     state: Option<&str>,
     context: &ConformanceContext,
 ) -> Result<CallToolResponse, ErrorData> {
-    let field = |key: &str, field: &str| said.get(key)?.get("content")?.get(field).cloned();
+    let field = |key: &str, field: &str| responses.get(key)?.get("content")?.get(field).cloned();
     let bad_state = || Err(ErrorData::invalid_params("the state is not one that was given out", None));
     match name {
         "test_input_required_result_elicitation" => match field("user_name", "name") {
             Some(name) => text(format!("Hello, {}!", name.as_str().unwrap_or_default())),
             None => Ok(ask(json!({"user_name": form("What is your name?", "name", "string")}), None)?.into()),
         },
-        "test_input_required_result_sampling" => match said.get("capital_question") {
+        "test_input_required_result_sampling" => match responses.get("capital_question") {
             Some(answer) => text(answer["content"]["text"].as_str().unwrap_or("nothing")),
             None => Ok(ask(json!({"capital_question": sampling("What is the capital of France?", 100)}), None)?.into()),
         },
-        "test_input_required_result_list_roots" => match said.get("client_roots") {
+        "test_input_required_result_list_roots" => match responses.get("client_roots") {
             Some(answer) => text(format!("Roots: {}", answer["roots"])),
             None => Ok(ask(json!({"client_roots": {"method": "roots/list", "params": {}}}), None)?.into()),
         },
@@ -267,7 +267,7 @@ fn rounds(
             if state.is_some() && !is_sealed(state, name) {
                 return bad_state();
             }
-            match ["user_name", "greeting", "client_roots"].iter().all(|key| said.contains_key(*key)) {
+            match ["user_name", "greeting", "client_roots"].iter().all(|key| responses.contains_key(*key)) {
                 true => text("All of it came."),
                 false => {
                     let requests = json!({
@@ -280,10 +280,10 @@ fn rounds(
             }
         }
         "test_input_required_result_multi_round" => {
-            if is_sealed(state, "round 2") && said.contains_key("step2") {
+            if is_sealed(state, "round 2") && responses.contains_key("step2") {
                 return text("Both steps are done.");
             }
-            if is_sealed(state, "round 1") && said.contains_key("step1") {
+            if is_sealed(state, "round 1") && responses.contains_key("step1") {
                 let step = json!({"step2": form("Step 2: What is your favorite color?", "color", "string")});
                 return Ok(ask(step, Some(sealed("round 2")))?.into());
             }
@@ -439,8 +439,8 @@ impl ServerHandler for ConformanceServer {
                 plain("Please analyze the image above."),
             ]),
             "test_input_required_result_prompt" => {
-                let said = params.input_responses.unwrap_or_default();
-                let Some(answer) = said.get("user_context") else {
+                let responses = params.input_responses.unwrap_or_default();
+                let Some(answer) = responses.get("user_context") else {
                     let question = form("What context should the prompt use?", "context", "string");
                     return Ok(ask(json!({"user_context": question}), None)?.into());
                 };
@@ -461,13 +461,13 @@ impl ServerHandler for ConformanceServer {
         request: InitializeRequestParams,
         context: ConformanceContext,
     ) -> Result<InitializeResult, ErrorData> {
-        let mut said = self.0.initialize(request, context).await?;
-        said.capabilities = self.get_info().capabilities;
+        let mut responses = self.0.initialize(request, context).await?;
+        responses.capabilities = self.get_info().capabilities;
         // The newest revision has another way to subscribe, which nothing here needs.
-        if let Some(resources) = &mut said.capabilities.resources {
+        if let Some(resources) = &mut responses.capabilities.resources {
             resources.subscribe = Some(true);
         }
-        Ok(said)
+        Ok(responses)
     }
 
     async fn set_level(&self, request: SetLevelRequestParams, context: ConformanceContext) -> Result<(), ErrorData> {

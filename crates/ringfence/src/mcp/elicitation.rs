@@ -44,7 +44,7 @@ impl Approver for ElicitationApprover {
             let Some(caller) = self.callers.find(&request.session, &request.step_id) else {
                 return defer(self.wait).await;
             };
-            let word = async {
+            let reply = async {
                 match caller.client.approval_channel(request.assurance) {
                     ApprovalChannel::Result => ApproverReply::Deferred,
                     ApprovalChannel::Unavailable => {
@@ -59,7 +59,7 @@ impl Approver for ElicitationApprover {
                 }
             };
             tokio::select! {
-                word = word => word,
+                reply = reply => reply,
                 () = caller.closed.cancelled() => ApproverReply::Decided(ApprovalDecision::automatic_denial("the client disconnected".to_owned())),
             }
         })
@@ -67,8 +67,8 @@ impl Approver for ElicitationApprover {
 }
 
 /// Defers the call. Only this process knows then which call a retry means.
-async fn defer(patience: Duration) -> ApproverReply {
-    sleep(patience).await;
+async fn defer(delay: Duration) -> ApproverReply {
+    sleep(delay).await;
     ApproverReply::DeferredInProcess
 }
 
@@ -95,8 +95,8 @@ pub(super) fn elicitation_params(request: &ApprovalRequest) -> ElicitRequestPara
 
 /// The decision of a client's answer. Only an explicit approval is one, and clients also decline by themselves.
 pub(super) fn decision_from_result(result: &ElicitResult) -> ApprovalDecision {
-    let said = result.content.as_ref().and_then(|content| content.get(FIELD)).and_then(|field| field.as_bool());
-    let reason = match (&result.action, said) {
+    let value = result.content.as_ref().and_then(|content| content.get(FIELD)).and_then(|field| field.as_bool());
+    let reason = match (&result.action, value) {
         (ElicitationAction::Accept, Some(true)) => {
             let response = ApprovalResponse { approved: true, ..ApprovalResponse::default() };
             return ApprovalDecision { response, approval: relayed_approval() };
@@ -176,11 +176,11 @@ mod tests {
             (json!({"action": "decline", "content": {"approve": true}}), false),
             (json!({"action": "cancel", "content": {"approve": true}}), false),
         ];
-        for (said, approved) in cases {
-            let result: ElicitResult = serde_json::from_value(said.clone()).unwrap();
+        for (value, approved) in cases {
+            let result: ElicitResult = serde_json::from_value(value.clone()).unwrap();
             let answered = decision_from_result(&result);
-            assert_eq!(answered.response.approved, approved, "{said}");
-            assert!(answered.approval.assurance < Assurance::Person, "{said}");
+            assert_eq!(answered.response.approved, approved, "{value}");
+            assert!(answered.approval.assurance < Assurance::Person, "{value}");
             assert!(answered.response.modified_args.is_none() && !answered.response.remember);
         }
     }

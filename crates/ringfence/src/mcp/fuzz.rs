@@ -39,7 +39,7 @@ fn check_keys(line: &[u8]) {
     match check_json(line) {
         Err(StrictJsonError::Syntax) => assert!(read.is_err()),
         // The rest of the text may be no JSON.
-        Err(StrictJsonError::DuplicateKey(said)) => assert!(said.contains("duplicate key"), "{said}"),
+        Err(StrictJsonError::DuplicateKey(expected)) => assert!(expected.contains("duplicate key"), "{expected}"),
         Ok(()) => {
             let members = |text: &str| text.bytes().filter(|byte| *byte == b':').count();
             let text = std::str::from_utf8(line).unwrap();
@@ -78,9 +78,9 @@ fn every_line_is_a_message_or_is_answered_however_it_comes() {
         .check(|bytes| {
             let (taken, answers) = runtime.block_on(read_all(bytes, b""));
             let lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
-            let said =
+            let expected =
                 lines.iter().filter(|line| line.len() >= MAX_LINE_BYTES || !line.trim_ascii().is_empty()).count();
-            assert_eq!(taken.len() + answers.len(), said, "{taken:?} {answers:?}");
+            assert_eq!(taken.len() + answers.len(), expected, "{taken:?} {answers:?}");
             for answer in &answers {
                 assert!(answer["error"]["code"].is_i64() && answer["jsonrpc"] == "2.0", "{answer}");
             }

@@ -90,45 +90,51 @@ impl McpServerHandler {
 
     fn new_call<'a>(
         &self,
-        talk: &'a McpSession,
+        mcp_session: &'a McpSession,
         (name, arguments): (&str, String),
         client: &'a McpClientInfo,
         context: &'a RequestContext<RoleServer>,
     ) -> McpCall<'a> {
-        let call = ToolCall { id: format!("call-{}", talk.next_call_number()), name: name.to_owned(), arguments };
+        let call =
+            ToolCall { id: format!("call-{}", mcp_session.next_call_number()), name: name.to_owned(), arguments };
         let level = match client.era {
             ProtocolEra::Handshake => Some(*self.level.lock().unwrap_or_else(PoisonError::into_inner)),
             ProtocolEra::Stateless => context.meta.log_level(),
         };
-        let (news, teller) = ProgressNotifier::new(context.peer.clone(), context.meta.get_progress_token(), level);
+        let (news, notifier) = ProgressNotifier::new(context.peer.clone(), context.meta.get_progress_token(), level);
         let caller = McpCaller {
             client: client.clone(),
             peer: context.peer.clone(),
             progress: news,
             closed: self.closed.clone(),
         };
-        McpCall { call, session: talk, client, cancel: &context.ct, notifier: teller, caller }
+        McpCall { call, session: mcp_session, client, cancel: &context.ct, notifier, caller }
     }
 
     /// Narrows the session to what the client has open, before its first call and when it says that this changed. A client
     /// that does not answer says nothing, and the config alone holds.
-    async fn refresh_roots(&self, talk: &McpSession, client: &McpClientInfo, context: &RequestContext<RoleServer>) {
+    async fn refresh_roots(
+        &self,
+        mcp_session: &McpSession,
+        client: &McpClientInfo,
+        context: &RequestContext<RoleServer>,
+    ) {
         let has_roots = context.client_capabilities().is_some_and(|capabilities| capabilities.roots.is_some());
         if client.era == ProtocolEra::Stateless || !has_roots {
             return;
         }
-        let mut known = talk.roots.lock().await;
+        let mut known = mcp_session.roots.lock().await;
         if *known == RootsState::Unknown {
-            if let Ok(Ok(said)) = timeout(ROOTS_TIMEOUT, context.peer.list_roots()).await {
-                let open = DeclaredRoots::from_uris(said.roots.iter().map(|root| root.uri.as_str()));
-                self.context.front.roots.narrow(&talk.session.id, &open, &self.context.mounts);
+            if let Ok(Ok(result)) = timeout(ROOTS_TIMEOUT, context.peer.list_roots()).await {
+                let open = DeclaredRoots::from_uris(result.roots.iter().map(|root| root.uri.as_str()));
+                self.context.front.roots.narrow(&mcp_session.session.id, &open, &self.context.mounts);
             }
             *known = RootsState::Known;
         }
     }
 
-    fn register_caller(&self, trip: &McpCall<'_>) -> McpCallerGuard {
-        self.context.front.callers.register(&trip.session.session.id, &trip.call.id, trip.caller.clone())
+    fn register_caller(&self, mcp_call: &McpCall<'_>) -> McpCallerGuard {
+        self.context.front.callers.register(&mcp_call.session.session.id, &mcp_call.call.id, mcp_call.caller.clone())
     }
 
     async fn call(
@@ -140,41 +146,41 @@ impl McpServerHandler {
         client.supports_forms &= self.source.may_relay(&context);
         let arguments = serde_json::to_string(&params.arguments.unwrap_or_default())
             .map_err(|_| ErrorData::internal_error("cannot serialize the arguments", None))?;
-        let talk = self.source.session(client.era, &context)?;
-        self.refresh_roots(&talk, &client, &context).await;
-        let mut trip = self.new_call(&talk, (&params.name, arguments), &client, &context);
+        let mcp_session = self.source.session(client.era, &context)?;
+        self.refresh_roots(&mcp_session, &client, &context).await;
+        let mut mcp_call = self.new_call(&mcp_session, (&params.name, arguments), &client, &context);
         let _turn = tokio::select! {
-            turn = talk.change_lock(&params.name) => turn,
+            turn = mcp_session.change_lock(&params.name) => turn,
             // The host says what becomes of a call that was cancelled.
             () = context.ct.cancelled() => None,
         };
         let reply = match params.request_state.filter(|_| client.era == ProtocolEra::Stateless) {
-            Some(token) => self.resume_call(&mut trip, token, params.input_responses).await,
-            None => self.run_call(&mut trip).await,
+            Some(token) => self.resume_call(&mut mcp_call, token, params.input_responses).await,
+            None => self.run_call(&mut mcp_call).await,
         };
-        self.call_response(&trip, reply.map_err(|fatal| internal_error(&fatal))?).await
+        self.call_response(&mcp_call, reply.map_err(|fatal| internal_error(&fatal))?).await
     }
 
     /// Makes a call for the first time, or goes on with it where its client came again.
-    async fn run_call(&self, trip: &mut McpCall<'_>) -> Result<ToolReply, HostError> {
-        let _entered = self.register_caller(trip);
-        let McpCall { call, session: talk, cancel, notifier: teller, caller, .. } = trip;
-        match talk.deferred.take(call, SystemTime::now()) {
+    async fn run_call(&self, mcp_call: &mut McpCall<'_>) -> Result<ToolReply, HostError> {
+        let _entered = self.register_caller(mcp_call);
+        let McpCall { call, session: mcp_session, cancel, notifier, caller, .. } = mcp_call;
+        match mcp_session.deferred.take(call, SystemTime::now()) {
             Some(waiting) => {
                 let going_on = async {
                     caller.progress.notice(answer_instructions(&waiting.request));
                     self.wait_for_answer(&waiting.request).await;
                     let listener = Some(Arc::new(caller.progress.clone()) as _);
                     let back = ResumeRequest { token: waiting.token, call: call.clone(), decision: None, listener };
-                    self.context.host.resume_call(&talk.session, back, cancel).await
+                    self.context.host.resume_call(&mcp_session.session, back, cancel).await
                 };
-                teller.run_with_progress(going_on).await
+                notifier.run_with_progress(going_on).await
             }
             None => {
                 let listener = Some(Arc::new(caller.progress.clone()) as _);
-                teller
+                notifier
                     .run_with_progress(self.context.host.call_with_progress(
-                        &talk.session,
+                        &mcp_session.session,
                         call.clone(),
                         cancel,
                         listener,
@@ -187,19 +193,19 @@ impl McpServerHandler {
     /// Goes on with a call that its client brings back with an answer.
     async fn resume_call(
         &self,
-        trip: &mut McpCall<'_>,
+        mcp_call: &mut McpCall<'_>,
         token: String,
-        said: Option<InputResponses>,
+        result: Option<InputResponses>,
     ) -> Result<ToolReply, HostError> {
-        let _entered = self.register_caller(trip);
-        let said = said.unwrap_or_default().remove(APPROVAL_INPUT).filter(|_| trip.client.supports_forms);
-        let answered = said
-            .and_then(|said| serde_json::from_value::<ElicitResult>(said).ok())
-            .map(|said| decision_from_result(&said));
-        let listener = Some(Arc::new(trip.caller.progress.clone()) as _);
-        let back = ResumeRequest { token, call: trip.call.clone(), decision: answered, listener };
-        let McpCall { session: talk, cancel, notifier: teller, .. } = trip;
-        teller.run_with_progress(self.context.host.resume_call(&talk.session, back, cancel)).await
+        let _entered = self.register_caller(mcp_call);
+        let result = result.unwrap_or_default().remove(APPROVAL_INPUT).filter(|_| mcp_call.client.supports_forms);
+        let answered = result
+            .and_then(|result| serde_json::from_value::<ElicitResult>(result).ok())
+            .map(|result| decision_from_result(&result));
+        let listener = Some(Arc::new(mcp_call.caller.progress.clone()) as _);
+        let back = ResumeRequest { token, call: mcp_call.call.clone(), decision: answered, listener };
+        let McpCall { session: mcp_session, cancel, notifier, .. } = mcp_call;
+        notifier.run_with_progress(self.context.host.resume_call(&mcp_session.session, back, cancel)).await
     }
 
     /// Returns when a request is answered, or a client would not wait any longer.
@@ -224,47 +230,50 @@ impl McpServerHandler {
     /// Reads a file for a resource.
     async fn read(
         &self,
-        talk: &McpSession,
+        mcp_session: &McpSession,
         (path, form): (&str, ResourceEncoding),
         client: &McpClientInfo,
         context: &RequestContext<RoleServer>,
     ) -> Result<ToolReply, ErrorData> {
-        let mut trip = self.new_call(talk, ("read_file", form.arguments(path)), client, context);
-        self.run_call(&mut trip).await.map_err(|fatal| internal_error(&fatal))
+        let mut mcp_call = self.new_call(mcp_session, ("read_file", form.arguments(path)), client, context);
+        self.run_call(&mut mcp_call).await.map_err(|fatal| internal_error(&fatal))
     }
 
     /// The response for a call that waits for approval: an elicitation, or instructions for the approver.
     async fn deferred_response(
         &self,
-        trip: &McpCall<'_>,
+        mcp_call: &McpCall<'_>,
         reply: &ToolReply,
         token: String,
         id: String,
     ) -> CallToolResponse {
         let request = self.request(&id).await;
         if let Some(request) = &request
-            && trip.client.approval_channel(request.assurance) == ApprovalChannel::Result
+            && mcp_call.client.approval_channel(request.assurance) == ApprovalChannel::Result
         {
             let asked = InputRequest::Elicitation(ElicitRequest::new(elicitation_params(request)));
             let questions = BTreeMap::from([(APPROVAL_INPUT.to_owned(), asked)]);
             return InputRequiredResult::new(Some(questions), Some(token)).into();
         }
-        let mut said = call_result(reply, self.result_settings(trip));
+        let mut result = call_result(reply, self.result_settings(mcp_call));
         let advice = format!("{}; then make the same call again", answer_instructions(&id));
-        said.content.push(ContentBlock::text(advice));
+        result.content.push(ContentBlock::text(advice));
         if let Some(request) = request {
-            trip.session.deferred.insert(&trip.call, DeferredCall { token, request: id, expires: request.expires });
+            mcp_call
+                .session
+                .deferred
+                .insert(&mcp_call.call, DeferredCall { token, request: id, expires: request.expires });
         }
-        said.into()
+        result.into()
     }
 
-    async fn call_response(&self, trip: &McpCall<'_>, reply: ToolReply) -> Result<CallToolResponse, ErrorData> {
+    async fn call_response(&self, mcp_call: &McpCall<'_>, reply: ToolReply) -> Result<CallToolResponse, ErrorData> {
         if let Some(waits) = reply.suspended.clone() {
-            return Ok(self.deferred_response(trip, &reply, waits.token, waits.request_id).await);
+            return Ok(self.deferred_response(mcp_call, &reply, waits.token, waits.request_id).await);
         }
-        let name = &trip.call.name;
+        let name = &mcp_call.call.name;
         match reply.error {
-            None => trip.notifier.log(LoggingLevel::Info, &format!("{name}: ok")).await,
+            None => mcp_call.notifier.log(LoggingLevel::Info, &format!("{name}: ok")).await,
             Some(ErrorKind::UnknownTool) => {
                 return Err(ErrorData::invalid_params(format!("unknown tool `{}`", truncate_name(name)), None));
             }
@@ -276,19 +285,19 @@ impl McpServerHandler {
                     _ => LoggingLevel::Info,
                 };
                 let sentence = plain_text::error_message(&reply.text);
-                let text = truncate::truncate_text(&sentence, trip.session.max_message_bytes());
-                trip.notifier.log(level, &format!("{name}: {text}")).await;
+                let text = truncate::truncate_text(&sentence, mcp_call.session.max_message_bytes());
+                mcp_call.notifier.log(level, &format!("{name}: {text}")).await;
             }
         }
-        Ok(call_result(&reply, self.result_settings(trip)).into())
+        Ok(call_result(&reply, self.result_settings(mcp_call)).into())
     }
 
-    fn result_settings<'a>(&self, trip: &'a McpCall<'_>) -> ResultSettings<'a> {
+    fn result_settings<'a>(&self, mcp_call: &'a McpCall<'_>) -> ResultSettings<'a> {
         ResultSettings {
-            tool: &trip.call.name,
-            dialect: trip.session.session.dialect,
-            form: self.form_for(trip.client),
-            most: trip.session.max_message_bytes(),
+            tool: &mcp_call.call.name,
+            dialect: mcp_call.session.session.dialect,
+            form: self.form_for(mcp_call.client),
+            most: mcp_call.session.max_message_bytes(),
         }
     }
 
@@ -330,10 +339,10 @@ impl ServerHandler for McpServerHandler {
             return Err(ErrorData::invalid_request("this connection is already initialized", None));
         }
         let mut client = request.clone();
-        let said = self.negotiate_initialize(&request)?;
-        client.protocol_version = said.protocol_version.clone();
+        let result = self.negotiate_initialize(&request)?;
+        client.protocol_version = result.protocol_version.clone();
         context.peer.set_peer_info(client);
-        Ok(said)
+        Ok(result)
     }
 
     async fn set_level(
@@ -350,8 +359,8 @@ impl ServerHandler for McpServerHandler {
 
     async fn on_roots_list_changed(&self, _: NotificationContext<RoleServer>) {
         // Only a connection with a session of its own has roots.
-        if let Some(talk) = self.source.own_session() {
-            *talk.roots.lock().await = RootsState::Unknown;
+        if let Some(mcp_session) = self.source.own_session() {
+            *mcp_session.roots.lock().await = RootsState::Unknown;
         }
     }
 
@@ -376,15 +385,15 @@ impl ServerHandler for McpServerHandler {
         if !resources::are_available(self.source.template()) {
             return Err(ErrorData::invalid_params("this dialect has no resources", None));
         }
-        let talk = self.source.session(client.era, &context)?;
-        self.refresh_roots(&talk, &client, &context).await;
+        let mcp_session = self.source.session(client.era, &context)?;
+        self.refresh_roots(&mcp_session, &client, &context).await;
         let mut form = ResourceEncoding::Text;
-        let mut reply = self.read(&talk, (&path, form), &client, &context).await?;
+        let mut reply = self.read(&mcp_session, (&path, form), &client, &context).await?;
         if reply.error == Some(ErrorKind::NotText) {
             form = ResourceEncoding::Bytes;
-            reply = self.read(&talk, (&path, form), &client, &context).await?;
+            reply = self.read(&mcp_session, (&path, form), &client, &context).await?;
         }
-        Ok(resources::read_result(&params.uri, &reply, form, talk.max_message_bytes())?.into())
+        Ok(resources::read_result(&params.uri, &reply, form, mcp_session.max_message_bytes())?.into())
     }
 
     async fn on_custom_request(
@@ -447,8 +456,8 @@ fn truncate_name(name: &str) -> &str {
 
 impl Drop for McpServerHandler {
     fn drop(&mut self) {
-        if let Some(talk) = self.source.own_session() {
-            self.context.front.roots.remove_session(&talk.session.id);
+        if let Some(mcp_session) = self.source.own_session() {
+            self.context.front.roots.remove_session(&mcp_session.session.id);
         }
     }
 }

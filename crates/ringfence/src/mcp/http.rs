@@ -155,7 +155,7 @@ impl McpFrontend {
     fn auth_layer(
         &self,
         app: &App,
-        talks: McpSessions,
+        mcp_sessions: McpSessions,
         tokens: TokenStore,
         source: RequestSourceCheck,
         (rate, stop): (RequestRate, &CancellationToken),
@@ -170,7 +170,7 @@ impl McpFrontend {
             .disable_allowed_origins();
         let served = McpServerContext::new(self, app);
         let new = move || {
-            let guest = HttpConnection { sessions: talks.clone(), session: OnceLock::new() };
+            let guest = HttpConnection { sessions: mcp_sessions.clone(), session: OnceLock::new() };
             Ok(wrap_handler(McpServerHandler::new(
                 served.clone(),
                 McpSessionSource::Http(Box::new(guest)),
@@ -186,8 +186,8 @@ impl McpFrontend {
     }
 }
 
-async fn enter(State(door): State<McpAuthLayer>, request: Request) -> Response {
-    match door.enter(request).await {
+async fn enter(State(layer): State<McpAuthLayer>, request: Request) -> Response {
+    match layer.enter(request).await {
         Ok(response) => response,
         Err(turned_away) => turned_away,
     }
@@ -241,8 +241,8 @@ impl McpAuthLayer {
 
     /// A stream that ends when its token does not hold any more.
     fn while_authenticated(&self, headers: HeaderMap, body: Body, slot: SlotPermit) -> Body {
-        let (pieces, door, checked) = (body.into_data_stream(), self.clone(), Instant::now());
-        let stream = McpEventStream { pieces, door, headers, checked, unverified: false, _slot: slot };
+        let (pieces, layer, checked) = (body.into_data_stream(), self.clone(), Instant::now());
+        let stream = McpEventStream { pieces, layer, headers, checked, unverified: false, _slot: slot };
         Body::from_stream(unfold(stream, |mut stream| async { Some((stream.next().await?, stream)) }))
     }
 
@@ -271,7 +271,7 @@ impl McpAuthLayer {
 /// Event stream of a client, for the lifetime of its session.
 struct McpEventStream {
     pieces: BodyDataStream,
-    door: McpAuthLayer,
+    layer: McpAuthLayer,
     headers: HeaderMap,
     /// When it was last looked whether the token holds.
     checked: Instant,
@@ -286,7 +286,7 @@ impl McpEventStream {
             let piece = timeout(TOKEN_RECHECK.saturating_sub(self.checked.elapsed()), self.pieces.next()).await;
             // A stream ends with its token.
             if self.checked.elapsed() >= TOKEN_RECHECK {
-                self.unverified = match authenticate(&self.door.tokens, &self.headers).await {
+                self.unverified = match authenticate(&self.layer.tokens, &self.headers).await {
                     Ok(owner) if owner.has_scope(AuthScope::Call) => false,
                     // It is checked once more, and meanwhile no response is lost.
                     Err(AuthError::Unreadable) if !self.unverified => true,
@@ -306,7 +306,7 @@ fn json_error(body: &[u8]) -> Option<Response> {
     let (code, message) = match check_json(body) {
         Ok(()) => return None,
         Err(StrictJsonError::Syntax) => (-32700, "the body is not valid JSON".to_owned()),
-        Err(StrictJsonError::DuplicateKey(said)) => (-32600, said),
+        Err(StrictJsonError::DuplicateKey(detail)) => (-32600, detail),
     };
     let error = json!({"jsonrpc": "2.0", "error": {"code": code, "message": message}});
     let mut response = text_response(StatusCode::BAD_REQUEST, &error.to_string());

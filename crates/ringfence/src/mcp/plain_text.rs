@@ -286,9 +286,9 @@ fn fetch_page(mut fields: Map<String, Value>) -> TextPage {
 
 fn changes_page(mut fields: Map<String, Value>) -> TextPage {
     let line = |change: &Value| {
-        let said = |name: &str| change[name].as_str().unwrap_or_default().to_owned();
+        let field = |name: &str| change[name].as_str().unwrap_or_default().to_owned();
         let paths = texts(&change["paths"]).join(", ");
-        format!("{} {} {} {}: {paths}\n", said("change"), said("time"), said("state"), said("tool"))
+        format!("{} {} {} {}: {paths}\n", field("change"), field("time"), field("state"), field("tool"))
     };
     let text = take_list(&mut fields, "changes").iter().map(line).collect();
     list_page(text, "no changes", &fields)
@@ -309,7 +309,7 @@ fn mcp_tool_page(mut fields: Map<String, Value>) -> TextPage {
 /// A change in one line, and the other fields below.
 fn change_line(tool: &str, mut fields: Map<String, Value>) -> String {
     let is_new = fields.get("created") != Some(&Value::Bool(false));
-    let said = |fields: &mut Map<String, Value>, name: &str| fields.remove(name).map(|value| inline(&value));
+    let field = |fields: &mut Map<String, Value>, name: &str| fields.remove(name).map(|value| inline(&value));
     let line = match tool {
         "write_file" => Some(if is_new { "created" } else { "replaced" }),
         "append_file" => Some(if is_new { "created" } else { "appended to" }),
@@ -320,16 +320,16 @@ fn change_line(tool: &str, mut fields: Map<String, Value>) -> String {
     };
     let mut text = String::new();
     if let Some(verb) = line {
-        let path = said(&mut fields, "path").unwrap_or_default();
-        let size = said(&mut fields, "size").map(|size| format!(", {size} bytes")).unwrap_or_default();
-        let times = said(&mut fields, "replaced").filter(|times| times != "1");
+        let path = field(&mut fields, "path").unwrap_or_default();
+        let size = field(&mut fields, "size").map(|size| format!(", {size} bytes")).unwrap_or_default();
+        let times = field(&mut fields, "replaced").filter(|times| times != "1");
         let times = times.map(|times| format!(", {times} replacements")).unwrap_or_default();
-        let change = said(&mut fields, "change").map(|id| format!(" ({id})")).unwrap_or_default();
+        let change = field(&mut fields, "change").map(|id| format!(" ({id})")).unwrap_or_default();
         let _ = writeln!(text, "{verb} {path}{size}{times}{change}");
         drop_fields(&mut fields, &["created", "sha256"]);
     } else if tool == "move_file" {
-        let (from, to) = (said(&mut fields, "from"), said(&mut fields, "to"));
-        let change = said(&mut fields, "change").map(|id| format!(" ({id})")).unwrap_or_default();
+        let (from, to) = (field(&mut fields, "from"), field(&mut fields, "to"));
+        let change = field(&mut fields, "change").map(|id| format!(" ({id})")).unwrap_or_default();
         let _ = writeln!(text, "moved {} to {}{change}", from.unwrap_or_default(), to.unwrap_or_default());
         if fields.get("overwritten") == Some(&Value::Bool(false)) {
             fields.remove("overwritten");

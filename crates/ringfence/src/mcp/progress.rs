@@ -91,16 +91,16 @@ impl ProgressNotifier {
                 _ = beat.tick() => ProgressItem::Output(format!("running for {} s", started.elapsed().as_secs())),
             };
             beat.reset();
-            let told = self.send_item(piece);
-            let mut told = pin!(told);
+            let sending = self.send_item(piece);
+            let mut sending = pin!(sending);
             tokio::select! {
                 biased;
                 done = &mut work => {
                     // What was begun is sent before the reply, or not at all.
-                    let _ = timeout(DRAIN_TIMEOUT, told).await;
+                    let _ = timeout(DRAIN_TIMEOUT, sending).await;
                     return done;
                 }
-                () = &mut told => {}
+                () = &mut sending => {}
             }
         }
     }

@@ -95,8 +95,8 @@ fn read_error(kind: ErrorKind, reply: &str, uri: &str) -> ErrorData {
     struct ResourceErrorBody {
         message: String,
     }
-    let message =
-        serde_json::from_str(reply).map_or_else(|_| reply.to_owned(), |said: ResourceErrorEnvelope| said.error.message);
+    let message = serde_json::from_str(reply)
+        .map_or_else(|_| reply.to_owned(), |envelope: ResourceErrorEnvelope| envelope.error.message);
     let code = match kind {
         ErrorKind::NotFound => ErrorCode::RESOURCE_NOT_FOUND,
         ErrorKind::Io | ErrorKind::Internal | ErrorKind::Timeout => ErrorCode::INTERNAL_ERROR,

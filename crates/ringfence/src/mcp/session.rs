@@ -125,18 +125,18 @@ impl McpSessions {
     }
 
     /// Opens a session of a client.
-    fn open_session(&self, visitor: &McpTokenId, id: String) -> Arc<McpSession> {
-        let bits = self.taint.for_token(&visitor.token, &self.workspace_id);
-        let session = Session { taint: bits, ..self.template.for_principal(id, Principal::agent(&*visitor.name)) };
-        let owner = self.owners.register(&session, &visitor.token);
+    fn open_session(&self, client: &McpTokenId, id: String) -> Arc<McpSession> {
+        let taint = self.taint.for_token(&client.token, &self.workspace_id);
+        let session = Session { taint, ..self.template.for_principal(id, Principal::agent(&*client.name)) };
+        let owner = self.owners.register(&session, &client.token);
         McpSession::new(Arc::new(session), self.host.clone(), Some(owner))
     }
 
     /// The one stateless session of a token. There are as many as there are tokens.
-    fn stateless_session(&self, visitor: &McpTokenId) -> Arc<McpSession> {
-        let mut talks = self.stateless.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || self.open_session(visitor, format!("http-{}", visitor.token));
-        Arc::clone(talks.entry(Arc::clone(&visitor.token)).or_insert_with(new))
+    fn stateless_session(&self, client: &McpTokenId) -> Arc<McpSession> {
+        let mut mcp_sessions = self.stateless.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || self.open_session(client, format!("http-{}", client.token));
+        Arc::clone(mcp_sessions.entry(Arc::clone(&client.token)).or_insert_with(new))
     }
 }
 
@@ -165,21 +165,21 @@ impl McpSessionSource {
         context: &RequestContext<RoleServer>,
     ) -> Result<Arc<McpSession>, ErrorData> {
         let guest = match self {
-            Self::Stdio(talk) => return Ok(Arc::clone(talk)),
+            Self::Stdio(mcp_session) => return Ok(Arc::clone(mcp_session)),
             Self::Http(guest) => guest,
         };
-        let visitor = McpTokenId::from_context(context);
-        let visitor = visitor.ok_or_else(|| ErrorData::internal_error("the request was not authenticated", None))?;
+        let client = McpTokenId::from_context(context);
+        let client = client.ok_or_else(|| ErrorData::internal_error("the request was not authenticated", None))?;
         if era == ProtocolEra::Stateless {
-            return Ok(guest.sessions.stateless_session(visitor));
+            return Ok(guest.sessions.stateless_session(client));
         }
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes)
             .map_err(|_| ErrorData::internal_error("the system's random number generator failed", None))?;
         let id = format!("http-{:016x}", u64::from_ne_bytes(bytes));
-        let new = || (Arc::clone(&visitor.token), guest.sessions.open_session(visitor, id));
+        let new = || (Arc::clone(&client.token), guest.sessions.open_session(client, id));
         match guest.session.get_or_init(new) {
-            (owner, talk) if *owner == visitor.token => Ok(Arc::clone(talk)),
+            (owner, mcp_session) if *owner == client.token => Ok(Arc::clone(mcp_session)),
             _ => Err(ErrorData::invalid_request("this session belongs to another token", None)),
         }
     }
@@ -189,14 +189,14 @@ impl McpSessionSource {
     pub(super) fn may_relay(&self, context: &RequestContext<RoleServer>) -> bool {
         match self {
             Self::Stdio(_) => true,
-            Self::Http(_) => McpTokenId::from_context(context).is_some_and(|visitor| visitor.may_relay),
+            Self::Http(_) => McpTokenId::from_context(context).is_some_and(|client| client.may_relay),
         }
     }
 
     /// Template of the sessions here.
     pub(super) fn template(&self) -> &Session {
         match self {
-            Self::Stdio(talk) => &talk.session,
+            Self::Stdio(mcp_session) => &mcp_session.session,
             Self::Http(guest) => &guest.sessions.template,
         }
     }
@@ -204,8 +204,8 @@ impl McpSessionSource {
     /// The session that ends with this connection, if one does.
     pub(super) fn own_session(&self) -> Option<&McpSession> {
         match self {
-            Self::Stdio(talk) => Some(talk),
-            Self::Http(guest) => guest.session.get().map(|(_, talk)| talk.as_ref()),
+            Self::Stdio(mcp_session) => Some(mcp_session),
+            Self::Http(guest) => guest.session.get().map(|(_, mcp_session)| mcp_session.as_ref()),
         }
     }
 }

@@ -216,9 +216,9 @@ mod tests {
         let error = reply.contains("\"ok\":false").then_some(ErrorKind::NotFound);
         let reply = ToolReply { call_id: "1".to_owned(), text: reply.to_owned(), error, suspended: None };
         let settings = ResultSettings { tool: "read_file", dialect, form, most: 1 << 20 };
-        let mut said = serde_json::to_value(call_result(&reply, settings)).unwrap();
-        said.as_object_mut().unwrap().remove("resultType");
-        assert_eq!(&said, expected, "{dialect:?} {form:?}");
+        let mut result = serde_json::to_value(call_result(&reply, settings)).unwrap();
+        result.as_object_mut().unwrap().remove("resultType");
+        assert_eq!(&result, expected, "{dialect:?} {form:?}");
     }
 
     fn texts(texts: &[&str]) -> Value {

@@ -61,7 +61,7 @@ impl<R: AsyncRead + Unpin + Send> StdioServerTransport<R> {
             StrictJsonError::Syntax => {
                 RejectedLine { id: None, error: error_data(ErrorCode::PARSE_ERROR, "invalid JSON") }
             }
-            StrictJsonError::DuplicateKey(said) => refuse(ErrorCode::INVALID_REQUEST, &said),
+            StrictJsonError::DuplicateKey(detail) => refuse(ErrorCode::INVALID_REQUEST, &detail),
         })?;
         if line.trim_ascii_start().starts_with(b"[") {
             return Err(refuse(
@@ -317,8 +317,8 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_takes_no_answer_is_over_though_its_client_stays() {
         let (_client, input) = tokio::io::duplex(64);
-        let (nobody, output) = tokio::io::duplex(64);
-        drop(nobody);
+        let (closed_reader, output) = tokio::io::duplex(64);
+        drop(closed_reader);
         let gone = CancellationToken::new();
         let mut wire = StdioServerTransport::new(input, output, 64, InFlightRequests::default(), gone.clone());
         let pong = JsonRpcMessage::response(ServerResult::empty(()), NumberOrString::Number(1));

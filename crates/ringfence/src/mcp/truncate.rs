@@ -88,8 +88,9 @@ pub(super) fn truncate_json(json: &str, copies: ReplyCopies, most: usize, dialec
         return Cow::Borrowed(json);
     }
     let Ok(mut value) = serde_json::from_str::<Value>(json) else {
-        let said = Value::from_iter([("truncated", Value::Bool(true)), ("hint", Value::String(truncation_hint(most)))]);
-        return if copies.plain > 0 { Cow::Owned(said.to_string()) } else { truncate_text(json, most) };
+        let truncated =
+            Value::from_iter([("truncated", Value::Bool(true)), ("hint", Value::String(truncation_hint(most)))]);
+        return if copies.plain > 0 { Cow::Owned(truncated.to_string()) } else { truncate_text(json, most) };
     };
     cut(&mut value, copies, room);
     mark_truncated(&mut value, most, dialect);
@@ -224,11 +225,11 @@ fn fair_share(ascending: &[usize], room: usize) -> usize {
 fn mark_truncated(value: &mut Value, most: usize, dialect: Dialect) {
     // A whole reply has its value in a field.
     let inner = ["value", "data"].into_iter().find(|name| value.get(name).is_some_and(Value::is_object));
-    let place = match inner {
+    let target = match inner {
         Some(name) => value.get_mut(name),
         None => Some(value),
     };
-    if let Some(fields) = place.and_then(Value::as_object_mut) {
+    if let Some(fields) = target.and_then(Value::as_object_mut) {
         fields.insert("truncated".to_owned(), Value::Bool(true));
         fields.insert("hint".to_owned(), Value::String(truncation_hint(most)));
         if dialect == Dialect::Crewagent {
@@ -344,8 +345,8 @@ mod tests {
     #[test]
     fn a_value_nested_too_deeply_is_replaced_by_a_note() {
         let deep = format!("{}\"{}\"{}", "[".repeat(500), "x".repeat(MOST), "]".repeat(500));
-        let said: Value = serde_json::from_str(&fit(&deep, ALL_COPIES[2], MOST, Dialect::Standard)).unwrap();
-        assert_eq!(said["truncated"], true);
+        let truncated: Value = serde_json::from_str(&fit(&deep, ALL_COPIES[2], MOST, Dialect::Standard)).unwrap();
+        assert_eq!(truncated["truncated"], true);
     }
 
     #[test]

@@ -99,17 +99,17 @@ fn parse_tool(server: &McpServerConfig, called: &str, tool: &Value) -> Result<Mc
     }
     escape_schema_texts(&mut parameters)?;
     let safe = safe_name(called, MAX_NAME_CHARS - MCP_TOOL_PREFIX.len() - server.name.len() - "__".len());
-    let said = tool["description"].as_str().unwrap_or_default();
-    let kept = &said[..said.floor_char_boundary(MAX_DESCRIPTION_BYTES)];
-    let description = format!("{}{}", sanitize_text(kept), if kept.len() < said.len() { "…" } else { "" });
-    let way = match &server.transport {
+    let full = tool["description"].as_str().unwrap_or_default();
+    let kept = &full[..full.floor_char_boundary(MAX_DESCRIPTION_BYTES)];
+    let description = format!("{}{}", sanitize_text(kept), if kept.len() < full.len() { "…" } else { "" });
+    let transport = match &server.transport {
         ServerTransport::Program(program) if program.is_per_call() => {
             json!([program.command, program.args, program.jail, format!("{:?}", program.workspace), program.network])
         }
         ServerTransport::Program(program) => json!([program.command, program.args, program.jail]),
         ServerTransport::Url { url, .. } => json!(url),
     };
-    let all = json!([server.name, way, called, tool["title"], tool["description"], tool["inputSchema"]]);
+    let all = json!([server.name, transport, called, tool["title"], tool["description"], tool["inputSchema"]]);
     Ok(McpToolDefinition {
         remote_name: called.to_owned(),
         name: format!("{MCP_TOOL_PREFIX}{}__{safe}", server.name),
@@ -164,8 +164,8 @@ mod tests {
     use crate::config::mcp_servers::{McpServerConfig, ServerTransport};
 
     fn listed(tools: Vec<Value>) -> McpToolList {
-        let way = ServerTransport::Url { url: "https://a.example/mcp".to_owned(), key: None };
-        parse_tools(&McpServerConfig { name: "far-away".to_owned(), transport: way, timeout: None }, tools)
+        let transport = ServerTransport::Url { url: "https://a.example/mcp".to_owned(), key: None };
+        parse_tools(&McpServerConfig { name: "far-away".to_owned(), transport, timeout: None }, tools)
     }
 
     fn tool(name: &str) -> Value {
@@ -226,9 +226,9 @@ mod tests {
 
     #[test]
     fn words_are_bounded_and_nothing_hides_in_them() {
-        let said = format!("a\u{202e}b\x1b[2K{}", "x".repeat(10_000));
+        let full = format!("a\u{202e}b\x1b[2K{}", "x".repeat(10_000));
         let schema = json!({"type": "object", "properties": {"p": {"type": "string", "description": "c\u{200b}d"}}});
-        let listed = listed(vec![json!({"name": "x", "description": said, "inputSchema": schema})]);
+        let listed = listed(vec![json!({"name": "x", "description": full, "inputSchema": schema})]);
         let tool = &listed.tools[0];
         assert!(tool.description.starts_with("a\\u{202e}b\\u{1b}[2K"), "{}", &tool.description[..40]);
         assert!(tool.description.len() < 5000 && tool.description.ends_with('…'));

@@ -12,9 +12,9 @@ use crate::mcp_client::definition::{self, McpToolList};
 use crate::mcp_client::jsonrpc::{self, LineSplitter, McpServerMessage};
 
 fn listed(result: &Value) -> McpToolList {
-    let way = ServerTransport::Url { url: "https://a.example/mcp".to_owned(), key: None };
+    let transport = ServerTransport::Url { url: "https://a.example/mcp".to_owned(), key: None };
     let tools = result["tools"].as_array().cloned().unwrap_or_default();
-    definition::parse_tools(&McpServerConfig { name: "far-away".to_owned(), transport: way, timeout: None }, tools)
+    definition::parse_tools(&McpServerConfig { name: "far-away".to_owned(), transport, timeout: None }, tools)
 }
 
 fn check_listed(listed: &McpToolList) {

@@ -40,16 +40,16 @@ impl HttpTransport {
         &self,
         id: Option<u64>,
         body: Vec<u8>,
-        patience: &McpDeadline<'_>,
+        deadline: &McpDeadline<'_>,
     ) -> Result<Option<Value>, McpClientError> {
         let session = self.session.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let headers = [(SESSION_HEADER, session.as_deref()), (VERSION_HEADER, self.version.get().map(String::as_str))];
         let headers: Vec<(&str, &str)> = headers.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
-        let message = EndpointRequest { body, headers: &headers, timeout: patience.remaining() };
+        let message = EndpointRequest { body, headers: &headers, timeout: deadline.remaining() };
         let mut reading = McpBodyReader::new(id);
         let head =
-            self.endpoint.post(&message, SESSION_HEADER, patience.check, |head, bytes| reading.push(head, bytes));
-        let head = head.map_err(|error| match ((patience.check)(), error.kind) {
+            self.endpoint.post(&message, SESSION_HEADER, deadline.check, |head, bytes| reading.push(head, bytes));
+        let head = head.map_err(|error| match ((deadline.check)(), error.kind) {
             (Err(stopped), _) => McpClientError::Cancelled(stopped),
             (Ok(()), ErrorKind::Timeout) => McpClientError::Timeout,
             (Ok(()), _) => McpClientError::Network(error.message),
@@ -70,9 +70,9 @@ impl HttpTransport {
 }
 
 impl McpTransport for HttpTransport {
-    fn request(&self, method: &str, params: &Value, patience: &McpDeadline<'_>) -> Result<Value, McpClientError> {
+    fn request(&self, method: &str, params: &Value, deadline: &McpDeadline<'_>) -> Result<Value, McpClientError> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let answer = self.post(Some(id), jsonrpc::encode_request(Some(id), method, params), patience);
+        let answer = self.post(Some(id), jsonrpc::encode_request(Some(id), method, params), deadline);
         if matches!(answer, Err(McpClientError::Timeout | McpClientError::Cancelled(_))) {
             let stop = json!({"requestId": id, "reason": "the caller is gone"});
             let until = std::time::Instant::now() + CANCEL_TIMEOUT;
@@ -82,8 +82,8 @@ impl McpTransport for HttpTransport {
         answer?.ok_or(McpClientError::ProtocolViolation("no response to the request"))
     }
 
-    fn notify(&self, method: &str, params: &Value, patience: &McpDeadline<'_>) -> Result<(), McpClientError> {
-        self.post(None, jsonrpc::encode_request(None, method, params), patience).map(drop)
+    fn notify(&self, method: &str, params: &Value, deadline: &McpDeadline<'_>) -> Result<(), McpClientError> {
+        self.post(None, jsonrpc::encode_request(None, method, params), deadline).map(drop)
     }
 
     fn is_closed(&self) -> bool {

@@ -100,8 +100,8 @@ impl ServerLauncher {
     }
 
     /// A line to a server that was just started.
-    pub(crate) fn open(&self, way: &ServerTransport) -> Result<Arc<dyn McpTransport>, McpClientError> {
-        match way {
+    pub(crate) fn open(&self, transport: &ServerTransport) -> Result<Arc<dyn McpTransport>, McpClientError> {
+        match transport {
             ServerTransport::Program(program) if program.jail => self.jail(program, self.empty_view()?, None),
             ServerTransport::Program(program) => self.launch(program),
             ServerTransport::Url { url, key } => {
@@ -141,13 +141,13 @@ impl ServerLauncher {
                 ..workspace.view(cx).map_err(McpClientError::NotStarted)?
             },
         };
-        let mut way = match (program.network.as_slice(), &self.grants.egress) {
+        let mut transport = match (program.network.as_slice(), &self.grants.egress) {
             ([], _) => None,
             (_, None) => return Err(missing("network")),
             (hosts, Some(egress)) => Some(egress.open(hosts, cx).map_err(McpClientError::NotStarted)?),
         };
-        let egress = way.as_mut().and_then(|way| way.socket());
-        Ok(PerCallServer { transport: self.jail(program, view, egress)?, channel: way })
+        let egress = transport.as_mut().and_then(|transport| transport.socket());
+        Ok(PerCallServer { transport: self.jail(program, view, egress)?, channel: transport })
     }
 
     fn empty_view(&self) -> Result<WorkspaceView, McpClientError> {

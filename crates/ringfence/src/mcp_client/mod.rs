@@ -74,9 +74,9 @@ pub(crate) fn register_tools(
         joined.warnings.extend(listed.skipped.iter().map(|why| format!("the MCP server `{name}`: {why}")));
         for definition in listed.tools {
             joined.definitions.insert(format!("{MCP_MOUNT}/{}", definition.rule_name), definition.digest.clone());
-            let face = ToolBinding::external::<McpToolValue>(definition.declaration());
+            let binding = ToolBinding::external::<McpToolValue>(definition.declaration());
             let tool = McpTool { server: Arc::clone(&server), definition, store: Arc::clone(&store) };
-            registry.register(tool, [face])?;
+            registry.register(tool, [binding])?;
         }
     }
     Ok(joined)
@@ -108,7 +108,7 @@ fn start_all(
     let servers: Vec<Arc<McpServerHandle>> = settings
         .mcp_servers
         .iter()
-        .map(|told| Arc::new(McpServerHandle::new(told.clone(), Arc::clone(&starter))))
+        .map(|config| Arc::new(McpServerHandle::new(config.clone(), Arc::clone(&starter))))
         .collect();
     std::thread::scope(|scope| {
         let starting: Vec<_> = servers.iter().map(|server| scope.spawn(|| server.start_and_list())).collect();

@@ -75,8 +75,8 @@ impl McpServerHandle {
     /// Starts it, and gives its tools, or the reason why there are none.
     pub(crate) fn start_and_list(&self) -> Result<McpToolList, String> {
         let until = Instant::now() + self.config.timeout.unwrap_or(START_TIMEOUT);
-        let patience = McpDeadline { until, check: &|| Ok(()) };
-        let (line, listed) = self.connect(&patience).map_err(|trouble| trouble.to_string())?;
+        let deadline = McpDeadline { until, check: &|| Ok(()) };
+        let (line, listed) = self.connect(&deadline).map_err(|trouble| trouble.to_string())?;
         // A server that is started for each call is ended.
         let stays = !matches!(&self.config.transport, ServerTransport::Program(program) if program.is_per_call());
         *self.transport.lock().unwrap_or_else(PoisonError::into_inner) = Some(line).filter(|_| stays);
@@ -88,32 +88,32 @@ impl McpServerHandle {
         &self,
         tool: &McpToolDefinition,
         arguments: &Map<String, Value>,
-        patience: &McpDeadline<'_>,
+        deadline: &McpDeadline<'_>,
         cx: &CallContext<'_>,
     ) -> Result<Value, McpClientError> {
         let asked = json!({"name": tool.remote_name, "arguments": arguments});
         match &self.config.transport {
             ServerTransport::Program(program) if program.is_per_call() => {
-                let PerCallServer { transport: line, channel: way } = self.launcher.open_for_call(program, cx)?;
+                let PerCallServer { transport: line, channel } = self.launcher.open_for_call(program, cx)?;
                 let check = || {
-                    while let Some(attempt) = way.as_ref().and_then(|way| way.next_attempt()) {
+                    while let Some(attempt) = channel.as_ref().and_then(|channel| channel.next_attempt()) {
                         attempt.record(cx);
                     }
-                    (patience.check)()
+                    (deadline.check)()
                 };
-                let patience = McpDeadline { until: patience.until, check: &check };
-                let listed = self.initialize(line.as_ref(), &patience).map_err(before_call)?;
+                let deadline = McpDeadline { until: deadline.until, check: &check };
+                let listed = self.initialize(line.as_ref(), &deadline).map_err(before_call)?;
                 check_definition(&listed, tool)?;
-                let answer = line.request("tools/call", &asked, &patience);
+                let answer = line.request("tools/call", &asked, &deadline);
                 // It ends with its line. What it still wanted then is recorded too, and not made.
                 drop(line);
-                while let Some(attempt) = way.as_ref().and_then(|way| way.next_attempt()) {
+                while let Some(attempt) = channel.as_ref().and_then(|channel| channel.next_attempt()) {
                     attempt.record(cx);
                 }
                 answer
             }
             ServerTransport::Program(_) | ServerTransport::Url { .. } => {
-                self.transport_for(tool, patience)?.request("tools/call", &asked, patience)
+                self.transport_for(tool, deadline)?.request("tools/call", &asked, deadline)
             }
         }
     }
@@ -122,7 +122,7 @@ impl McpServerHandle {
     fn transport_for(
         &self,
         tool: &McpToolDefinition,
-        patience: &McpDeadline<'_>,
+        deadline: &McpDeadline<'_>,
     ) -> Result<Arc<dyn McpTransport>, McpClientError> {
         let mut now = self.transport.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(line) = now.as_ref().filter(|line| !line.is_closed()) {
@@ -130,32 +130,32 @@ impl McpServerHandle {
         }
         // What is left of it ends before there is another.
         *now = None;
-        let (line, listed) = self.connect(patience).map_err(before_call)?;
+        let (line, listed) = self.connect(deadline).map_err(before_call)?;
         check_definition(&listed, tool)?;
         Ok(Arc::clone(now.insert(line)))
     }
 
-    fn connect(&self, patience: &McpDeadline<'_>) -> Result<(Arc<dyn McpTransport>, McpToolList), McpClientError> {
+    fn connect(&self, deadline: &McpDeadline<'_>) -> Result<(Arc<dyn McpTransport>, McpToolList), McpClientError> {
         let line = self.launcher.open(&self.config.transport)?;
-        let listed = self.initialize(line.as_ref(), patience)?;
+        let listed = self.initialize(line.as_ref(), deadline)?;
         Ok((line, listed))
     }
 
     /// Makes its acquaintance, and hears what tools it has.
-    fn initialize(&self, line: &dyn McpTransport, patience: &McpDeadline<'_>) -> Result<McpToolList, McpClientError> {
+    fn initialize(&self, line: &dyn McpTransport, deadline: &McpDeadline<'_>) -> Result<McpToolList, McpClientError> {
         let hello = json!({
             "protocolVersion": PROTOCOL_VERSIONS[0],
             "capabilities": {},
             "clientInfo": {"name": "ringfence", "version": env!("CARGO_PKG_VERSION")},
         });
-        let answer = line.request("initialize", &hello, patience)?;
+        let answer = line.request("initialize", &hello, deadline)?;
         let version = answer["protocolVersion"].as_str().unwrap_or_default();
         if !PROTOCOL_VERSIONS.contains(&version) {
             return Err(McpClientError::ProtocolViolation("an unsupported protocol version"));
         }
         line.set_protocol_version(version);
-        line.notify("notifications/initialized", &Value::Null, patience)?;
-        let tools = list_tools(line, patience)?;
+        line.notify("notifications/initialized", &Value::Null, deadline)?;
+        let tools = list_tools(line, deadline)?;
         Ok(parse_tools(&self.config, tools))
     }
 }
@@ -175,12 +175,12 @@ fn check_definition(listed: &McpToolList, tool: &McpToolDefinition) -> Result<()
 }
 
 /// Every tool, as the server says it.
-fn list_tools(line: &dyn McpTransport, patience: &McpDeadline<'_>) -> Result<Vec<Value>, McpClientError> {
+fn list_tools(line: &dyn McpTransport, deadline: &McpDeadline<'_>) -> Result<Vec<Value>, McpClientError> {
     let mut tools = Vec::new();
     let mut cursor = Value::Null;
     for _ in 0..MAX_PAGES {
         let params = if cursor.is_null() { json!({}) } else { json!({"cursor": cursor}) };
-        let mut page = line.request("tools/list", &params, patience)?;
+        let mut page = line.request("tools/list", &params, deadline)?;
         let mut take = |key: &str| page.get_mut(key).map(Value::take);
         let Some(Value::Array(more)) = take("tools") else {
             return Err(McpClientError::ProtocolViolation("no list of tools"));

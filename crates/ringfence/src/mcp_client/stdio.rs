@@ -61,8 +61,8 @@ impl ResponseRouter {
         for line in lines {
             match jsonrpc::parse(&line) {
                 McpServerMessage::Response { id, result } => {
-                    if let Some(place) = state.waiting.get_mut(&id) {
-                        place.get_or_insert(result);
+                    if let Some(response) = state.waiting.get_mut(&id) {
+                        response.get_or_insert(result);
                     }
                 }
                 // A failed reply is the server's own problem.
@@ -92,7 +92,7 @@ impl ResponseRouter {
         }
     }
 
-    fn wait_for_response(&self, id: u64, patience: &McpDeadline<'_>) -> Result<Value, McpClientError> {
+    fn wait_for_response(&self, id: u64, deadline: &McpDeadline<'_>) -> Result<Value, McpClientError> {
         let mut state = self.state();
         loop {
             if let Some(Some(result)) = state.waiting.get_mut(&id).map(Option::take) {
@@ -101,13 +101,13 @@ impl ResponseRouter {
             if let Some(why) = &state.closed {
                 return Err(why.clone());
             }
-            let left = patience.remaining();
+            let left = deadline.remaining();
             if left.is_zero() {
                 return Err(McpClientError::Timeout);
             }
             let waited = self.changed.wait_timeout(state, left.min(POLL_INTERVAL));
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            (patience.check)().map_err(McpClientError::Cancelled)?;
+            (deadline.check)().map_err(McpClientError::Cancelled)?;
         }
     }
 
@@ -144,13 +144,13 @@ impl StdioTransport {
 }
 
 impl McpTransport for StdioTransport {
-    fn request(&self, method: &str, params: &Value, patience: &McpDeadline<'_>) -> Result<Value, McpClientError> {
+    fn request(&self, method: &str, params: &Value, deadline: &McpDeadline<'_>) -> Result<Value, McpClientError> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.router.state().waiting.insert(id, None);
         let answer = self
             .router
             .send(jsonrpc::encode_request(Some(id), method, params))
-            .and_then(|()| self.router.wait_for_response(id, patience));
+            .and_then(|()| self.router.wait_for_response(id, deadline));
         self.router.state().waiting.remove(&id);
         if matches!(answer, Err(McpClientError::Timeout | McpClientError::Cancelled(_))) {
             // A failed notice is ignored: the server does not read.

@@ -62,22 +62,22 @@ impl Tool for McpTool {
     const GRACEFUL_STOP: bool = true;
 
     fn plan(&self, arguments: Self::Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedMcpCall>, ToolError> {
-        let McpToolDefinition { rule_name: place, digest, .. } = &self.definition;
-        cx.set_subject(place);
+        let McpToolDefinition { rule_name, digest, .. } = &self.definition;
+        cx.set_subject(rule_name);
         self.check_hosts(cx)?;
-        let known = match self.store.definition(place).map_err(store_error)? {
+        let known = match self.store.definition(rule_name).map_err(store_error)? {
             None => DefinitionState::New,
             Some(known) if known == *digest => DefinitionState::Same,
             Some(_) => DefinitionState::Changed,
         };
-        let place = PolicyResource {
+        let resource = PolicyResource {
             mount: MCP_MOUNT.into(),
-            requested_path: place.clone(),
-            display_path: place.clone(),
+            requested_path: rule_name.clone(),
+            display_path: rule_name.clone(),
             ..PolicyResource::default()
         };
         Ok(ToolPlan {
-            accesses: vec![ResourceAccess { action: PolicyAction::External, resource: place }],
+            accesses: vec![ResourceAccess { action: PolicyAction::External, resource }],
             prepared: PreparedMcpCall { arguments, definition: known },
         })
     }
@@ -100,18 +100,18 @@ impl Tool for McpTool {
     }
 
     fn run(&self, work: PreparedMcpCall, ticket: &Ticket<'_>) -> Result<ToolCallResult, ToolError> {
-        let McpToolDefinition { rule_name: place, digest, .. } = &self.definition;
+        let McpToolDefinition { rule_name, digest, .. } = &self.definition;
         let cx = ticket.context();
         // Any result is untrusted content.
         cx.add_taint(Taint::SawUntrusted);
         // What changed is known again once a person saw it, and by no other answer.
         let person = ticket.approval().is_some_and(|approval| approval.assurance == Assurance::Person);
         if work.definition == DefinitionState::New || (work.definition == DefinitionState::Changed && person) {
-            self.store.remember_definition(place, digest).map_err(store_error)?;
+            self.store.remember_definition(rule_name, digest).map_err(store_error)?;
         }
         let within = self.server.call_timeout(cx.limits.mcp_time);
-        let patience = McpDeadline { until: Instant::now() + within, check: &|| cx.check() };
-        let answer = self.server.call(&self.definition, &work.arguments, &patience, cx);
+        let deadline = McpDeadline { until: Instant::now() + within, check: &|| cx.check() };
+        let answer = self.server.call(&self.definition, &work.arguments, &deadline, cx);
         let answer = answer.map_err(|trouble| trouble.into_tool_error(self.server.name()))?;
         let most = usize::try_from(cx.limits.mcp_bytes).unwrap_or(usize::MAX);
         let is_error = answer["isError"] == true;
@@ -119,8 +119,8 @@ impl Tool for McpTool {
         match is_error {
             false => Ok(answered),
             true => {
-                let said = truncate_line(&answered.text);
-                let message = format!("the MCP server `{}` reported an error: {said}", self.server.name());
+                let reply_text = truncate_line(&answered.text);
+                let message = format!("the MCP server `{}` reported an error: {reply_text}", self.server.name());
                 Err(ToolError::new(ErrorKind::Execution, message))
             }
         }
@@ -142,14 +142,13 @@ impl McpTool {
     /// The config gives the server its hosts, and still a deny is final.
     fn check_hosts(&self, cx: &CallContext<'_>) -> Result<(), ToolError> {
         for host in self.server.network()? {
-            let place = PolicyResource {
+            let resource = PolicyResource {
                 mount: NET_MOUNT.into(),
                 requested_path: host.clone(),
                 display_path: host.clone(),
                 ..PolicyResource::default()
             };
-            if cx.evaluate(&ResourceAccess { action: PolicyAction::Fetch, resource: place }).decision == Decision::Deny
-            {
+            if cx.evaluate(&ResourceAccess { action: PolicyAction::Fetch, resource }).decision == Decision::Deny {
                 let name = self.server.name();
                 let message = format!("the policy denies `{host}`, which the MCP server `{name}` can reach");
                 return Err(ToolError::new(ErrorKind::PermissionDenied, message));

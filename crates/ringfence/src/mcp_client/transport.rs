@@ -14,10 +14,10 @@ const MAX_QUOTED_CHARS: usize = 500;
 /// A connection to a server that runs.
 pub(crate) trait McpTransport: Send + Sync + fmt::Debug {
     /// Asks, and waits for the answer.
-    fn request(&self, method: &str, params: &Value, patience: &McpDeadline<'_>) -> Result<Value, McpClientError>;
+    fn request(&self, method: &str, params: &Value, deadline: &McpDeadline<'_>) -> Result<Value, McpClientError>;
 
     /// Says something that has no answer.
-    fn notify(&self, method: &str, params: &Value, patience: &McpDeadline<'_>) -> Result<(), McpClientError>;
+    fn notify(&self, method: &str, params: &Value, deadline: &McpDeadline<'_>) -> Result<(), McpClientError>;
 
     /// Nothing can be asked any more.
     fn is_closed(&self) -> bool;

@@ -97,7 +97,7 @@ impl ProgramLauncher {
         editor: &str,
         file: &Path,
         terminal: &File,
-        patience: &impl Cancellable,
+        cancel: &impl Cancellable,
     ) -> io::Result<()> {
         const PAUSE: Duration = Duration::from_millis(50);
         let mut words = editor.split_whitespace();
@@ -123,7 +123,7 @@ impl ProgramLauncher {
             if let Some(status) = child.try_wait()? {
                 return if status.success() { Ok(()) } else { Err(io::Error::other("the editor failed")) };
             }
-            if patience.is_cancelled(PAUSE) {
+            if cancel.is_cancelled(PAUSE) {
                 child.kill()?;
                 child.wait()?;
                 return Err(io::Error::other("the caller is gone"));
@@ -139,7 +139,7 @@ impl ProgramLauncher {
         let found = match program.contains('/') {
             true => Some(PathBuf::from(program)).filter(|file| file.is_absolute()),
             false => {
-                std::env::split_paths(path.unwrap_or(SYSTEM_PATH)).map(|place| place.join(program)).find(is_program)
+                std::env::split_paths(path.unwrap_or(SYSTEM_PATH)).map(|entry| entry.join(program)).find(is_program)
             }
         };
         let found = found.ok_or_else(|| {
@@ -207,11 +207,11 @@ struct LaunchedChild {
 
 impl LaunchedProgram {
     /// Ends it. It may take so long to end by itself, once its input is closed.
-    pub(crate) fn stop(&self, patience: Duration) {
+    pub(crate) fn stop(&self, timeout: Duration) {
         const PAUSE: Duration = Duration::from_millis(10);
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(LaunchedChild { mut child, _directory }) = held.take() else { return };
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
             // It is looked at and not reaped, so that its number stays its own.
             let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -283,9 +283,9 @@ mod tests {
         let root = std::fs::canonicalize(directory.path()).unwrap();
         program(&root.join("ws/bin/own-ed"), "echo planted > \"$1\"");
         program(&root.join("own/own-ed"), "echo \"$PWD $(ls -A | wc -l) ${NODE_OPTIONS-none} $1\" > \"$2\"");
-        let said = edited(&root, "ROOT/ws/bin:ws/bin::ROOT/own:/usr/bin:/bin", "own-ed -w").unwrap();
-        let (place, rest) = said.split_once(' ').unwrap();
-        assert!(Path::new(place).starts_with(root.join("state/programs")), "{said}");
+        let output = edited(&root, "ROOT/ws/bin:ws/bin::ROOT/own:/usr/bin:/bin", "own-ed -w").unwrap();
+        let (entry, rest) = output.split_once(' ').unwrap();
+        assert!(Path::new(entry).starts_with(root.join("state/programs")), "{output}");
         assert_eq!(rest, "0 none -w\n");
         assert_eq!(std::fs::read_dir(root.join("state/programs")).unwrap().count(), 0);
         for (path, editor, why) in [

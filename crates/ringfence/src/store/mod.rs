@@ -156,14 +156,14 @@ impl SqliteStore {
 
     /// Stores a record of the API, replacing the one with its ID, and keeps a limited number of those that are over.
     /// Over the limit, the token with the most records loses its oldest: no token evicts another's.
-    pub(crate) fn save_record(&self, shelf: ApiTable, id: &str, body: &str, most: usize) -> Result<(), StoreError> {
-        let table = shelf.table();
+    pub(crate) fn save_record(&self, api_table: ApiTable, id: &str, body: &str, most: usize) -> Result<(), StoreError> {
+        let table = api_table.table();
         self.write(|connection| {
             let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let query =
                 format!("INSERT INTO {table} (id, body) VALUES (?1, ?2) ON CONFLICT (id) DO UPDATE SET body = ?2");
             change.execute(&query, [id, body])?;
-            let (over, owner) = (shelf.ended_condition(), "json_extract(body, '$.owner')");
+            let (over, owner) = (api_table.ended_condition(), "json_extract(body, '$.owner')");
             let query = format!(
                 "DELETE FROM {table} WHERE (SELECT count(*) FROM {table} WHERE {over}) > ?1 AND number =
                      (SELECT min(number) FROM {table} WHERE {over} AND {owner} =
@@ -175,9 +175,9 @@ impl SqliteStore {
     }
 
     /// The stored records, the oldest first.
-    pub(crate) fn records(&self, shelf: ApiTable) -> Result<Vec<String>, StoreError> {
+    pub(crate) fn records(&self, api_table: ApiTable) -> Result<Vec<String>, StoreError> {
         self.read(Vec::new(), |connection| {
-            let query = format!("SELECT body FROM {} ORDER BY number", shelf.table());
+            let query = format!("SELECT body FROM {} ORDER BY number", api_table.table());
             let mut statement = connection.prepare(&query)?;
             Ok(statement.query_map([], column_text)?.collect::<Result<_, _>>()?)
         })
@@ -412,11 +412,11 @@ impl ApprovalStore for SqliteStore {
     fn denial_streaks(&self) -> Result<Vec<DenialStreak>, StoreError> {
         self.read(Vec::new(), |connection| {
             let mut statement = connection.prepare("SELECT session, principal, count FROM denials ORDER BY number")?;
-            let noes = statement.query_map([], |row| {
+            let streak = statement.query_map([], |row| {
                 let count = u64::try_from(row.get::<_, i64>(2)?).unwrap_or_default();
                 Ok(DenialStreak { session: row.get(0)?, principal: row.get(1)?, count })
             })?;
-            Ok(noes.collect::<Result<_, _>>()?)
+            Ok(streak.collect::<Result<_, _>>()?)
         })
     }
 
@@ -517,17 +517,19 @@ mod tests {
     fn only_what_is_over_goes_and_first_that_of_the_token_with_most() {
         let state = tempfile::tempdir().unwrap();
         let store = SqliteStore::new(state.path());
-        for (shelf, open, over) in [
+        for (api_table, open, over) in [
             (ApiTable::Sessions, json!({"ended": null}), json!({"ended": "t"})),
             (ApiTable::Runs, json!({"state": "running"}), json!({"state": "answered"})),
         ] {
             let keep = |id: &str, owner: &str, view: &serde_json::Value| {
-                store.save_record(shelf, id, &json!({"id": id, "owner": owner, "view": view}).to_string(), 3).unwrap();
+                store
+                    .save_record(api_table, id, &json!({"id": id, "owner": owner, "view": view}).to_string(), 3)
+                    .unwrap();
             };
             keep("open", "other", &open);
             keep("over", "other", &over);
             (0..9).for_each(|number| keep(&format!("busy-{number}"), "busy", &over));
-            let kept = store.records(shelf).unwrap();
+            let kept = store.records(api_table).unwrap();
             let ids = kept.iter().map(|body| serde_json::from_str::<serde_json::Value>(body).unwrap()["id"].clone());
             assert_eq!(ids.collect::<Vec<_>>(), ["open", "over", "busy-7", "busy-8"]);
         }

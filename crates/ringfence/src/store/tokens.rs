@@ -150,8 +150,8 @@ impl TokenStore {
             let _alone = self.lock_exclusive()?;
             let mut all = self.load()?;
             let is_it = |kept: &StoredToken| kept.hash == hash && kept.is_login_code() && kept.is_valid(now);
-            let Some(place) = all.iter().position(is_it) else { return Ok(None) };
-            all.remove(place);
+            let Some(index) = all.iter().position(is_it) else { return Ok(None) };
+            all.remove(index);
             self.save(&all)?;
         }
         let token = self.create_page_token(PAGE_TOKEN_LIFETIME)?;

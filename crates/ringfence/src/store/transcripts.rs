@@ -136,26 +136,30 @@ impl SqliteTranscripts {
                 .ok_or_else(|| SqliteTranscriptError::Unknown(id.to_owned()))?,
             None => heads.into_iter().next().ok_or(SqliteTranscriptError::None)?,
         };
-        let (messages, bits) = self.read((Vec::new(), TaintSet::default()), |connection| {
-            let said = read_entries(connection, &head.id)?.into_iter().filter_map(|entry| match entry {
+        let (messages, taint) = self.read((Vec::new(), TaintSet::default()), |connection| {
+            let stored = read_entries(connection, &head.id)?.into_iter().filter_map(|entry| match entry {
                 TranscriptEntry::Message(message) => Some(message),
                 TranscriptEntry::Outcome(_) => None,
             });
-            let bits = connection
+            let taint = connection
                 .query_row("SELECT taint FROM sessions WHERE id = ?1", [&head.id], |row| row.get::<_, String>(0))?;
-            Ok((said.collect(), bits.split(' ').filter_map(Taint::from_name).collect()))
+            Ok((stored.collect(), taint.split(' ').filter_map(Taint::from_name).collect()))
         })?;
-        Ok(ResumedTranscript { head, messages, taint: bits })
+        Ok(ResumedTranscript { head, messages, taint })
     }
 
     /// Makes a session, or takes one that is there, for this process alone.
-    pub fn open(&self, head: &TranscriptHeader, bits: SessionTaint) -> Result<TranscriptWriter, SqliteTranscriptError> {
+    pub fn open(
+        &self,
+        head: &TranscriptHeader,
+        taint: SessionTaint,
+    ) -> Result<TranscriptWriter, SqliteTranscriptError> {
         let mut connection = connect(&self.state).map_err(SqliteError::into_store_error)?;
         let owner = ProcessLock::new(&self.state).map_err(StoreError)?;
         if !self.claim(&mut connection, head, &owner).map_err(SqliteError::into_store_error)? {
             return Err(SqliteTranscriptError::InUse(head.id.clone()));
         }
-        let shared = TranscriptWriterInner { connection, id: head.id.clone(), taint: bits, _owner: owner };
+        let shared = TranscriptWriterInner { connection, id: head.id.clone(), taint, _owner: owner };
         Ok(TranscriptWriter(Arc::new(Mutex::new(shared))))
     }
 
@@ -224,15 +228,15 @@ impl TranscriptWriter {
 
     fn insert_entry(&self, kind: &str, body: &str, title: Option<&str>) -> Result<(), SqliteError> {
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let TranscriptWriterInner { connection, id, taint: bits, .. } = &mut *shared;
-        let bits = bits.snapshot().iter().map(Taint::name).collect::<Vec<_>>().join(" ");
+        let TranscriptWriterInner { connection, id, taint, .. } = &mut *shared;
+        let taint = taint.snapshot().iter().map(Taint::name).collect::<Vec<_>>().join(" ");
         let (id, now) = (id.as_str(), nanos(SystemTime::now()));
         let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let query = "INSERT INTO entries (session, kind, body, at) VALUES (?1, ?2, ?3, ?4)";
         change.execute(query, params![id, kind, body, now])?;
         let query = "UPDATE sessions SET updated = ?2, taint = ?3, title = CASE title WHEN '' THEN ?4 ELSE title END
                      WHERE id = ?1";
-        change.execute(query, params![id, now, bits, title.unwrap_or_default()])?;
+        change.execute(query, params![id, now, taint, title.unwrap_or_default()])?;
         Ok(change.commit()?)
     }
 }
@@ -322,19 +326,19 @@ pub(crate) fn entries_of(
 pub(crate) fn close_open_calls(head: &TranscriptHeader, entries: Vec<TranscriptEntry>) -> Vec<TranscriptEntry> {
     let dialect = Dialect::from_name(&head.dialect).unwrap_or_default();
     let mut closed = Vec::with_capacity(entries.len());
-    let mut said = Vec::new();
-    let close = |said: &mut Vec<TranscriptMessage>, closed: &mut Vec<TranscriptEntry>| {
-        closed.extend(complete_calls(std::mem::take(said), dialect).into_iter().map(TranscriptEntry::Message));
+    let mut stored = Vec::new();
+    let close = |stored: &mut Vec<TranscriptMessage>, closed: &mut Vec<TranscriptEntry>| {
+        closed.extend(complete_calls(std::mem::take(stored), dialect).into_iter().map(TranscriptEntry::Message));
     };
     for entry in entries {
         match entry {
-            TranscriptEntry::Message(message) => said.push(message),
+            TranscriptEntry::Message(message) => stored.push(message),
             TranscriptEntry::Outcome(_) => {
-                close(&mut said, &mut closed);
+                close(&mut stored, &mut closed);
                 closed.push(entry);
             }
         }
     }
-    close(&mut said, &mut closed);
+    close(&mut stored, &mut closed);
     closed
 }

@@ -280,9 +280,9 @@ fn repeated_pieces_are_ignored() {
     // A message at the end that says everything again.
     let message =
         format!(r#"{{"choices":[{{"message":{{"content":"hi","tool_calls":[{call}]}},"finish_reason":"stop"}}]}}"#);
-    let said = format!(r#"{{"choices":[{{"delta":{{"content":"hi","tool_calls":[{call}]}}}}]}}"#);
+    let first_message = format!(r#"{{"choices":[{{"delta":{{"content":"hi","tool_calls":[{call}]}}}}]}}"#);
     assert_reads(
-        &stream(&[&said, &message]),
+        &stream(&[&first_message, &message]),
         expect![[r#"
         Calls
         text "hi"

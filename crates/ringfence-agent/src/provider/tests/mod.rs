@@ -183,31 +183,31 @@ fn outcome(answer: &Result<ModelResponse, ProviderError>) -> String {
 }
 
 fn describe_answer(answer: &ModelResponse) -> String {
-    let mut told = format!("{:?}", answer.finish);
+    let mut description = format!("{:?}", answer.finish);
     for (what, text) in
         [("text", Some(&answer.text)), ("reasoning", Some(&answer.reasoning)), ("refusal", answer.refusal.as_ref())]
     {
         if let Some(text) = text.filter(|text| !text.is_empty()) {
-            let _ = write!(told, "\n{what} {text:?}");
+            let _ = write!(description, "\n{what} {text:?}");
         }
     }
     for call in &answer.calls {
-        let _ = write!(told, "\ncall {} {} {}", call.id, call.name, call.arguments);
+        let _ = write!(description, "\ncall {} {} {}", call.id, call.name, call.arguments);
     }
     if answer.calls_dropped > 0 {
-        let _ = write!(told, "\ndropped {}", answer.calls_dropped);
+        let _ = write!(description, "\ndropped {}", answer.calls_dropped);
     }
     if let Some(usage) = answer.usage {
-        let _ = write!(told, "\nusage {} + {} = {}", usage.input, usage.output, usage.total);
-        let _ = write!(told, ", {} {} {}", usage.reasoning, usage.cache_read, usage.cache_write);
+        let _ = write!(description, "\nusage {} + {} = {}", usage.input, usage.output, usage.total);
+        let _ = write!(description, ", {} {} {}", usage.reasoning, usage.cache_read, usage.cache_write);
     }
     if let Some(model) = &answer.served_by {
-        let _ = write!(told, "\nserved by {model}");
+        let _ = write!(description, "\nserved by {model}");
     }
     for oddity in &answer.warnings {
-        let _ = write!(told, "\nodd: {oddity}");
+        let _ = write!(description, "\nodd: {oddity}");
     }
-    told
+    description
 }
 
 #[track_caller]

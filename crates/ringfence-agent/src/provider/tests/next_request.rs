@@ -63,10 +63,10 @@ async fn reasoning_is_sent_back_with_its_calls() {
     let answer = read_openai(&[&body]).unwrap();
     assert_eq!(answer.reasoning, "I should look");
     let sent = next_request_body(ProviderProtocol::OpenAi, HELLO, answer.clone()).await;
-    let said = sent.as_array().unwrap().iter().find(|message| message["role"] == "assistant").unwrap();
-    assert_eq!(said["reasoning_content"], "I should look");
-    assert_eq!(said["reasoning_details"], json!([{"type": "reasoning.encrypted", "data": "x"}]));
-    assert_eq!(said["tool_calls"][0]["extra_content"]["google"]["thought_signature"], "c2ln");
+    let first_message = sent.as_array().unwrap().iter().find(|message| message["role"] == "assistant").unwrap();
+    assert_eq!(first_message["reasoning_content"], "I should look");
+    assert_eq!(first_message["reasoning_details"], json!([{"type": "reasoning.encrypted", "data": "x"}]));
+    assert_eq!(first_message["tool_calls"][0]["extra_content"]["google"]["thought_signature"], "c2ln");
     // Another kind of provider gets nothing of it.
     let sent = next_request_body(ProviderProtocol::Anthropic, HELLO_ANTHROPIC, answer).await.to_string();
     assert!(!sent.contains("look") && !sent.contains("c2ln"), "{sent}");

@@ -211,8 +211,8 @@ async fn a_whole_answer_is_not_held_back_by_a_server_that_stays() {
 
 #[tokio::test]
 async fn a_redirect_within_the_origin_is_followed() {
-    let to = |place: &str, status: &str| CannedReply {
-        bytes: format!("HTTP/1.1 {status}\r\nLocation: {place}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    let to = |location: &str, status: &str| CannedReply {
+        bytes: format!("HTTP/1.1 {status}\r\nLocation: {location}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             .into_bytes(),
         after: AfterReply::Close,
     };
@@ -228,14 +228,14 @@ async fn a_redirect_within_the_origin_is_followed() {
 #[tokio::test]
 async fn a_redirect_to_elsewhere_is_not_followed() {
     let other = CannedServer::with_body("200 OK", EVENTS, HELLO).await;
-    for (place, status) in [
+    for (location, status) in [
         (format!("{}/v1?token=hidden", other.url), "307 There"),
         ("https://127.0.0.1/v1".to_owned(), "308 There"),
         ("//evil.example/v1".to_owned(), "307 There"),
         ("/v2".to_owned(), "302 Found"),
         (String::new(), "301 Moved"),
     ] {
-        let bytes = format!("HTTP/1.1 {status}\r\nLocation: {place}\r\nContent-Length: 0\r\n\r\n").into_bytes();
+        let bytes = format!("HTTP/1.1 {status}\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n").into_bytes();
         let server = CannedServer::start(vec![CannedReply { bytes, after: AfterReply::Close }]).await;
         let error = ask(&*openai(&server)).await.unwrap_err();
         assert_eq!(error.kind, ModelErrorKind::NoSuchModel, "{error}");

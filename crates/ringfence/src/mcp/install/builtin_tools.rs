@@ -149,9 +149,9 @@ fn claude_denies(layer: &Value, tool: &str) -> bool {
 }
 
 /// Merges the layers about one setting: off where one turns it off and none turns it on.
-fn merge_states(said: impl Iterator<Item = bool>) -> BuiltinToolState {
-    let said: Vec<bool> = said.collect();
-    off_if(!said.is_empty() && said.iter().all(|is_off| *is_off))
+fn merge_states(states: impl Iterator<Item = bool>) -> BuiltinToolState {
+    let states: Vec<bool> = states.collect();
+    off_if(!states.is_empty() && states.iter().all(|is_off| *is_off))
 }
 
 fn codex_state(layers: &[Value], tool: &str) -> BuiltinToolState {
@@ -208,11 +208,11 @@ const GOOSE_HARMLESS: [&str; 8] =
     ["apps", "autovisualiser", "chatrecall", "memory", "skills", "todo", "tom", "tutorial"];
 
 fn goose_state(layers: &[Value], tool: &str) -> BuiltinToolState {
-    let said = layers.iter().filter_map(|layer| layer["extensions"][tool]["enabled"].as_bool());
-    let said: Vec<bool> = said.collect();
+    let states = layers.iter().filter_map(|layer| layer["extensions"][tool]["enabled"].as_bool());
+    let states: Vec<bool> = states.collect();
     match GOOSE_EXTENSIONS.iter().position(|name| *name == tool) {
-        Some(at) if at < GOOSE_DEFAULT_ON => merge_states(said.iter().map(|is_on| !is_on)),
-        Some(_) if tool != "other extensions" => off_if(!said.contains(&true)),
+        Some(at) if at < GOOSE_DEFAULT_ON => merge_states(states.iter().map(|is_on| !is_on)),
+        Some(_) if tool != "other extensions" => off_if(!states.contains(&true)),
         // Extensions that come with goose and that are not known here.
         _ => {
             let is_known = |name: &String| GOOSE_EXTENSIONS.contains(&&**name) || GOOSE_HARMLESS.contains(&&**name);
@@ -239,11 +239,11 @@ impl OpencodeRules {
         if rules.is_string() {
             self.patterns.push(rules == "deny");
         }
-        for (name, said) in rules.as_object().into_iter().flatten() {
-            let denies = |said: &Value| said == "deny";
+        for (name, states) in rules.as_object().into_iter().flatten() {
+            let denies = |states: &Value| states == "deny";
             // Patterns of arguments are all to be denied, the one for everything among them.
             let by_argument = |all: &Map<String, Value>| all.contains_key("*") && all.values().all(denies);
-            let is_denied = denies(said) || said.as_object().is_some_and(by_argument);
+            let is_denied = denies(states) || states.as_object().is_some_and(by_argument);
             match name == tool {
                 true => self.exact.push(is_denied),
                 false if is_match(name, tool) => self.patterns.push(is_denied),
@@ -274,7 +274,7 @@ fn opencode_state(layers: &[Value], tool: &str) -> BuiltinToolState {
     if layers.iter().any(|layer| layer.get("permissions").is_some()) {
         return BuiltinToolState::Unknown;
     }
-    let opens = |said: &[bool]| said.contains(&false);
+    let opens = |states: &[bool]| states.contains(&false);
     if opens(&rules.exact) || opens(&of_agents.exact) || opens(&of_agents.patterns) {
         return BuiltinToolState::On;
     }
@@ -307,13 +307,15 @@ fn zed_state(layers: &[Value], tool: &str) -> BuiltinToolState {
     let begins: Vec<&str> = layers.iter().filter_map(|all| all["agent"]["default_profile"].as_str()).collect();
     let begins = if begins.is_empty() { vec!["write"] } else { begins };
     let is_on = |profile: &&str| {
-        let said: Vec<&Value> = layers.iter().filter_map(|all| all["agent"]["profiles"].get(*profile)).collect();
+        let states: Vec<&Value> = layers.iter().filter_map(|all| all["agent"]["profiles"].get(*profile)).collect();
         match *profile {
-            "minimal" if said.is_empty() => false,
-            _ if said.is_empty() => true,
+            "minimal" if states.is_empty() => false,
+            _ if states.is_empty() => true,
             // What such a profile does not say, Zed says for it.
-            "write" | "write-full-access" | "ask" | "minimal" => said.iter().any(|said| said["tools"][tool] != false),
-            _ => said.iter().any(|said| said["tools"][tool] == true),
+            "write" | "write-full-access" | "ask" | "minimal" => {
+                states.iter().any(|states| states["tools"][tool] != false)
+            }
+            _ => states.iter().any(|states| states["tools"][tool] == true),
         }
     };
     off_if(!begins.iter().any(is_on))

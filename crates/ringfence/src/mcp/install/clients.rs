@@ -88,8 +88,8 @@ pub(crate) struct DetectedClient {
 }
 
 /// The clients whose settings name us, for this workspace or for all.
-pub(crate) fn detect_clients(places: SettingsDirs<'_>) -> Vec<DetectedClient> {
-    McpClientApp::value_variants().iter().filter_map(|client| client.detect(places)).collect()
+pub(crate) fn detect_clients(dirs: SettingsDirs<'_>) -> Vec<DetectedClient> {
+    McpClientApp::value_variants().iter().filter_map(|client| client.detect(dirs)).collect()
 }
 
 /// Scope of the file that gets an entry.
@@ -132,10 +132,10 @@ impl McpClientApp {
     }
 
     /// The files that may have our entry. It is put into the first.
-    pub(crate) fn entry_files(self, places: SettingsDirs<'_>) -> Vec<PathBuf> {
-        let workspace = |name: &str| places.workspace.map(|directory| directory.join(name));
-        let home = |name: &str| places.home.map(|directory| directory.join(name));
-        let config = |name: &str| places.config.map(|directory| directory.join(name));
+    pub(crate) fn entry_files(self, dirs: SettingsDirs<'_>) -> Vec<PathBuf> {
+        let workspace = |name: &str| dirs.workspace.map(|directory| directory.join(name));
+        let home = |name: &str| dirs.home.map(|directory| directory.join(name));
+        let config = |name: &str| dirs.config.map(|directory| directory.join(name));
         let files = match self {
             Self::ClaudeCode => vec![workspace(".mcp.json"), home(".claude.json")],
             Self::Codex => vec![home(".codex/config.toml"), workspace(".codex/config.toml")],
@@ -157,10 +157,10 @@ impl McpClientApp {
     }
 
     /// Every file that this client merges into the settings of its own tools.
-    fn settings_layers(self, places: SettingsDirs<'_>) -> Vec<PathBuf> {
-        let workspace = |name: &str| places.workspace.map(|directory| directory.join(name));
-        let home = |name: &str| places.home.map(|directory| directory.join(name));
-        let system = |name: &str| places.system.map(|directory| directory.join(name));
+    fn settings_layers(self, dirs: SettingsDirs<'_>) -> Vec<PathBuf> {
+        let workspace = |name: &str| dirs.workspace.map(|directory| directory.join(name));
+        let home = |name: &str| dirs.home.map(|directory| directory.join(name));
+        let system = |name: &str| dirs.system.map(|directory| directory.join(name));
         let more = match self {
             Self::ClaudeCode => {
                 let managed =
@@ -173,23 +173,23 @@ impl McpClientApp {
                 ];
                 return own.into_iter().flatten().chain(managed.into_iter().flatten()).collect();
             }
-            Self::Codex => return codex_layers(places),
+            Self::Codex => return codex_layers(dirs),
             Self::Crush => vec![home(".local/share/crush/crush.json")],
             Self::Gemini => vec![system("gemini-cli/settings.json"), system("gemini-cli/system-defaults.json")],
             Self::Goose => vec![system("goose/config.yaml")],
-            Self::Opencode => return opencode_layers(places),
+            Self::Opencode => return opencode_layers(dirs),
             Self::Vscode | Self::Zed => Vec::new(),
         };
-        self.entry_files(places).into_iter().chain(more.into_iter().flatten()).collect()
+        self.entry_files(dirs).into_iter().chain(more.into_iter().flatten()).collect()
     }
 
-    fn detect(self, places: SettingsDirs<'_>) -> Option<DetectedClient> {
-        let entries = self.entry_files(places).into_iter().filter_map(|file| self.read(&file)?.ok());
-        if !entries.into_iter().any(|settings| self.has_our_entry(&settings, places)) {
+    fn detect(self, dirs: SettingsDirs<'_>) -> Option<DetectedClient> {
+        let entries = self.entry_files(dirs).into_iter().filter_map(|file| self.read(&file)?.ok());
+        if !entries.into_iter().any(|settings| self.has_our_entry(&settings, dirs)) {
             return None;
         }
         let (mut layers, mut unread) = (Vec::new(), Vec::new());
-        for file in self.settings_layers(places) {
+        for file in self.settings_layers(dirs) {
             match self.read(&file) {
                 Some(Ok(settings)) => layers.push(settings),
                 Some(Err(name)) => unread.push(name),
@@ -234,14 +234,14 @@ impl McpClientApp {
         Some(value.ok_or_else(|| short_name(file)))
     }
 
-    fn has_our_entry(self, settings: &Value, places: SettingsDirs<'_>) -> bool {
+    fn has_our_entry(self, settings: &Value, dirs: SettingsDirs<'_>) -> bool {
         let servers = &settings[self.servers_key()];
         let is_there = |servers: &Value| servers.get(ENTRY_NAME).is_some();
         match self {
             // Clients of the second generation have another level.
             Self::Opencode => is_there(servers) || is_there(&servers["servers"]),
             Self::ClaudeCode => {
-                let workspace = places.workspace.and_then(Path::to_str).unwrap_or_default();
+                let workspace = dirs.workspace.and_then(Path::to_str).unwrap_or_default();
                 is_there(servers) || is_there(&settings["projects"][workspace][self.servers_key()])
             }
             _ => is_there(servers),
@@ -250,9 +250,9 @@ impl McpClientApp {
 }
 
 /// The directories from the workspace up to that of its repository.
-fn project_directories(places: SettingsDirs<'_>) -> Vec<&Path> {
+fn project_directories(dirs: SettingsDirs<'_>) -> Vec<&Path> {
     let mut directories = Vec::new();
-    for directory in places.workspace.into_iter().flat_map(Path::ancestors) {
+    for directory in dirs.workspace.into_iter().flat_map(Path::ancestors) {
         directories.push(directory);
         if directory.join(".git").exists() {
             break;
@@ -263,10 +263,10 @@ fn project_directories(places: SettingsDirs<'_>) -> Vec<&Path> {
 
 /// Codex reads `.codex` in the directories of the project and in the home; each has settings, and agents that the model can
 /// start, with settings of their own.
-fn codex_layers(places: SettingsDirs<'_>) -> Vec<PathBuf> {
-    let above = project_directories(places).into_iter().chain(places.home).map(|directory| directory.join(".codex"));
+fn codex_layers(dirs: SettingsDirs<'_>) -> Vec<PathBuf> {
+    let above = project_directories(dirs).into_iter().chain(dirs.home).map(|directory| directory.join(".codex"));
     let mut files = Vec::new();
-    for directory in above.chain(places.system.map(|system| system.join("codex"))) {
+    for directory in above.chain(dirs.system.map(|system| system.join("codex"))) {
         files.extend(["config.toml", "managed_config.toml"].map(|name| directory.join(name)));
         files.extend(files_with_ending(&directory.join("agents"), "toml"));
     }
@@ -274,13 +274,13 @@ fn codex_layers(places: SettingsDirs<'_>) -> Vec<PathBuf> {
 }
 
 /// opencode reads the directories of the project, those of the user and of the machine; each has settings and agents.
-fn opencode_layers(places: SettingsDirs<'_>) -> Vec<PathBuf> {
-    let above = project_directories(places).into_iter();
+fn opencode_layers(dirs: SettingsDirs<'_>) -> Vec<PathBuf> {
+    let above = project_directories(dirs).into_iter();
     let mut directories: Vec<PathBuf> =
         above.flat_map(|directory| [directory.to_owned(), directory.join(".opencode")]).collect();
-    directories.extend(places.home.map(|home| home.join(".opencode")));
-    directories.extend(places.config.map(|config| config.join("opencode")));
-    directories.extend(places.system.map(|system| system.join("opencode")));
+    directories.extend(dirs.home.map(|home| home.join(".opencode")));
+    directories.extend(dirs.config.map(|config| config.join("opencode")));
+    directories.extend(dirs.system.map(|system| system.join("opencode")));
     let mut files = Vec::new();
     for directory in directories {
         files.extend(["opencode.json", "opencode.jsonc"].map(|name| directory.join(name)));
@@ -366,14 +366,14 @@ mod tests {
     /// A change of a client's settings changes what goes through the fence.
     #[test]
     fn every_settings_file_of_a_client_is_protected() {
-        let places = SettingsDirs {
+        let dirs = SettingsDirs {
             workspace: Some(Path::new("workspace")),
             home: Some(Path::new("home")),
             config: Some(Path::new("home/.config")),
             system: None,
         };
         for client in McpClientApp::value_variants() {
-            for file in client.entry_files(places).into_iter().chain(client.settings_layers(places)) {
+            for file in client.entry_files(dirs).into_iter().chain(client.settings_layers(dirs)) {
                 // Files of the user lie outside of a workspace, unless their home is one. Directories above have the same.
                 let name = file.strip_prefix("workspace").or_else(|_| file.strip_prefix("home")).unwrap_or(&file);
                 let name = name.to_str().unwrap();

@@ -80,9 +80,9 @@ impl SettingsChange {
 pub(crate) fn plan(
     client: McpClientApp,
     program: &Path,
-    places: SettingsDirs<'_>,
+    dirs: SettingsDirs<'_>,
 ) -> Result<SettingsChange, InstallError> {
-    let file = client.entry_files(places).into_iter().next().ok_or(InstallError::NoHome)?;
+    let file = client.entry_files(dirs).into_iter().next().ok_or(InstallError::NoHome)?;
     let name = file.display().to_string();
     let server = server_entry(client, program);
     let with = |before: &str| match client.format() {
@@ -91,7 +91,7 @@ pub(crate) fn plan(
         SettingsFormat::Json => with_member(before, client.servers_key(), &server),
     };
     let read = || {
-        let at = SettingsFile::locate(&file, places.workspace)?;
+        let at = SettingsFile::locate(&file, dirs.workspace)?;
         let before = at.read()?;
         Ok((at, before))
     };
@@ -437,10 +437,10 @@ mod tests {
         let entry = |client: McpClientApp| {
             let directory = tempfile::tempdir().unwrap();
             let at = directory.path();
-            let places = SettingsDirs { workspace: Some(at), home: Some(at), config: Some(at), system: None };
-            let change = plan(client, Path::new(PROGRAM), places).unwrap();
+            let dirs = SettingsDirs { workspace: Some(at), home: Some(at), config: Some(at), system: None };
+            let change = plan(client, Path::new(PROGRAM), dirs).unwrap();
             change.write().unwrap();
-            assert!(plan(client, Path::new(PROGRAM), places).unwrap().is_up_to_date(), "{client:?}");
+            assert!(plan(client, Path::new(PROGRAM), dirs).unwrap().is_up_to_date(), "{client:?}");
             // A path of this machine is nowhere but in a file of this user.
             let is_own = matches!(client, McpClientApp::Codex | McpClientApp::Goose | McpClientApp::Zed);
             assert_eq!(change.after.contains(PROGRAM), is_own, "{client:?}: {}", change.after);

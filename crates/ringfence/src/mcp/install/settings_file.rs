@@ -59,7 +59,7 @@ impl SettingsFile {
     pub(crate) fn locate(file: &Path, workspace: Option<&Path>) -> Result<Self, SettingsFileError> {
         let nowhere = || SettingsFileError::Io(io::ErrorKind::InvalidInput.into());
         let within = workspace.and_then(|workspace| Some((workspace, file.strip_prefix(workspace).ok()?)));
-        let Some((workspace, way)) = within else {
+        let Some((workspace, relative)) = within else {
             let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
             let (base, name) = (file.parent().ok_or_else(nowhere)?, file.file_name().ok_or_else(nowhere)?);
             return Ok(Self { base: base.to_owned(), directories: Vec::new(), name: name.to_owned() });
@@ -68,9 +68,9 @@ impl SettingsFile {
             Component::Normal(name) => Ok(name.to_owned()),
             _ => Err(nowhere()),
         };
-        let mut way = way.components().map(part).collect::<Result<Vec<_>, _>>()?;
-        let name = way.pop().ok_or_else(nowhere)?;
-        Ok(Self { base: workspace.to_owned(), directories: way, name })
+        let mut relative = relative.components().map(part).collect::<Result<Vec<_>, _>>()?;
+        let name = relative.pop().ok_or_else(nowhere)?;
+        Ok(Self { base: workspace.to_owned(), directories: relative, name })
     }
 
     /// The current contents; empty where there is no file.
