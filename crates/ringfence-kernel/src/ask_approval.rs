@@ -151,7 +151,7 @@ impl Invocation {
         Ok(AskOutcome::Suspended(SuspendedCall { token, request_id: request.id.clone() }))
     }
 
-    /// Keeps what a person allowed for good.
+    /// Stores a persistent grant.
     pub(crate) async fn store_grant(&self, rule: RuleText, approval: &Approval) -> Result<(), HostError> {
         let Some(directory) =
             grant_subject(&rule).and_then(|subject| self.host.mount_identities.get(&subject).cloned())

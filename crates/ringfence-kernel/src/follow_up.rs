@@ -46,7 +46,7 @@ impl Invocation {
         let accesses = pending.accesses_of(&asked);
         match rest.preview(cx) {
             Ok(preview) => {
-                // What code did is never allowed for good.
+                // Changes of a program are never granted persistently.
                 let shown = ApprovalPrompt { verdict, preview: preview.bound_to(&accesses), grant: None };
                 let waiting = PendingApproval { plan: rest, accesses, taint, prompt: shown, follow_up: Some(pending) };
                 Ok(CallState::WaitingForApproval(Box::new(waiting)))

@@ -1,6 +1,6 @@
 //! Strict JSON parsing: no duplicate keys, and for a value that is kept no rounded numbers.
 //!
-//! Other parsers keep the last of two equal keys and say nothing. Whoever checked the first one was fooled then, so
+//! Other parsers keep the last of two equal keys and say nothing. A check of the first one would then be evaded, so
 //! a message with such a key is refused before they see it.
 
 use std::fmt;
@@ -17,13 +17,13 @@ const LARGEST_EXACT: f64 = 9_007_199_254_740_992.0;
 /// What is wrong with a message, for the one who sent it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum StrictJsonError {
-    /// It is no JSON, or no text.
+    /// Not JSON, or not UTF-8.
     Syntax,
     /// The sentence says which key.
     DuplicateKey(String),
 }
 
-/// Fails where the text is no JSON, or has an object with the same key twice.
+/// Fails where the text is not JSON, or has an object with the same key twice.
 pub fn check_json(json: &[u8]) -> Result<(), StrictJsonError> {
     let mut parser = serde_json::Deserializer::from_slice(json);
     StrictJsonVisitor::Check.deserialize(&mut parser).and_then(|_| parser.end()).map_err(|error| {

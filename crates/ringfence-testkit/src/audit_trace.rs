@@ -47,7 +47,7 @@ impl Default for AuditTrace {
 }
 
 impl AuditTrace {
-    /// After so many records the sink is full and fails.
+    /// Number of records after which the sink is full and fails.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl AuditTrace {
         self.named_paths.lock().unwrap().clone()
     }
 
-    /// Waits until there are so many records, and gives their events.
+    /// Waits until there are `count` records, and returns their events.
     ///
     /// # Panics
     /// If they do not come.
@@ -111,7 +111,7 @@ impl AuditTrace {
         self.events()
     }
 
-    /// Waits until there are so many records.
+    /// Waits until there are `count` records.
     pub async fn wait_for_lines(&self, count: usize) -> Vec<String> {
         while self.lines().len() < count {
             self.shared.recorded_notify.notified().await;

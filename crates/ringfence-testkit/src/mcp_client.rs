@@ -171,7 +171,7 @@ impl StdioMcpClient {
     /// The next message, whatever it is.
     ///
     /// # Panics
-    /// If none comes, or a line that is no message.
+    /// If none comes, or a line is not a message.
     #[track_caller]
     pub fn next_message(&mut self) -> Value {
         match self.process.receive(PATIENCE) {
@@ -204,7 +204,7 @@ impl StdioMcpClient {
     /// Closes our end, and waits for the server to end: its exit code, what it still said, and what it complained about.
     ///
     /// # Panics
-    /// If it says something that is no message or no text.
+    /// If a line is not a message or not text.
     pub fn close(mut self) -> (Option<i32>, Vec<Value>, String) {
         self.process.close_input();
         let mut complaints = String::new();

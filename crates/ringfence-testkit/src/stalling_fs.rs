@@ -1,7 +1,7 @@
 //! FUSE file system in memory that stops answering on demand.
 //!
 //! A request of the kind that is held is put aside with everything needed to answer it; the thread that took it
-//! goes on to the next. So the caller in the kernel waits, and nobody else does.
+//! goes on to the next. So the caller in the kernel waits, and no other.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -49,7 +49,7 @@ pub struct FuseGate {
 #[derive(Default)]
 struct FuseGateState {
     held: Option<FuseOp>,
-    /// So many of them go through first.
+    /// Number of requests that are answered first.
     pass_first: usize,
     deferred: Vec<Box<dyn FnOnce() + Send>>,
     /// Nothing more comes to wait.
@@ -78,7 +78,7 @@ impl FuseGate {
         self.hold_after(0, op);
     }
 
-    /// Waits until so many requests wait.
+    /// Waits until `count` requests wait.
     pub fn wait_until_held(&self, count: usize) {
         self.wait_while(|state| state.deferred.len() < count);
     }

@@ -1,8 +1,8 @@
-//! Two files that are swapped for each other behind the back of whoever uses them, such as a directory and a link out.
+//! Two files that are swapped for each other while another process uses them, such as a directory and a link out.
 //!
 //! Both names are there at any moment: the kernel exchanges them in one step. How long each state lasts differs from step to
 //! step, from nothing to as long as a program takes between two looks at a path, and in between the paths are left alone:
-//! who only swaps keeps everybody else from finding anything, and so from losing.
+//! a thread that only swaps keeps all others from finding anything, and so from losing.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -18,7 +18,7 @@ mod privileges;
 /// Whether the same program gets what it wants outside, which shows that the jail is what holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptControl {
-    /// As anybody.
+    /// As any user.
     Works,
     /// As root.
     WorksForRoot,
