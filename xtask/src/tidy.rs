@@ -110,7 +110,8 @@ fn tickets_are_issued_by_invocations_only() {
 #[test]
 fn requests_are_answered_by_the_waiting_call_and_the_inbox_only() {
     let mut answering = files_with("crates", &["store.answer("]);
-    answering.retain(|file| file.contains("/src/"));
+    // The suite that every store is held to, in the testkit, answers too.
+    answering.retain(|file| file.contains("/src/") && !file.starts_with("crates/ringfence-testkit/"));
     assert_eq!(answering, ["crates/ringfence-kernel/src/ask_approval.rs", "crates/ringfence-kernel/src/inbox.rs"]);
 }
 

@@ -146,7 +146,7 @@ impl AuditSink for AuditTrace {
                 (false, true) => "",
                 (false, false) => " change",
             };
-            let by = approved.and_then(|approval| approval.by.as_ref()).map_or("nobody", |by| by.name.as_str());
+            let by = approved.and_then(|approval| approval.by.as_ref()).map_or("no person", |by| by.name.as_str());
             self.permissions.lock().unwrap().push(format!("{} {rule} {by}", layer.name()));
         }
         let resources = || record.accesses.iter().map(|access| &access.resource);

@@ -56,7 +56,7 @@ fn grant(id: &str, until: u64) -> Grant {
         id: id.to_owned(),
         rule: RuleText { decision: "allow".to_owned(), path: Some(vec!["./a".to_owned()]), ..RuleText::default() },
         directory: "d".to_owned(),
-        by: "somebody".to_owned(),
+        by: "a person".to_owned(),
         since: at(0),
         until: at(until),
     }
@@ -95,7 +95,7 @@ fn a_draft_has_the_outcome_that_is_its_own(store: &dyn ApprovalStore) {
     assert!(!store.set_draft("drafted", &draft("d1")).unwrap(), "there is no such request");
     store.open_request(&request("drafted", 0)).unwrap();
     assert_eq!(store.draft_of("drafted").unwrap(), None);
-    assert!(!store.set_draft("drafted", &done("d1")).unwrap(), "nobody asked for it");
+    assert!(!store.set_draft("drafted", &done("d1")).unwrap(), "it was not requested");
     assert!(store.set_draft("drafted", &draft("d1")).unwrap());
     assert!(store.set_draft("drafted", &draft("d2")).unwrap());
     assert!(!store.set_draft("drafted", &done("d1")).unwrap(), "another one took its place");

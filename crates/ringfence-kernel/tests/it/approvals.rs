@@ -348,7 +348,8 @@ async fn the_record_names_the_rule_and_who_said_yes() {
     for path in ["ask", "ask", "ask", "free"] {
         assert_eq!(road.call(&json!({"path": path})).await.error, None);
     }
-    let expected = ["user by name somebody", "user by name nobody", "user by name somebody", "user by name nobody"];
+    let expected =
+        ["user by name a person", "user by name no person", "user by name a person", "user by name no person"];
     assert_eq!(*road.trace.permissions.lock().unwrap(), expected);
 }
 

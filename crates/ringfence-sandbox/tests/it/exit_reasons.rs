@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ringfence_sandbox::{ExitReason, Isolation, JailError, JailLimits};
+use ringfence_sandbox::{ExitReason, Isolation, JailError};
 use ringfence_testkit::patience::PATIENCE;
 
 use crate::fixture::{OutputObserver, SandboxFixture, as_each_user};
@@ -102,7 +102,7 @@ fn a_flood_of_output_is_ended() {
 fn memory_is_bounded() {
     as_each_user("exit_reasons::memory_is_bounded", || {
         let mut world = SandboxFixture::new();
-        world.limits = JailLimits { memory_bytes: 128 << 20, ..JailLimits::default() };
+        world.limits.memory_bytes = 128 << 20;
         // Several processes, so that no bound on one of them is enough.
         let hog = "import os, time\nfor _ in range(4):\n    if os.fork() == 0:\n        x = bytearray(60 << 20)\n        \
                    time.sleep(1000)\ntime.sleep(1000)";

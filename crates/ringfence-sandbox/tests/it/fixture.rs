@@ -18,6 +18,7 @@ use ringfence_sandbox::{
     Sandbox, SandboxSettings, Toolchain,
 };
 use ringfence_testkit::executable::copy_executable;
+use ringfence_testkit::patience::PATIENCE;
 use ringfence_testkit::requirement::{Requirement, skip_without};
 use ringfence_testkit::subprocess::{TestStage, run_test};
 use rustix::fs::{Mode, OFlags, open};
@@ -164,7 +165,8 @@ impl SandboxFixture {
         Self {
             directory: tempfile::tempdir().unwrap(),
             sandbox: Sandbox::start(settings).unwrap(),
-            limits: JailLimits::default(),
+            // A busy machine may take long for what a program does; tests of the time itself set another.
+            limits: JailLimits { wall: PATIENCE, ..JailLimits::default() },
             masked: Vec::new(),
             hidden: Vec::new(),
             beside: Vec::new(),

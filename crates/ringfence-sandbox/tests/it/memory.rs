@@ -2,8 +2,10 @@
 //! refused, or the run is ended.
 
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use ringfence_sandbox::{ExitReason, RunResult};
+use ringfence_testkit::patience::PATIENCE;
 use ringfence_testkit::requirement::print_note;
 
 use crate::fixture::{SandboxFixture, as_each_user};
@@ -123,15 +125,16 @@ const HOGS: &[MemoryHog] = &[
     },
 ];
 
-/// Takes four times the limit, by several processes where one has too few descriptors, and says so.
-fn program(way: &MemoryHog) -> String {
+/// Takes four times the limit, by several processes where one has too few descriptors, keeps it for a while, and says so.
+fn program(way: &MemoryHog, keep: Duration) -> String {
     format!(
         "import ctypes, mmap, os, socket, sys, time\nlibc = ctypes.CDLL(None, use_errno=True)\nblock = b'x' * (1 << 20)\n\
          def checked(result):\n    if result < 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))\n    return result\n\
-         {}\nheld = []\nfor n in range({}): held.append(take(n))\ntime.sleep(0.5)\nprint('TOOK IT', flush=True)\n\
+         {}\nheld = []\nfor n in range({}): held.append(take(n))\ntime.sleep({})\nprint('TOOK IT', flush=True)\n\
          os.killpg(0, 9) if 'storm' in globals() else None\n",
         way.code,
         4 * LIMIT / MIB,
+        keep.as_secs(),
     )
 }
 
@@ -151,7 +154,8 @@ pub(crate) fn check_memory_limits(mut world: SandboxFixture) {
     world.limits.memory_bytes = LIMIT;
     let mut passed = Vec::new();
     for way in HOGS {
-        let ended = world.python(&program(way));
+        // Long enough for the limit to be noticed on a busy machine. It ends the program, so nothing waits that long.
+        let ended = world.python(&program(way, PATIENCE / 5));
         let complained = ended.stderr.text();
         let why = complained.lines().last().unwrap_or_default();
         print_note(&format!("{}: ended by {} {why}", way.name, ended.exit_reason.name()));
@@ -174,7 +178,15 @@ fn the_ways_to_take_memory_are_real() {
     for way in HOGS {
         // In a session of its own, in which everything can be ended at once, and with its own System V objects.
         let mut outside = Command::new("setsid");
-        outside.args(["--wait", "unshare", "--ipc", "--map-current-user", "python3", "-c", &program(way)]);
+        outside.args([
+            "--wait",
+            "unshare",
+            "--ipc",
+            "--map-current-user",
+            "python3",
+            "-c",
+            &program(way, Duration::ZERO),
+        ]);
         let ended = outside.stdin(Stdio::null()).output().unwrap();
         let (printed, complained) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
         if printed.contains("TOOK IT") {

@@ -6,7 +6,7 @@ use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ringfence_sandbox::{ExitReason, JailLimits, OutputStream, ProgramObserver, RunResult};
+use ringfence_sandbox::{ExitReason, OutputStream, ProgramObserver, RunResult};
 use ringfence_testkit::patience::PATIENCE;
 
 use crate::fixture::{OutputObserver, SandboxFixture, as_each_user, as_each_user_isolated};
@@ -341,7 +341,7 @@ fn a_run_that_is_stopped_at_once_ends() {
             world.limits.wall = Duration::ZERO;
             let ended = world.run(&["sleep", "1000"], "", &OutputObserver::default()).unwrap();
             assert_eq!(ended.exit_reason, ExitReason::Timeout);
-            world.limits.wall = JailLimits::default().wall;
+            world.limits.wall = PATIENCE;
             assert_eq!(world.stdout_of("echo well"), "well\n");
         }
     });

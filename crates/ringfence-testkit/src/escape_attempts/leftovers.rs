@@ -14,7 +14,7 @@ def left():
     return [n for n, path in names.items() if n > 2 and not path.startswith("/run/ringfence")] or None
 attempt(left)"#,
     ),
-    untried("read from whoever started it", r#"attempt(lambda: os.read(0, 100) or None)"#),
+    untried("read from the process that started it", r#"attempt(lambda: os.read(0, 100) or None)"#),
     untried(
         "find a directory behind a stream",
         r#"attempt(lambda: any_of(*[lambda n=n: os.listdir(f"/proc/self/fd/{n}/..") for n in range(3)]))"#,

@@ -79,7 +79,7 @@ NUMBERS = {
 }
 def call(name, *args):
     ctypes.set_errno(0)
-    whole = lambda a: a if a is None or isinstance(a, (bytes, ctypes.Array)) else ctypes.c_long(a)
+    whole = lambda a: a if isinstance(a, (type(None), bytes, ctypes.Array)) else ctypes.c_long(a)
     result = libc.syscall(NUMBERS[name][0 if platform.machine() == "x86_64" else 1], *map(whole, args))
     if result < 0:
         raise OSError(ctypes.get_errno(), name + ": " + os.strerror(ctypes.get_errno()))
@@ -91,7 +91,7 @@ def attempt(work):
     except OSError as problem:
         print("held:", type(problem).__name__, problem, flush=True)
     else:
-        print("held: nothing" if got is None or got is False else "ESCAPED: " + repr(got)[:200], flush=True)
+        print("held: nothing" if any(got is empty for empty in (None, False)) else "ESCAPED: " + repr(got)[:200], flush=True)
 def any_of(*works):
     # What went through of several.
     got = []

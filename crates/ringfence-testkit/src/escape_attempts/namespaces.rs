@@ -27,7 +27,7 @@ attempt(lambda: child(mounted))"#,
         r#"attempt(lambda: any_of(*[lambda p=p: call("umount2", p, 2) for p in (b"/proc", b"/proc/sys", b"/workspace", b"/workspace/.env", b"/tmp", b"/run/nothing/below", b"/")]))"#,
     ),
     untried(
-        "mount anew as writable",
+        "mount again as writable",
         r#"attempt(lambda: any_of(*[lambda p=p: call("mount", None, p, None, 4096 | 32, None) for p in (b"/usr", b"/proc/sys", b"/", b"/mnt/beside")]))"#,
     ),
     works_for_root("open a file system", r#"attempt(lambda: call("fsopen", b"tmpfs", 0))"#),
