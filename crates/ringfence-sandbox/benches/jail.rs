@@ -98,8 +98,7 @@ fn measure(who: &str) {
     let workspace = stage.path().join("workspace");
     fs::create_dir(&workspace).expect("a workspace");
     let ways = contenders(&workspace);
-    let mut rows: Vec<String> = ways.iter().map(|way| format!("| {} | {} |", way.name, way.isolation.len())).collect();
-    let mut head = format!("| {who} | walls |");
+    let mut rows: Vec<Vec<String>> = ways.iter().map(|_| Vec::new()).collect();
     for program in PROGRAMS {
         if !Path::new(program[0]).exists() {
             println!("{}: not on this machine, left out", program[0]);
@@ -120,29 +119,31 @@ fn measure(who: &str) {
                 }
             }
         }
-        head += &format!(" `{}` |", program.join(" "));
-        add_times(&mut rows, taken);
+        add_times(&mut rows, &program.join(" "), taken);
     }
-    println!("{head}\n{}", "|---".repeat(head.matches('|').count() - 1) + "|");
-    rows.iter().for_each(|row| println!("{row}"));
+    println!("| {who} | isolation mechanisms | program | best | median | best, × bare | median, × bare |");
+    println!("|---|---:|---|---:|---:|---:|---:|");
+    for (way, cells) in ways.iter().zip(&rows) {
+        cells.iter().for_each(|cells| println!("| {} | {} | {cells} |", way.name, way.isolation.len()));
+    }
     println!();
     print_isolation(&ways);
 }
 
-/// Best and median of each way, and in brackets as multiples of the first, which is bare.
-fn add_times(rows: &mut [String], taken: Vec<Vec<Duration>>) {
+/// Best and median time of each sandbox, and both as multiples of the first, which is bare.
+fn add_times(rows: &mut [Vec<String>], program: &str, taken: Vec<Vec<Duration>>) {
     let mut bare = None;
     for (row, mut taken) in rows.iter_mut().zip(taken) {
         taken.sort();
         let (best, median) = (taken[0].as_secs_f64(), taken[taken.len() / 2].as_secs_f64());
         let (bare_best, bare_median) = *bare.get_or_insert((best, median));
-        *row += &format!(
-            " {:.2} / {:.2} ms ({:.2} / {:.2}) |",
+        row.push(format!(
+            "`{program}` | {:.2} ms | {:.2} ms | {:.2} | {:.2}",
             best * 1e3,
             median * 1e3,
             best / bare_best,
             median / bare_median
-        );
+        ));
     }
 }
 
