@@ -43,7 +43,7 @@ pub(crate) use crate::undo::tree::{NodeSource, open_no_follow, relative_to};
 
 /// Handling of a file that a change displaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Disposition {
+pub(crate) enum DisplacedFileAction {
     /// It is deleted permanently.
     Discarded,
     Stored {
@@ -55,7 +55,7 @@ pub(crate) enum Disposition {
     },
 }
 
-impl Disposition {
+impl DisplacedFileAction {
     /// The name of the displaced file in the image store.
     pub(crate) fn image(&self) -> Option<&str> {
         match self {
@@ -147,21 +147,21 @@ impl Mount {
         parent: BorrowedFd<'_>,
         turn: DisplacementTurn,
         ticket: &Ticket<'_>,
-    ) -> Result<Disposition, ToolError> {
-        let Some(journal) = &self.journal else { return Ok(Disposition::Discarded) };
+    ) -> Result<DisplacedFileAction, ToolError> {
+        let Some(journal) = &self.journal else { return Ok(DisplacedFileAction::Discarded) };
         let cx = ticket.context();
         if !self.fits_quota(cost(old.stat.size, 0).saturating_add(turn.bytes_before), &[], cx)? {
-            return if ticket.may_lose() { Ok(Disposition::Discarded) } else { Err(not_kept_error()) };
+            return if ticket.may_lose() { Ok(DisplacedFileAction::Discarded) } else { Err(not_kept_error()) };
         }
         let keep = self.create_image_store(journal)?;
         let image = image_name(ticket.change_id(), turn.index);
         let here = fstat(parent).map(|stat| FileStat::from_stat(&stat).id.device).unwrap_or_default();
         if old.stat.links == 1 && here == keep.device {
-            return Ok(Disposition::Stored { image });
+            return Ok(DisplacedFileAction::Stored { image });
         }
         match keep.copy(self, old, old.stat.size, &image, cx) {
-            Ok(_) => Ok(Disposition::Copied { image }),
-            Err(_) if ticket.may_lose() && cx.check().is_ok() => Ok(Disposition::Discarded),
+            Ok(_) => Ok(DisplacedFileAction::Copied { image }),
+            Err(_) if ticket.may_lose() && cx.check().is_ok() => Ok(DisplacedFileAction::Discarded),
             Err(error) => Err(error),
         }
     }
@@ -386,18 +386,18 @@ impl WriteTarget {
     pub(crate) fn effects(
         &self,
         made: &CreatedParents,
-        old: Option<(&FileState, &Disposition)>,
+        old: Option<(&FileState, &DisplacedFileAction)>,
         after: FileState,
     ) -> Vec<JournalEffect> {
         let mut effects = made.effects();
         let path = escape(&self.path());
         effects.push(match old {
             None => JournalEffect::Created { path, after, image: None },
-            Some((_, Disposition::Discarded)) => JournalEffect::Lost { path },
-            Some((before, Disposition::Stored { image })) => {
+            Some((_, DisplacedFileAction::Discarded)) => JournalEffect::Lost { path },
+            Some((before, DisplacedFileAction::Stored { image })) => {
                 JournalEffect::Replaced { path, before: before.clone(), after, image: image.clone(), copied: false }
             }
-            Some((before, Disposition::Copied { image })) => {
+            Some((before, DisplacedFileAction::Copied { image })) => {
                 JournalEffect::Replaced { path, before: before.clone(), after, image: image.clone(), copied: true }
             }
         });
