@@ -1,11 +1,11 @@
-//! What the agent's loop costs beside the tools and the model, and what a long session weighs.
+//! Benchmark of the agent loop: its cost beside the tools and the model, and the size of a long session.
 //!
 //! `cargo xtask bench agent` runs it. The model answers at once with a call of `read_file`, a thousand times; the same
 //! calls are made without the loop in between, interleaved. The difference is the loop's: history, events, the ledger and
 //! the session that is kept.
 //!
-//! Then what a session of as many steps weighs, with a server on loopback that is sent the whole history each time: in a
-//! process of its own, because memory that an earlier round gave back is used again and would not be seen.
+//! Then the memory of a session of as many steps, with a server on loopback that gets the whole history each time: in a
+//! process of its own, because memory that an earlier round freed is used again and would not be seen.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench says what it finds, or stops")]
 #![allow(clippy::disallowed_methods, reason = "it sets up what is measured, and reads what the kernel says of it")]

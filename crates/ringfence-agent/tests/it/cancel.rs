@@ -20,7 +20,7 @@ use crate::fixture::{AgentFixture, AgentSetup, assert_ended, call, is_answered, 
 /// The longest that a cancelled run may go on.
 const MAX_CANCEL_TIME: Duration = Duration::from_millis(100);
 
-/// How often it is tried. The median counts: on a busy machine the thread that cancels may wait for its turn.
+/// Number of attempts. The median counts: on a busy machine the thread that cancels may be delayed.
 const ROUNDS: usize = 5;
 
 /// Cancels when this is heard, again and again, and prints how long it took to end. The last world is to go on.
@@ -95,7 +95,7 @@ impl Tool for StuckTool {
     }
 }
 
-/// Somebody who never answers.
+/// An approver that never answers.
 #[derive(Debug)]
 struct UnresponsiveApprover;
 

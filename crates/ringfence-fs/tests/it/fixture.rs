@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::scripted_approver::ScriptedApprover;
 use crate::trace_sink::TraceSink;
 
-/// How a world is made.
+/// Setup of a fixture.
 #[derive(Clone, Debug)]
 pub(crate) struct FsFixtureConfig {
     pub(crate) dialect: Dialect,
@@ -32,10 +32,10 @@ pub(crate) struct FsFixtureConfig {
     pub(crate) mounts: Vec<(&'static str, MountAccess)>,
     /// The graph of the workflow whose state `@state` has.
     pub(crate) graph: Option<&'static str>,
-    /// Who takes the records, if anybody.
+    /// The audit sink, if any.
     pub(crate) trace: Option<TraceSink>,
     pub(crate) workers: usize,
-    /// Who is asked, if anybody.
+    /// The approver, if any.
     pub(crate) person: Option<ScriptedApprover>,
     /// Tools that only a test has.
     pub(crate) extra: Option<fn(&mut ToolRegistry, &Fence)>,
@@ -85,7 +85,7 @@ pub(crate) struct FsFixture {
     pub(crate) fence: Fence,
 }
 
-/// Where a world is: a directory that goes with it, or one that somebody else made.
+/// Directory of a fixture: one that goes with it, or an existing one.
 #[derive(Debug)]
 pub(crate) enum FixtureDir {
     Temporary(tempfile::TempDir),
@@ -112,7 +112,7 @@ impl Drop for FixtureDir {
     }
 }
 
-/// Lets whoever owns it remove everything below a directory.
+/// Lets the owner remove everything below a directory.
 pub(crate) fn unlock(directory: &Path) {
     let _ = std::fs::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o755));
     let Ok(entries) = std::fs::read_dir(directory) else { return };
@@ -127,7 +127,7 @@ impl From<tempfile::TempDir> for FixtureDir {
     }
 }
 
-/// What a call said.
+/// The reply of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FixtureReply {
     pub(crate) text: String,
@@ -144,7 +144,7 @@ impl FsFixture {
         Self::at(directory, setup)
     }
 
-    /// In memory if there is such a place: for tests that do very much.
+    /// In memory if possible: for tests that do very much.
     pub(crate) fn in_memory(setup: FsFixtureConfig) -> Self {
         let memory = Path::new("/dev/shm");
         let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
@@ -174,7 +174,7 @@ impl FsFixture {
         Self { directory, root, outside, host, session: Arc::new(session), backend: fence.backend(), fence }
     }
 
-    /// Somebody else's fence, served.
+    /// Serves an existing fence.
     pub(crate) fn with_fence(fence: Fence, setup: FsFixtureConfig) -> Self {
         let directory = FixtureDir::Temporary(tempfile::tempdir().unwrap());
         let (root, outside) = (directory.path().to_owned(), directory.path().to_owned());
@@ -204,7 +204,7 @@ impl FsFixture {
         self.call_text(tool, &arguments.to_string())
     }
 
-    /// The same with arguments as text, for those that are no good JSON.
+    /// The same with arguments as text, for those that are not valid JSON.
     pub(crate) fn call_text(&self, tool: &str, arguments: &str) -> FixtureReply {
         self.call_until(tool, arguments, None)
     }
@@ -220,7 +220,7 @@ impl FsFixture {
         })
     }
 
-    /// The same, for whoever holds the token to cancel.
+    /// The same, with a token to cancel.
     pub(crate) fn call_with(&self, tool: &str, arguments: &Value, cancel: &CancellationToken) -> FixtureReply {
         self.call_within(self.session.limits.call_time, tool, arguments, cancel)
     }

@@ -1,7 +1,7 @@
 //! FUSE file system in memory that stops answering on demand.
 //!
-//! A request of the kind that is held is put aside with everything needed to answer it; the thread that took it
-//! goes on to the next. So the caller in the kernel waits, and nobody else does.
+//! A request of the kind that is held is queued with everything needed to answer it; the thread that took it goes on to
+//! the next. So only the caller in the kernel waits.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -23,7 +23,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 const ROOT: u64 = 1;
 
-/// What can be held.
+/// Operations that can be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FuseOp {
     Lookup,
@@ -48,7 +48,7 @@ pub(crate) struct FuseGate {
 #[derive(Default)]
 struct FuseGateState {
     held: Option<FuseOp>,
-    /// So many of them go through first.
+    /// Number of requests that pass first.
     pass_first: usize,
     deferred: Vec<Box<dyn FnOnce() + Send>>,
     /// Nothing more comes to wait.
@@ -70,7 +70,7 @@ impl FuseGate {
         self.hold_after(0, op);
     }
 
-    /// Waits until so many requests wait.
+    /// Waits until `count` requests are held.
     pub(crate) fn wait_until_held(&self, count: usize) {
         self.wait_while(|state| state.deferred.len() < count);
     }
@@ -104,7 +104,7 @@ impl FuseGate {
         aside.into_iter().for_each(|answer| answer());
     }
 
-    /// How many requests of a kind there were.
+    /// Number of requests of a kind.
     pub(crate) fn count(&self, op: FuseOp) -> usize {
         self.state.lock().unwrap().seen.iter().filter(|seen| **seen == op).count()
     }
@@ -155,7 +155,7 @@ impl StallingFs {
 impl Drop for StallingFs {
     fn drop(&mut self) {
         self.gate.release();
-        // Descriptors of it may still be open, so it is taken out of sight first and ends with the last of them.
+        // Descriptors of it may still be open, so it is detached first and ends with the last of them.
         let _ = rustix::mount::unmount(&self.at, rustix::mount::UnmountFlags::DETACH);
         drop(self.session.take());
     }

@@ -33,7 +33,7 @@ impl TraceSink {
         self.places.lock().unwrap().clone()
     }
 
-    /// Waits until there are so many.
+    /// Waits until there are `count`.
     pub(crate) fn wait_for(&self, count: usize) -> Vec<String> {
         let (lines, news) = &*self.lines;
         let short = |lines: &mut Vec<String>| lines.len() < count;

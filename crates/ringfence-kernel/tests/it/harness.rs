@@ -51,7 +51,7 @@ impl Args {
     }
 }
 
-/// What the tool says it did.
+/// The outcome that the tool returns.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ScriptedToolOutcome {
     pub(crate) path: String,
@@ -61,7 +61,7 @@ pub(crate) struct ScriptedToolOutcome {
 type PlanHook = Box<dyn Fn(&Args, &CallContext<'_>) -> Result<(), ToolError> + Send + Sync>;
 type RunHook = Box<dyn Fn(&Args, &Ticket<'_>) -> Result<(), ToolError> + Send + Sync>;
 
-/// What the tool does besides saying so.
+/// Side effects of the tool.
 pub(crate) struct ToolScript {
     pub(crate) plan: PlanHook,
     pub(crate) run: RunHook,
@@ -87,7 +87,7 @@ impl ToolScript {
 
 struct ScriptedTool<const QUICK: bool> {
     script: ToolScript,
-    /// How often `run` was entered.
+    /// Number of calls of `run`.
     runs: Arc<AtomicUsize>,
 }
 
@@ -147,11 +147,11 @@ impl Policy for PathWordPolicy {
     }
 }
 
-/// Somebody who answers what the test wrote down, in order, and then no more.
+/// An approver with a queue of answers, and none after those.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct QueuedApprover {
     pub(crate) answers: Arc<Mutex<VecDeque<ApprovalDecision>>>,
-    /// Puts off what is not written down.
+    /// Defers requests beyond the queue.
     pub(crate) defers: bool,
     pub(crate) asked: Arc<Mutex<Vec<ApprovalRequest>>>,
     /// One more question was put.
@@ -196,7 +196,7 @@ pub(crate) fn approve_with_changes(arguments: Value) -> ApprovalDecision {
     })
 }
 
-/// An answer that somebody gave at a terminal of ours.
+/// An answer at a terminal of ours.
 pub(crate) fn decision_by_person(response: ApprovalResponse) -> ApprovalDecision {
     ApprovalDecision {
         response,
@@ -322,7 +322,7 @@ impl ApprovalStore for HookedStore {
 #[derive(Clone, Debug)]
 pub(crate) struct HostAuditTrace {
     lines: Arc<Mutex<Vec<String>>>,
-    /// Of each begin, the layer and the rule, and who approved.
+    /// Layer, rule and approver of each begin.
     pub(crate) permissions: Arc<Mutex<Vec<String>>>,
     capacity: usize,
     recorded_notify: Arc<Notify>,
@@ -337,7 +337,7 @@ impl HostAuditTrace {
         self.lines.lock().unwrap().clone()
     }
 
-    /// Waits until there are so many.
+    /// Waits until there are `count`.
     pub(crate) async fn wait_for_lines(&self, count: usize) -> Vec<String> {
         while self.lines().len() < count {
             self.recorded_notify.notified().await;
@@ -381,7 +381,7 @@ impl AuditSink for HostAuditTrace {
     }
 }
 
-/// How a road is made.
+/// Setup of a host.
 pub(crate) struct HostSetup {
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) script: ToolScript,
@@ -393,7 +393,7 @@ pub(crate) struct HostSetup {
     pub(crate) session: &'static str,
     pub(crate) taint: SessionTaint,
     pub(crate) workers: usize,
-    /// What the workspace is, where something may be granted on it.
+    /// Identity of the workspace, where grants on it are possible.
     pub(crate) directory: Option<&'static str>,
     pub(crate) limits: CallLimits,
 }
@@ -490,13 +490,13 @@ impl TestHost {
         tokio::spawn(async move { road.try_call("act", &arguments, &cancel).await.unwrap() })
     }
 
-    /// The requests that wait for somebody.
+    /// The pending requests.
     pub(crate) fn pending(&self) -> Vec<ApprovalRequest> {
         let somebody = Principal::person("somebody");
         self.host.inbox(&somebody).pending(SystemTime::now()).unwrap()
     }
 
-    /// How often the tool ran.
+    /// Number of runs of the tool.
     pub(crate) fn runs(&self) -> usize {
         self.runs.load(Ordering::SeqCst)
     }

@@ -10,7 +10,7 @@ use ringfence_kernel::{
 };
 use serde_json::json;
 
-/// So many seconds after some day.
+/// A time, in seconds after some day.
 pub(crate) fn at(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + seconds)
 }
@@ -142,7 +142,7 @@ fn a_late_answer_does_not_count(store: &dyn ApprovalStore) {
     assert!(store.pending(at(10)).unwrap().is_empty());
     assert_eq!(store.answer("a", &answer("x"), at(10)).unwrap(), AnswerStatus::Expired);
     assert_eq!(store.answer_of("a").unwrap(), None);
-    // What nobody closed, because its process died, goes with the next one.
+    // A request that was not closed, because its process died, goes with the next one.
     store.open_request(&request("b", 20)).unwrap();
     assert_eq!(store.request("a").unwrap(), None);
     store.close_request("b").unwrap();

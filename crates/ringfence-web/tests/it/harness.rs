@@ -21,7 +21,7 @@ use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-/// Addresses of the public internet, as far as anybody can tell.
+/// A public address that is not in use.
 pub(crate) const PUBLIC: &str = "203.0.114.10";
 pub(crate) const PUBLIC_V6: &str = "2606:4700:9::10";
 
@@ -57,7 +57,7 @@ pub(crate) fn in_public_network(name: &str, test: impl FnOnce()) {
     assert!(output.status.success() && printed.contains("1 passed"), "in a network of its own: {}", output.status);
 }
 
-/// What a server does with a connection: the head of the request, and the connection.
+/// A server's handling of a connection: the head of the request, and the connection.
 pub(crate) type HttpServerScript = Arc<dyn Fn(&str, &mut dyn ServerStream) -> io::Result<()> + Send + Sync>;
 
 pub(crate) trait ServerStream: io::Read + io::Write + Send {}
@@ -105,7 +105,7 @@ impl TestHttpServer {
 }
 
 fn serve(mut stream: TcpStream, heads: &Mutex<Vec<String>>, script: &HttpServerScript) {
-    // A connection counts whether or not anything is said.
+    // A connection counts whether or not anything is sent.
     let number = {
         let mut heads = heads.lock().unwrap();
         heads.push(String::new());
@@ -150,7 +150,7 @@ pub(crate) fn redirect_to(to: &str) -> String {
     format!("HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n")
 }
 
-/// Names that lead where they are told, one answer after the other.
+/// Names with scripted addresses, one answer after the other.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ScriptedResolver {
     answers: Arc<Mutex<BTreeMap<String, Vec<Vec<IpAddr>>>>>,
@@ -182,7 +182,7 @@ impl NameResolver for ScriptedResolver {
     }
 }
 
-/// What a host is made of.
+/// The parts of a host.
 pub(crate) struct WebTestHost {
     pub(crate) host: Host,
     pub(crate) session: Arc<Session>,
@@ -197,7 +197,7 @@ pub(crate) struct WebTestSetup {
     pub(crate) rules: Vec<Value>,
     pub(crate) trust: TlsTrust,
     pub(crate) approves: bool,
-    /// Arguments that whoever is asked wants instead.
+    /// Arguments that the approver sets instead.
     pub(crate) changes: Option<Value>,
     pub(crate) limits: CallLimits,
     pub(crate) engine: Option<SearchEngine>,
@@ -273,7 +273,7 @@ impl WebTestHost {
         reply["value"]["body"].as_str().unwrap_or_else(|| panic!("{url}: {reply}")).to_owned()
     }
 
-    /// Which error came back.
+    /// The error.
     #[track_caller]
     pub(crate) fn error(&self, arguments: Value) -> (String, String) {
         let reply = self.fetch(arguments.clone());
@@ -283,7 +283,7 @@ impl WebTestHost {
     }
 }
 
-/// Who is asked, and always says the same.
+/// An approver that always answers the same.
 #[derive(Debug)]
 struct FixedAnswerApprover {
     approves: bool,
@@ -301,7 +301,7 @@ impl Approver for FixedAnswerApprover {
     }
 }
 
-/// What was recorded, a line a moment.
+/// The audit records, a line each.
 #[derive(Debug)]
 struct WebAuditTrace(Arc<Mutex<Vec<String>>>);
 

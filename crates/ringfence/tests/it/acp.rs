@@ -253,7 +253,7 @@ fn a_cancelled_prompt_ends_at_once_and_the_session_goes_on() {
     editor.cancel(&session);
     assert_eq!(editor.answer_to(id)["result"]["stopReason"], "cancelled");
     assert!(before.elapsed() < CANCEL_LIMIT, "{:?}", before.elapsed());
-    // The same while the user is asked: the question is taken back.
+    // The same during a permission request: the request is cancelled.
     let id = editor.prompt(&session, "change it");
     let asked = editor.wait(|message| message["method"] == "session/request_permission");
     let before = Instant::now();
@@ -468,7 +468,7 @@ fn every_input_line_gets_a_response() {
         let said = editor.wait(|_| true);
         assert_eq!(said["error"]["code"], code, "{line}: {said}");
     }
-    // What is no question of ours, or a notification that nobody knows, is let be.
+    // A response without a request, or an unknown notification, is ignored.
     editor.send(&json!({"jsonrpc": "2.0", "id": 77, "result": {}}));
     editor.send(&json!({"jsonrpc": "2.0", "method": "session/wave", "params": {}}));
     editor.request("initialize", json!({"protocolVersion": 1}));

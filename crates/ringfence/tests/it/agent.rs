@@ -230,7 +230,8 @@ fn sessions_directory(site: &TestSite) -> String {
     ringfence_fs::content_id(site.workspace.as_os_str().as_encoded_bytes())
 }
 
-/// Cancels a program when it has said something; how long it took until the run was over, as a share of the processor.
+/// Cancels a program when it has printed something; returns the time until the run was over, as a share of the
+/// processor.
 fn cancelled_program(site: &TestSite) -> Duration {
     let program = json!({"language": "bash", "code": "touch made; echo started; sleep 1000 & sleep 1000"});
     let mut command = scripted_agent(site, &[call("run_code", program)], &["--json", "run it"]);

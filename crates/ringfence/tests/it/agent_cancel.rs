@@ -30,13 +30,13 @@ use crate::stalling_fs::{FuseOp, StallingFs};
 /// The longest that a cancelled run may go on.
 const CANCEL_LIMIT: Duration = Duration::from_millis(100);
 
-/// How often a run is cancelled in each state.
+/// Number of cancelled runs in each state.
 const ROUNDS: usize = 7;
 
-/// How long a run may take to come to where it is cancelled.
+/// Time for a run to reach the point where it is cancelled.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Tells what happens, to whoever waits for it.
+/// Sends events to a waiting receiver.
 #[derive(Clone, Debug)]
 struct TestNotifier(Arc<Mutex<Sender<String>>>);
 
@@ -47,7 +47,7 @@ impl TestNotifier {
     }
 
     fn notify(&self, what: &str) {
-        // Nobody may listen any more.
+        // The receiver may be gone.
         let _ = self.0.lock().unwrap().send(what.to_owned());
     }
 }
@@ -73,7 +73,7 @@ impl AgentObserver for TestNotifier {
     }
 }
 
-/// Somebody who never answers.
+/// An approver that never answers.
 impl Approver for TestNotifier {
     fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
         self.notify("asked");

@@ -114,7 +114,7 @@ fn the_chain_survives_kills_and_no_acknowledged_call_is_missing() {
             let arguments = json!({"path": path, "content": "x"}).to_string();
             let mut command = site.command(&["call", "write_file", &arguments]);
             let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-            // Another moment of the program's short life each time.
+            // At another point of the program's short life each time.
             std::thread::park_timeout(Duration::from_micros(500 + 7919 * (kill * PROCESSES + process) % 20_000));
             let _ = child.kill();
             if cli_output(child.wait_with_output().unwrap()).out.starts_with(r#"{"ok":true"#) {

@@ -13,7 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-/// For keys that are no letters.
+/// For keys other than letters.
 pub(crate) const ENTER: &str = "\u{e007}";
 pub(crate) const ESCAPE: &str = "\u{e00c}";
 
@@ -23,7 +23,7 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(40);
 /// The name by which the protocol hands elements over.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
-/// How large the window is, and which colours its user likes.
+/// Size of the window, and its user's colour scheme.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BrowserWindow {
     pub(crate) width: u32,
@@ -94,7 +94,7 @@ impl TestBrowser {
         self.command("POST", "/url", &json!({"url": address}));
     }
 
-    /// What a piece of JavaScript returns.
+    /// The result of a piece of JavaScript.
     pub(crate) fn run(&self, script: &str) -> Value {
         self.command("POST", "/execute/sync", &json!({"script": script, "args": []}))
     }
@@ -140,7 +140,7 @@ impl TestBrowser {
     /// Clicks, as a hand would: where the element is, if nothing lies above it.
     #[track_caller]
     pub(crate) fn click(&self, selector: &str) {
-        // What is drawn anew in between is looked for again.
+        // An element that is drawn again in between is looked up again.
         for _ in 0..10 {
             let element = self.element(selector);
             let answer = self.raw("POST", &format!("/element/{element}/click"), &json!({}));

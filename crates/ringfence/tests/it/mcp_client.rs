@@ -26,7 +26,7 @@ pub(crate) struct TestMcpClient {
     /// Came in while something else was waited for.
     aside: VecDeque<Value>,
     last_id: i64,
-    /// What every request of a stateless client carries.
+    /// Metadata of every request of a stateless client.
     meta: Option<Value>,
 }
 
@@ -166,7 +166,7 @@ impl TestMcpClient {
         }
     }
 
-    /// What was set aside, and what has come since.
+    /// Queued messages, and those that have come since.
     pub(crate) fn received(&mut self) -> Vec<Value> {
         self.aside.extend(self.lines.try_iter());
         self.aside.iter().cloned().collect()
@@ -182,7 +182,7 @@ impl TestMcpClient {
         self.child.wait().unwrap();
     }
 
-    /// Closes our end, and waits for the server to end: its exit code, what it still said, and what it complained about.
+    /// Closes our end, and waits for the server to end: its exit code, its last messages, and its standard error.
     pub(crate) fn close(mut self) -> (Option<i32>, Vec<Value>, String) {
         drop(self.input.take());
         let mut complaints = String::new();

@@ -1,4 +1,4 @@
-//! What a careless or hostile client sends, and that the server stands it.
+//! Malformed and hostile input from MCP clients.
 
 use std::time::{Duration, Instant};
 
@@ -220,7 +220,7 @@ fn a_flood_of_calls_is_answered_one_by_one_or_refused() {
 fn it_opens_no_terminal() {
     let site = TestSite::new();
     site.write("a", "1");
-    // Nobody can be asked through this client, so a call that needs an answer is where a terminal would be opened.
+    // Approval cannot be requested through this client, so a call that needs one is where a terminal would be opened.
     let mut client = TestMcpClient::with_handshake(&site, &["--preset", "ask"], json!({}));
     let fds = format!("/proc/{}/fd", client.child.id());
     client.send_tool_call("delete_file", json!({"path": "a"}));

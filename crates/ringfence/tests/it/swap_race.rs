@@ -1,8 +1,8 @@
-//! Two files that are swapped for each other behind the back of whoever uses them, such as a directory and a link out.
+//! Two files that are swapped for each other while a program uses them, such as a directory and a link out.
 //!
-//! Both names are there at any moment: the kernel exchanges them in one step. How long each state lasts differs from step to
-//! step, from nothing to as long as a program takes between two looks at a path, and in between the paths are left alone:
-//! who only swaps keeps everybody else from finding anything, and so from losing.
+//! Both names exist at any time: the kernel exchanges them in one step. How long each state lasts differs from step to
+//! step, from nothing to as long as a program takes between two lookups of a path, and in between the paths are left
+//! alone: constant swapping would keep every lookup from succeeding, and so from losing a race.
 
 use std::path::PathBuf;
 use std::sync::Arc;

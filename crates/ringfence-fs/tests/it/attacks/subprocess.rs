@@ -28,7 +28,7 @@ pub(crate) fn skip_test(why: &str) {
     println!("left out: {why}");
 }
 
-/// A place that anybody may enter, with a copy of this program and a directory for temporary files.
+/// A directory that every user may enter, with a copy of this program and a directory for temporary files.
 #[derive(Debug)]
 pub(crate) struct TestSubprocess {
     place: tempfile::TempDir,
@@ -47,7 +47,7 @@ impl TestSubprocess {
         Self { place, program }
     }
 
-    /// Where the process has its temporary files.
+    /// Directory for temporary files of the process.
     pub(crate) fn temporary(&self) -> PathBuf {
         self.place.path().join("tmp")
     }
@@ -60,7 +60,7 @@ impl TestSubprocess {
         self.run(command, test);
     }
 
-    /// Runs one test where its mounts are seen by nobody else.
+    /// Runs one test in a mount namespace of its own.
     pub(crate) fn run_with_mounts(&self, test: &str) {
         let mut command = Command::new("unshare");
         command.args(["-m", "--propagation", "private"]).arg(&self.program);
