@@ -91,11 +91,12 @@ pub(crate) fn run(only: &[&str]) -> bool {
 }
 
 fn table(measured: &[ProjectMeasurement]) {
-    print_status("\n| project | step | bare | jailed | ratio, best / median |\n|---|---|---|---|---|");
+    print_status(
+        "\n| project | step | bare | sandboxed | ratio of the best | ratio of the medians |\n|---|---|---:|---:|---:|---:|",
+    );
     for ProjectMeasurement { title, rows, .. } in measured {
-        for (index, StepTiming { step, best: [bare, jailed], ratios: [best, median] }) in rows.iter().enumerate() {
-            let title = if index == 0 { title } else { "" };
-            print_status(&format!("| {title} | {step} | {bare:.2} s | {jailed:.2} s | {best:.2} / {median:.2} |"));
+        for StepTiming { step, best: [bare, jailed], ratios: [best, median] } in rows {
+            print_status(&format!("| {title} | {step} | {bare:.2} s | {jailed:.2} s | {best:.2} | {median:.2} |"));
         }
     }
 }

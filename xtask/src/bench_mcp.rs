@@ -11,7 +11,6 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::ops::Add as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -71,7 +70,7 @@ pub(crate) fn run() -> bool {
     let peers =
         |tree: &BenchTree| programs.iter().map(|(title, program)| peer(title, program, tree)).collect::<Vec<_>>();
     let mut table = BenchTable::default();
-    table.facts.push(start_times(&peers(&disk)));
+    table.start = start_times(&peers(&disk));
     let changes = ["write 4 KiB", "edit 64 KiB"];
     let looks = ["read 4 KiB", "list 500", "list 500 with sizes", "search 20,000 files"];
     let looked = compare(&peers(&disk), &looks, "", &mut table);
@@ -79,7 +78,8 @@ pub(crate) fn run() -> bool {
     let changed = compare(&peers(&memory), &changes, ", in memory", &mut table);
     print_status("\non the disk: ours syncs contents, names and journal before it replies, the others sync nothing");
     let durable = compare(&peers(&disk), &changes, ", on the disk; ours durable", &mut table);
-    table.print(&programs.iter().map(|(title, _)| *title).collect::<Vec<_>>());
+    let titles: Vec<&str> = programs.iter().map(|(title, _)| *title).collect();
+    table.lines(&titles).iter().for_each(|line| print_status(line));
     looked && changed && durable && programs.len() == 3
 }
 
@@ -95,24 +95,30 @@ fn compare(peers: &[PeerServer], operations: &[&str], dir: &str, table: &mut Ben
         let took = servers.iter_mut().map(PeerProcess::report).collect();
         table.rows.push((format!("{operation}{dir}"), took));
     }
-    print_status("\nmemory, idle and at most");
-    let mut cells = Vec::new();
-    for (server, idle) in servers.iter().zip(idle) {
-        let [idle, most] = [idle, server.memory("VmHWM:")].map(|kilobytes| kilobytes as f64 / 1e3);
-        print_status(&format!("  {:<24} {idle:>7.1} MB {most:>7.1} MB", server.title));
-        cells.push(format!("{idle:.1} / {most:.1} MB"));
+    print_status("\nmemory, idle and peak");
+    let memory: Vec<[f64; 2]> = servers
+        .iter()
+        .zip(idle)
+        .map(|(server, idle)| [idle, server.memory("VmHWM:")].map(|kilobytes| kilobytes as f64 / 1e3))
+        .collect();
+    for (server, [idle, peak]) in servers.iter().zip(&memory) {
+        print_status(&format!("  {:<24} {idle:>7.1} MB {peak:>7.1} MB", server.title));
     }
     // Servers that looked and did not change are those that a user has running all day.
     if dir.is_empty() {
-        table.facts.push(("memory, idle / at most".to_owned(), cells));
+        table.memory = memory;
     }
     servers.len() == peers.len()
 }
 
-/// A table of measurements, for the documentation.
+/// The measurements, for the documentation: servers and rows are in the same order everywhere.
 #[derive(Default)]
 struct BenchTable {
-    facts: Vec<(String, Vec<String>)>,
+    /// Best and median time to the first list of tools. `None` for a server that cannot be started.
+    start: Vec<Option<[Duration; 2]>>,
+    /// Idle and peak memory in megabytes.
+    memory: Vec<[f64; 2]>,
+    /// Operations, with the timing of each server.
     rows: Vec<(String, Vec<OperationTiming>)>,
 }
 
@@ -129,57 +135,83 @@ enum OperationTiming {
 }
 
 impl BenchTable {
-    fn print(&self, titles: &[&str]) {
-        let line = |cells: Vec<String>| print_status(&format!("| {} |", cells.join(" | ")));
-        let head = || {
-            print_status("");
-            line(std::iter::once(String::new()).chain(titles.iter().map(|title| (*title).to_owned())).collect());
-            print_status(&"|---".repeat(titles.len() + 1).add("|"));
+    /// The tables of `docs/benchmarks.md`: one number with its unit in a cell.
+    fn lines(&self, titles: &[&str]) -> Vec<String> {
+        let row = |cells: &[String]| -> String {
+            let cells = cells.iter().map(|cell| if cell.is_empty() { " |".to_owned() } else { format!(" {cell} |") });
+            std::iter::once("|".to_owned()).chain(cells).collect()
         };
-        head();
-        for (fact, cells) in &self.facts {
-            line(std::iter::once(fact.clone()).chain(cells.iter().cloned()).collect());
+        let mut lines = vec![
+            String::new(),
+            "| server | start to the first list of tools, best | median | memory, idle | memory, peak |".to_owned(),
+            "|---|---:|---:|---:|---:|".to_owned(),
+        ];
+        for (index, title) in titles.iter().enumerate() {
+            let start = match self.start.get(index).copied().flatten() {
+                Some(times) => times.map(duration_cell),
+                None => ["cannot be started".to_owned(), String::new()],
+            };
+            let memory = self
+                .memory
+                .get(index)
+                .map_or([String::new(), String::new()], |memory| memory.map(|megabytes| format!("{megabytes:.1} MB")));
+            lines.push(row(&[&[(*title).to_owned()][..], &start, &memory].concat()));
         }
-        head();
-        for (operation, took) in &self.rows {
-            line(std::iter::once(operation.clone()).chain(took.iter().map(OperationTiming::cell)).collect());
+        lines.extend([
+            String::new(),
+            "| operation | server | best round | median round | median call | 99th percentile |".to_owned(),
+            "|---|---|---:|---:|---:|---:|".to_owned(),
+        ]);
+        for (operation, timings) in &self.rows {
+            let named = titles.iter().zip(timings);
+            lines.extend(named.map(|(title, timing)| {
+                row(&[&[operation.clone(), (*title).to_owned()][..], &timing.cells()].concat())
+            }));
         }
-        print_status("");
-        line(
-            ["ours, times theirs, best / median"]
-                .into_iter()
-                .chain(titles.iter().skip(1).copied())
-                .map(str::to_owned)
-                .collect(),
-        );
-        print_status(&"|---".repeat(titles.len()).add("|"));
-        for (operation, took) in &self.rows {
-            let Some((ours, theirs)) = took.split_first() else { continue };
-            let times = theirs.iter().map(|theirs| ours.ratio(theirs));
-            line(std::iter::once(operation.clone()).chain(times).collect());
+        lines.extend([
+            String::new(),
+            format!("| {OURS} compared with | operation | best, × | median, × |"),
+            "|---|---|---:|---:|".to_owned(),
+        ]);
+        for (index, title) in titles.iter().enumerate().skip(1) {
+            for (operation, timings) in &self.rows {
+                let Some((ours, theirs)) = timings.first().zip(timings.get(index)) else { continue };
+                lines.push(row(&[&[(*title).to_owned(), operation.clone()][..], &ours.ratios(theirs)].concat()));
+            }
         }
+        lines
     }
 }
 
 impl OperationTiming {
-    fn cell(&self) -> String {
+    /// Calls per second of the best and of the median round, the median and the 99th percentile of all calls.
+    fn cells(&self) -> [String; 4] {
         match self {
-            Self::Unavailable(why) => (*why).to_owned(),
+            Self::Unavailable(why) => [(*why).to_owned(), String::new(), String::new(), String::new()],
             Self::Time { best, median, p50, p99 } => {
                 let digits = usize::from(*best < 100.0);
-                format!("{best:.digits$} / {median:.digits$}, {p50:.1?} / {p99:.1?}")
+                let rate = |rate: &f64| format!("{rate:.digits$}/s");
+                [rate(best), rate(median), duration_cell(*p50), duration_cell(*p99)]
             }
         }
     }
 
-    fn ratio(&self, theirs: &Self) -> String {
+    /// Ours as a multiple of theirs, by the best and by the median round.
+    fn ratios(&self, theirs: &Self) -> [String; 2] {
         match (self, theirs) {
             (Self::Time { best, median, .. }, Self::Time { best: their_best, median: their_median, .. }) => {
-                format!("{:.2} / {:.2}", best / their_best, median / their_median)
+                [format!("{:.2}", best / their_best), format!("{:.2}", median / their_median)]
             }
-            (_, Self::Unavailable(why)) | (Self::Unavailable(why), _) => (*why).to_owned(),
+            (_, Self::Unavailable(why)) | (Self::Unavailable(why), _) => [(*why).to_owned(), String::new()],
         }
     }
+}
+
+/// A time with one decimal and its unit, such as `8.4 ms`.
+fn duration_cell(duration: Duration) -> String {
+    let text = format!("{duration:.1?}");
+    let unit = text.find(|c: char| c.is_alphabetic()).unwrap_or(text.len());
+    format!("{} {}", &text[..unit], &text[unit..])
 }
 
 const OURS: &str = "ringfence";
@@ -406,7 +438,7 @@ impl PeerProcess {
             _ if self.has_failed => OperationTiming::Unavailable("fails"),
             _ => OperationTiming::Unavailable("has no such tool"),
         };
-        print_status(&format!("  {:<24} {}", self.title, took.cell()));
+        print_status(&format!("  {:<24} {}", self.title, took.cells().join("  ").trim_end()));
         (self.latencies, self.rates, self.has_failed) = (Vec::new(), Vec::new(), false);
         took
     }
@@ -427,9 +459,9 @@ impl Drop for PeerProcess {
     }
 }
 
-fn start_times(peers: &[PeerServer]) -> (String, Vec<String>) {
-    const WHAT: &str = "start to the first list of tools, best / median";
-    print_status(WHAT);
+/// Best and median time from the start to the first list of tools.
+fn start_times(peers: &[PeerServer]) -> Vec<Option<[Duration; 2]>> {
+    print_status("start to the first list of tools, best and median");
     let mut taken: Vec<Vec<Duration>> = peers.iter().map(|_| Vec::new()).collect();
     for _ in 0..STARTS {
         for (peer, taken) in peers.iter().zip(&mut taken) {
@@ -439,17 +471,14 @@ fn start_times(peers: &[PeerServer]) -> (String, Vec<String>) {
             taken.extend(server.is_some().then(|| started.elapsed()));
         }
     }
-    let mut cells = Vec::new();
-    for (peer, mut taken) in peers.iter().zip(taken) {
+    let times = peers.iter().zip(taken).map(|(peer, mut taken)| {
         taken.sort();
-        let cell = match (taken.first(), taken.get(taken.len() / 2)) {
-            (Some(best), Some(median)) => format!("{best:.1?} / {median:.1?}"),
-            _ => "cannot be started".to_owned(),
-        };
-        print_status(&format!("  {:<24} {cell}", peer.title));
-        cells.push(cell);
-    }
-    (WHAT.to_owned(), cells)
+        let times = taken.first().zip(taken.get(taken.len() / 2)).map(|(best, median)| [*best, *median]);
+        let text = times.map_or("cannot be started".to_owned(), |times| times.map(duration_cell).join("  "));
+        print_status(&format!("  {:<24} {text}", peer.title));
+        times
+    });
+    times.collect()
 }
 
 pub(crate) fn make_tree(tree: &Path, files: usize) -> std::io::Result<()> {
@@ -470,4 +499,47 @@ pub(crate) fn make_tree(tree: &Path, files: usize) -> std::io::Result<()> {
 
 fn write_edited(file: &Path) -> std::io::Result<()> {
     fs::write(file, format!("{}MARK-A\n{}", "some text\n".repeat(3000), "more text\n".repeat(3500)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{BenchTable, OperationTiming};
+
+    #[test]
+    fn a_cell_has_one_number_with_its_unit() {
+        let time = |best: f64, micros: u64| OperationTiming::Time {
+            best,
+            median: best / 2.0,
+            p50: Duration::from_micros(micros),
+            p99: Duration::from_micros(10 * micros),
+        };
+        let table = BenchTable {
+            start: vec![Some([Duration::from_micros(6012), Duration::from_micros(8400)]), None],
+            memory: vec![[17.84, 24.1], [0.0, 0.0]],
+            rows: vec![
+                ("read 4 KiB".to_owned(), vec![time(2896.0, 376), time(1252.0, 908)]),
+                ("search".to_owned(), vec![time(6.44, 180_700), OperationTiming::Unavailable("has no such tool")]),
+            ],
+        };
+        let wanted = "
+| server | start to the first list of tools, best | median | memory, idle | memory, peak |
+|---|---:|---:|---:|---:|
+| ringfence | 6.0 ms | 8.4 ms | 17.8 MB | 24.1 MB |
+| other | cannot be started | | 0.0 MB | 0.0 MB |
+
+| operation | server | best round | median round | median call | 99th percentile |
+|---|---|---:|---:|---:|---:|
+| read 4 KiB | ringfence | 2896/s | 1448/s | 376.0 µs | 3.8 ms |
+| read 4 KiB | other | 1252/s | 626/s | 908.0 µs | 9.1 ms |
+| search | ringfence | 6.4/s | 3.2/s | 180.7 ms | 1.8 s |
+| search | other | has no such tool | | | |
+
+| ringfence compared with | operation | best, × | median, × |
+|---|---|---:|---:|
+| other | read 4 KiB | 2.31 | 2.31 |
+| other | search | has no such tool | |";
+        assert_eq!(table.lines(&["ringfence", "other"]).join("\n"), wanted);
+    }
 }

@@ -57,7 +57,7 @@ struct FenceBench {
     /// The same with an audit log.
     audited_host: Host,
     session: Arc<Session>,
-    /// The same without a journal: what is displaced goes for good.
+    /// The same without a journal: displaced files are deleted permanently.
     unjournaled_session: Arc<Session>,
     /// A file to append to, as a journal does.
     line: fs::File,

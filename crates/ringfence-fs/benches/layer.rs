@@ -1,7 +1,7 @@
 //! Benchmark of overlay views and commits: 10,000 files.
 //!
-//! `cargo xtask bench layer` runs it. Printed are the best time and the median of each, beside copying the same files without any
-//! promise, and copying them with one sync in the end.
+//! `cargo xtask bench layer` runs it. Printed are the best time and the median of each, beside copying the same files
+//! without any sync, and copying them with one sync in the end.
 
 #![expect(clippy::expect_used, clippy::print_stdout, reason = "a bench says what it finds, or stops")]
 #![allow(clippy::disallowed_methods, reason = "a bench compares with the plain way")]
@@ -46,7 +46,7 @@ fn main() {
     }
 }
 
-/// Commits a layer, as a tool that ran a program in it would.
+/// Commits an overlay, as a tool that ran a program in it would.
 struct CommitBenchTool(Arc<dyn Workspace>);
 
 /// Commit a layer.
@@ -56,7 +56,7 @@ struct Args {
     started: u64,
 }
 
-/// Nothing more is said.
+/// An empty outcome.
 #[derive(Debug, Serialize, JsonSchema)]
 struct CommitBenchOutcome {
     change: String,

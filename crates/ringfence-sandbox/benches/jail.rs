@@ -1,8 +1,8 @@
 //! Benchmark of a small program in a jail: bare, ours, and other sandboxes, interleaved.
 //!
-//! `cargo xtask bench sandbox` runs it. Printed are tables with the best and the median time of each, also as multiples of a
-//! bare start of the same program, and the walls that each stands behind. As root everything is measured twice: as root, and as a user
-//! that nobody is.
+//! `cargo xtask bench sandbox` runs it. Printed are tables with the best and the median time of each, also as multiples
+//! of a bare start of the same program, and the isolation of each. As root everything is measured twice: as root, and
+//! as an unused user.
 //!
 //! Not here: what programs do once they run (`cargo xtask bench sandbox --builds`).
 
@@ -30,15 +30,15 @@ const ROUNDS: usize = 200;
 const SLOW: Duration = Duration::from_millis(50);
 const SLOW_INTERVAL: usize = 10;
 
-/// Between two runs, so that nobody pays for what the one before left to be cleared away, or built ahead.
+/// Pause between two runs, so that cleanup of the one before, or building ahead, is not timed.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Nobody has this one.
+/// An unused user ID.
 const PLAIN_UID: u32 = 60_601;
 
 const PROGRAMS: [&[&str]; 3] = [&["/bin/true"], &["/bin/bash", "-c", "true"], &["/usr/bin/python3", "-c", "pass"]];
 
-/// The same for everybody, as far as they let us say it.
+/// The same environment for each, as far as it can be set.
 const ENVIRONMENT: [(&str, &str); 3] =
     [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8"), ("PYTHONDONTWRITEBYTECODE", "1")];
 
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Runs this bench once more as somebody else.
+/// Runs this bench once more as another user.
 fn as_plain_user() {
     let stage = bench_dir();
     // Where the build lies, a plain user may not be.
@@ -89,7 +89,7 @@ struct BenchSandbox {
     name: &'static str,
     isolation: Vec<Isolation>,
     run: BenchRunFn,
-    /// In how many rounds it takes part: every one, or every so many.
+    /// Interval of the rounds in which it takes part.
     every: usize,
 }
 
@@ -98,8 +98,7 @@ fn measure(who: &str) {
     let workspace = stage.path().join("workspace");
     fs::create_dir(&workspace).expect("a workspace");
     let ways = contenders(&workspace);
-    let mut rows: Vec<String> = ways.iter().map(|way| format!("| {} | {} |", way.name, way.isolation.len())).collect();
-    let mut head = format!("| {who} | walls |");
+    let mut rows: Vec<Vec<String>> = ways.iter().map(|_| Vec::new()).collect();
     for program in PROGRAMS {
         if !Path::new(program[0]).exists() {
             println!("{}: not on this machine, left out", program[0]);
@@ -120,29 +119,31 @@ fn measure(who: &str) {
                 }
             }
         }
-        head += &format!(" `{}` |", program.join(" "));
-        add_times(&mut rows, taken);
+        add_times(&mut rows, &program.join(" "), taken);
     }
-    println!("{head}\n{}", "|---".repeat(head.matches('|').count() - 1) + "|");
-    rows.iter().for_each(|row| println!("{row}"));
+    println!("| {who} | isolation mechanisms | program | best | median | best, × bare | median, × bare |");
+    println!("|---|---:|---|---:|---:|---:|---:|");
+    for (way, cells) in ways.iter().zip(&rows) {
+        cells.iter().for_each(|cells| println!("| {} | {} | {cells} |", way.name, way.isolation.len()));
+    }
     println!();
     print_isolation(&ways);
 }
 
-/// Best and median of each way, and in brackets as multiples of the first, which is bare.
-fn add_times(rows: &mut [String], taken: Vec<Vec<Duration>>) {
+/// Best and median time of each sandbox, and both as multiples of the first, which is bare.
+fn add_times(rows: &mut [Vec<String>], program: &str, taken: Vec<Vec<Duration>>) {
     let mut bare = None;
     for (row, mut taken) in rows.iter_mut().zip(taken) {
         taken.sort();
         let (best, median) = (taken[0].as_secs_f64(), taken[taken.len() / 2].as_secs_f64());
         let (bare_best, bare_median) = *bare.get_or_insert((best, median));
-        *row += &format!(
-            " {:.2} / {:.2} ms ({:.2} / {:.2}) |",
+        row.push(format!(
+            "`{program}` | {:.2} ms | {:.2} ms | {:.2} | {:.2}",
             best * 1e3,
             median * 1e3,
             best / bare_best,
             median / bare_median
-        );
+        ));
     }
 }
 
@@ -302,7 +303,7 @@ impl ExternalSandbox {
     }
 }
 
-/// With the mounts that a jail of ours has, as far as it has them: no layer, and so the workspace itself is written.
+/// With the mounts of our jail, as far as possible: no overlay, and so the workspace itself is written.
 fn bubblewrap(workspace: &Path, program: &[&str]) -> Command {
     let mut command = Command::new("bwrap");
     command.args(["--unshare-all", "--die-with-parent", "--new-session", "--clearenv"]);

@@ -24,7 +24,7 @@ const TTL: Duration = Duration::ZERO;
 
 const ROOT: u64 = 1;
 
-/// What can be held.
+/// Operations that can be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FuseOp {
     Lookup,
@@ -165,7 +165,7 @@ impl StallingFs {
 impl Drop for StallingFs {
     fn drop(&mut self) {
         self.gate.release();
-        // Descriptors of it may still be open, so it is taken out of sight first and ends with the last of them.
+        // Descriptors of it may still be open, so it is detached first and ends with the last of them.
         let _ = rustix::mount::unmount(&self.at, rustix::mount::UnmountFlags::DETACH);
         drop(self.session.take());
     }

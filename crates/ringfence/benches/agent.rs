@@ -1,4 +1,4 @@
-//! What the agent's loop costs beside the tools and the model, and what a long session weighs.
+//! Benchmark of the agent loop: its cost beside the tools and the model, and the size of a long session.
 //!
 //! `cargo xtask bench agent` runs it. The model answers at once with a call of `read_file`, a thousand times; the same
 //! calls are made without the loop in between, interleaved. The difference is the loop's: history, events, the ledger and

@@ -1,8 +1,8 @@
 //! A call in this very process, for `cargo xtask bench http` to put beside the same call through the API.
 //!
-//! It is told rounds on standard input, a line each: how many sessions at once, and how many calls in all. It answers each
-//! with a line: nanoseconds that the round took, and those of the half and of all but one in a hundred of the calls. So the
-//! two sides can take turns.
+//! It reads rounds from standard input, a line each: how many sessions at once, and how many calls in all. It answers
+//! each with a line: nanoseconds of the round, and the median and the 99th percentile of the calls. So the two sides
+//! can take turns.
 //!
 //! Not here: the API's side, and figures for people.
 
@@ -27,7 +27,8 @@ fn main() -> ExitCode {
     if let Some(code) = run_helper_if_requested() {
         return code;
     }
-    // `cargo test --benches` only asks whether this builds and starts. Else it is told where the workspace is, and the state.
+    // `cargo test --benches` only checks that this builds and starts. Else the arguments are the workspace and the
+    // state.
     let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with("--"));
     let (Some(workspace), Some(state)) = (arguments.next(), arguments.next()) else { return ExitCode::SUCCESS };
     let app = Arc::new(host(&workspace, Path::new(&state)));

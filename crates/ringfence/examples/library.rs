@@ -1,4 +1,4 @@
-//! Ringfence as a library: one call on the road, by a program of one's own.
+//! Ringfence as a library: one tool call, by a program of one's own.
 //!
 //! `cargo run --example library -- DIR PATH` reads a file below a directory.
 
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a model would be told.
+/// The reply that a model would get.
 fn read() -> Result<String, Box<dyn Error>> {
     let mut words = std::env::args().skip(1);
     let (workspace, path) = (words.next(), words.next().ok_or("usage: library DIR PATH")?);

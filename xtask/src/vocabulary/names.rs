@@ -36,20 +36,20 @@ pub(crate) fn definitions(file: &str, tokens: &[Token]) -> Vec<TypeDefinition> {
     let tokens = without_tests(tokens);
     let is_tool = implements_tool(&tokens);
     let mut found = Vec::new();
-    let mut blocks: Vec<Block> = Vec::new();
-    let mut opens = Block::Other;
+    let mut blocks: Vec<BlockKind> = Vec::new();
+    let mut opens = BlockKind::Other;
     for (at, token) in tokens.iter().enumerate() {
         let is_item = at == 0 || begins_item(&tokens[at - 1]);
         match token.ident() {
-            Some("impl" | "trait") if is_item => opens = Block::Associated,
-            Some("fn" | "mod" | "struct" | "enum" | "union") if is_item => opens = Block::Other,
-            _ if token.is_punct('{') => blocks.push(std::mem::replace(&mut opens, Block::Other)),
+            Some("impl" | "trait") if is_item => opens = BlockKind::Associated,
+            Some("fn" | "mod" | "struct" | "enum" | "union") if is_item => opens = BlockKind::Other,
+            _ if token.is_punct('{') => blocks.push(std::mem::replace(&mut opens, BlockKind::Other)),
             _ if token.is_punct('}') => {
                 blocks.pop();
             }
             _ => {}
         }
-        let is_associated = blocks.last() == Some(&Block::Associated);
+        let is_associated = blocks.last() == Some(&BlockKind::Associated);
         let Some(name) = defined_name(&tokens, at, is_item).filter(|_| !is_associated) else { continue };
         if is_tool && (name.ends_with("Args") || name.ends_with("Outcome")) {
             continue;
@@ -61,7 +61,7 @@ pub(crate) fn definitions(file: &str, tokens: &[Token]) -> Vec<TypeDefinition> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Block {
+enum BlockKind {
     /// Of an `impl` or a `trait`: a `type` in it is an associated one.
     Associated,
     Other,

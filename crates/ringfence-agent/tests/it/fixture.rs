@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 /// Gives a registry more tools.
 pub(crate) type ExtraTools = Box<dyn FnOnce(&mut ToolRegistry)>;
 
-/// How a world is made.
+/// Setup of a fixture.
 pub(crate) struct AgentSetup {
     pub(crate) dialect: Dialect,
     pub(crate) preset: Preset,
@@ -33,7 +33,7 @@ pub(crate) struct AgentSetup {
     pub(crate) approver: Box<dyn Approver>,
     /// Tools that only a test has.
     pub(crate) extra: Option<ExtraTools>,
-    /// What a person says who is asked whether to go on.
+    /// A person's answer to whether to go on.
     pub(crate) confirm_continue: Option<bool>,
     pub(crate) repair: CallRepair,
 }
@@ -202,12 +202,12 @@ pub(crate) struct RecordingObserver {
     events: Mutex<Vec<String>>,
     changed: Notify,
     confirm_continue: Option<bool>,
-    /// To be cancelled after so many results.
+    /// Cancelled after this number of results.
     cancel: Mutex<Option<(usize, CancellationToken)>>,
 }
 
 impl RecordingObserver {
-    /// What was heard, but for the pieces of answers.
+    /// The events, but for parts of responses.
     pub(crate) fn events(&self) -> Vec<String> {
         self.events.lock().unwrap().clone()
     }

@@ -102,7 +102,7 @@ async fn a_name_that_would_steer_a_terminal_is_shown_as_what_it_is() {
     .await;
 }
 
-/// Records as the road makes them.
+/// Records as the kernel makes them.
 struct RecordFeeder {
     tap: LedgerSink,
     session: std::sync::Arc<Session>,

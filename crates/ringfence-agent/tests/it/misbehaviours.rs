@@ -1,4 +1,4 @@
-//! Model misbehaviours: a script, how the run ends, and what the model was told.
+//! Model misbehaviours: a script, the end of the run, and the host's notes to the model.
 
 use ringfence_agent::{AgentLimits, TranscriptMessage};
 use ringfence_kernel::{Dialect, Preset};
@@ -11,9 +11,9 @@ struct MisbehaviourCase {
     name: &'static str,
     script: Vec<Value>,
     stop_reason: &'static str,
-    /// What each result has in it, in their order.
+    /// Parts of the results, in their order.
     results: &'static [&'static str],
-    /// What the host says, to the model or about it.
+    /// A note of the host, to the model or about it.
     expected_note: &'static str,
 }
 
@@ -308,7 +308,7 @@ async fn no_arguments_are_none_however_a_model_writes_that() {
         let result = &world.results()[0];
         assert!(!result.contains("must be a JSON object") && !result.contains("not valid JSON"), "{written}: {result}");
     }
-    // Half a character is refused, and said.
+    // Half a character is refused, with a message.
     let script = [json!({"calls": [{"name": "read_file", "arguments": "{\"path\":\"\\ud83d\"}"}]}), text("done")];
     let mut world = AgentFixture::new(AgentSetup::default(), &script);
     assert!(is_answered(&world.prompt("go").await));

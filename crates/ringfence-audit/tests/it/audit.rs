@@ -153,7 +153,7 @@ fn a_rewritten_log_is_detected_by_a_known_head() {
     verify(state.path(), &[known_head(known.records, &known.hash)]).unwrap_err();
 }
 
-/// What stands beside the log.
+/// The file beside the log.
 const ANCHOR: &str = "audit-heads.jsonl";
 
 #[test]
@@ -263,7 +263,7 @@ fn copied_heads_detect_a_truncated_or_rewritten_log() {
     let heads = read().unwrap();
     assert_eq!(heads.iter().map(|head| head.number).collect::<Vec<_>>(), [3, 5, 7]);
     verify(state.path(), &heads).unwrap();
-    // Whoever has the key and all the files writes a log of their own, signed and whole.
+    // A party with the key and all the files writes a log of its own, signed and complete.
     std::fs::remove_dir_all(state.path().join("audit")).unwrap();
     std::fs::remove_file(state.path().join(ANCHOR)).unwrap();
     let log = AuditLog::open(state.path()).unwrap();

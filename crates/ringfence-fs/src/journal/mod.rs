@@ -23,7 +23,7 @@ pub(crate) use self::state::{FileState, FileStateDepth, FileStateKind, cost};
 
 /// Handling of a file that a change displaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Disposition {
+pub(crate) enum DisplacedFileAction {
     /// It is deleted permanently.
     Discarded,
     Stored {
@@ -35,7 +35,7 @@ pub(crate) enum Disposition {
     },
 }
 
-impl Disposition {
+impl DisplacedFileAction {
     /// The name of the displaced file in the image store.
     pub(crate) fn image(&self) -> Option<&str> {
         match self {

@@ -12,9 +12,9 @@ use rustix::fs::{Access, AtFlags};
 use rustix::io::Errno;
 
 use crate::journal::{
-    ChangeStatus, DisplacementTurn, Disposition, FileState, Journal, JournalChange, JournalEffect, JournalEntry,
-    JournalLine, LogSync, Retention, TempOwner, cost, image_name, journal_read_error, journal_write_error,
-    not_kept_error,
+    ChangeStatus, DisplacedFileAction, DisplacementTurn, FileState, Journal, JournalChange, JournalEffect,
+    JournalEntry, JournalLine, LogSync, Retention, TempOwner, cost, image_name, journal_read_error,
+    journal_write_error, not_kept_error,
 };
 use crate::mount::Mount;
 use crate::mount::write_target::{CreatedParents, WriteTarget};
@@ -81,21 +81,21 @@ impl Mount {
         parent: BorrowedFd<'_>,
         turn: DisplacementTurn,
         ticket: &Ticket<'_>,
-    ) -> Result<Disposition, ToolError> {
-        let Some(journal) = &self.journal else { return Ok(Disposition::Discarded) };
+    ) -> Result<DisplacedFileAction, ToolError> {
+        let Some(journal) = &self.journal else { return Ok(DisplacedFileAction::Discarded) };
         let cx = ticket.context();
         if !self.fits_quota(cost(old.stat.size, 0).saturating_add(turn.bytes_before), &[], cx)? {
-            return if ticket.may_lose() { Ok(Disposition::Discarded) } else { Err(not_kept_error()) };
+            return if ticket.may_lose() { Ok(DisplacedFileAction::Discarded) } else { Err(not_kept_error()) };
         }
         let keep = journal.create_image_store(self)?;
         let image = image_name(ticket.change_id(), turn.index);
         let here = fstat(parent).map(|stat| FileStat::from_stat(&stat).id.device).unwrap_or_default();
         if old.stat.links == 1 && here == keep.device {
-            return Ok(Disposition::Stored { image });
+            return Ok(DisplacedFileAction::Stored { image });
         }
         match self.copy_image(&keep, old, old.stat.size, &image, cx) {
-            Ok(_) => Ok(Disposition::Copied { image }),
-            Err(_) if ticket.may_lose() && cx.check().is_ok() => Ok(Disposition::Discarded),
+            Ok(_) => Ok(DisplacedFileAction::Copied { image }),
+            Err(_) if ticket.may_lose() && cx.check().is_ok() => Ok(DisplacedFileAction::Discarded),
             Err(error) => Err(error),
         }
     }
@@ -320,18 +320,18 @@ impl WriteTarget {
     pub(crate) fn effects(
         &self,
         made: &CreatedParents,
-        old: Option<(&FileState, &Disposition)>,
+        old: Option<(&FileState, &DisplacedFileAction)>,
         after: FileState,
     ) -> Vec<JournalEffect> {
         let mut effects = made.effects();
         let path = escape(&self.path());
         effects.push(match old {
             None => JournalEffect::Created { path, after, image: None },
-            Some((_, Disposition::Discarded)) => JournalEffect::Lost { path },
-            Some((before, Disposition::Stored { image })) => {
+            Some((_, DisplacedFileAction::Discarded)) => JournalEffect::Lost { path },
+            Some((before, DisplacedFileAction::Stored { image })) => {
                 JournalEffect::Replaced { path, before: before.clone(), after, image: image.clone(), copied: false }
             }
-            Some((before, Disposition::Copied { image })) => {
+            Some((before, DisplacedFileAction::Copied { image })) => {
                 JournalEffect::Replaced { path, before: before.clone(), after, image: image.clone(), copied: true }
             }
         });

@@ -24,7 +24,7 @@ pub(super) struct MaskedPaths(BTreeSet<Vec<u8>>);
 
 /// An entry of a git tree or index that a program made, at a path of the worktree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StagedEntry {
+pub(super) enum GitStagedEntry {
     Object(GitOid),
     Removed,
     /// In a tree that was there before the program ran.
@@ -37,8 +37,9 @@ impl MaskedPaths {
     }
 
     /// The masked path that git took the mask of for its contents, if it did.
-    pub(super) fn mistaken<'p>(&self, mount: &Mount, path: &'p [u8], staged: StagedEntry) -> Option<&'p [u8]> {
-        if matches!(staged, StagedEntry::Known) || matches!(staged, StagedEntry::Object(oid) if oid != EMPTY_BLOB) {
+    pub(super) fn mistaken<'p>(&self, mount: &Mount, path: &'p [u8], staged: GitStagedEntry) -> Option<&'p [u8]> {
+        if matches!(staged, GitStagedEntry::Known) || matches!(staged, GitStagedEntry::Object(oid) if oid != EMPTY_BLOB)
+        {
             return None;
         }
         let above = |path: &&'p [u8]| Some(split(path).0).filter(|above| !above.is_empty());
@@ -46,20 +47,20 @@ impl MaskedPaths {
         let (parent, name) = split(masked);
         let found = open_no_follow(mount, parent).and_then(|parent| stat(parent.as_fd(), name).ok()?)?;
         let is_mistaken = match found.kind {
-            FileKind::Directory => staged == StagedEntry::Removed,
+            FileKind::Directory => staged == GitStagedEntry::Removed,
             // An empty file looks the same behind a mask.
-            _ => staged == StagedEntry::Object(EMPTY_BLOB) && masked == path && found.size > 0,
+            _ => staged == GitStagedEntry::Object(EMPTY_BLOB) && masked == path && found.size > 0,
         };
         is_mistaken.then_some(masked)
     }
 }
 
 /// Why nothing of a repository is kept in which git staged the mask of a path. `path` is in the worktree.
-pub(super) fn staged_mask(path: &[u8], staged: StagedEntry) -> ToolError {
+pub(super) fn staged_mask(path: &[u8], staged: GitStagedEntry) -> ToolError {
     let path = escape(path);
     let what = match staged {
-        StagedEntry::Removed => "git staged the removal of what is in it",
-        StagedEntry::Object(_) | StagedEntry::Known => "git staged an empty file",
+        GitStagedEntry::Removed => "git staged the removal of what is in it",
+        GitStagedEntry::Object(_) | GitStagedEntry::Known => "git staged an empty file",
     };
     let message = format!("`{path}` is masked in programs, so {what}; nothing of the repository was kept");
     let hint = format!("run `git restore --staged {path}`, or commit without it");

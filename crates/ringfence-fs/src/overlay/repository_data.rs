@@ -24,7 +24,7 @@ use crate::mount::Mount;
 use crate::overlay::ChangeSet;
 use crate::overlay::compare::{OverlayChange, UpperState, join_path, resource_at};
 use crate::overlay::group::repository_of;
-use crate::overlay::masked_paths::{StagedEntry, staged_mask};
+use crate::overlay::masked_paths::{GitStagedEntry, staged_mask};
 use crate::path::relative::split;
 use crate::path::workspace::WORKSPACE_OF_PROGRAMS;
 use crate::root::{open_no_follow, stat};
@@ -48,7 +48,7 @@ pub(super) struct RepositoryFindings {
 /// A path of the worktree of which a tree or the index has something else than before.
 struct PathChange {
     path: Vec<u8>,
-    staged: StagedEntry,
+    staged: GitStagedEntry,
 }
 
 impl ChangeSet {
@@ -356,7 +356,7 @@ impl<'a> RepositoryJudge<'a> {
         let links = differing_keys(old, new).filter(is_link).filter_map(|(path, _)| through_link(path));
         let paths = differing_keys(old, new).map(|(path, _)| path.clone()).chain(links);
         // Masks were looked for before.
-        Ok(paths.map(|path| PathChange { path, staged: StagedEntry::Known }).collect())
+        Ok(paths.map(|path| PathChange { path, staged: GitStagedEntry::Known }).collect())
     }
 
     /// Whether a cache of untracked files was made by git in a program: git on the host does not use the cache of another
@@ -447,9 +447,9 @@ impl RepositoryVersions<'_> {
         let new = tree(&self.new, new)?;
         let is_known = new.is_some_and(|new| self.old.contains(&new) == Ok(true));
         let change = |GitTreeDifference { path, oid }| match (oid, is_known) {
-            (_, true) => PathChange { path, staged: StagedEntry::Known },
-            (Some(oid), _) => PathChange { path, staged: StagedEntry::Object(oid) },
-            (None, _) => PathChange { path, staged: StagedEntry::Removed },
+            (_, true) => PathChange { path, staged: GitStagedEntry::Known },
+            (Some(oid), _) => PathChange { path, staged: GitStagedEntry::Object(oid) },
+            (None, _) => PathChange { path, staged: GitStagedEntry::Removed },
         };
         Ok(self.new.differences(new, &olds)?.into_iter().map(change).collect())
     }
@@ -520,10 +520,10 @@ fn index_changes(old: &GitIndex, new: &GitIndex) -> Vec<PathChange> {
     let change = |key: &(Vec<u8>, u8)| {
         let is_gone = || !(0..4).any(|stage| new.entries.contains_key(&(key.0.clone(), stage)));
         let staged = match new.entries.get(key) {
-            Some(entry) => StagedEntry::Object(entry.oid),
-            None if is_gone() => StagedEntry::Removed,
+            Some(entry) => GitStagedEntry::Object(entry.oid),
+            None if is_gone() => GitStagedEntry::Removed,
             // A conflict was resolved: the path is there still.
-            None => StagedEntry::Known,
+            None => GitStagedEntry::Known,
         };
         PathChange { path: key.0.clone(), staged }
     };

@@ -43,7 +43,7 @@ pub(super) fn mount_view(mount: &Mount, cx: &CallContext<'_>) -> Result<ExposedD
     let directory = mount.root.try_clone().map_err(|_| fail(Errno::MFILE))?;
     let name = readlinkat(CWD, format!("/proc/self/fd/{}", directory.as_raw_fd())).map_err(fail)?;
     let path = PathBuf::from(std::ffi::OsString::from_vec(name.into_bytes()));
-    let mut found = MaskedPaths::default();
+    let mut found = ViewMasks::default();
     found.walk(mount, cx)?;
     if found.has_hard_links {
         // A secret has other names, and they may have been passed before it was known as one.
@@ -62,14 +62,14 @@ pub(super) fn mount_view(mount: &Mount, cx: &CallContext<'_>) -> Result<ExposedD
 
 /// Paths that a program must not see.
 #[derive(Default)]
-struct MaskedPaths {
+struct ViewMasks {
     masked: BTreeSet<Vec<u8>>,
     hidden: BTreeSet<Vec<u8>>,
     /// A secret was met that has other names.
     has_hard_links: bool,
 }
 
-impl MaskedPaths {
+impl ViewMasks {
     fn walk(&mut self, mount: &Mount, cx: &CallContext<'_>) -> Result<(), ToolError> {
         let known = mount.sensitive_files.secret_inodes();
         let start = openat(&mount.root, c".", OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN, Mode::empty());

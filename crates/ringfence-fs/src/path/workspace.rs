@@ -2,6 +2,7 @@
 //!
 //! Not here: reading the environment. Home and current directory are arguments.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -36,9 +37,13 @@ pub enum WorkspaceResolveError {
     )]
     Reserved,
     #[error("mount directory `{0}` not found")]
-    Find(String, #[source] std::io::Error),
+    MountMissing(String),
+    #[error("cannot open the mount directory `{0}`")]
+    OpenMount(String, #[source] std::io::Error),
     #[error("workspace `{0}` does not exist")]
-    Missing(String, #[source] std::io::Error),
+    Missing(String),
+    #[error("cannot open the workspace `{0}`")]
+    Open(String, #[source] std::io::Error),
     #[error("cannot create the workspace `{0}`")]
     Make(String, #[source] std::io::Error),
 }
@@ -67,8 +72,10 @@ pub fn resolve_workspace(written: Option<&str>, around: &HostPaths) -> Result<Pa
 pub fn find_workspace(written: Option<&str>, around: &HostPaths) -> Result<PathBuf, WorkspaceResolveError> {
     let written = or_default(written);
     let path = around.current_dir.join(expand_home(written, around)?);
-    let path =
-        std::fs::canonicalize(path).map_err(|error| WorkspaceResolveError::Missing(written.to_owned(), error))?;
+    let path = std::fs::canonicalize(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => WorkspaceResolveError::Missing(written.to_owned()),
+        _ => WorkspaceResolveError::Open(written.to_owned(), error),
+    })?;
     check(&path, around)?;
     Ok(path)
 }
@@ -149,7 +156,10 @@ fn check(path: &Path, around: &HostPaths) -> Result<(), WorkspaceResolveError> {
 )]
 pub fn resolve_mount(written: &str, around: &HostPaths) -> Result<PathBuf, WorkspaceResolveError> {
     let path = around.current_dir.join(expand_home(written.trim(), around)?);
-    let path = std::fs::canonicalize(path).map_err(|error| WorkspaceResolveError::Find(written.to_owned(), error))?;
+    let path = std::fs::canonicalize(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => WorkspaceResolveError::MountMissing(written.to_owned()),
+        _ => WorkspaceResolveError::OpenMount(written.to_owned(), error),
+    })?;
     check(&path, around)?;
     Ok(path)
 }
@@ -175,4 +185,36 @@ fn expand_home(written: &str, around: &HostPaths) -> Result<PathBuf, WorkspaceRe
     };
     let home = around.home.as_deref().ok_or_else(|| WorkspaceResolveError::NoHome(written.to_owned()))?;
     Ok(if rest.is_empty() { home.to_owned() } else { home.join(rest) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+    use std::path::Path;
+
+    use super::{HostPaths, WorkspaceResolveError, find_workspace, resolve_mount};
+
+    /// The message of an error with its cause, if it has one.
+    fn message(error: &WorkspaceResolveError) -> String {
+        error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
+    }
+
+    fn check(current_dir: &Path, written: &str, workspace: &str, mount: &str) {
+        let around = HostPaths { current_dir: current_dir.to_owned(), home: None, reserved: Vec::new() };
+        assert_eq!(message(&find_workspace(Some(written), &around).unwrap_err()), workspace);
+        assert_eq!(message(&resolve_mount(written, &around).unwrap_err()), mount);
+    }
+
+    #[test]
+    fn a_missing_directory_is_named_without_the_systems_words_for_it() {
+        let directory = tempfile::tempdir().unwrap();
+        check(directory.path(), "none", "workspace `none` does not exist", "mount directory `none` not found");
+        std::fs::write(directory.path().join("file"), "").unwrap();
+        check(
+            directory.path(),
+            "file/below",
+            "cannot open the workspace `file/below`: Not a directory (os error 20)",
+            "cannot open the mount directory `file/below`: Not a directory (os error 20)",
+        );
+    }
 }

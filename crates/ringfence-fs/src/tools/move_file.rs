@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::journal::{DisplacementTurn, Disposition, FileState, FileStateDepth, JournalEffect};
+use crate::journal::{DisplacedFileAction, DisplacementTurn, FileState, FileStateDepth, JournalEffect};
 use crate::lock::{InodeRef, JournalRef, TreeLockMode, WriteIntent};
 use crate::mount::repository::is_repository_entry;
 use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget};
@@ -241,7 +241,7 @@ fn effects(work: &PreparedMove, ticket: &Ticket<'_>) -> Result<(Vec<JournalEffec
             FileState::read_at(&slot.mount, slot.base(), &slot.name, FileStateDepth::Shallow, ticket.context())?;
         state.ok_or_else(|| changed_error(&slot.shown))
     };
-    let (path, mut effects, mut fate) = (escape(&to.path()), Vec::new(), Disposition::Discarded);
+    let (path, mut effects, mut fate) = (escape(&to.path()), Vec::new(), DisplacedFileAction::Discarded);
     if let Some(target) = target {
         let fd = to.mount.open_at(to.base(), &to.name, OFlags::RDONLY);
         let fd = fd.or_else(|_| to.mount.resolver.open_named(to.base(), &to.name, PATH_ONLY));
@@ -249,8 +249,8 @@ fn effects(work: &PreparedMove, ticket: &Ticket<'_>) -> Result<(Vec<JournalEffec
         // It is moved to the image store from the source's directory.
         let displaced = DisplacedFile::new(to, from.base(), &old, DisplacementTurn::default(), ticket)?;
         effects.push(match &displaced.disposition {
-            Disposition::Discarded => JournalEffect::Lost { path: path.clone() },
-            Disposition::Stored { image } | Disposition::Copied { image } => JournalEffect::Removed {
+            DisplacedFileAction::Discarded => JournalEffect::Lost { path: path.clone() },
+            DisplacedFileAction::Stored { image } | DisplacedFileAction::Copied { image } => JournalEffect::Removed {
                 path: path.clone(),
                 before: displaced.state,
                 image: image.clone(),

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use ringfence_kernel::{CallContext, ErrorKind, Ticket, ToolError};
 use rustix::io::Errno;
 
-use crate::journal::{DisplacementTurn, Disposition, FileState, JournalEffect};
+use crate::journal::{DisplacedFileAction, DisplacementTurn, FileState, JournalEffect};
 use crate::lock::{FileLock, TreeLockMode};
 use crate::mount::Mount;
 use crate::mount::write_target::{CreatedParents, WriteTarget};
@@ -213,7 +213,8 @@ impl<'a> BatchMember<'a> {
                 let image = self.target.mount.removal_image(&state, self.parent, turn, ticket)?;
                 DisplacedFile {
                     state,
-                    disposition: image.map_or(Disposition::Discarded, |image| Disposition::Stored { image }),
+                    disposition: image
+                        .map_or(DisplacedFileAction::Discarded, |image| DisplacedFileAction::Stored { image }),
                 }
             }
         });
@@ -226,7 +227,7 @@ impl<'a> BatchMember<'a> {
         let Some(fresh) = &self.staged else {
             let path = escape(&self.target.path());
             return Ok(match before {
-                Some((before, Disposition::Stored { image })) => {
+                Some((before, DisplacedFileAction::Stored { image })) => {
                     vec![JournalEffect::Removed { path, before: before.clone(), image: image.clone(), copied: false }]
                 }
                 _ => vec![JournalEffect::Lost { path }],
@@ -327,7 +328,8 @@ fn plan_images(members: &mut [BatchMember<'_>], ticket: &Ticket<'_>) -> Result<(
     let mut turn = DisplacementTurn::default();
     for member in members {
         member.plan_image(turn, ticket)?;
-        let kept = member.displaced.as_ref().filter(|displaced| displaced.disposition != Disposition::Discarded);
+        let kept =
+            member.displaced.as_ref().filter(|displaced| displaced.disposition != DisplacedFileAction::Discarded);
         turn.bytes_before = turn.bytes_before.saturating_add(kept.map_or(0, |displaced| displaced.state.cost()));
         turn.index += 1;
     }

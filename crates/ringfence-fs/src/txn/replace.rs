@@ -12,7 +12,7 @@ use ringfence_kernel::{CallContext, ErrorKind, Ticket, ToolError};
 use rustix::fs::{Access, AtFlags, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::Errno;
 
-use crate::journal::{DisplacementTurn, Disposition, FileState};
+use crate::journal::{DisplacedFileAction, DisplacementTurn, FileState};
 use crate::lock::{FileLock, JournalRef, TreeLockMode, WriteIntent};
 use crate::mount::write_target::{CreatedParents, WriteTarget};
 use crate::path::name::TEMP_PREFIX;
@@ -129,8 +129,8 @@ pub(crate) fn replace(
         // the old one is stored, the journal has both inodes, on disk.
         let inodes = vec![ours.id.inode, old.stat.id.inode];
         match fate {
-            Disposition::Discarded | Disposition::Copied { .. } => intend(inodes)?,
-            Disposition::Stored { image } => {
+            DisplacedFileAction::Discarded | DisplacedFileAction::Copied { .. } => intend(inodes)?,
+            DisplacedFileAction::Stored { image } => {
                 let journal = JournalRef::new(ticket.change_id(), Some(image));
                 held.log_intent(&WriteIntent::Remove {
                     parent: slot.parent_path(),
@@ -174,7 +174,7 @@ pub(crate) fn replace(
 #[derive(Debug)]
 pub(crate) struct DisplacedFile {
     pub(crate) state: FileState,
-    pub(crate) disposition: Disposition,
+    pub(crate) disposition: DisplacedFileAction,
 }
 
 impl DisplacedFile {
@@ -188,10 +188,10 @@ impl DisplacedFile {
         let fate = slot.mount.disposition(old, parent, turn, ticket)?;
         let of_old = || FileState::of_open(&old.fd, &old.stat, &slot.shown, ticket.context());
         let state = match &fate {
-            Disposition::Discarded => FileState::from_stat(&old.stat),
-            Disposition::Stored { .. } => of_old()?,
+            DisplacedFileAction::Discarded => FileState::from_stat(&old.stat),
+            DisplacedFileAction::Stored { .. } => of_old()?,
             // What is restored one day is the copy.
-            Disposition::Copied { image } => {
+            DisplacedFileAction::Copied { image } => {
                 let copy = slot.mount.image_store().and_then(|keep| keep.stat(image));
                 let copy = FileState::from_stat(&copy.unwrap_or(old.stat));
                 FileState { inode: copy.inode, modified: copy.modified, ..of_old()? }
@@ -407,12 +407,14 @@ impl<'a> StagedFile<'a> {
         self,
         slot: &WriteTarget,
         old: &CurrentFile,
-        fate: &Disposition,
+        fate: &DisplacedFileAction,
     ) -> Result<TempFilePresence, ToolError> {
         let fail = |errno| errno_error(errno, &slot.shown);
         let keep = match fate {
-            Disposition::Stored { image } => Some((slot.mount.image_store().ok_or_else(|| fail(Errno::NOENT))?, image)),
-            Disposition::Discarded | Disposition::Copied { .. } => None,
+            DisplacedFileAction::Stored { image } => {
+                Some((slot.mount.image_store().ok_or_else(|| fail(Errno::NOENT))?, image))
+            }
+            DisplacedFileAction::Discarded | DisplacedFileAction::Copied { .. } => None,
         };
         match self.exchange(&slot.name) {
             Ok(()) => {}

@@ -41,7 +41,7 @@ fn a_missing_file_is_not_found() {
     assert!(answer.text.contains("did you mean `read_me.md`?"), "{}", answer.text);
 }
 
-/// Every argument that names a place, with what a model is told about it.
+/// Every argument that is a path, with its description.
 fn places(parameters: &Value) -> Vec<(String, String)> {
     let named = parameters["properties"].as_object().into_iter().flatten();
     let named = named.filter(|(name, _)| matches!(name.as_str(), "path" | "from" | "to" | "glob"));

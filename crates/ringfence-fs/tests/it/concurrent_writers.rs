@@ -230,7 +230,7 @@ fn concurrent_appends_and_patches_lose_nothing() {
     let (patched, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let mut acknowledged = 0;
     std::thread::scope(|scope| {
-        // Somebody else replaces the second file, so that patches are refused after the first file was changed.
+        // Another writer replaces the second file, so that patches are refused after the first file was changed.
         scope.spawn(|| {
             let tried = || patched.load(Ordering::Relaxed) + refused.load(Ordering::Relaxed);
             while !over.load(Ordering::Relaxed) {

@@ -17,10 +17,10 @@ use tokio_util::sync::CancellationToken;
 use crate::fixture::{FixtureReply, FsFixture, FsFixtureConfig};
 use crate::snapshot::snapshot;
 
-/// How long a call may take in these worlds.
+/// Time limit of a call in these tests.
 const CALL_TIME: Duration = Duration::from_millis(300);
 
-/// How long a waiting call may at most take to say so, as a share of the processor.
+/// Most time until a waiting call returns, as a share of the processor.
 const PROMPT: Duration = Duration::from_millis(1500);
 
 /// All the time that a test needs: only a cancel ends such a call.
@@ -46,7 +46,7 @@ fn no_deadline(backend: ResolverBackend) -> FsFixtureConfig {
     setup
 }
 
-/// A workspace that is a file system of its own, which can be told not to answer.
+/// A workspace that is a file system of its own, which can be made to stall.
 struct StallingFixture {
     slow: StallingFs,
     world: FsFixture,
@@ -126,7 +126,7 @@ struct StuckCall {
     traced: usize,
 }
 
-/// What ends a call that waits.
+/// The event that ends a waiting call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WaitEnd {
     Deadline,

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::fixture::{FsFixture, FsFixtureConfig};
 use crate::snapshot::snapshot;
 
-/// Where the links lead: what is made there is asked about.
+/// Target of the links: creating files there needs approval.
 const HERE: &str = ".vscode";
 const THERE: &str = ".idea";
 
@@ -53,7 +53,7 @@ fn point_links_at(world: &FsFixture, place: &str) {
     }
 }
 
-/// Makes a call that is put off, lets the links lead elsewhere or not, says yes, and brings the call back.
+/// Makes a call that is deferred, retargets the links or not, approves, and resumes the call.
 fn defer_and_resume(
     person: &ScriptedApprover,
     world: &FsFixture,

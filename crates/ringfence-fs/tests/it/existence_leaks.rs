@@ -13,7 +13,7 @@ fn rule(rule: &Value) -> PolicyRule {
     PolicyRule::new(text, "hidden").unwrap()
 }
 
-/// What is at the hidden name.
+/// The entry at the hidden name.
 #[derive(Clone, Copy, Debug)]
 enum HiddenTarget {
     Nothing,

@@ -33,7 +33,7 @@ pub(crate) struct FsFixtureConfig {
     /// Who takes the records, if anybody.
     pub(crate) trace: Option<AuditTrace>,
     pub(crate) workers: usize,
-    /// Who is asked, if anybody.
+    /// The approver, if any.
     pub(crate) person: Option<ScriptedApprover>,
     /// Tools that only a test has.
     pub(crate) extra: Option<fn(&mut ToolRegistry, &Fence)>,
@@ -99,7 +99,7 @@ impl FsFixture {
         Self::in_world(TestWorld::new(), setup)
     }
 
-    /// In memory if there is such a place: for tests that do very much.
+    /// In memory if possible: for tests that do very much.
     pub(crate) fn in_memory(setup: FsFixtureConfig) -> Self {
         Self::in_world(TestWorld::in_memory(), setup)
     }
@@ -127,7 +127,7 @@ impl FsFixture {
         Self { world, root, outside, host, session: Arc::new(session), backend: fence.backend(), fence }
     }
 
-    /// Somebody else's fence, served.
+    /// Serves an existing fence.
     pub(crate) fn with_fence(fence: Fence, setup: FsFixtureConfig) -> Self {
         let world = TestWorld::new();
         let (root, outside) = (world.path().to_owned(), world.path().to_owned());
@@ -157,7 +157,7 @@ impl FsFixture {
         self.call_text(tool, &arguments.to_string())
     }
 
-    /// The same with arguments as text, for those that are no good JSON.
+    /// The same with arguments as text, for those that are not valid JSON.
     pub(crate) fn call_text(&self, tool: &str, arguments: &str) -> FixtureReply {
         self.call_until(tool, arguments, None)
     }
@@ -173,7 +173,7 @@ impl FsFixture {
         })
     }
 
-    /// The same, for whoever holds the token to cancel.
+    /// The same, with a token to cancel.
     pub(crate) fn call_with(&self, tool: &str, arguments: &Value, cancel: &CancellationToken) -> FixtureReply {
         self.call_within(self.session.limits.call_time, tool, arguments, cancel)
     }

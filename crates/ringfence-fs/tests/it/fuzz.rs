@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::{FixtureReply, FsFixture, FsFixtureConfig};
 
-/// After so many calls a workspace has so many files that the rest would be slow.
+/// Calls after which a workspace has enough files to make the rest slow.
 const A_FULL_WORLD: u64 = 500;
 
 /// A workspace with links that lead out, on both resolvers.
@@ -30,7 +30,7 @@ fn world(dialect: Dialect, backend: ResolverBackend, preset: Preset) -> FsFixtur
     world
 }
 
-/// Nothing of what is outside was said or changed.
+/// Nothing outside was revealed or changed.
 #[track_caller]
 fn check_inside(world: &FsFixture, answer: &FixtureReply) {
     assert!(!answer.text.contains("SECRET"), "{}", answer.text);

@@ -16,7 +16,7 @@ fn setup(person: &ScriptedApprover) -> FsFixtureConfig {
     FsFixtureConfig { preset: Preset::Edits, person: Some(person.clone()), ..FsFixtureConfig::default() }
 }
 
-/// A path can neither be read, nor searched, nor described by its contents, without somebody being asked.
+/// A path can neither be read, nor searched, nor described by its contents, without approval.
 #[track_caller]
 fn check_secret(world: &FsFixture, path: &str) {
     let asked = |tool: &str, arguments: Value| {
@@ -409,7 +409,7 @@ fn a_credential_in_settings_makes_them_a_secret() {
             let world = FsFixture::with(setup(&person).on(backend));
             world.write(path, with("https://example.com/x.git"));
             check_plain(&world, path);
-            // In the same file, a moment later.
+            // In the same file, a short time later.
             std::fs::write(world.root.join(path), with("https://me:hunter2@example.com/x.git")).unwrap();
             check_secret_reads(&world, path);
         }

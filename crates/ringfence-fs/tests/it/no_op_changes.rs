@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::{FsFixture, FsFixtureConfig};
 
-/// How many changes there are to be taken back.
+/// Number of changes that can be undone.
 fn changes(world: &FsFixture) -> usize {
     world.value("list_changes", &json!({}))["changes"].as_array().unwrap().len()
 }

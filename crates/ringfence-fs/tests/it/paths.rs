@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::{FsFixture, FsFixtureConfig};
 
-/// What a call of each dialect is told about a path: the text of the file, or the kind of error.
+/// The result for a path in each dialect: the text of the file, or the kind of error.
 #[track_caller]
 fn check_read(world: &FsFixture, path: &str, expected: Result<&str, ErrorKind>) {
     let answer = world.call("read_file", &json!({ "path": path }));
@@ -143,7 +143,7 @@ fn blank_text_is_not_a_miniclaw_path() {
             assert_eq!(world.call(tool, &arguments).text, "invalid_path: path must not be empty", "{tool} {path:?}");
         }
     }
-    // Around a name it may be part of it, and the near name is told.
+    // Around a name it may be part of it, and the near name is suggested.
     let answer = world.call("read_file", &json!({"path": " f.txt"}));
     assert!(answer.text.ends_with("did you mean `f.txt`?"), "{}", answer.text);
 }

@@ -21,7 +21,7 @@ fn world(person: &ScriptedApprover) -> FsFixture {
     world
 }
 
-/// What a person is shown of a call. They say no, so nothing happens.
+/// The preview of a call. It is denied, so nothing happens.
 #[track_caller]
 fn check(tool: &str, arguments: Value, expected: Expect) {
     let person = ScriptedApprover::denying();
@@ -87,7 +87,7 @@ fn an_edit_is_shown_as_it_would_be_made() {
         +2
          three"#]],
     );
-    // What fails is told to the caller only where the caller may read it.
+    // A failure is reported to the caller only where the caller may read the file.
     check(
         "edit_file",
         json!({"path": ".env", "oldText": "four", "newText": "4"}),
@@ -248,7 +248,7 @@ fn secret_content_is_marked_and_not_relayed() {
 
 type ExternalEdit = fn(&Path);
 
-/// What another program does to a file while a person looks at the preview.
+/// Changes by another program while a person looks at the preview.
 const CHANGES: [(&str, ExternalEdit); 7] = [
     ("other contents", |file| std::fs::write(file, "one\ntwo\nthree\nfour\n").unwrap()),
     ("contents of the same size and time", |file| {

@@ -28,13 +28,13 @@ const SECRET: &str = "SECRET\n";
 /// A name that only exists outside.
 const OUTSIDE_NAME: &str = "only-outside";
 
-/// How many threads call tools.
+/// Number of threads that call tools.
 const WORKERS: usize = 3;
 
 /// Fewer swaps are no race.
 const MIN_SWAPS: u64 = 100;
 
-/// What is exchanged.
+/// The entries that are exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SwapPattern {
     /// A directory in the middle of the path, for a link to its twin outside.
@@ -43,7 +43,7 @@ enum SwapPattern {
     Last,
     /// A directory that the path climbs out of is moved out of the workspace and back.
     Climb,
-    /// A file, for a pipe that nobody has open.
+    /// A file, for a pipe without readers and writers.
     Pipe,
     /// A link to a file inside, for a link to its twin outside.
     Link,
@@ -195,8 +195,8 @@ impl SwapPattern {
     }
 }
 
-/// Makes something elsewhere and moves it to its name: a link that a tool put back there meanwhile must not lead our
-/// own hand out.
+/// Makes an entry under another name and renames it: a link that a tool put back there meanwhile must not redirect the
+/// test's own writes.
 fn place(root: &Path, name: &str, make: impl FnOnce(&Path) -> std::io::Result<()>) -> std::io::Result<()> {
     let stage = root.with_file_name("stage");
     remove(&stage)?;
@@ -220,7 +220,7 @@ fn remove(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// A world with something to exchange in it, in memory if there is such a place: more races in the same time.
+/// A fixture with entries to exchange, in memory if possible: more races in the same time.
 fn race_fixture(pattern: SwapPattern, backend: ResolverBackend) -> FsFixture {
     let mut setup = FsFixtureConfig::default().on(backend);
     setup.limits.call_time = PATIENCE;
@@ -231,7 +231,7 @@ fn race_fixture(pattern: SwapPattern, backend: ResolverBackend) -> FsFixture {
     world
 }
 
-/// What is outside, less the directory that the race itself puts there and takes away.
+/// The tree outside, less the directory that the race itself moves there and back.
 fn outside_of(world: &FsFixture, pattern: SwapPattern) -> TreeSnapshot {
     let mut found = snapshot(&world.outside);
     if pattern == SwapPattern::Climb {
@@ -253,13 +253,13 @@ fn swap_until(stop: &AtomicBool, swaps: &AtomicU64, pattern: SwapPattern, root: 
         let swapped = pattern.swap(root, outside);
         swaps.fetch_add(u64::from(swapped), Ordering::Relaxed);
         if (!swapped || turn % 256 == 0) && !pattern.is_whole(root) {
-            // A tool may be making the same names at this moment; then the next turn tries again.
+            // A tool may be making the same names now; then the next round tries again.
             let _ = pattern.build(root, outside);
         }
     }
 }
 
-/// What the workers of one race saw.
+/// Observations of the workers of one race.
 #[derive(Debug, Default)]
 struct RaceReport {
     /// Successes and failures by tool.
@@ -407,7 +407,7 @@ fn check_unsafe_leaks(pattern: SwapPattern, leaks: impl Fn(&FsFixture) -> bool) 
     assert!(leaked, "the control did not leak in {tries} tries, so the race proves nothing");
 }
 
-/// The check that is not enough: the path leads inside at this moment.
+/// The insufficient check: the path leads inside at present.
 fn leads_inside(world: &FsFixture, path: &str) -> bool {
     let real = std::fs::canonicalize(world.root.join(path));
     real.is_ok_and(|real| real.starts_with(std::fs::canonicalize(&world.root).unwrap()))

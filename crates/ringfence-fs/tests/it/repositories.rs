@@ -1,7 +1,7 @@
 //! Git repositories and command directories, which other programs act on.
 //!
-//! Each piece of one is harmless. Whoever adds the last one is asked, by whatever tool, by an undo, and however many are at it
-//! at once.
+//! Each entry of one is harmless. The call that adds the last one needs approval, by any tool, by an undo, and also
+//! when several add entries concurrently.
 
 use std::path::Path;
 use std::sync::Barrier;
@@ -78,7 +78,7 @@ fn an_undo_or_a_redo_does_not_complete_a_repository() {
     }
 }
 
-/// What is planned while a directory is none is not done once it is one.
+/// A plan that was made before a directory became a repository is refused afterwards.
 #[test]
 fn nothing_comes_into_a_repository_that_was_none_when_it_was_planned() {
     let patch = "--- a/x/config\n+++ b/x/config\n@@ -1 +1 @@\n-old\n+new\n";
@@ -244,7 +244,7 @@ fn two_sessions_at_once_do_not_complete_a_repository() {
     control_completes_a_repository(&root.join("control"));
 }
 
-/// Whoever looks and then acts, without a lock in between, makes one: otherwise the race would prove nothing.
+/// Checking and then acting without a lock completes one: otherwise the race would prove nothing.
 fn control_completes_a_repository(directory: &Path) {
     let until = Instant::now() + PATIENCE;
     while !is_repository(directory) {

@@ -21,7 +21,7 @@ fn response(approved: bool) -> ApprovalResponse {
     ApprovalResponse { approved, ..ApprovalResponse::default() }
 }
 
-/// Somebody at another front answers the one request that waits.
+/// Answers the one pending request at another front.
 fn answer(road: &TestHost, response: ApprovalResponse) {
     let person = Principal::person("the person");
     let [request] = road.pending().try_into().unwrap();
@@ -80,7 +80,7 @@ async fn a_call_that_waited_for_its_turn_is_planned_again() {
     for call in calls {
         approved.push(reply_json(&call.await.unwrap())["value"]["approved"] == true);
     }
-    // Whichever was second is what the first was allowed for good.
+    // The second one is covered by the grant of the first.
     assert_ne!(approved[0], approved[1]);
     assert_eq!((road.approver.asked_paths().len(), road.runs()), (1, 2));
 }
@@ -141,7 +141,7 @@ async fn no_request_is_opened_while_a_deferred_call_waits() {
     assert!(road.call(&json!({"path": "ask/second"})).await.suspended.is_some());
 }
 
-/// What becomes of calls that are asked about, when these answers are given in turn.
+/// Outcomes of calls that need approval, with these answers in turn.
 async fn paused_after(answers: impl IntoIterator<Item = ringfence_kernel::ApprovalDecision>) -> (TestHost, usize) {
     let answers: Vec<_> = answers.into_iter().collect();
     let count = answers.len();
@@ -177,7 +177,7 @@ async fn an_approval_resets_the_denial_streak() {
     for (between, asked) in [
         (approve(), 6),
         (approve_with_changes(json!({"path": "free"})), 6),
-        // A yes that does not count, and a no that nobody said, are neither.
+        // An approval that does not count, and an automatic denial, are neither.
         (always, 4),
         (unsure(approve()), 4),
         (unsure(deny()), 4),

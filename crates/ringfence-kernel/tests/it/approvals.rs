@@ -186,7 +186,7 @@ async fn a_yes_that_comes_too_late_or_to_nothing_is_a_no() {
     let reply =
         HostSetup { limits: late, ..HostSetup::with_answers([deny()]) }.build().call(&json!({"path": "ask"})).await;
     assert!(reply.text.contains("I do not like it"), "{}", reply.text);
-    // Somebody took the request away at the last moment.
+    // The request is removed just before the answer.
     let store: Arc<dyn ApprovalStore> = Arc::new(MemoryStore::default());
     let inside = Arc::clone(&store);
     let hooked = HookedStore::new(&store, move |step| match step {

@@ -19,7 +19,7 @@ struct BlockedTool {
     release: Sender<()>,
 }
 
-/// Where in its work the tool waits.
+/// Phase in which the tool blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlockPoint {
     BeforeCommit,

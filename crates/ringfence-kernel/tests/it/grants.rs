@@ -33,7 +33,7 @@ fn memory_store() -> Arc<dyn ApprovalStore> {
     Arc::new(MemoryStore::default())
 }
 
-/// A road under the preset `ask`, and somebody who answers so.
+/// A host under the preset `ask`, with an approver that answers so.
 fn asking_host(
     store: &Arc<dyn ApprovalStore>,
     answers: impl IntoIterator<Item = ringfence_kernel::ApprovalDecision>,
@@ -159,7 +159,7 @@ async fn a_deferred_call_is_granted_by_the_rule_that_was_shown() {
         let somebody = ScriptedApprover::deferring();
         let road = HostSetup { approver: somebody, ..setup(&store, LayeredRules::from_preset(Preset::Ask)) }.build();
         let suspended = road.call(&arguments).await.suspended.unwrap();
-        // The desk would not take it where nothing may be granted; whoever brings the call back does not either.
+        // The inbox refuses it where no grant is possible; a resumed call does too.
         store.answer(&suspended.request_id, &approve_always(), SystemTime::now()).unwrap();
         let cancel = tokio_util::sync::CancellationToken::new();
         let reply = road.host.resume(&road.session, &suspended.token, &cancel).await.unwrap();

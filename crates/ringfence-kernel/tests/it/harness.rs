@@ -49,7 +49,7 @@ impl Args {
     }
 }
 
-/// What the tool says it did.
+/// The outcome that the tool returns.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ScriptedToolOutcome {
     pub(crate) path: String,
@@ -59,7 +59,7 @@ pub(crate) struct ScriptedToolOutcome {
 type PlanHook = Box<dyn Fn(&Args, &CallContext<'_>) -> Result<(), ToolError> + Send + Sync>;
 type RunHook = Box<dyn Fn(&Args, &Ticket<'_>) -> Result<(), ToolError> + Send + Sync>;
 
-/// What the tool does besides saying so.
+/// Side effects of the tool.
 pub(crate) struct ToolScript {
     pub(crate) plan: PlanHook,
     pub(crate) run: RunHook,
@@ -85,7 +85,7 @@ impl ToolScript {
 
 struct ScriptedTool<const QUICK: bool> {
     script: ToolScript,
-    /// How often `run` was entered.
+    /// Number of calls of `run`.
     runs: Arc<AtomicUsize>,
 }
 
@@ -271,7 +271,7 @@ pub(crate) struct HostSetup {
     pub(crate) session: &'static str,
     pub(crate) taint: SessionTaint,
     pub(crate) workers: usize,
-    /// What the workspace is, where something may be granted on it.
+    /// Identity of the workspace, where grants on it are possible.
     pub(crate) directory: Option<&'static str>,
     pub(crate) limits: CallLimits,
 }
@@ -366,13 +366,13 @@ impl TestHost {
         tokio::spawn(async move { road.try_call("act", &arguments, &cancel).await.unwrap() })
     }
 
-    /// The requests that wait for somebody.
+    /// The pending requests.
     pub(crate) fn pending(&self) -> Vec<ApprovalRequest> {
         let somebody = Principal::person("somebody");
         self.host.inbox(&somebody).pending(SystemTime::now()).unwrap()
     }
 
-    /// How often the tool ran.
+    /// Number of runs of the tool.
     pub(crate) fn runs(&self) -> usize {
         self.runs.load(Ordering::SeqCst)
     }

@@ -18,7 +18,7 @@ fn deferring_host() -> TestHost {
     HostSetup { approver: somebody, store: HookedStore::shared(&store), ..HostSetup::default() }.build()
 }
 
-/// What the user of a client said.
+/// The answer of a client's user.
 fn relayed_decision(approved: bool) -> Option<ApprovalDecision> {
     let response = ApprovalResponse { approved, ..ApprovalResponse::default() };
     let by = Some(Principal::person("the client's user"));
@@ -93,7 +93,7 @@ async fn a_client_that_abandons_its_call_ends_the_request_and_counts_no_denial()
     assert_error(&reply, ErrorKind::ApprovalDenied);
     assert!(reply.text.contains("not approved: the client declined"), "{}", reply.text);
     assert_eq!((road.runs(), road.pending().len()), (0, 0));
-    // A yes that nobody said is none at all.
+    // An approval that no person gave does not count.
     let SuspendedCall { token, .. } = road.suspend(&json!({"path": "ask"})).await;
     let mut yes = ApprovalDecision::automatic_denial(String::new());
     yes.response.approved = true;

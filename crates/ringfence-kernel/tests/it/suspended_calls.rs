@@ -1,4 +1,4 @@
-//! Suspended calls: answered elsewhere, or deferred and resumed.
+//! Suspended calls: answered by another front, or deferred and resumed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -78,7 +78,7 @@ async fn an_answer_from_another_front_ends_the_waiting() {
 async fn the_second_of_two_concurrent_answers_is_overruled() {
     let store = memory_store();
     let inside = Arc::clone(&store);
-    // Right before our own approver's yes is put, somebody else says no.
+    // Right before our own approver's approval is stored, another front denies.
     let hooked = HookedStore::new(&store, move |step| {
         if step == "answer" {
             let pending = inside.pending(SystemTime::now())?;
@@ -200,7 +200,7 @@ async fn arguments_that_were_changed_go_the_same_way_as_ever() {
     let SuspendedCall { token, request_id: request } = road.defer(&json!({"path": "ask"})).await;
     road.answer(&request, changed("ask/deny"));
     assert_error(&road.resume(&token).await, ErrorKind::PermissionDenied);
-    // Another target is another question, and can be put off again.
+    // Another target is another request, and can be deferred again.
     let SuspendedCall { token, request_id: request } = road.defer(&json!({"path": "ask"})).await;
     road.answer(&request, changed("ask2"));
     let again = road.resume(&token).await.suspended.unwrap();
@@ -230,7 +230,7 @@ async fn of_two_who_bring_a_call_back_at_once_one_runs_it() {
     assert_refused(&late, "already used");
 }
 
-/// A policy that asks by a rule, in a layer and for a reason that others can change.
+/// A policy that requires approval by a rule, in a layer and for a reason that tests can change.
 #[derive(Clone, Debug)]
 struct AskingPolicy(Arc<Mutex<(&'static str, PolicyLayer, &'static str)>>);
 
@@ -293,7 +293,7 @@ async fn other_arguments_are_shown_before_they_are_approved_and_do_nothing_by_th
     assert!(road.host.inbox(&agent).open_draft(&id, json!({}), SystemTime::now()).is_err());
     road.answer(&id, ApprovalResponse { modified_args: Some(json!({"path": "ask"})), ..response(true) });
     assert_eq!((call.await.unwrap().error, road.runs()), (None, 1));
-    // Of a call that was put off nobody is there who could say it.
+    // A deferred call has no approver that could answer.
     let away = deferring_setup(&store).build();
     let SuspendedCall { request_id: request, .. } = away.defer(&json!({"path": "ask"})).await;
     let refused = desk.open_draft(&request, json!({"path": "ask2"}), SystemTime::now()).unwrap_err();

@@ -17,7 +17,7 @@ fn rules(texts: impl IntoIterator<Item = Value>) -> LayeredRules {
     LayeredRules::from_preset(Preset::Edits).with_layer(PolicyLayer::User, texts.into_iter().map(rule).collect())
 }
 
-/// A road on which everything is allowed that no bit forbids.
+/// A host on which everything is allowed that no taint forbids.
 fn allowing_setup() -> HostSetup {
     HostSetup { policy: Box::new(rules([json!({"decision": "allow"})])), ..HostSetup::default() }
 }
@@ -124,7 +124,7 @@ impl Policy for TaintingPolicy {
     }
 }
 
-/// A road on which a secret is read while somebody is asked.
+/// A host on which a secret is read during an approval.
 fn host_tainted_while_asking(answers: impl IntoIterator<Item = ApprovalDecision>, policy: LayeredRules) -> TestHost {
     let bits = SessionTaint::default();
     bits.add(Taint::SawUntrusted);
@@ -153,7 +153,7 @@ async fn a_yes_to_what_has_become_worse_meanwhile_does_not_count() {
     // What has nothing to do with it goes on.
     let road = host_tainted_while_asking([approve()], rules([json!({"decision": "ask", "path": "a"})]));
     assert_eq!(road.call(&json!({"path": "a"})).await.error, None);
-    // And so does what is allowed by now, and raises its bit.
+    // And so does a call that is allowed by now, and adds its taint.
     let allow = json!({"decision": "allow", "effect": "fetch", "when": ["read-secret", "saw-untrusted"]});
     let rule = |text: Value| PolicyRule::new(serde_json::from_value(text).unwrap(), "rule").unwrap();
     let policy = rules([json!({"decision": "ask"})]).with_layer(PolicyLayer::Managed, vec![rule(allow)]);

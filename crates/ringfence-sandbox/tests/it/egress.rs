@@ -10,7 +10,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use crate::fixture::{OutputObserver, SandboxFixture, as_each_user};
 
-/// What a program hears where it was told that the way is, and what it reaches elsewhere.
+/// Responses that a program gets at the proxy's address, and at others.
 const CONNECT: &str = r#"
 import os, socket
 host, port = os.environ.get("http_proxy", "http://:0")[7:].split(":")
@@ -51,11 +51,11 @@ pub(crate) fn check_egress(world: &SandboxFixture) {
     let said = "Network is unreachable\n";
     assert_eq!(ended.stdout.text(), format!("heard outside\n{said}"), "{}", ended.stderr.text());
     speaker.join().unwrap();
-    // Nobody listens where nothing is granted.
+    // Without a grant there is no listener.
     assert_eq!(world.python(CONNECT).stdout.text(), format!("no way\n{said}"));
 }
 
-/// Where the jail listens.
+/// The jail's listener.
 fn listener(socket: &UnixStream) -> TcpListener {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -50,7 +50,7 @@ fn every_attempt_is_held() {
     });
 }
 
-/// Only root can have a place for toolchains that is gone afterwards.
+/// Only root can have a directory for toolchains that is gone afterwards.
 #[test]
 fn a_socket_in_a_toolchain_reaches_no_listener() {
     const PLACE: &str = "/opt";
@@ -80,7 +80,7 @@ fn a_socket_in_a_toolchain_reaches_no_listener() {
     assert!(listener.accept().is_err());
 }
 
-/// What anybody can show to a program: what is there, and no mount of the host's own.
+/// Toolchains are visible in any case: their contents, and no mount of the host's own.
 #[test]
 fn toolchains_are_seen_through_an_overlay() {
     as_each_user("escapes::toolchains_are_seen_through_an_overlay", || {
@@ -129,7 +129,7 @@ fn all_attempts() -> Vec<EscapeAttempt> {
     GROUPS.map(|(_, attempts)| attempts).concat()
 }
 
-/// How an attempt went.
+/// The outcome of an attempt.
 #[derive(Debug)]
 pub(crate) enum AttemptOutcome {
     Escaped(String),
@@ -209,7 +209,7 @@ fn try_outside(host: &HostFixture, attempt: &EscapeAttempt) -> Option<AttemptOut
     })
 }
 
-/// What was held and what was shown.
+/// Counts of held and of shown attempts.
 #[derive(Default)]
 struct AttemptTally {
     held: AtomicUsize,
@@ -250,7 +250,7 @@ impl AttemptTally {
     }
 }
 
-/// What the machine has that a program may want.
+/// Targets on the host.
 pub(crate) struct HostFixture {
     pub(crate) directory: TempDir,
     port: u16,
@@ -258,7 +258,7 @@ pub(crate) struct HostFixture {
 }
 
 impl HostFixture {
-    /// Listeners say hello to whoever comes, for as long as the test process lives.
+    /// Starts listeners that greet every client, for the lifetime of the test process.
     pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -282,7 +282,7 @@ impl HostFixture {
 /// A workspace with secrets in it, and files beside it.
 pub(crate) struct EscapeFixture {
     pub(crate) directory: TempDir,
-    /// The host has pipes open, one of them with something in it, and files locked. Whoever notices has reached it.
+    /// The host has pipes open, one of them with data in it, and locked files. A program that notices them has escaped.
     _open_fds: Vec<OwnedFd>,
 }
 

@@ -26,8 +26,8 @@ use crate::memory::check_memory_limits;
 use crate::process_lifetimes::check_dialogue;
 use crate::programs::{check_interfaces, check_setuid_gains_nothing, check_terminals};
 
-/// What a bare directory of the host tells, read-only or not: where it is, whether a file is locked, and what comes out of a
-/// pipe. An overlay would not; the documentation says so.
+/// Leaks of a directly mounted directory of the host, read-only or not: its path, whether a file is locked, and the
+/// contents of a pipe. An overlay would not; the documentation says so.
 const KNOWN_LEAKS: [&str; 5] = [
     "learn where the workspace is on the machine",
     "learn where a directory beside is on the machine",
@@ -164,7 +164,7 @@ fn memory_outside_of_processes_is_bounded() {
 
 #[test]
 fn toolchains_are_shown_and_their_secrets_are_not() {
-    // Below `/tmp` no toolchain is shown, so that this takes a place that only root can make.
+    // Below `/tmp` no toolchain is shown, so that this takes a directory that only root can make.
     let place = Path::new("/opt");
     if !geteuid().is_root() || !place.is_dir() {
         return skip_without_opt("root makes a toolchain with a secret");

@@ -1,6 +1,6 @@
 //! Test fixture: a workspace, a sandbox, and programs to run in it.
 //!
-//! As root every test runs twice: once as root, and once more as a user that nobody is, in a process of its own.
+//! As root every test runs twice: once as root, and once more as an unused user, in a process of its own.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,10 +25,10 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::process::geteuid;
 use tempfile::TempDir;
 
-/// Nobody has this one.
+/// An unused user ID.
 const PLAIN_UID: u32 = 60_601;
 
-/// Runs a test as whoever we are and, if that is root, as a plain user too. `name` is the test's, with its module.
+/// Runs a test as the current user and, if that is root, as a plain user too. `name` is the test's, with its module.
 pub(crate) fn as_each_user(name: &str, test: impl FnOnce()) {
     test();
     if geteuid().is_root() {
@@ -62,7 +62,7 @@ fn rerun_as(name: &str, user: u32) {
     rerun_through(name, user, &[]);
 }
 
-/// The same in a container that hides a part of `/proc`, for which the kernel refuses everybody a new one.
+/// The same in a container that hides a part of `/proc`, for which the kernel denies a new mount of it.
 pub(crate) fn with_hidden_proc(name: &str, test: impl FnOnce()) {
     // What was mounted by others stays mounted in a new user namespace. The power to mount does not stay with the test.
     const HIDE: &str = "import ctypes, os, sys\nlibc = ctypes.CDLL(None)\n\
@@ -91,7 +91,7 @@ pub(crate) fn with_hidden_proc(name: &str, test: impl FnOnce()) {
     }
 }
 
-/// The same on a machine that gives nobody a user namespace, as a plain user. Whether this one can be made to seem so.
+/// The same on a machine that denies user namespaces, as a plain user. Whether this one can be made to seem so.
 pub(crate) fn without_namespaces(name: &str, test: impl FnOnce()) {
     const REFUSE: &str = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" \"$@\"";
     const UNSHARE: [&str; 3] = ["unshare", "--map-current-user", "--keep-caps"];
@@ -212,7 +212,7 @@ impl SandboxFixture {
         self.run(&["bash", "/run/ringfence/main"], script, &OutputObserver::default()).unwrap()
     }
 
-    /// What bash with this script printed. It must not complain.
+    /// Output of bash with this script, which must print no error.
     pub(crate) fn stdout_of(&self, script: &str) -> String {
         let ended = self.bash(script);
         assert_eq!((ended.exit_code, ended.stderr.text().as_str()), (0, ""), "{script}: {}", ended.stdout.text());
@@ -238,7 +238,7 @@ impl SandboxFixture {
         self.sandbox.run(&self.job(view, argv, script), watch)
     }
 
-    /// What is run, with nothing to read on standard input and no way out.
+    /// A job, with nothing to read on standard input and no egress.
     pub(crate) fn job<'a>(&'a self, view: &'a WorkspaceView, argv: &[&str], script: &str) -> JailJob<'a> {
         JailJob {
             argv: argv.iter().map(Into::into).collect(),

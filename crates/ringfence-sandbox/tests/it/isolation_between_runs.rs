@@ -77,7 +77,7 @@ fn two_runs_at_once_find_nothing_of_each_other() {
     });
 }
 
-/// Knows when the first run has left everything, and ends it when told.
+/// Detects when the first run has left everything, and ends it on request.
 #[derive(Default)]
 struct PauseObserver {
     traces_left: AtomicBool,
@@ -105,7 +105,7 @@ fn a_crowd_leaves_nothing() {
         let (callers, each) = (8, if full { 125 } else { 13 });
         let world = SandboxFixture::new();
         world.write("file", "text");
-        // The first ones make what stays: threads, maps of users, places for groups.
+        // The first ones make permanent state: threads, user maps, cgroup slots.
         run_many(&world, callers, 4);
         let (spawner, first) = (spawner(), settled_counts(None));
         let (ours, its) = (memory("self"), memory(&spawner));
@@ -150,7 +150,7 @@ fn run_many(world: &SandboxFixture, callers: usize, each: usize) {
     });
 }
 
-/// What may leak.
+/// Resources that may leak.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ResourceCounts {
     descriptors: usize,
@@ -212,7 +212,7 @@ fn parents() -> Vec<(u32, u32)> {
     .collect()
 }
 
-/// How many processes come from this one, living or dead.
+/// Number of descendants of this process, living or dead.
 fn descendants() -> usize {
     let all = parents();
     let (mut found, mut next) = (0, vec![std::process::id()]);

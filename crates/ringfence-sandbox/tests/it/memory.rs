@@ -198,7 +198,7 @@ fn the_ways_to_take_memory_are_real() {
     assert!(shown > HOGS.len() / 2, "too few of the ways are real ones: {shown}");
 }
 
-/// What programs do with such memory every day, well within the limit.
+/// Everyday uses of such memory, well within the limit.
 #[test]
 fn memory_within_the_limit_is_not_in_the_way() {
     as_each_user("memory::memory_within_the_limit_is_not_in_the_way", || {

@@ -90,7 +90,7 @@ fn a_program_is_nobody_and_can_become_nobody_else() {
         let ended = world
             .bash("cat /proc/1/environ; ls /proc/1/fd; readlink /proc/1/exe; unshare -U true; kill -9 1; echo alive");
         assert_eq!(ended.stdout.text(), "alive\n", "{}", ended.stderr.text());
-        // Whom the host sees is not root.
+        // The user that the host sees is not root.
         let watch = PrintObserver::default();
         let name = process_name(&world, 1);
         let command = format!("exec -a {name} sleep 1000");
@@ -154,7 +154,7 @@ fn everything_dies_with_the_spawner_and_another_takes_its_place() {
             });
             assert_eq!(world.stdout_of("echo again"), "again\n");
         }
-        // With nobody running, the next run finds out.
+        // With no run active, the next run finds out.
         let spawner = pidfd(spawner_of(getpid(), &world));
         pidfd_send_signal(&spawner, Signal::KILL).unwrap();
         assert_dies(&spawner);
@@ -199,7 +199,7 @@ fn the_launcher_keeps_nothing_of_its_runs() {
     wait_until("the descriptors from before", || children(launcher).is_empty() && open() == before);
 }
 
-/// A wall that is promised and cannot be had is no reason to do without it.
+/// A promised isolation mechanism that is unavailable is an error.
 #[test]
 fn nothing_runs_where_the_kernel_has_no_landlock() {
     as_each_user_isolated("process_lifetimes::nothing_runs_where_the_kernel_has_no_landlock", || {
@@ -214,7 +214,7 @@ fn nothing_runs_where_the_kernel_has_no_landlock() {
     });
 }
 
-/// Prints what it sees, and stops when told.
+/// Prints the output, and stops on request.
 #[derive(Default)]
 struct PrintObserver {
     stop: std::sync::atomic::AtomicBool,

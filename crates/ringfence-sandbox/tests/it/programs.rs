@@ -66,7 +66,7 @@ fn a_jail_cannot_use_up_the_machines_terminals() {
     });
 }
 
-/// Whoever started us may have another.
+/// The caller may have another.
 #[test]
 fn the_umask_is_that_of_a_plain_system() {
     as_each_user("programs::the_umask_is_that_of_a_plain_system", || {

@@ -34,7 +34,7 @@ fn a_fork_bomb_stops_at_the_bound() {
 #[test]
 fn a_chain_of_forks_ends_with_its_program() {
     as_each_user("resource_exhaustion::a_chain_of_forks_ends_with_its_program", || {
-        // Whoever is looked at has already handed over to the next.
+        // A process that is examined has already handed over to the next.
         let chain = "import os\nif os.fork():\n    print('first', flush=True); os._exit(0)\n\
                      os.setsid()\nwhile True:\n    try:\n        if os.fork(): os._exit(0)\n    except OSError: pass";
         let (ended, _) = run_counting(&SandboxFixture::new(), chain);
@@ -187,7 +187,7 @@ fn zombies_are_reaped() {
     as_each_user("resource_exhaustion::zombies_are_reaped", || {
         let mut world = SandboxFixture::new();
         world.limits.processes = 32;
-        // Each leaves a child behind that nobody of its own waits for, many more than the bound in all.
+        // Each leaves a child behind that its parent does not wait for, many more than the bound in all.
         let printed = python_stdout(
             &world,
             "import os, time\nfor n in range(300):\n    pid = os.fork()\n    if pid == 0:\n        while True:\n            \
@@ -295,7 +295,7 @@ fn processor_time_runs_out_for_who_does_not_listen() {
         let mut world = SandboxFixture::new();
         world.limits.cpu = Duration::from_secs(1);
         let ended = world.python("import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass");
-        // The kernel's last word is the signal that everybody hears. How much was used says why.
+        // The kernel's last step is the same signal for all causes. The time used says why.
         assert_eq!((ended.exit_reason, ended.signal), (ExitReason::Cpu, Some(9)), "{}", ended.stderr.text());
     });
 }
@@ -412,7 +412,7 @@ impl ProgramObserver for ProcessCounter {
     }
 }
 
-/// What a Python program printed. It must not complain.
+/// Output of a Python program, which must print no error.
 fn python_stdout(world: &SandboxFixture, script: &str) -> String {
     let ended = world.python(script);
     assert_eq!(

@@ -15,7 +15,7 @@ mod namespaces;
 mod network;
 mod privileges;
 
-/// Whether the same program gets what it wants outside, which shows that the jail is what holds it.
+/// Whether the same program succeeds outside, which shows that the jail is what holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptControl {
     /// As any user.

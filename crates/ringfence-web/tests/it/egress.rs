@@ -15,7 +15,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use crate::harness::{ScriptedResolver, TestHttpServer, path_of, text_page};
 use crate::tls::TestCertificateAuthority;
 
-/// What stands in for a jail: a socket that listens, and the end of the way that keeps it open.
+/// A stand-in for a jail: a listening socket, and the end of the channel that keeps it open.
 struct ProxyClientJail {
     proxy: SocketAddr,
     _socket: OwnedFd,
@@ -45,7 +45,7 @@ fn open(names: &ScriptedResolver, private: &[String], hosts: &[String]) -> Resul
     EgressProxy::new(Arc::new(net)).open(hosts, &cx).map_err(|error| error.message)
 }
 
-/// A way out to these, with somebody who records what is asked for.
+/// Egress to these, with a recorder of the requests.
 fn jail(names: &ScriptedResolver, private: &[String], hosts: &[String]) -> ProxyClientJail {
     let mut way = open(names, private, hosts).unwrap();
     let socket = way.socket().unwrap();
@@ -85,7 +85,7 @@ impl ProxyClientJail {
         TcpStream::connect(self.proxy).unwrap()
     }
 
-    /// What the proxy says to a request: its status and all that follows.
+    /// The proxy's response to a request: its status and all that follows.
     fn ask(&self, request: &str) -> String {
         let mut stream = self.connect();
         stream.write_all(request.as_bytes()).unwrap();
@@ -127,7 +127,7 @@ fn a_jail_is_told_which_addresses_of_its_loopback_stand_for_granted_hosts() {
     let length = std::os::unix::net::UnixStream::from(way.socket().unwrap()).read(&mut told).unwrap();
     let told = String::from_utf8_lossy(&told[..length]);
     assert_eq!(told, "127.0.0.1:4873\n127.0.0.1:8080\n[::1]:9000\n");
-    // Nobody else's loopback is granted by the way.
+    // The loopback of other hosts is not granted along with it.
     assert!(open(&names(), &[], &hosts[..1]).is_err());
 }
 
@@ -181,7 +181,7 @@ fn nothing_passes_that_was_not_recorded() {
     let socket = way.socket().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     send_listener(&socket, &listener);
-    // Nobody is there to record.
+    // There is no recorder.
     drop(way);
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     write!(stream, "GET http://{one}/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
@@ -240,7 +240,7 @@ fn an_encrypted_connection_names_the_host_that_it_was_granted() {
     let jail = jail(&names, std::slice::from_ref(&one), std::slice::from_ref(&one));
     let answer = request_over_tls(jail.tunnel(&one).unwrap(), "one.example.org", &authority).unwrap();
     assert!(answer.ends_with("encrypted"), "{answer}");
-    // The server would be anybody that it is asked to be.
+    // The server would accept any name.
     assert!(request_over_tls(jail.tunnel(&one).unwrap(), "two.example.org", &authority).is_err());
     for words in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"SSH-2.0-x\r\n", &[22, 3, 1, 0, 1, 2]] {
         let mut stream = jail.tunnel(&one).unwrap();
@@ -282,7 +282,7 @@ fn the_channel_closes_with_the_jail() {
     let proxy = jail.proxy;
     assert!(jail.get(&format!("http://{one}/")).ends_with('x'));
     drop(jail);
-    // The connection ends, and then nobody listens.
+    // The connection ends, and then there is no listener.
     assert!(matches!(waiting.read(&mut [0]), Ok(0) | Err(_)));
     while TcpStream::connect(proxy).is_ok_and(|mut stream| stream.read(&mut [0]).is_ok_and(|count| count > 0)) {}
 }

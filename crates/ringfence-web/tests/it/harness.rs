@@ -25,7 +25,7 @@ use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-/// Addresses of the public internet, as far as anybody can tell.
+/// A public address that is not in use.
 pub(crate) const PUBLIC: &str = "203.0.114.10";
 pub(crate) const PUBLIC_V6: &str = "2606:4700:9::10";
 
@@ -52,7 +52,7 @@ pub(crate) fn in_public_network(name: &str, test: impl FnOnce()) {
     run_test(command, name, &[PUBLIC_NETWORK]);
 }
 
-/// What a server does with a connection: the head of the request, and the connection.
+/// A server's handling of a connection: the head of the request, and the connection.
 pub(crate) type HttpServerScript = Arc<dyn Fn(&str, &mut dyn ServerStream) -> io::Result<()> + Send + Sync>;
 
 pub(crate) trait ServerStream: io::Read + io::Write + Send {}
@@ -100,7 +100,7 @@ impl TestHttpServer {
 }
 
 fn serve(mut stream: TcpStream, heads: &Mutex<Vec<String>>, script: &HttpServerScript) {
-    // A connection counts whether or not anything is said.
+    // A connection counts whether or not anything is sent.
     let number = {
         let mut heads = heads.lock().unwrap();
         heads.push(String::new());
@@ -145,7 +145,7 @@ pub(crate) fn redirect_to(to: &str) -> String {
     format!("HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n")
 }
 
-/// Names that lead where they are told, one answer after the other.
+/// Names with scripted addresses, one answer after the other.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ScriptedResolver {
     answers: Arc<Mutex<BTreeMap<String, Vec<Vec<IpAddr>>>>>,
@@ -177,7 +177,7 @@ impl NameResolver for ScriptedResolver {
     }
 }
 
-/// What a host is made of.
+/// The parts of a host.
 pub(crate) struct WebTestHost {
     pub(crate) host: Host,
     pub(crate) session: Arc<Session>,
@@ -192,7 +192,7 @@ pub(crate) struct WebTestSetup {
     pub(crate) rules: Vec<Value>,
     pub(crate) trust: TlsTrust,
     pub(crate) approves: bool,
-    /// Arguments that whoever is asked wants instead.
+    /// Arguments that the approver sets instead.
     pub(crate) changes: Option<Value>,
     pub(crate) limits: CallLimits,
     pub(crate) engine: Option<SearchEngine>,
@@ -261,7 +261,7 @@ impl WebTestHost {
         reply["value"]["body"].as_str().unwrap_or_else(|| panic!("{url}: {reply}")).to_owned()
     }
 
-    /// Which error came back.
+    /// The error.
     #[track_caller]
     pub(crate) fn error(&self, arguments: Value) -> (String, String) {
         let reply = self.fetch(arguments.clone());

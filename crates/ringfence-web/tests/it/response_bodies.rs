@@ -39,7 +39,7 @@ fn impatient_world(
     (world, format!("http://{at}/"))
 }
 
-/// What comes of one answer.
+/// The result of one response.
 fn fetch_answer(bytes: impl Into<Vec<u8>>) -> Value {
     let bytes = bytes.into();
     let (world, url) = world(move |_, stream| stream.write_all(&bytes));
@@ -118,7 +118,7 @@ fn a_body_compressed_twice_or_corrupt_is_refused() {
         assert_eq!(reply["error"]["code"], "NETWORK_ERROR", "{encoding}: {reply}");
         assert!(reply["error"]["message"].as_str().unwrap().contains("decompress"), "{encoding}: {reply}");
     }
-    // One layer is undone, and what is in it is a body like any other.
+    // One encoding is decoded, and the result is a body like any other.
     let reply = fetch_answer(compressed_response("gzip", &twice));
     assert_eq!(reply["value"]["encoding"], "base64");
     // A window that is larger than HTTP has.

@@ -170,7 +170,7 @@ fn no_request_reaches_a_private_address() {
             let (code, message) = world.error(json!({"url": url}));
             let known = ["NETWORK_ERROR", "INVALID_ARGS"].contains(&code.as_str());
             assert!(known, "{url}: {code} {message}");
-            // What a name leads to is nobody's business.
+            // The addresses of a name are not revealed.
             let is_name = url.contains("example.org/") && !url.contains("?to=");
             for address in ["127.0.0.1", "10.0.0.5", "169.254"] {
                 assert!(!is_name || url.contains("/chain/") || !message.contains(address), "{url}: {message}");

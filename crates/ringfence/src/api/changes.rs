@@ -106,19 +106,18 @@ impl ApiState {
         arguments: &Value,
     ) -> Result<bool, ApiError> {
         let PersonSeat { app, session, _owner } = self.person_session(who, workspace).await?;
-        let call = ToolCall { id: "page".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
-        let explained = app.host.explain(&session, call).await;
+        let explained = app.host.explain(&session, page_call(tool, arguments)).await;
         Ok(explained
             .is_ok_and(|found| found.accesses.iter().any(|each| each.access.resource.effective_sensitivity().secret)))
     }
 
-    /// A read for the page, which shows a secret only where that is wanted.
-    async fn read_unless_secret(
+    /// A read for the page, which shows a secret only on request.
+    async fn read_unless_secret<R: From<Value>>(
         &self,
         who: &TokenIdentity,
         at: &FileQuery,
         arguments: Value,
-    ) -> Result<Value, ApiError> {
+    ) -> Result<R, ApiError> {
         let workspace = at.workspace.as_deref();
         if !at.reveal && self.shows_secret(who, workspace, "read_file", &arguments).await? {
             return Err(ApiError::secret_hidden(
@@ -128,35 +127,34 @@ impl ApiState {
         self.call_tool(who, workspace, "read_file", arguments).await
     }
 
-    /// As `ask`, and says whether the reply shows a secret.
-    async fn call_tool_marking_secrets(
+    /// As `call_tool`, with a mark where the reply shows a secret.
+    async fn call_tool_marking_secrets<R: From<Value>>(
         &self,
         who: &TokenIdentity,
         workspace: Option<&str>,
         tool: &str,
         arguments: Value,
-    ) -> Result<Value, ApiError> {
+    ) -> Result<R, ApiError> {
         let secret = self.shows_secret(who, workspace, tool, &arguments).await?;
-        let mut value = self.call_tool(who, workspace, tool, arguments).await?;
+        let mut value: Value = self.call_tool(who, workspace, tool, arguments).await?;
         if secret && value.is_object() {
             value["secret"] = json!(true);
         }
-        Ok(value)
+        Ok(value.into())
     }
 
-    /// Makes a call for a person, and gives its value.
-    async fn call_tool(
+    /// Makes a call for a person, and returns its value.
+    async fn call_tool<R: From<Value>>(
         &self,
         who: &TokenIdentity,
         workspace: Option<&str>,
         tool: &str,
         arguments: Value,
-    ) -> Result<Value, ApiError> {
+    ) -> Result<R, ApiError> {
         let PersonSeat { app, session, _owner } = self.person_session(who, workspace).await?;
-        let call = ToolCall { id: "page".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
-        let reply = app.host.call(&session, call, &CancellationToken::new()).await?;
+        let reply = app.host.call(&session, page_call(tool, &arguments), &CancellationToken::new()).await?;
         let mut outcome: Value = serde_json::from_str(&reply.text).unwrap_or_default();
-        let Some(kind) = reply.error else { return Ok(outcome["value"].take()) };
+        let Some(kind) = reply.error else { return Ok(outcome["value"].take().into()) };
         let error = &outcome["error"];
         let mut message = error["message"].as_str().unwrap_or(&reply.text).to_owned();
         for conflict in error["details"]["conflicts"].as_array().into_iter().flatten() {
@@ -178,15 +176,17 @@ impl ApiState {
     }
 }
 
+fn page_call(tool: &str, arguments: &Value) -> ToolCall {
+    ToolCall { id: "page".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() }
+}
+
 pub(super) async fn changes(
     api: Arc<ApiState>,
     context: ApiRequestContext,
     which: ChangesQuery,
 ) -> Result<DocumentedValue<ChangeList>, ApiError> {
     let ChangesQuery { workspace, session } = which;
-    api.call_tool(&context.identity, workspace.as_deref(), "list_changes", json!({"session": session}))
-        .await
-        .map(DocumentedValue::from)
+    api.call_tool(&context.identity, workspace.as_deref(), "list_changes", json!({"session": session})).await
 }
 
 pub(super) async fn change(
@@ -195,9 +195,7 @@ pub(super) async fn change(
     at: WorkspaceQuery,
 ) -> Result<DocumentedValue<ChangeDetails>, ApiError> {
     let which = json!({"change": context.path_param(0)});
-    api.call_tool_marking_secrets(&context.identity, at.workspace.as_deref(), "show_change", which)
-        .await
-        .map(DocumentedValue::from)
+    api.call_tool_marking_secrets(&context.identity, at.workspace.as_deref(), "show_change", which).await
 }
 
 pub(super) async fn undo(
@@ -205,9 +203,7 @@ pub(super) async fn undo(
     context: ApiRequestContext,
     undo: UndoBody,
 ) -> Result<DocumentedValue<UndoResult>, ApiError> {
-    api.call_tool_marking_secrets(&context.identity, undo.workspace.as_deref(), "undo", json!(undo))
-        .await
-        .map(DocumentedValue::from)
+    api.call_tool_marking_secrets(&context.identity, undo.workspace.as_deref(), "undo", json!(undo)).await
 }
 
 pub(super) async fn redo(
@@ -215,9 +211,7 @@ pub(super) async fn redo(
     context: ApiRequestContext,
     redo: RedoBody,
 ) -> Result<DocumentedValue<UndoResult>, ApiError> {
-    api.call_tool(&context.identity, redo.workspace.as_deref(), "redo", json!({"change": redo.change}))
-        .await
-        .map(DocumentedValue::from)
+    api.call_tool(&context.identity, redo.workspace.as_deref(), "redo", json!({"change": redo.change})).await
 }
 
 pub(super) async fn files(
@@ -227,9 +221,7 @@ pub(super) async fn files(
 ) -> Result<DocumentedValue<DirectoryListing>, ApiError> {
     let path = at.path.as_deref().unwrap_or(".");
     let arguments = json!({"path": path, "includeHidden": true});
-    api.call_tool(&context.identity, at.workspace.as_deref(), "list_directory", arguments)
-        .await
-        .map(DocumentedValue::from)
+    api.call_tool(&context.identity, at.workspace.as_deref(), "list_directory", arguments).await
 }
 
 pub(super) async fn file_text(
@@ -238,7 +230,7 @@ pub(super) async fn file_text(
     at: FileQuery,
 ) -> Result<DocumentedValue<FileText>, ApiError> {
     let path = at.path.as_deref().unwrap_or(".");
-    api.read_unless_secret(&context.identity, &at, json!({"path": path})).await.map(DocumentedValue::from)
+    api.read_unless_secret(&context.identity, &at, json!({"path": path})).await
 }
 
 /// The bytes of a file, to be saved. A browser never shows them as a page.
@@ -249,7 +241,7 @@ pub(super) async fn raw_file(
 ) -> Result<Response, ApiError> {
     let path = at.path.as_deref().unwrap_or(".");
     let arguments = json!({"path": path, "encoding": "base64"});
-    let value = api.read_unless_secret(&context.identity, &at, arguments).await?;
+    let value: Value = api.read_unless_secret(&context.identity, &at, arguments).await?;
     let bytes = STANDARD.decode(value["content"].as_str().unwrap_or_default());
     let bytes = bytes.map_err(|_| ApiError::internal("cannot decode the contents"))?;
     let mut response = response_with(StatusCode::OK, "application/octet-stream", Body::from(bytes));

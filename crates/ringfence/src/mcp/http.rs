@@ -54,9 +54,7 @@ const SESSION_SLOTS: SlotLimits = SlotLimits { per_token: 64, total: 512, reserv
 const SESSION_ID: &str = "mcp-session-id";
 
 #[cfg(not(feature = "conformance"))]
-type HttpHandler = McpServerHandler;
-#[cfg(feature = "conformance")]
-type HttpHandler = crate::mcp::conformance::ConformanceServer;
+use crate::mcp::handler::McpServerHandler as HttpHandler;
 
 #[cfg(not(feature = "conformance"))]
 fn wrap_handler(server: McpServerHandler) -> HttpHandler {
@@ -64,8 +62,11 @@ fn wrap_handler(server: McpServerHandler) -> HttpHandler {
 }
 
 #[cfg(feature = "conformance")]
+use crate::mcp::conformance::ConformanceServer as HttpHandler;
+
+#[cfg(feature = "conformance")]
 fn wrap_handler(server: McpServerHandler) -> HttpHandler {
-    crate::mcp::conformance::ConformanceServer(server)
+    HttpHandler(server)
 }
 
 /// Authentication layer of MCP over HTTP.

@@ -432,7 +432,7 @@ fn every_input_line_gets_a_response() {
         let said = editor.wait(|_| true);
         assert_eq!(said["error"]["code"], code, "{line}: {said}");
     }
-    // What is no question of ours, or a notification that nobody knows, is let be.
+    // A response without a request, or an unknown notification, is ignored.
     editor.send(&json!({"jsonrpc": "2.0", "id": 77, "result": {}}));
     editor.send(&json!({"jsonrpc": "2.0", "method": "session/wave", "params": {}}));
     editor.request("initialize", json!({"protocolVersion": 1}));

@@ -32,7 +32,7 @@ use crate::site::TestSite;
 /// How often a run is cancelled in each state.
 const ROUNDS: usize = 5;
 
-/// Tells what happens, to whoever waits for it.
+/// Sends events to a waiting receiver.
 #[derive(Clone, Debug)]
 struct TestNotifier(Arc<Mutex<Sender<String>>>);
 
@@ -43,7 +43,7 @@ impl TestNotifier {
     }
 
     fn notify(&self, what: &str) {
-        // Nobody may listen any more.
+        // The receiver may be gone.
         let _ = self.0.lock().unwrap().send(what.to_owned());
     }
 }
@@ -69,7 +69,7 @@ impl AgentObserver for TestNotifier {
     }
 }
 
-/// Somebody who never answers.
+/// An approver that never answers.
 impl Approver for TestNotifier {
     fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
         self.notify("asked");

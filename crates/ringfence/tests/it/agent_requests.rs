@@ -1,4 +1,4 @@
-//! What a model's server gets of `ringfence agent`, byte for byte, and what a person sees of one that knows no tools.
+//! Requests of `ringfence agent` to a model's server, byte for byte, and its message about one without tool support.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -34,7 +34,7 @@ impl ModelStub {
         Self::responding(200, json!({"choices": [{"message": message, "finish_reason": "stop"}]}))
     }
 
-    /// What the model was told first, in the first question.
+    /// The system prompt of the first request.
     fn system_prompt(&self) -> String {
         let asked = self.requests.lock().unwrap();
         assert_eq!(asked[0]["messages"][0]["role"], "system", "{}", asked[0]);
@@ -71,7 +71,7 @@ fn answer(mut stream: TcpStream, status: u16, body: &Value, asked: &Mutex<Vec<Va
     let _ = write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len());
 }
 
-/// What is sent of this `AGENTS.md`.
+/// The part of this `AGENTS.md` that is sent.
 fn sent_instructions(site: &TestSite) -> String {
     let server = ModelStub::with_message(json!({"content": "Hello."}));
     let said = server.run(site, &["hello"]);

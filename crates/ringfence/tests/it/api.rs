@@ -1,4 +1,4 @@
-//! The API of `ringfence serve`: what it gives to whom, and what it keeps.
+//! The API of `ringfence serve`: responses by token, and stored state.
 
 use ringfence::store::tokens::TokenStore;
 use ringfence_kernel::AuthScope;

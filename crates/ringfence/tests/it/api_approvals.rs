@@ -58,7 +58,7 @@ fn a_yes_to_a_call_whose_caller_is_away_says_so_and_ends_with_the_session() {
     let answered = page.answer(&request, &json!({"approved": true}));
     assert_eq!((answered.status, &answered.json()["waitsForCaller"]), (200, &json!(true)));
     assert_eq!(site.read("a.txt"), "old\n");
-    // One that is not answered is withdrawn with the session: an answer would reach nobody.
+    // An unanswered one is withdrawn with the session: no call waits for an answer.
     let second = agent.create_session(&json!({}));
     agent.call(&second, "write_file", write);
     let request = page.request_of(&second);

@@ -1,4 +1,4 @@
-//! A server of `ringfence serve` in a process of its own, and whoever calls its API.
+//! A `ringfence serve` process, and clients of its API.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use crate::site::TestSite;
 pub(crate) struct TestApiServer {
     pub(crate) child: Child,
     pub(crate) address: String,
-    /// What the link to the page has behind `#login=`.
+    /// The part of the page's link behind `#login=`.
     pub(crate) code: String,
 }
 
@@ -24,7 +24,7 @@ impl Drop for TestApiServer {
     }
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct ApiTestResponse {
     pub(crate) status: u16,
@@ -62,7 +62,7 @@ impl TestApiServer {
                 code = rest.split("#login=").nth(1).map(|code| code.trim().to_owned()).or(code);
             }
         }
-        // What it says later is not lost in a pipe that nobody reads.
+        // Later output is not lost in a pipe without a reader.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
         Self { child, address: address.unwrap(), code: code.unwrap() }
     }
@@ -136,7 +136,7 @@ fn dechunk(head: &str, mut body: &[u8]) -> Vec<u8> {
     whole
 }
 
-/// Somebody with a token.
+/// A client with a token.
 #[derive(Clone)]
 pub(crate) struct ApiTestClient<'a> {
     pub(crate) server: &'a TestApiServer,
@@ -150,7 +150,7 @@ impl ApiTestClient<'_> {
         self.server.send(method, path, &[("Authorization", &token)], body.as_deref())
     }
 
-    /// What is there, which must be well.
+    /// A resource, which must be returned successfully.
     pub(crate) fn get(&self, path: &str) -> Value {
         let got = self.send("GET", path, None);
         assert_eq!(got.status, 200, "{path}: {}", String::from_utf8_lossy(&got.body));
@@ -240,7 +240,7 @@ impl ApiTestEvents {
         }
     }
 
-    /// What comes until the stream ends, or says that it goes on.
+    /// The rest until the stream ends, or has a keep-alive.
     pub(crate) fn rest(&mut self) -> String {
         let mut rest = String::new();
         while self.lines.read_line(&mut rest).unwrap() > 0 && !rest.contains(": ping") {}

@@ -1,5 +1,5 @@
-//! What the API keeps from whom: every route of it, with a token that has no business there, and bounds on what one token can
-//! take from the others.
+//! Isolation between tokens of the API: every route of it, with a token that has no right to it, and limits on the
+//! resources of one token.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -15,7 +15,7 @@ use crate::api::scripted_model_config;
 use crate::api_client::{ApiTestClient, ApiTestResponse, TestApiServer};
 use crate::site::TestSite;
 
-/// What a `call` token gets where the thing is another token's.
+/// The response to a `call` token where the resource is another token's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RouteOutcome {
     /// It has no scope for this at all.
@@ -30,7 +30,7 @@ enum RouteOutcome {
 
 use RouteOutcome::{Forbidden, Missing, Own, OwnStream};
 
-/// Every route, and what becomes of somebody who names in it what is another's. A route that is not here fails the test.
+/// Every route, and the response to a token that names another's resource. A route that is not here fails the test.
 const ROUTES: &[(&str, &str, RouteOutcome)] = &[
     ("get", "/v1/me", Own),
     ("get", "/v1/tools", Own),
@@ -74,7 +74,7 @@ const ROUTES: &[(&str, &str, RouteOutcome)] = &[
     ("get", "/metrics", Own),
 ];
 
-/// Somebody with everything that a token can have, and ids of all of it.
+/// A token with every kind of resource, and the IDs of all of them.
 struct TokenFixture<'a> {
     caller: ApiTestClient<'a>,
     name: &'static str,
@@ -157,7 +157,7 @@ impl<'a> TokenFixture<'a> {
     }
 }
 
-/// Sends somebody over every route, with all that is another's in it.
+/// Requests every route with one token, with another token's IDs in it.
 fn try_every_route(who: &ApiTestClient<'_>, other: &TokenFixture<'_>) {
     let document = who.server.send("GET", "/v1/openapi.json", &[], None).json();
     let methods = |methods: &Value| methods.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
@@ -191,7 +191,7 @@ fn try_every_route(who: &ApiTestClient<'_>, other: &TokenFixture<'_>) {
     }
 }
 
-/// Nothing of the other is heard, wherever in the stream somebody begins.
+/// No event of the other is visible, wherever in the stream a client begins.
 fn check_streams(who: &TokenFixture<'_>, other: &TokenFixture<'_>) {
     let session = &who.session;
     for path in ["/v1/events".to_owned(), format!("/v1/sessions/{session}/events")] {
@@ -203,7 +203,7 @@ fn check_streams(who: &TokenFixture<'_>, other: &TokenFixture<'_>) {
             who.caller.events(&format!("{path}?after={earlier}")),
             who.caller.events_with(&path, &[("Last-Event-ID", &number)]),
         ];
-        // The last thing that is told: a call of each.
+        // The last event: a call of each.
         for holder in [other, who] {
             holder.caller.call(&holder.session, "read_file", json!({"path": format!("file-{}.txt", holder.name)}));
         }
@@ -240,7 +240,7 @@ fn no_route_gives_a_token_what_is_anothers() {
     try_every_route(&other.caller, &one);
     check_streams(&one, &other);
     check_streams(&other, &one);
-    // Whoever owns nothing at all gets no more.
+    // A token without any resource gets no more.
     try_every_route(&server.agent(&site, "nobody"), &one);
     // And all of it is still there.
     for holder in [&one, &other] {
@@ -332,7 +332,7 @@ fn requests_of_one_token_take_no_place_of_anothers() {
     let server = TestApiServer::start(&site, &["--rate", "100000"]);
     let (greedy, other, page) = (server.agent(&site, "greedy"), server.agent(&site, "other"), server.page());
     let session = other.create_session(&json!({}));
-    // Heads of requests whose bodies never come. Each holds a place until its time is over.
+    // Heads of requests whose bodies never come. Each holds a slot until its time is over.
     let mut held = Vec::new();
     let head = |stream: &mut TcpStream| {
         let host = &server.address;
@@ -371,7 +371,7 @@ fn a_login_body_is_bounded() {
 
 #[test]
 fn requests_do_not_wait_for_another_workspaces_host() {
-    // A server of other tools, which turns visitors away, or keeps them waiting until it is told.
+    // An MCP server that refuses clients, or keeps them waiting until it is released.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let is_slow = Arc::new(AtomicBool::new(false));

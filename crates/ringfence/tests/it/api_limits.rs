@@ -1,4 +1,4 @@
-//! What one token, or who shows none, can take from the others.
+//! Limits on the resources that one token, or a client without a token, can use.
 
 use std::net::TcpStream;
 

@@ -1,4 +1,4 @@
-//! What the config says holds for whoever calls the API, whatever they choose: the words of a dialect, or another session.
+//! The config holds for every client of the API, in any dialect and session.
 
 use ringfence_testkit::mcp_client::LAST_HANDSHAKE;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn serve(site: &TestSite, config: &str) -> TestApiServer {
     TestApiServer::start(site, &["--config", file.to_str().unwrap(), "--wait", "0"])
 }
 
-/// What reading and overwriting a file come to, in every dialect: an error, or nothing.
+/// Results of reading and overwriting a file, in every dialect: an error, or `None`.
 #[track_caller]
 fn check(config: &str, expected: [Option<&str>; 2]) {
     let site = TestSite::in_memory();
@@ -79,7 +79,7 @@ pub(crate) fn send_mcp(caller: &ApiTestClient<'_>, headers: &[(&str, &str)], mes
     caller.server.send("POST", "/mcp", &[&ours, headers].concat(), Some(&message.to_string()))
 }
 
-/// What a call in it came to.
+/// The result of a call in it.
 fn call_tool_over_mcp(caller: &ApiTestClient<'_>, session: &str, tool: &str, arguments: Value) -> String {
     let params = json!({"name": tool, "arguments": arguments});
     let message = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params});

@@ -1,4 +1,4 @@
-//! What is asked about and what is not: every row of the table, answered both ways, with the real tools.
+//! Approval table: every row, approved and denied, with the real tools.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ fn call(app: &App, tool: &str, arguments: &Value) -> ToolReply {
     wait(app.host.call(&app.session, call, &CancellationToken::new())).unwrap()
 }
 
-/// What happens without asking, whatever somebody would have said.
+/// Calls that run without approval, whatever the answer would have been.
 fn automatic() -> Vec<(&'static str, Value)> {
     vec![
         ("list_directory", json!({"path": "."})),
@@ -69,7 +69,7 @@ fn automatic() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// What is asked about.
+/// Calls that need approval.
 fn confirmed() -> Vec<(&'static str, Value)> {
     vec![
         ("write_file", json!({"path": "a.md", "content": "x"})),
@@ -166,7 +166,7 @@ fn resumed_app(site: &TestSite) -> App {
     app
 }
 
-/// A call that was put off, and the site that it is on.
+/// A deferred call, and its site.
 fn suspended_call(arguments: &Value) -> (TestSite, SuspendedCall) {
     let site = site();
     let reply = call(&resumed_app(&site), "write_file", arguments);
@@ -175,7 +175,7 @@ fn suspended_call(arguments: &Value) -> (TestSite, SuspendedCall) {
     (site, reply.suspended.unwrap())
 }
 
-/// The same call after a restart, once somebody said yes.
+/// The same call after a restart, once it was approved.
 fn resume(site: &TestSite, suspended: &SuspendedCall) -> ToolReply {
     let app = resumed_app(site);
     wait(app.host.resume(&app.session, &suspended.token, &CancellationToken::new())).unwrap()

@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use ringfence_testkit::requirement::{Requirement, skip_without};
 use serde_json::{Value, json};
 
-/// For keys that are no letters.
+/// For keys other than letters.
 pub(crate) const ENTER: &str = "\u{e007}";
 pub(crate) const ESCAPE: &str = "\u{e00c}";
 
@@ -24,7 +24,7 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(120);
 /// The name by which the protocol hands elements over.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
-/// How large the window is, and which colours its user likes.
+/// Size of the window, and its user's colour scheme.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BrowserWindow {
     pub(crate) width: u32,
@@ -95,7 +95,7 @@ impl TestBrowser {
         self.command("POST", "/url", &json!({"url": address}));
     }
 
-    /// What a piece of JavaScript returns.
+    /// The result of a piece of JavaScript.
     pub(crate) fn run(&self, script: &str) -> Value {
         self.command("POST", "/execute/sync", &json!({"script": script, "args": []}))
     }
@@ -141,7 +141,7 @@ impl TestBrowser {
     /// Clicks, as a hand would: where the element is, if nothing lies above it.
     #[track_caller]
     pub(crate) fn click(&self, selector: &str) {
-        // What is drawn anew in between is looked for again.
+        // An element that is drawn again in between is looked up again.
         for _ in 0..10 {
             let element = self.element(selector);
             let answer = self.raw("POST", &format!("/element/{element}/click"), &json!({}));

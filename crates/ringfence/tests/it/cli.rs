@@ -1,4 +1,4 @@
-//! What the command line prints, and how it ends.
+//! Output and exit codes of the command line.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -24,7 +24,7 @@ fn site() -> TestSite {
     site
 }
 
-/// Runs the program and says what came out: the exit code, the reply, and what people were told.
+/// Runs the program and compares the exit code, the reply, and standard error.
 #[track_caller]
 fn check(arguments: &[&str], expected: Expect) {
     expected.assert_eq(&format_output(&site().run(arguments)));
@@ -99,7 +99,7 @@ fn arguments_are_read_from_standard_input() {
     assert_eq!(feed(b" \n{\"path\":\"README.md\"}\n\n").value()["content"], "# Hi\n");
     assert_eq!(feed(b"").error(), "INVALID_ARGS");
     assert_eq!(feed(b"{").error(), "INVALID_ARGS");
-    // Text that is no text never gets as far as a call.
+    // Invalid UTF-8 never gets as far as a call.
     let bad = feed(b"{\"path\":\"\xff\"}");
     assert_eq!((bad.code, bad.out.as_str()), (Some(2), ""));
     let content = "x".repeat(3 << 20);

@@ -10,7 +10,7 @@ use crate::site::TestSite;
 
 const AGENTS: usize = 8;
 
-/// What eight agents were told, each for itself.
+/// The replies to eight agents.
 struct ConcurrentReplies {
     /// The lines whose change was acknowledged.
     done: BTreeSet<String>,
@@ -134,7 +134,7 @@ fn of_eight_processes_that_make_one_file_at_once_one_wins_and_the_others_are_tol
             ]);
             if said.code == Some(0) { Ok(()) } else { Err(said.error()) }
         });
-        // Under the preset `ask` nobody may overwrite, so who comes later is refused before or after the planning.
+        // Under the preset `ask` no agent may overwrite, so a later one is refused before or after the planning.
         assert!(told.refused.iter().all(|code| code == "CONFLICT" || code == "APPROVAL_DENIED"), "{:?}", told.refused);
         assert_eq!(told.done.iter().map(String::as_str).collect::<Vec<_>>(), [site.read(&path)]);
     }

@@ -82,12 +82,12 @@ fn no_config_is_more_than_a_wrong_one_and_none_of_a_workspace_loosens() {
     });
 }
 
-/// What an error says, without the lines that it quotes.
+/// An error without the lines that it quotes.
 fn outline(error: &str) -> String {
     error.lines().last().unwrap_or_default().chars().filter(|c| !c.is_ascii_digit()).take(60).collect()
 }
 
-/// Every tool there is, also those of the web and the jail; nobody says yes to any.
+/// Every tool there is, also those of the web and the jail; none is approved.
 #[test]
 fn no_arguments_of_any_tool_are_more_than_a_wrong_call() {
     let site = TestSite::in_memory();

@@ -1,4 +1,4 @@
-//! What the program promises, tested through the binary as people and agents run it.
+//! Integration tests of the program, through the binary as people and agents run it.
 
 #![recursion_limit = "256"]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "what helps a test is a test too")]

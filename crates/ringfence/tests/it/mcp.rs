@@ -397,7 +397,7 @@ fn an_entry_for_all_projects_serves_the_one_that_the_client_is_in() {
     }
 }
 
-/// A workspace that somebody else made, with a link where a client's settings would be, and what is at its end.
+/// An untrusted workspace, with a link at the path of a client's settings, and the file that it leads to.
 #[test]
 fn settings_are_not_written_by_way_of_a_link_of_the_workspace() {
     let site = site();
@@ -432,7 +432,7 @@ fn settings_that_are_too_long_to_be_read_are_left_whole() {
     assert_eq!(std::fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
 }
 
-/// What a directory has, with contents.
+/// The entries of a directory, with contents.
 fn walk(directory: &std::path::Path) -> Vec<(std::ffi::OsString, String)> {
     let entries = std::fs::read_dir(directory).unwrap().map(Result::unwrap);
     let mut found: Vec<_> =

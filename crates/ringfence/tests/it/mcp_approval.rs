@@ -1,4 +1,4 @@
-//! Who is asked about the calls of a client, and what their answers are worth.
+//! Approval of a client's calls, and the assurance of its answers.
 
 use ringfence_testkit::mcp_client::{StdioMcpClient, text};
 use serde_json::{Value, json};

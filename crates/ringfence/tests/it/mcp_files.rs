@@ -98,7 +98,7 @@ fn files_are_read_as_resources_by_the_same_rules() {
         };
         assert_eq!(read(&mut client, "src/a%2Etxt")["result"]["contents"][0]["text"], "one\n");
         assert_eq!(read(&mut client, "picture")["result"]["contents"][0]["blob"], "/9gA");
-        // Nobody is asked about a resource.
+        // Reading a resource never requests approval.
         for path in ["../outside/secret", "%2e%2e/outside/secret", ".env", "src", "%ff", ""] {
             let said = read(&mut client, path);
             assert_eq!(said["error"]["code"], -32602, "{path}: {said}");

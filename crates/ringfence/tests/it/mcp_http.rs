@@ -1,4 +1,4 @@
-//! `ringfence serve`: who is let in, and that the same holds inside as elsewhere.
+//! `ringfence serve`: authentication, and the same rules as in the other fronts.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -28,7 +28,7 @@ impl Drop for TestMcpServer {
     }
 }
 
-/// What came back.
+/// A reply.
 #[derive(Debug)]
 struct McpHttpReply {
     status: u16,
@@ -92,7 +92,7 @@ impl TestMcpServer {
         McpHttpReply { status, head: head.to_owned(), body: if chunked { dechunk(rest) } else { rest.to_owned() } }
     }
 
-    /// What comes of a request that is made by hand, until the server closes the connection.
+    /// The response to a raw request, until the server closes the connection.
     fn until_closed(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -212,7 +212,7 @@ fn another_host_or_page_is_turned_away() {
             let answer = served.send(&[("Authorization", &good), (name, &value)], &ping());
             assert_eq!(answer.status, status, "{public:?} {name}: {value}: {answer:?}");
         }
-        // Nobody is a proxy unless the operator says so.
+        // Forwarding headers are ignored unless the operator trusts the proxy.
         let forged = [("X-Forwarded-Host", "rf.example.org"), ("X-Forwarded-Proto", "https"), ("Forwarded", "host=x")];
         let mut headers = vec![("Authorization", good.as_str()), ("Origin", "http://evil.example")];
         headers.extend(forged);

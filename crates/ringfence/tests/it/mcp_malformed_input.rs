@@ -1,4 +1,4 @@
-//! What a careless or hostile client sends, and that the server stands it.
+//! Malformed and hostile input from MCP clients.
 
 use ringfence_testkit::mcp_client::StdioMcpClient;
 use ringfence_testkit::patience::{wait_for, wait_until};

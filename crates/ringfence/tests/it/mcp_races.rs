@@ -1,4 +1,4 @@
-//! What several clients do at once, and what happens behind a client's back.
+//! Concurrent clients, and changes behind a client's back.
 
 use std::os::unix::fs::symlink;
 use std::sync::{Arc, Barrier};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::site::TestSite;
 
-/// How long a race goes on: longer with `cargo xtask test --full`.
+/// Duration of a race: longer with `cargo xtask test --full`.
 fn race_time() -> Duration {
     Duration::from_secs(if std::env::var_os("RINGFENCE_FULL").is_some() { 20 } else { 1 })
 }
@@ -49,7 +49,7 @@ fn eight_clients_that_edit_one_file_lose_nothing() {
     assert!(site.temp_files().is_empty());
 }
 
-/// `d` is a directory one moment and a link out of the workspace the next.
+/// `d` alternates between a directory and a link out of the workspace.
 fn swap_directory_and_link(site: &TestSite) -> PathSwapper {
     let (name, link) = (site.workspace.join("d"), site.workspace.join("link"));
     std::fs::create_dir(&name).unwrap();

@@ -55,7 +55,7 @@ fn tools_of_a_server_join_the_catalog_and_are_asked_about() {
         assert!(listed.out.contains(&format!("mcp__far__{name} ")), "{listed:?}");
     }
     assert!(listed.out.contains("The MCP server `far` says: Says it back"), "{listed:?}");
-    // It says that it only reads. Nobody believes that.
+    // It claims to be read-only, which is not trusted.
     let asked = site.call("mcp__far__echo", &json!({"text": "hi"}));
     assert_eq!(code(&asked), "APPROVAL_DENIED", "{asked:?}");
     assert!(asked.out.contains("call the external tool `far/echo`, which cannot be undone"), "{asked:?}");

@@ -50,7 +50,7 @@ fn configure(site: &TestSite, keys: &str, more: &str) {
     std::fs::write(site.config.join("ringfence/config.toml"), text).unwrap();
 }
 
-/// What the server said, unless there is no jail here.
+/// The server's reply, unless there is no jail here.
 fn text(said: &CliOutput) -> Option<String> {
     if said.err.contains("sandbox unavailable") {
         skip_without(Requirement::Sandbox, "this machine cannot build a jail");
@@ -70,7 +70,7 @@ fn a_server_that_may_read_sees_the_workspace_as_it_is_now_but_for_what_is_closed
     let look = || site.call("mcp__near__look", &json!({}));
     let Some(first) = text(&look()) else { return };
     assert_eq!(first, "mine=first env= private= keep=0 wrote=x calls=1");
-    // A tool of ours changed it meanwhile, by putting another file in its place.
+    // A tool of ours changed it meanwhile, by replacing the file.
     let write = json!({"path": "mine.txt", "content": "second"});
     site.call("write_file", &write).value();
     assert_eq!(text(&look()).unwrap(), "mine=second env= private= keep=0 wrote=x calls=1");

@@ -1,4 +1,4 @@
-//! How long a message of `ringfence mcp` gets: no longer than 1 MiB, whatever was asked for, whoever asks.
+//! Size of messages of `ringfence mcp`: at most 1 MiB, for every request and client.
 
 use ringfence_testkit::mcp_client::{LAST_HANDSHAKE, StdioMcpClient, text};
 use serde_json::{Value, json};

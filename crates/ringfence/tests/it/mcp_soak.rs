@@ -1,8 +1,8 @@
 //! A long day of `ringfence serve`: eight clients with calls of every kind, and what is left of the server after it.
 //!
-//! 2,000 calls, 50,000 with `RINGFENCE_FULL=1`, or as many as `RINGFENCE_CALLS` says, after as many as it takes until the server
-//! keeps what it ever keeps for those who watch. Half of the clients have sessions, which they end and begin anew; the others
-//! have none. The figures are printed (`--nocapture`).
+//! 2,000 calls, 50,000 with `RINGFENCE_FULL=1`, or as many as `RINGFENCE_CALLS` says, after as many as it takes to fill
+//! the server's event feed. Half of the clients have sessions, which they end and begin again; the others have none.
+//! The figures are printed (`--nocapture`).
 
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -22,19 +22,18 @@ const CLIENTS: usize = 8;
 /// Files that are read, listed and searched.
 const FILES: usize = 200;
 
-/// How much more memory the server may have at the end than after the first fifth of its calls, and how much more than after
-/// half of them.
+/// Most growth of the server's memory between the first fifth of its calls and the end, and between half of them and
+/// the end.
 const GROWTH_KB: u64 = 8 << 10;
 const LATE_GROWTH_KB: u64 = 4 << 10;
 
-/// After so many calls the server has as many events for those who watch as it keeps: 4,096, or 4 MiB of them. Memory is
-/// looked at from there on.
+/// Calls after which the event feed is full: 4,096 events, or 4 MiB of them. Memory is measured from there on.
 const WARMUP_CALLS: usize = 3_000;
 
-/// How much more memory it may have by then: those events, and what it may grow by otherwise.
+/// Most growth until then: those events, and the growth allowed otherwise.
 const WARMUP_KB: u64 = (4 << 10) + GROWTH_KB;
 
-/// A session is ended and begun anew after so many calls.
+/// Calls of a session before it is ended and begun again.
 const SESSION: usize = 50;
 
 fn calls() -> usize {
@@ -107,7 +106,7 @@ impl SoakReply {
     }
 }
 
-/// What a client did.
+/// Counts of a client.
 #[derive(Debug, Default)]
 struct SoakCounts {
     made: usize,
@@ -116,7 +115,7 @@ struct SoakCounts {
     sessions: usize,
     /// The edits that were acknowledged, each of which counts one up in the file.
     edits: usize,
-    /// What the last write that was acknowledged wrote.
+    /// Contents of the last acknowledged write.
     written: String,
 }
 
@@ -270,7 +269,7 @@ impl<'a> SoakClient<'a> {
     }
 }
 
-/// What the kernel says about the server.
+/// The kernel's figures about the server.
 #[derive(Debug)]
 struct ServerUsage {
     descriptors: usize,
@@ -310,7 +309,7 @@ impl ServerUsage {
     }
 }
 
-/// All clients make calls until there were so many.
+/// All clients make calls until there were `calls`.
 fn run_calls(clients: &mut [SoakClient<'_>], calls: usize) {
     let left = AtomicUsize::new(calls);
     let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();

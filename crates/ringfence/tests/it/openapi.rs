@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::api_client::TestApiServer;
 use crate::site::TestSite;
 
-/// What a validator of OpenAPI 3.1 refuses, or a generator of clients cannot use.
+/// Parts that a validator of OpenAPI 3.1 refuses, or a generator of clients cannot use.
 fn violations(document: &Value) -> Vec<String> {
     let mut found = Vec::new();
     collect_violations(document, "#", document, &mut found);

@@ -44,7 +44,7 @@ impl TestPageServer {
     fn restart(self, site: &TestSite, meanwhile: impl FnOnce()) -> Self {
         let Self { server, token } = self;
         let address = server.address.clone();
-        // A server that nobody else holds is killed when it is dropped.
+        // A server with no other owner is killed when it is dropped.
         drop(Arc::into_inner(server).unwrap());
         meanwhile();
         Self { server: Arc::new(TestApiServer::start_at(site, &address, &[])), token }
@@ -56,7 +56,7 @@ impl TestPageServer {
         begun["id"].as_str().unwrap_or_else(|| panic!("no session: {begun}")).to_owned()
     }
 
-    /// A call of the agent, that waits for an answer for so many seconds.
+    /// A call of the agent, which waits for an answer for `wait` seconds.
     pub(crate) fn call(&self, session: &str, tool: &str, arguments: &Value, wait: u64) -> Value {
         let call = json!({"name": tool, "arguments": arguments, "wait": wait});
         self.ask(&format!("/v1/sessions/{session}/calls"), &call)
@@ -79,7 +79,7 @@ fn reply(answer: &Value) -> Value {
     serde_json::from_str(answer["reply"].as_str().unwrap_or_else(|| panic!("no reply: {answer}"))).unwrap()
 }
 
-/// A site with the file that everybody wants to change.
+/// A site with the file that every test changes.
 fn site() -> TestSite {
     let site = TestSite::new();
     site.write("notes.md", "milk\nbread\n");
@@ -96,7 +96,7 @@ pub(crate) fn person(browser: &TestBrowser, served: &TestPageServer) {
     browser.until("document.body.dataset.connection === 'open'");
 }
 
-/// The dialog is there, and its first moment is over.
+/// The dialog is open, and its quiet time is over.
 pub(crate) const ASKED: &str = "document.querySelector('dialog.approval[open].settled') !== null";
 pub(crate) const NOT_ASKED: &str = "document.querySelector('dialog.approval') === null";
 
@@ -202,7 +202,7 @@ fn the_remembered_rule_is_the_one_shown_and_can_be_revoked() {
     browser.until(ASKED);
     browser.press("a");
     assert_eq!(reply(&call.join().unwrap())["ok"], true);
-    // The same again asks nobody.
+    // The same call needs no approval again.
     let again = served.call(&session, "write_file", &overwrite("two\n"), 0);
     assert_eq!(reply(&again)["ok"], true, "{again}");
     assert_eq!(site.read("notes.md"), "two\n");
@@ -222,7 +222,7 @@ fn two_browsers_answer_at_once_and_exactly_one_wins() {
     let site = site();
     let served = TestPageServer::start(&site);
     person(&first, &served);
-    // The second is the same person elsewhere: the token is all that they have.
+    // The second is the same person on another device: the token is all that they have.
     let token = first.run("return localStorage.getItem('ringfence.token')");
     second.open(&format!("{}page/logo.svg", served.page()));
     second.run(&format!("localStorage.setItem('ringfence.token', {token})"));
@@ -263,7 +263,7 @@ fn a_request_is_still_there_after_the_server_died_and_the_page_catches_up() {
     let put_off = served.call(&session, "write_file", &overwrite("tea\n"), 0);
     assert!(put_off["suspended"].is_object(), "{put_off}");
     browser.until(ASKED);
-    // A call that was put off is no refused one.
+    // A deferred call is not shown as refused.
     browser.run(&format!("location.hash = '#/sessions/{session}'"));
     browser.until_text(".call.waiting", "waiting for approval");
     let served = served.restart(&site, || {
@@ -310,7 +310,7 @@ fn an_automatic_call_is_not_shown_as_waiting() {
         browser.until_text(".call.postponed", "not asked");
         assert_eq!(browser.run("return document.querySelectorAll('.call.waiting').length"), 1);
         assert!(browser.text(".call.waiting").contains("Review"));
-        // What was said by events is the same from the record.
+        // The view from events is the same as from the records.
         browser.run("location.reload()");
         browser.until("document.body.dataset.connection === 'open'");
     }
@@ -433,7 +433,7 @@ fn a_link_lets_in_once_and_leaves_nothing_in_the_address() {
     browser.open("about:blank");
     browser.open(&served.link());
     browser.until_text("main", "already used");
-    // A token that is not known is no way in either.
+    // An unknown token is refused too.
     browser.write("input[name=secret]", "rf-nonsense");
     browser.press(ENTER);
     browser.until_text("main .problem", "unknown token");
@@ -565,7 +565,7 @@ fn a_stream_that_broke_goes_on_behind_the_last_whole_event() {
     let served = TestPageServer::start(&site);
     browser.open(&served.page());
     browser.until_text("main", "not signed in");
-    // The first connection ends within an event, the second is none, the third goes on.
+    // The first connection ends within an event, the second fails, the third goes on.
     browser.run(
         r#"window.asked = [];
         window.heard = [];

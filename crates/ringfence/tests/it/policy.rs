@@ -1,4 +1,4 @@
-//! Rules from config files: who holds against whom, what is wrong with one, and what the program says about them.
+//! Rules from config files: precedence, errors, and the program's reports about them.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -124,7 +124,7 @@ fn errors_do_not_reveal_denied_paths() {
         assert_eq!(said.error(), "PERMISSION_DENIED", "{tool} {arguments}: {}", said.out);
         assert!(said.out.contains("the rule `mine`") && !said.out.contains("did you mean"), "{}", said.out);
     }
-    // Where somebody may look, they are helped.
+    // A caller that may list gets suggestions.
     assert!(call(&site, text, "read_file", &json!({"path": "READM.md"})).out.contains("did you mean `README.md`?"));
     assert!(site.read("private/keys.txt") == "x\n" && site.workspace.join("README.md").exists());
 }
@@ -211,7 +211,7 @@ fn untrusted_workspace_allows_are_ignored_with_a_warning() {
     expect![[r#"
         ringfence: warning: the workspace's ringfence.toml is not trusted, so its allow rules (1) are ignored: `ringfence policy trust` shows them
     "#]].assert_eq(&said.err);
-    // Without a terminal there is nobody who could trust it.
+    // Trust needs a terminal.
     let said = site.run(&["policy", "trust"]);
     assert_eq!((said.code, said.err.as_str()), (Some(2), "ringfence: this requires an interactive terminal\n"));
     assert!(!site.run(&["policy", "show"]).out.contains("docs/**"));
@@ -224,7 +224,7 @@ fn untrusted_workspace_allows_are_ignored_with_a_warning() {
     assert!(site.run(&["policy", "trust"]).err.contains("has no ringfence.toml"));
 }
 
-/// What the layers decide about one touch, as the library hears them.
+/// The decision of the layers about one access, by the library.
 fn decide(settings: &AppSettings, verb: PolicyAction, path: &str) -> Verdict {
     let session = session_without_tools(Dialect::Standard);
     let place = PolicyResource {

@@ -470,7 +470,7 @@ fn concurrent_edits_are_conflicts_and_stay() {
     for path in ["a", "b", "d/e"] {
         site.write(path, "old");
     }
-    // A name that was not there is remembered as such by the layer, so the sign is in a file that is.
+    // The overlay remembers a missing name, so the sign is in a file that exists.
     site.write("sign", "");
     let app = test_app(&site);
     let root = site.workspace.clone();
@@ -495,7 +495,7 @@ fn started_by_root_or_by_anybody_the_files_are_the_workspaces_owners() {
         return skip_without(Requirement::Root, "only root starts a program as another user");
     }
     let site = TestSite::new();
-    // Started by root, on a workspace of somebody else.
+    // Started by root, on another user's workspace.
     for made in [&site.workspace, &site.home, &site.current, &site.config] {
         chown(made, Some(PLAIN), Some(PLAIN)).unwrap();
     }

@@ -46,7 +46,7 @@ fn repository() -> TestSite {
     site
 }
 
-/// What a person sees of a repository.
+/// A person's view of a repository.
 fn seen(site: &TestSite) -> (String, String, String) {
     git(site, &["fsck", "--strict"]);
     (
@@ -60,7 +60,7 @@ fn edits(site: &TestSite, code: &str) -> Value {
     run_with(site, &["--preset", "edits"], &bash(&format!("set -e\n{code}"))).reply()
 }
 
-/// Git in a program works without a question, and one undo takes it back.
+/// Git in a program works without approval, and one undo reverts it.
 #[track_caller]
 fn check_kept(code: &str) {
     let site = repository();
@@ -75,7 +75,7 @@ fn check_kept(code: &str) {
     assert_eq!((seen(&site), site.tree()), (before, tree), "{code}");
 }
 
-/// What git did is not kept, and the repository and its worktree are as before.
+/// The changes by git are discarded, and the repository and its worktree are as before.
 #[track_caller]
 fn check_refused(code: &str, named: &str) {
     check_refused_in(&repository(), code, named);

@@ -1,4 +1,4 @@
-//! What is kept of a program's changes, group by group: under every preset, with every answer, and what is said of it.
+//! Commit of a program's changes, group by group: under every preset, with every answer, and its report.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::approval_table::answer;
 use crate::run_code::{bash, run_with};
 use crate::site::TestSite;
 
-/// How a program's changes came out: `committed`, and the paths that were kept and not kept.
+/// The result of a program's changes: `committed`, and the paths that were kept and discarded.
 #[derive(Debug, PartialEq, Eq)]
 struct CommitResult {
     committed: String,
@@ -50,7 +50,7 @@ fn site() -> TestSite {
     site
 }
 
-/// Runs a program where nobody answers, and says what is kept and what is not.
+/// Runs a program without an approver, and compares the kept and the discarded paths.
 #[track_caller]
 fn check(preset: &str, code: &str, committed: &str, kept: &[&str], not_kept: &[&str]) {
     let site = site();
@@ -114,7 +114,7 @@ fn nothing_is_kept_without_the_directory_that_it_is_in_and_no_directory_that_is_
         &["p", "p/y"],
         &["p/.vscode", "p/.vscode/tasks.json"],
     );
-    // What takes the place of something falls with what it replaces.
+    // A replacement is discarded with the entry that it replaces.
     check("ask", "rm a.md; mkdir a.md; echo x > a.md/x", "none", &[], &["a.md", "a.md/x"]);
     check("ask", "rm -r d; echo x > d", "none", &[], &["d"]);
 }
@@ -218,7 +218,7 @@ fn changed(before: &GroupTree, after: &GroupTree) -> BTreeSet<String> {
     old.symmetric_difference(&new).map(|(path, _)| path.clone()).collect()
 }
 
-/// What the ledger says is changed is what is changed, path by path; what is in a directory that went is meant by it.
+/// The ledger lists exactly the actual changes, path by path; entries of a deleted directory are covered by it.
 #[track_caller]
 fn check_ledger(ledger: &Ledger, before: &GroupTree, after: &GroupTree, code: &str) {
     let changed = changed(before, after);

@@ -130,7 +130,7 @@ fn ac2_write_is_atomic_and_returns_the_new_hash() {
     let before = inode(&run);
     let written = run.fields("fs.write", &json!({"path": "@project/f.md", "content": "new"}));
     assert_eq!(written, json!({"ok": true, "path": "@project/f.md", "bytesWritten": 3, "sha256After": sha256("new")}));
-    // A new file took the name: nobody ever saw a part of it.
+    // A new file took the name: a partial file was never visible.
     assert_ne!(inode(&run), before);
     assert_eq!(run.site.temp_files(), [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! A program that runs with the rights of its file's owner would do for everybody what only that owner may.
+//! A setuid program would do for every user what only its owner may.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
@@ -33,7 +33,7 @@ fn a_setuid_or_setgid_program_refuses_to_run() {
     assert!(ran.status.success());
 }
 
-/// Whether the file system of a directory is mounted so that the bits mean nothing.
+/// Whether the file system of a directory is mounted with `nosuid`.
 fn is_ignored(directory: &tempfile::TempDir) -> bool {
     let flags = rustix::fs::statvfs(directory.path()).unwrap().f_flag;
     flags.contains(rustix::fs::StatVfsMountFlags::NOSUID)

@@ -1,6 +1,6 @@
 //! A home, a state directory and a workspace in a temporary directory, and the program to run in them.
 //!
-//! The real home, config and state of whoever runs the tests are never read or written.
+//! The real home, config and state of the user who runs the tests are never read or written.
 
 use std::ffi::OsStr;
 use std::io::Write as _;
@@ -29,7 +29,7 @@ pub(crate) struct TestSite {
     pub(crate) current: PathBuf,
 }
 
-/// What the program said.
+/// The output of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CliOutput {
     /// `None` when a signal ended it.
@@ -74,7 +74,7 @@ impl TestSite {
         }
     }
 
-    /// Any program, in the environment of this site and without the terminal of whoever runs the tests.
+    /// Any program, in the environment of this site and without the controlling terminal of the tests.
     pub(crate) fn program(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.program_at_terminal(program);
         // A program in the background has no business at the terminal.

@@ -1,10 +1,10 @@
 //! Upgrade test: the state of earlier versions keeps working.
 //!
 //! `tests/state` has state directories, each with its config and workspace, as programs of earlier commits wrote them:
-//! journal with kept images, audit log, tokens, approvals and transcripts. A test puts one where a user would have it and
-//! goes on from there. Only what names a place on the disk is adapted: the identity of the workspace and of its image store,
-//! which every file system assigns, and the hash of the workspace's path. Of `v0.1.0` the secret of its token is not known;
-//! the token gets the hash of another one.
+//! journal with stored images, audit log, tokens, approvals and transcripts. A test installs one as a user would have
+//! it and goes on from there. Only paths and identities are adapted: the identity of the workspace and of its image
+//! store, which every file system assigns, and the hash of the workspace's path. Of `v0.1.0` the secret of its token is
+//! not known; the token gets the hash of another one.
 //!
 //! Not here: states of versions that never landed.
 

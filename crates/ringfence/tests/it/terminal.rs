@@ -1,4 +1,4 @@
-//! Somebody at a terminal is asked: the dialog in a real pseudo-terminal, key by key.
+//! Approval at a terminal: the dialog in a real pseudo-terminal, key by key.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -26,7 +26,7 @@ pub(crate) struct TestTerminal {
     pub(crate) master: File,
     slave: File,
     pub(crate) child: Child,
-    /// What the screen was sent.
+    /// Output to the screen.
     seen: String,
     /// The beginning of a character, of which the rest was not read yet.
     partial: Vec<u8>,
@@ -34,7 +34,7 @@ pub(crate) struct TestTerminal {
     read_to: usize,
 }
 
-/// A terminal that nobody uses yet.
+/// An unused terminal.
 pub(crate) fn terminal() -> (File, File) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&master).unwrap();
@@ -137,7 +137,7 @@ impl TestTerminal {
     }
 }
 
-/// Somebody at a terminal says yes to a request.
+/// Approves a request at a terminal.
 pub(crate) fn approve_at_terminal(site: &TestSite, request: &str) {
     let mut seat = TestTerminal::new(site, &["approvals", "answer", request]);
     seat.until(ASKED);
@@ -556,7 +556,7 @@ fn another_front_can_be_first() {
     assert_eq!((&json[0]["id"], &json[0]["args"]["path"]), (&json!(id), &json!("notes.md")));
     let shown = site.run(&["approvals", "show", &id]).out;
     assert!(shown.contains("tool: write_file\n") && shown.contains("preview:\n"), "{shown}");
-    // Without a terminal nobody answers, whatever they say.
+    // Without a terminal there is no answer, whatever the arguments.
     for arguments in [&["approvals", "answer", &id] as &[&str], &["approvals", "answer", &id, "--yes"]] {
         let refused = site.run(arguments);
         assert_eq!(refused.code, Some(2));
@@ -652,7 +652,7 @@ fn a_dialog_is_kept_from_who_does_not_want_it() {
     }
 }
 
-/// What the program says with this in the user's config, without a terminal.
+/// The program's output with this in the user's config, without a terminal.
 fn with_config(site: &TestSite, config: &str, arguments: &[&str]) -> CliOutput {
     let path = site.root().join("user.toml");
     std::fs::write(&path, config).unwrap();

@@ -1,4 +1,4 @@
-//! What strangers wrote is shown to a person without anything in it that their terminal would obey.
+//! Untrusted text is shown to a person without terminal escapes.
 
 use serde_json::json;
 

@@ -12,7 +12,7 @@ const RULES: &str = "preset = \"edits\"\n\
                      [[rules]]\ndecision = \"allow\"\neffect = \"read\"\nsecret = true\n\
                      [[rules]]\ndecision = \"deny\"\neffect = \"create\"\nwhen = \"read-secret\"\n";
 
-/// How `tokens.json` has the first token.
+/// Form of the first token in `tokens.json`.
 #[derive(Clone, Copy, Debug)]
 enum TokenEntry {
     Current,
@@ -51,16 +51,16 @@ fn begin_keyed(caller: &ApiTestClient<'_>) -> (String, bool) {
     (got.json()["id"].as_str().unwrap().to_owned(), got.header("idempotency-replayed").is_some())
 }
 
-/// What the first token leaves behind.
+/// Resources that the first token leaves behind.
 #[derive(Debug)]
-struct Leftovers {
+struct TokenResources {
     session: String,
     mcp_session: String,
     run: String,
     first_event: u64,
 }
 
-fn leave_behind(caller: &ApiTestClient<'_>) -> Leftovers {
+fn leave_behind(caller: &ApiTestClient<'_>) -> TokenResources {
     let mut events = caller.events("/v1/events");
     let (session, _) = begin_keyed(caller);
     let first_event = events.next().1["id"].as_u64().unwrap();
@@ -69,11 +69,11 @@ fn leave_behind(caller: &ApiTestClient<'_>) -> Leftovers {
     assert_eq!(denied["error"], "PERMISSION_DENIED", "{denied}");
     let run = caller.post("/v1/runs", &json!({"prompt": "write it"})).json()["id"].as_str().unwrap().to_owned();
     wait_for_run(caller, &run);
-    Leftovers { session, mcp_session: initialize_mcp(caller), run, first_event }
+    TokenResources { session, mcp_session: initialize_mcp(caller), run, first_event }
 }
 
 /// Nothing of it is there for this token.
-fn check_inherits_nothing(caller: &ApiTestClient<'_>, left: &Leftovers) {
+fn check_inherits_nothing(caller: &ApiTestClient<'_>, left: &TokenResources) {
     assert_eq!(caller.get("/v1/sessions")["sessions"], json!([]));
     assert_eq!(caller.get("/v1/runs")["runs"], json!([]));
     let call = json!({"name": "read_file", "arguments": {"path": ".env"}});

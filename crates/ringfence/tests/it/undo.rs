@@ -1,4 +1,4 @@
-//! What a person does with changes at the command line.
+//! Undo, redo and the log at the command line.
 
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ fn a_person_lists_shows_undoes_and_redoes_changes_of_other_processes() {
     let said = site.run(&["undo", "--dry-run"]);
     assert!(ok(&said).ends_with("  f.txt\n--- /dev/null\n+++ b/f.txt\n@@ -0,0 +1,1 @@\n+two\n"), "{said:?}");
     assert_eq!(site.tree(), []);
-    // The default preset asks before anything is deleted or overwritten; whoever types the command was asked.
+    // The default preset requires approval to delete or overwrite; a person who types the command has approved.
     ok(&site.run(&["undo"]));
     assert_eq!(site.read("f.txt"), "two\n");
     ok(&site.run(&["undo"]));

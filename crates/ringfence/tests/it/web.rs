@@ -85,7 +85,7 @@ fn a_search_goes_to_the_engine_that_the_config_names() {
     assert_eq!(value["results"], json!([{"title": "A", "url": "https://a.org/", "snippet": "b"}]));
 }
 
-/// What a program in the jail reaches with these hosts granted.
+/// Connections of a program in the jail with these hosts granted.
 const FETCH_SCRIPT: &str = r#"
 import os, socket, sys, urllib.error, urllib.request
 def reach(url):
@@ -129,7 +129,7 @@ fn a_program_reaches_the_hosts_that_it_was_granted_and_nothing_else() {
     };
     assert!(reached(&granted.to_string(), true) && reached(&other.to_string(), false), "{recorded:?}");
     assert!(reached("169.254.169.254", false), "{recorded:?}");
-    // Where a rule means a part of a host, nobody knows which part an encrypted connection is for.
+    // Where a rule is about a part of a host, the part that an encrypted connection is for is unknown.
     configure(&site, &format!("{config}[[rules]]\ndecision = \"allow\"\nhost = \"{granted}/a\"\n"));
     assert_eq!(code_of(&call(&site, "run_code", &program)), "APPROVAL_DENIED");
     program["network"] = json!([]);

@@ -1,4 +1,4 @@
-//! Directory dump: names, types and contents, to tell whether a tree was touched.
+//! Directory dump: names, types and contents, to detect changes of a tree.
 //!
 //! Names, types, modes, owners, contents and where links lead. What cannot be read is noted as such.
 
@@ -14,7 +14,7 @@ pub(crate) struct DirectoryDump {
     entries: BTreeMap<Vec<u8>, String>,
 }
 
-/// Whether a file that was written with the contents that it had counts as touched.
+/// Whether a rewrite with the same contents counts as a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimeComparison {
     Compared,
@@ -46,7 +46,7 @@ impl DirectoryDump {
         self.entries.keys().map(Vec::as_slice).filter(is_temporary).collect()
     }
 
-    /// What differs, a line each. Empty when nothing does.
+    /// The differences, a line each. Empty when there are none.
     pub(crate) fn difference(&self, before: &Self) -> String {
         let mut text = String::new();
         for (path, now) in &self.entries {

@@ -17,7 +17,7 @@ fn plain(name: impl Into<String>) -> FsAttackCase {
     case(name).file("other.txt", "other").file("d/e/f", "deep").file("d/f", "shallow")
 }
 
-/// What happens at a link as the last name that leads to no file. It is removed, moved and described itself.
+/// The results for a final link that leads to no file. It is removed, moved and described itself.
 fn at_link(to_read: ErrorKind, to_list: ErrorKind, to_write: ErrorKind) -> impl Fn(PathUse) -> Option<ErrorKind> {
     move |usage| match usage {
         PathUse::Read => Some(to_read),

@@ -1,7 +1,7 @@
 //! Attack tables: bad input, and the safe reply to each.
 //!
-//! A case is data: a workspace, some calls, and what each must say. `check` makes the calls on every backend and looks,
-//! after each of them, that nothing outside was touched, that the reply gives nothing away, that no temporary file
+//! A case is data: a workspace, some calls, and the expected replies. `check` makes the calls on every backend and
+//! verifies, after each of them, that nothing outside was changed, that the reply leaks nothing, that no temporary file
 //! stays, and that a refused change changed nothing.
 //!
 //! Not here: races.
@@ -202,7 +202,7 @@ impl FsAttackCase {
     }
 }
 
-/// Who resolves paths while a table is checked.
+/// Implementation of path resolution while a table is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AttackBackend {
     /// The kernel, by `openat2`.
@@ -213,7 +213,7 @@ enum AttackBackend {
     Blocked,
 }
 
-/// Checks a table on every backend. It is made anew for each, on a thread of its own.
+/// Checks a table on every backend. It is built again for each, on a thread of its own.
 #[track_caller]
 pub(crate) fn check(table: fn() -> Vec<FsAttackCase>) {
     let failed: Vec<String> = [AttackBackend::Openat2, AttackBackend::CapStd, AttackBackend::Blocked]
@@ -250,8 +250,8 @@ fn check_one(way: AttackBackend, case: &FsAttackCase) {
     run(&world, case);
 }
 
-/// The kernel's way is tried on the disk, the others in memory where there is such a place: two file systems for one,
-/// and a table that writes a lot does not wait for the disk three times.
+/// `openat2` is tried on the disk, the others in memory where possible: two file systems for one, and a table that
+/// writes a lot does not wait for the disk three times.
 fn temp_dir_for(way: AttackBackend) -> tempfile::TempDir {
     let in_memory =
         if way == AttackBackend::Openat2 || is_child() { None } else { tempfile::tempdir_in("/dev/shm").ok() };

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::FsAttackCase;
 
-/// What an operation wants of the path that it is given.
+/// An operation's use of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathUse {
     /// The contents of a file.
@@ -21,7 +21,7 @@ pub(crate) enum PathUse {
     Edit,
     Delete,
     MoveAway,
-    /// Where something is moved to, with leave to overwrite or without.
+    /// The destination of a move, with overwriting or without.
     MoveTo {
         overwrite: bool,
     },

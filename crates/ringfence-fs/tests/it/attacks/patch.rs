@@ -48,7 +48,7 @@ fn update(update: Value) -> Value {
     json!({"path": "@state/workflow.md", "patch": {"operation": "updateFrontmatter", "update": update}})
 }
 
-/// Variables as they are written, for those that are no good JSON.
+/// Variables as they are written, for those that are not valid JSON.
 fn variables(set: &str) -> String {
     update(json!({"variables": {"set": "HERE"}})).to_string().replace("\"HERE\"", set)
 }

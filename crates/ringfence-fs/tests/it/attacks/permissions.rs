@@ -1,6 +1,6 @@
 //! Modes, owners and attributes, as root and as the user `nobody`.
 //!
-//! Root is held to the mode bits by the fence itself; nobody by the kernel. The same table holds for both.
+//! For root the fence itself enforces the mode bits; for `nobody` the kernel does. The same table holds for both.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
@@ -296,7 +296,7 @@ fn a_keep_of_another_owner_is_not_ours() {
     check_stopped(&world, "c-1");
 }
 
-/// Files of root's, made by root for the test that nobody runs.
+/// Files of root's, made by root for the test that runs as `nobody`.
 const OF_ROOT: &str = "RINGFENCE_OF_ROOT";
 
 #[test]

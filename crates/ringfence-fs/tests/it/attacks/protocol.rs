@@ -195,7 +195,7 @@ fn a_host_that_is_out_of_descriptors_says_so_and_goes_on() {
         ];
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         for (tool, arguments) in calls {
-            // With so many descriptors to spare, until there are enough.
+            // With this number of descriptors to spare, until there are enough.
             for spare in 0.. {
                 let before = inside(&world);
                 let mut taken = Vec::new();

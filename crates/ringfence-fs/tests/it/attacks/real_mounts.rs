@@ -41,7 +41,7 @@ fn unmount(target: &Path) {
     assert!(Command::new("umount").arg("-l").arg(target).status().unwrap().success());
 }
 
-/// What is mounted at `inner` can be seen and not entered, and not taken away.
+/// A mount at `inner` can be listed and not entered, and not removed.
 fn at_mount(usage: PathUse) -> Option<ErrorKind> {
     match usage {
         PathUse::Read | PathUse::List => Some(OutsideWorkspace),

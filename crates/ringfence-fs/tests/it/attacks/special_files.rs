@@ -1,4 +1,4 @@
-//! Special files: pipes, sockets, devices; and directories and files in each other's place.
+//! Special files: pipes, sockets, devices; and directories and files swapped for each other.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub(crate) fn make_socket(path: &Path) {
     mknodat(CWD, path, FileType::Socket, Mode::from_raw_mode(0o644), 0).unwrap();
 }
 
-/// What is there has a type that no tool reads or writes; it can only be described, moved and deleted.
+/// Its type is one that no tool reads or writes; it can only be described, moved and deleted.
 fn judge(usage: PathUse) -> Option<ErrorKind> {
     match usage {
         PathUse::Read | PathUse::List | PathUse::Write | PathUse::Edit | PathUse::MoveTo { overwrite: true } => {

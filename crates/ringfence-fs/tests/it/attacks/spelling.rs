@@ -105,7 +105,7 @@ fn an_invalid_path_is_refused_before_any_open() {
         spellings.push(format!("./{}", "/".repeat(5000)));
         let spellings: Vec<&str> = spellings.iter().map(String::as_str).collect();
         let mut cases = refused(InvalidPath, &spellings);
-        // `list_dir` takes nothing to mean the workspace; all else must be told.
+        // `list_dir` takes an empty path for the workspace; all else needs one.
         let mut empty = refused(InvalidPath, &[""]);
         cases.push(empty.swap_remove(0));
         cases.push(
@@ -253,7 +253,7 @@ fn a_trailing_slash_does_not_make_a_file_a_directory() {
         for path in ["f/", "f//", "f/.", "f/./", "./f/"] {
             // A directory is made where none is; what is there already is there already.
             let judge = |usage| Some(if usage == PathUse::MakeDirectory { AlreadyExists } else { WrongType });
-            // Without leave to overwrite, that something is there comes first or that it is of the wrong type: either is no.
+            // Without overwriting, either check comes first, for an existing entry or for its type: both refuse.
             let judge = move |usage| judge(usage).filter(|_| usage != PathUse::MoveTo { overwrite: false });
             cases.push(
                 case(format!("`{path}` is no directory"))
@@ -334,7 +334,7 @@ fn a_path_is_the_same_with_dots_and_slashes_in_it() {
     });
 }
 
-/// Names that mean something elsewhere, and here only themselves.
+/// Names with a special meaning on other systems, and none here.
 const LITERAL: [&str; 55] = [
     "...",
     "....",
@@ -781,7 +781,7 @@ fn a_tree_of_thousands_of_levels_takes_few_descriptors() {
             .run_after("ulimit -n 128", "attacks::spelling::a_tree_of_thousands_of_levels_takes_few_descriptors");
     }
     for backend in [ResolverBackend::Best, ResolverBackend::CapStd] {
-        // In memory where that can be: a disk takes its time for so many directories in each other.
+        // In memory where possible: a disk is slow for many nested directories.
         let place = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let world = FsFixture::at(place, FsFixtureConfig::default().on(backend));
         make_deep(&world, "d", DEPTH);

@@ -31,7 +31,7 @@ impl TestSubprocess {
         Self(TestStage::new())
     }
 
-    /// Where the process has its temporary files.
+    /// Directory for temporary files of the process.
     pub(crate) fn temporary(&self) -> PathBuf {
         self.0.temporary()
     }
@@ -44,7 +44,7 @@ impl TestSubprocess {
         self.run(command, test);
     }
 
-    /// Runs one test where its mounts are seen by nobody else.
+    /// Runs one test in a mount namespace of its own.
     pub(crate) fn run_with_mounts(&self, test: &str) {
         let mut command = Command::new("unshare");
         command.args(["-m", "--propagation", "private"]).arg(self.0.binary());

@@ -1,6 +1,6 @@
 //! Syscall fault injection, by a seccomp filter on the calling thread.
 //!
-//! A filter cannot be taken back, and threads that are started later have it too: use it on a thread that ends.
+//! A filter cannot be removed, and threads that are started later have it too: use it on a thread that ends.
 
 use std::collections::BTreeMap;
 
@@ -211,7 +211,7 @@ fn a_lookup_that_is_disturbed_again_and_again_is_busy() {
     disturbed.join().unwrap();
 }
 
-/// What has to work on file systems that know no flags for a rename, such as NFS.
+/// Cases that have to work on file systems without rename flags, such as NFS.
 fn every_rename() -> Vec<FsAttackCase> {
     vec![
         case("files are made, replaced, moved and deleted without help of the file system")

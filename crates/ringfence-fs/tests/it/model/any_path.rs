@@ -13,7 +13,7 @@ use super::{check, reply};
 use crate::fixture::{FsFixture, FsFixtureConfig};
 use crate::snapshot::{TreeSnapshot, snapshot};
 
-/// Every tool with a path in each place where it takes one.
+/// Every tool with a path in each of its path arguments.
 fn calls_with(path: &str) -> Vec<(&'static str, Value)> {
     vec![
         ("read_file", json!({"path": path})),
@@ -37,7 +37,7 @@ fn calls_with(path: &str) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Paths that somebody could mean harm by, and any others.
+/// Hostile paths, and any others.
 fn hostile_path() -> impl Strategy<Value = String> {
     let parts = vec![
         "..",

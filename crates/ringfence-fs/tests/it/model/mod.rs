@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 use crate::fixture::{FixtureReply, FsFixture, FsFixtureConfig};
 use crate::snapshot::{SnapshotEntryKind, snapshot};
 
-/// Checks a property on so many cases, or as many as the environment says.
+/// Checks a property on `cases` cases, or as many as the environment sets.
 pub(crate) fn check<S: Strategy>(cases: u32, strategy: &S, property: impl Fn(S::Value)) {
     let mut config = Config { failure_persistence: None, ..Config::default() };
     if std::env::var_os("PROPTEST_CASES").is_none() {
@@ -52,7 +52,7 @@ impl FsModelNode {
         matches!(self, Self::File { mode, .. } if mode & 0o222 == 0)
     }
 
-    /// How many files and directories are below.
+    /// Number of files and directories below.
     fn entries(&self) -> usize {
         match self {
             Self::File { .. } => 0,
@@ -148,7 +148,7 @@ enum FsModelCall {
     Find {
         path: SpelledPath,
     },
-    /// Not a tool: somebody else sets the permissions of a file.
+    /// Not a tool: another program sets the permissions of a file.
     SetMode {
         path: SpelledPath,
         mode: u32,
@@ -212,7 +212,7 @@ type FsModelResult = Result<Value, ErrorKind>;
 #[derive(Clone, Debug)]
 struct FsModel(FsModelNode);
 
-/// A place for a file or directory: the directory that is to have it, and its name there.
+/// Target of a file or directory: its parent directory, and its name there.
 struct FsModelTarget {
     parent: Vec<String>,
     name: String,
@@ -248,7 +248,7 @@ impl FsModel {
         names
     }
 
-    /// Where names lead, one after the other, as a kernel would go.
+    /// Resolves names, one after the other, as a kernel would.
     fn resolve(&self, names: &[String]) -> Result<Vec<String>, ErrorKind> {
         let mut path: Vec<String> = Vec::new();
         for name in names {
@@ -279,7 +279,7 @@ impl FsModel {
         }
     }
 
-    /// The place of a change.
+    /// The target of a change.
     fn place(&self, path: &SpelledPath, make_parents: bool) -> Result<FsModelTarget, ErrorKind> {
         let Some((name, above)) = path.names.split_last().filter(|(name, _)| *name != "..") else {
             // The root, by whatever name, is never changed; another directory is not named by `..`.
@@ -306,7 +306,7 @@ impl FsModel {
         }
     }
 
-    /// The place where a file is written, and what is there.
+    /// The target of a write, and its current file.
     fn file_place(
         &self,
         path: &SpelledPath,
@@ -320,7 +320,7 @@ impl FsModel {
         Ok((place, there))
     }
 
-    /// The place of anything, which must be a directory if the path says so.
+    /// The target of any entry, which must be a directory if the path ends in a slash.
     fn any_place(&self, path: &SpelledPath) -> Result<(FsModelTarget, Option<&FsModelNode>), ErrorKind> {
         let place = self.place(path, false)?;
         match self.node(&place.path()) {
@@ -339,7 +339,7 @@ impl FsModel {
         self.names_mut(&place.parent).remove(&place.name).unwrap()
     }
 
-    /// Puts contents at a place; a file that is there keeps its mode.
+    /// Sets the contents of a target; an existing file keeps its mode.
     fn put_file(&mut self, place: &FsModelTarget, content: String, new_mode: u32) -> FsModelResult {
         let (mode, created) = match self.node(&place.path()) {
             Some(node) if node.is_read_only() => return Err(ErrorKind::PermissionDenied),
@@ -384,7 +384,7 @@ impl FsModel {
                 if there.is_some() && !overwrite {
                     return Err(ErrorKind::AlreadyExists);
                 }
-                // Whoever copies a file may write the copy.
+                // The owner of a copy may write it.
                 self.put_file(&place, content, mode | 0o600)
             }
             FsModelCall::Move { from, to, overwrite } => self.apply_move(from, to, *overwrite),
@@ -519,7 +519,7 @@ fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What is really there, as a model.
+/// The actual tree, as a model.
 fn actual(root: &Path) -> FsModelNode {
     let mut model = FsModel::new();
     for (path, seen) in snapshot(root) {

@@ -55,7 +55,7 @@ const FAILING: &[(&str, &str)] = &[
 /// More calls of one kind than a commit makes.
 const MANY: usize = 1000;
 
-/// Whether everything is put on disk one by one, or at once.
+/// Whether files are synced one by one, or at once.
 #[derive(Clone, Copy, Debug)]
 enum CommitSize {
     Few,
@@ -80,7 +80,7 @@ fn overlay_with_every_step(size: CommitSize) -> OverlayFixture {
     layered
 }
 
-/// What a second process does: one commit.
+/// The second process: one commit.
 #[test]
 fn the_second_process() {
     let Ok(child) = std::env::var(CHILD) else { return };
@@ -91,7 +91,7 @@ fn the_second_process() {
     println!("SAID {}", answer.text);
 }
 
-/// Makes a commit under `strace`. Comes back with what it said, and whether the point was met at all.
+/// Makes a commit under `strace`. Returns its reply, and whether the point was hit at all.
 fn commit_under_strace(layered: &OverlayFixture, call: &str, nth: usize, how: &str) -> (Option<Value>, bool) {
     let log = layered.world.host_path().join("strace.log");
     // As the list of tests has it, without the name of the program.

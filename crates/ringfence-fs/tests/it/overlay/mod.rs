@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use crate::fixture::{FixtureReply, FsFixture, FsFixtureConfig};
 use crate::snapshot::{SnapshotEntryKind, snapshot};
 
-/// A tool that commits a layer, as a tool that ran a program in it would.
+/// A tool that commits an overlay, as a tool that ran a program in it would.
 struct CommitOverlayTool(Arc<dyn Workspace>);
 
 /// Commit a layer.
@@ -101,7 +101,7 @@ pub(crate) fn setup() -> FsFixtureConfig {
     FsFixtureConfig { extra: Some(register), ..FsFixtureConfig::default() }
 }
 
-/// A workspace, and a layer above it.
+/// A workspace, and an overlay above it.
 pub(crate) struct OverlayFixture {
     pub(crate) world: FsFixture,
     pub(crate) upper: PathBuf,
@@ -129,7 +129,7 @@ impl OverlayFixture {
         Self::restart_over(world, upper)
     }
 
-    /// The program starts anew, and leaves what it left before.
+    /// Runs the program again, with the same changes.
     pub(crate) fn restart_over(world: FsFixture, upper: PathBuf) -> Self {
         let started = view(&world, &CallLimits::for_dialect(Dialect::Standard)).unwrap().started;
         let started = u64::try_from(started.duration_since(UNIX_EPOCH).unwrap().as_nanos()).unwrap();
@@ -190,7 +190,7 @@ impl OverlayFixture {
         self.check_no_images();
     }
 
-    /// The keep has nothing of a change that was not made.
+    /// The image store has no image of a change that was not made.
     fn check_no_images(&self) {
         let kept = image_names(&self.world.root);
         assert_eq!(kept, [".gitignore"; 1][..usize::from(!kept.is_empty())]);
@@ -200,7 +200,7 @@ impl OverlayFixture {
         tree(&self.world.root)
     }
 
-    /// The commit does this, and undo and redo take it back and bring it back.
+    /// The commit makes these changes, and undo and redo revert and repeat them.
     #[track_caller]
     fn check(&self, changes: &[&str]) {
         let before = self.tree();
@@ -214,11 +214,11 @@ impl OverlayFixture {
     }
 }
 
-/// What a program leaves, and what somebody else does meanwhile.
+/// A program's changes, and those of another writer meanwhile.
 type OverlayProgram = fn(&OverlayFixture);
 type ConcurrentWriter = fn(&Path);
 
-/// What is in a workspace: every path, with what it is and its mode.
+/// The tree of a workspace: every path, with its kind and its mode.
 pub(crate) type ModeTree = Vec<(PathBuf, SnapshotEntryKind, u32)>;
 
 pub(crate) fn tree(root: &Path) -> ModeTree {

@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::fixture::FsFixture;
 use crate::overlay::{OverlayFixture, set_xattr, setup, tree};
 
-/// What a name in a workspace or a layer stands for.
+/// An entry of a workspace or an upper directory.
 #[derive(Clone, Debug)]
 enum OverlayModelNode {
     File(String, u32),
@@ -62,7 +62,7 @@ fn upper() -> impl Strategy<Value = OverlayModelEntries> {
     btree_map(select(NAMES.to_vec()), node, 0..4)
 }
 
-/// What an overlay would show.
+/// The merged view of an overlay.
 fn merged(lower: &OverlayModelEntries, upper: &OverlayModelEntries) -> OverlayModelEntries {
     let mut shown = lower.clone();
     for (name, node) in upper {
@@ -136,12 +136,12 @@ fn check(
         let after = merged(&shown, upper);
         let answer = layered.world.call("commit_layer", &layered.arguments());
         if answer.error == Some(ErrorKind::PermissionDenied) && has_closed(&shown) {
-            // A directory that nobody may write to is left alone, also by root.
+            // A directory without write permission is left alone, also by root.
             prop_assert_eq!(layered.tree(), before);
             continue;
         }
         if answer.error == Some(ErrorKind::ApprovalDenied) {
-            // Nothing changed, and a call that touches nothing is asked about.
+            // Nothing changed, and a call without accesses needs approval.
             prop_assert_eq!(layered.tree(), before);
             continue;
         }

@@ -55,7 +55,7 @@ fn links_that_lead_outside_are_refused() {
     ];
     for (target, at) in outside {
         let layered = OverlayFixture::new(&[("a", "a"), ("d/inner/b", "b")]);
-        // Somebody left links there before.
+        // Links from before.
         symlink(".", layered.world.root.join("here")).unwrap();
         symlink("../outside", layered.world.root.join("up")).unwrap();
         symlink("../up", layered.world.root.join("d/up")).unwrap();
@@ -184,7 +184,7 @@ fn a_file_that_grew_beyond_what_may_be_committed_at_once_is_refused() {
 
 #[test]
 fn nothing_is_opened_that_is_not_a_file() {
-    // A pipe with no writer would keep whoever opens it for reading.
+    // Opening a pipe without a writer for reading would block.
     let layered = OverlayFixture::new(&[("a", "a")]);
     let pipe = layered.upper.join("a");
     mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();

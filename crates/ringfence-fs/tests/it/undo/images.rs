@@ -29,7 +29,7 @@ fn a_forged_image_store_is_never_used_and_stops_every_change() {
     assert_eq!(world.value("read_file", &json!({"path": "f"}))["content"], "one");
     std::fs::rename(world.root.join(".ringfence"), world.root.join("moved")).unwrap();
     let change = world.change("write_file", &json!({"path": "f", "content": "two"}));
-    // One that takes the place of ours later is no better.
+    // A later replacement of ours is not trusted either.
     std::fs::rename(world.root.join(".ringfence"), world.root.join("ours")).unwrap();
     world.write(format!(".ringfence/{change}-0").as_str(), "forged");
     assert_eq!(world.error("undo", &json!({"change": change})), ErrorKind::Unavailable);
@@ -153,7 +153,7 @@ fn pre_images_stay_within_their_quota_and_intermediate_versions_go_first() {
     assert_eq!(world.read("f"), "0123456789");
     world.value("redo", &json!({}));
     assert_eq!(world.read("f"), "2-23456789");
-    // What does not fit at all is asked about, and nobody is there.
+    // A pre-image that does not fit at all needs approval, and there is no approver.
     world.write("large", "x".repeat(4200));
     let answer = world.call("write_file", &json!({"path": "large", "content": "y"}));
     assert_eq!(answer.error, Some(ErrorKind::ApprovalDenied), "{}", answer.text);
@@ -199,7 +199,7 @@ fn the_first_version_of_a_path_is_not_let_go_without_asking() {
         world.undo(&change);
         assert_eq!((world.read("f"), person.count()), ("mine".to_owned(), 0), "{tool}");
     }
-    // The detours by which a version of somebody else could be taken for one of the session.
+    // Detours by which another writer's version could be taken for one of the session.
     let evil = json!({"path": "f", "content": "evil"});
     let detours: [&[(&str, serde_json::Value)]; 4] = [
         &[("append_file", json!({"path": "f", "content": "more"}))],
@@ -223,7 +223,7 @@ fn the_first_version_of_a_path_is_not_let_go_without_asking() {
         world.undo(&change);
         assert_eq!((world.read("f"), person.count()), (before, 0), "{detour:?}");
     }
-    // Where there is no room for one more of them, somebody is asked.
+    // Where there is no room for one more of them, approval is required.
     let person = ScriptedApprover::denying();
     let world = FsFixture::with(setup(&person));
     for number in 0..11 {
@@ -341,7 +341,7 @@ fn a_file_too_large_to_hash_is_known_by_its_identity() {
     assert_eq!(tree(&world.root), first);
     world.value("redo", &json!({"change": undo}));
     assert_eq!(tree(&world.root), last);
-    // Somebody wrote to it since, even if the same.
+    // Another program wrote to it since, even if the same.
     world.write("replaced", "another long one");
     let changes = world.value("list_changes", &json!({}));
     let write = changes["changes"].as_array().unwrap().iter().find(|one| one["paths"] == json!(["replaced"])).unwrap();

@@ -31,7 +31,7 @@ fn a_long_log_is_compacted_and_its_changes_can_be_undone() {
     std::fs::write(&log, text).unwrap();
     world.restart();
     assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), lines);
-    // Whoever had the old one open goes over to the new.
+    // A process that had the old one open switches to the new.
     world.value("redo", &json!({"change": undo}));
     assert_eq!(world.read("f"), "two");
     world.undo(&change);
@@ -71,7 +71,7 @@ fn a_long_log_keeps_every_change_of_which_something_is_kept() {
     assert_eq!(world.error("undo", &json!({"change": over})), ErrorKind::NotFound);
 }
 
-/// Lines of so many changes that were made long ago and of which nothing is kept.
+/// Lines of `count` old changes without images.
 fn many_changes(from: usize, count: usize) -> String {
     changes_with("1", from..from + count)
 }

@@ -20,7 +20,7 @@ use crate::fixture::{FsFixture, FsFixtureConfig};
 use crate::model::check;
 use crate::snapshot::{SnapshotEntryKind, snapshot};
 
-/// What is in a workspace, without times.
+/// The tree of a workspace, without times.
 type UndoTestTree = Vec<(String, SnapshotEntryKind, u32)>;
 
 fn tree(root: &Path) -> UndoTestTree {
@@ -29,7 +29,7 @@ fn tree(root: &Path) -> UndoTestTree {
 }
 
 impl FsFixture {
-    /// The same workspace, worked on by somebody else.
+    /// The same workspace, in another session.
     fn by_session(mut self, id: &str, principal: Principal) -> Self {
         let old = &self.session;
         let session = Session {
@@ -58,7 +58,7 @@ impl FsFixture {
     }
 }
 
-/// One call, or somebody else's hand.
+/// One call, or a change by another program.
 #[derive(Clone, Debug)]
 struct UndoTestCall(&'static str, Value);
 
@@ -274,7 +274,7 @@ fn a_dry_run_changes_nothing_and_says_what_would_be() {
     assert_eq!(world.value("list_changes", &json!({}))["changes"].as_array().unwrap().len(), 1);
 }
 
-/// What differs from run to run is the digest of a directory.
+/// The digest of a directory differs from run to run.
 fn without_digests(text: &str) -> String {
     let lines = text.lines().map(|line| match line.split_once(" with ") {
         Some((start, _)) if line.contains("a directory") => start,
@@ -372,7 +372,7 @@ fn changes_on_several_mounts_are_undone_and_redone_together_or_not_at_all() {
     let both = || (world.read("f"), std::fs::read_to_string(other.join("g")).ok());
     let (first, last) = (("one".to_owned(), Some("one".to_owned())), ("two".to_owned(), None));
     let session = json!({"session": "test"});
-    // Something in the place of the last one: nothing is touched, on the other mount neither.
+    // The last path has another file: nothing is changed, on the other mount neither.
     std::fs::write(other.join("g"), "of a person").unwrap();
     let answer = world.call("undo", &session);
     assert_eq!(answer.error, Some(ErrorKind::Conflict), "{}", answer.text);
@@ -398,7 +398,7 @@ fn changes_on_several_mounts_are_undone_and_redone_together_or_not_at_all() {
     assert_eq!(both(), ("two".to_owned(), Some("two".to_owned())));
 }
 
-/// Where the journal of the workspace is.
+/// Path of the workspace's journal.
 fn journal_of(world: &FsFixture) -> PathBuf {
     let journals = std::fs::read_dir(world.host_path().join("state/journal")).unwrap();
     journals.last().unwrap().unwrap().path()
@@ -408,7 +408,7 @@ fn journal_of(world: &FsFixture) -> PathBuf {
 fn undo_is_policed_as_what_it_does() {
     let world = FsFixture::with(FsFixtureConfig { preset: Preset::Ask, ..FsFixtureConfig::default() });
     world.value("write_file", &json!({"path": "f", "content": "x"}));
-    // To take back that it came to be is to delete it.
+    // To undo a creation is to delete it.
     let answer = world.call("undo", &json!({}));
     assert_eq!(answer.error, Some(ErrorKind::ApprovalDenied), "{}", answer.text);
     assert_eq!(world.read("f"), "x");

@@ -48,7 +48,7 @@ fn a_rule_is_about_what_its_keys_say() {
         };
         ResourceAccess { action: PolicyAction::External, resource: place }
     };
-    // What is said about files is not said about other programs' tools, unless the rule says that it is.
+    // A rule about files does not match MCP tools, unless the rule names them.
     assert!(!about(json!({"decision": "deny", "path": "**"}), call("github/list")));
     assert!(!about(json!({"decision": "deny", "secret": true}), call("github/.env")));
     assert!(about(json!({"decision": "deny", "effect": "external"}), call("github/list")));

@@ -123,7 +123,7 @@ fn the_first_layer_that_has_something_to_say_decides() {
         for user in [None, Some(Allow), Some(Ask)] {
             for grants in [None, Some(Allow), Some(Ask)] {
                 let mut rules = LayeredRules::from_preset(Preset::Ask);
-                // In any order: a layer knows its place.
+                // In any order: layers have a fixed precedence.
                 for (layer, decision) in
                     [(PolicyLayer::Grants, grants), (PolicyLayer::Managed, managed), (PolicyLayer::User, user)]
                 {
@@ -239,7 +239,7 @@ fn a_workspace_that_is_trusted_loosens_what_the_preset_asks_and_no_more() {
         &[(PolicyAction::Overwrite, ".git/config", Allow), (PolicyAction::Read, ".env", Ask)],
     );
     check(&trusting(json!({"decision": "allow", "secret": false})), &[(PolicyAction::Read, ".env", Ask)]);
-    // Everybody above holds against it, and so does what is tightened on top.
+    // Every layer above overrides it, and so do tightening rules.
     for layer in [PolicyLayer::Managed, PolicyLayer::User, PolicyLayer::Workspace] {
         check(
             &trusting(all()).with_layer(layer, vec![rule(json!({"decision": "ask"}))]),
@@ -315,7 +315,7 @@ fn a_preset_of_the_machine_s_owner_holds_against_rules_of_others() {
 
 const PATHS: [&str; 8] = ["a", "src/a", "SRC/a", ".env", "src/.env", ".git/config", "docs/x/y", "docs.rs:443"];
 
-/// A rule that decides one of these, and may be about some of these bits.
+/// A rule with one of these decisions, and perhaps with some of these taints.
 fn any_rule(decisions: &[&'static str], bits: &[&'static str]) -> impl Strategy<Value = Value> + use<> {
     let patterns = vec!["a", "src/**", "!src/a", "**", "docs/x", ".*", "!.env"];
     let effects = vec!["list", "read", "create", "overwrite", "move", "delete", "look", "change"];
@@ -362,7 +362,7 @@ fn build_rules(preset: Preset, rules: &[(PolicyLayer, Value)]) -> LayeredRules {
     })
 }
 
-/// A preset, rules, a plan, and the bits that are up.
+/// A preset, rules, a plan, and the session's taint.
 type PolicyCase = (Preset, Vec<(PolicyLayer, Value)>, Vec<ResourceAccess>, Vec<Taint>);
 
 const TAINT_NAMES: [&str; 3] = ["read-secret", "saw-untrusted", "has-egress"];
@@ -417,7 +417,7 @@ proptest! {
     }
 }
 
-/// A place that a link leads to.
+/// An access to a path that is a link.
 fn access_through_link(verb: PolicyAction, given: &str, resolved: Option<&str>) -> ResourceAccess {
     let mount = if verb == PolicyAction::Fetch { NET_MOUNT } else { "workspace" };
     let place = PolicyResource {

@@ -192,7 +192,7 @@ fn the_line_that_would_grant_does() {
     assert_eq!(decide(&lifted, PolicyAction::Overwrite, "docs/c"), Deny);
 }
 
-/// What would lift a denial by a rule about these hosts, if there is such a line.
+/// The line that would lift a denial by a rule about these hosts, if there is one.
 #[track_caller]
 fn assert_exception(hosts: Value, asked: &str, expected: Option<&str>) {
     let denying = |hosts: Value| user_rules([json!({"decision": "deny", "host": hosts}), json!({"decision": "allow"})]);

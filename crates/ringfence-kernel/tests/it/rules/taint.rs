@@ -49,7 +49,7 @@ fn other_accesses_of_the_same_call_count_too() {
         decide_with(&rules, &[access(PolicyAction::Create, ".env"), both[1].clone()], &[Taint::SawUntrusted]).decision,
         Allow
     );
-    // A touch is not its own past; the one beside it is.
+    // The taint of an access itself does not count for it; that of the one beside it does.
     let once = user_rules([json!({"decision": "deny", "effect": "fetch", "when": "has-egress"})]);
     assert_eq!(decide(&once, PolicyAction::Fetch, "docs.rs:443"), Ask);
     assert_eq!(decide_with(&once, &[both[1].clone(), both[1].clone()], &[]).decision, Deny);

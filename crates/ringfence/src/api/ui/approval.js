@@ -3,7 +3,7 @@
 // Only its own key or button approves, and not in the first moment after the dialog opened. Escape never approves; the focus is on
 // the denial. Edited arguments are previewed by the server before they can be approved, and evaluated again when they are used.
 //
-// Not here: what is shown of a request (request.js), and the list of all that waits (views/waiting.js).
+// Not here: rendering of a request (request.js), and the list of pending requests (views/approvals.js).
 
 import { button, el, fill, key, ticked } from './dom.js';
 import { notice } from './ask.js';

@@ -8,20 +8,20 @@ import { begin, choose, end, may, state, tryNow, watch } from './state.js';
 import { beginAsking, openRequest } from './approval.js';
 import { showFavicon } from './favicon.js';
 import { showLogin } from './views/login.js';
+import * as approvals from './views/approvals.js';
 import * as audit from './views/audit.js';
 import * as call from './views/call.js';
 import * as changes from './views/changes.js';
 import * as historyView from './views/history.js';
 import * as files from './views/files.js';
+import * as isolation from './views/isolation.js';
 import * as policy from './views/policy.js';
 import * as runs from './views/runs.js';
 import * as session from './views/session.js';
 import * as sessions from './views/sessions.js';
-import * as waiting from './views/waiting.js';
-import * as walls from './views/walls.js';
 
 const VIEWS = [
-    { name: 'waiting', label: 'Approvals', view: waiting },
+    { name: 'waiting', label: 'Approvals', view: approvals },
     { name: 'sessions', label: 'Sessions', view: sessions },
     { name: 'runs', label: 'Agent', view: runs, when: () => state.runs },
     { name: 'changes', label: 'Changes', view: changes },
@@ -29,7 +29,7 @@ const VIEWS = [
     { name: 'call', label: 'Call a tool', view: call, when: () => may('call') },
     { name: 'policy', label: 'Policy', view: policy },
     { name: 'audit', label: 'Audit log', view: audit },
-    { name: 'walls', label: 'Sandbox', view: walls },
+    { name: 'walls', label: 'Sandbox', view: isolation },
 ];
 
 const main = document.getElementById('main');

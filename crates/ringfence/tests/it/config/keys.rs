@@ -1,4 +1,4 @@
-//! Every key is heard, and what is wrong about one is said.
+//! Every key takes effect, and an invalid one is an error.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Which file is read, and which directories can be a workspace.
+//! Locations of config files and of workspaces.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

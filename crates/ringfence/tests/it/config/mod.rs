@@ -1,4 +1,4 @@
-//! What people can say in files, flags and environment, who holds against whom, and where the workspace is.
+//! Configuration by files, flags and environment: precedence, and the workspace.
 
 mod keys;
 mod locations;
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::site::{CliOutput, TestSite, cli_output};
 
-/// Layers of config in a temporary directory, heard by the library itself.
+/// Layers of config in a temporary directory, loaded by the library itself.
 pub(crate) struct ConfigLayers {
     directory: tempfile::TempDir,
 }
@@ -278,7 +278,7 @@ fn not_restricting_to_the_workspace_warns_and_opens_nothing() {
     }
 }
 
-/// What a write of 100 bytes over a file ends with, when the workspace says this about itself.
+/// The result of a write of 100 bytes over a file, with this file in the workspace.
 fn write_outcome(user: &str, workspace: &str) -> String {
     let site = TestSite::new();
     site.write("old.txt", "old");

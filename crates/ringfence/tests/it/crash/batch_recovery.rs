@@ -40,7 +40,7 @@ fn edits_made_after_a_crash_in_a_batch_stay() {
     site.write("f1", "new\n");
     trigger_recovery(&site);
     assert_eq!((site.read("f1"), kept(&site)), ("new\n".to_owned(), vec!["one\n".to_owned()]));
-    // A call that changes one of the files first takes back what the dead one did.
+    // A call that changes one of the files first rolls back the crashed one.
     let site = crashed();
     site.call("append_file", &json!({"path": "f1", "content": "more\n"})).value();
     assert_eq!((site.read("f1"), site.read("f2")), ("one\nmore\n".to_owned(), "two\n".to_owned()));
@@ -64,7 +64,7 @@ fn a_batch_in_a_directory_that_was_moved_after_a_crash_is_cleaned_up_where_it_is
         site
     };
     let both = |site: &TestSite, directory: &str| ["f1", "f2"].map(|name| site.read(&format!("{directory}/{name}")));
-    // Half of it was done: that half goes back, with another directory in the old place too.
+    // Half of it was done: that half is rolled back, with another directory at the old path too.
     for another in [false, true] {
         let site = crashed(2);
         if another {

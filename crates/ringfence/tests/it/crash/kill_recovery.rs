@@ -19,8 +19,8 @@ fn without_empty_new_directories(tree: &CrashTree, before: &CrashTree) -> CrashT
     tree.iter().filter(|(name, content)| content.is_some() || !is_new(name) || has_files(name)).cloned().collect()
 }
 
-/// The one moment that has a name of its own: the two files of a move changed places, and the one that was
-/// overwritten still has the other's name. The next call takes it away.
+/// The one intermediate state with a name of its own: the two files of a move are exchanged, and the one that was
+/// overwritten still has the other's name. The next call removes it.
 fn swapped_tree(operation: &CrashOperation, before: &CrashTree) -> Option<CrashTree> {
     let (Some(from), Some(to)) = (operation.arguments["from"].as_str(), operation.arguments["to"].as_str()) else {
         return None;
@@ -133,8 +133,8 @@ fn a_file_that_got_a_part_of_what_was_appended_goes_back_to_what_it_was() {
         return;
     }
     let arguments = json!({"path": "log.txt", "content": "second line\n"});
-    // Killed when the note is made and nothing is added; then as much is added as a kill half way would leave.
-    // Or somebody else adds something, which stays.
+    // Killed when the intent is written and nothing is added; then as much is added as a kill half way would leave. Or
+    // another program adds something, which stays.
     let cases = [
         ("", "first\n"),
         ("s", "first\n"),
@@ -154,7 +154,8 @@ fn a_file_that_got_a_part_of_what_was_appended_goes_back_to_what_it_was() {
     }
 }
 
-/// Nobody adds to a part that somebody left, because it could then never be told from what was there before.
+/// No call appends to a partial append that was left, because it could then not be distinguished from the earlier
+/// contents.
 #[test]
 fn a_file_that_cannot_be_cleaned_up_now_is_not_changed_before_it_is() {
     if !has_strace() {
@@ -175,7 +176,7 @@ fn a_file_that_cannot_be_cleaned_up_now_is_not_changed_before_it_is() {
     assert_eq!(site.read("log.txt"), "first\nthird\n");
 }
 
-/// Somebody opens the keep to others, or takes it away, after a crash. What was displaced and is not in it yet stays.
+/// The image store is opened to others, or removed, after a crash. A displaced file that is not in it yet stays.
 #[test]
 fn cleaning_up_takes_nothing_away_where_the_keep_cannot_be_used() {
     if !has_strace() {
@@ -213,7 +214,7 @@ fn cleaning_up_takes_nothing_away_where_the_keep_cannot_be_used() {
     assert!(displaced > 3, "nothing stood at a temporary name");
 }
 
-/// A power cut leaves what was synced, and a note that was not synced says nothing to whoever comes next.
+/// A power cut leaves only synced data, and an intent that was not synced does not help recovery.
 #[test]
 fn the_note_of_a_change_is_on_disk_before_what_it_is_about() {
     if !has_strace() {

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::site::{CliOutput, PROGRAM, TestSite, run_with_input};
 
-/// What is in a workspace: every path, with the contents of files.
+/// The tree of a workspace: every path, with the contents of files.
 type CrashTree = Vec<(String, Option<Vec<u8>>)>;
 
 /// Calls that change something, or stand beside one that does.
@@ -119,7 +119,7 @@ fn operations() -> Vec<CrashOperation> {
     ]
 }
 
-/// What `strace` does to the call.
+/// The effect of `strace` on the call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CrashTamper {
     Kill,
@@ -132,12 +132,12 @@ pub(crate) enum CrashTamper {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CrashPoint {
     pub(crate) call: &'static str,
-    /// Which call of its kind, by thread.
+    /// Index of the call among its kind, by thread.
     pub(crate) nth: usize,
     pub(crate) tamper: CrashTamper,
 }
 
-/// How a run under `strace` ended.
+/// The outcome of a run under `strace`.
 #[derive(Debug)]
 pub(crate) struct CrashOutcome {
     output: CliOutput,
@@ -162,13 +162,13 @@ impl CrashOperation {
         (before, site.tree())
     }
 
-    /// Which calls of a kind may fail. A write is the file's: those of the reply, and those that wake a thread, are
-    /// not ours to make again, and only a file that has its name already can be told from them.
+    /// Calls of a kind that may fail. A write is the file's: those of the reply, and those that wake a thread, are not
+    /// ours to repeat, and only a file that has its name already can be distinguished from them.
     fn may_fail(&self, call: &str) -> std::ops::Range<usize> {
         if call == "write" && self.tool != "append_file" { 1..1 } else { 1..MAX_SYSCALLS }
     }
 
-    /// Whether it takes several steps that others can see, and the next call takes back those of a dead one.
+    /// Whether it takes several visible steps, and the next call rolls back those of a crashed one.
     fn has_steps(&self) -> bool {
         self.tool == "apply_patch"
     }
@@ -242,7 +242,7 @@ pub(crate) fn is_full_run() -> bool {
     std::env::var_os("RINGFENCE_FULL").is_some_and(|value| value == "1")
 }
 
-/// What callers of tools see of a tree: temporary files are ours.
+/// The tree as tools show it, without our temporary files.
 fn without_temp_files(tree: &CrashTree) -> CrashTree {
     tree.iter().filter(|(name, _)| !name.contains(".ringfence-tmp-")).cloned().collect()
 }
@@ -264,7 +264,7 @@ fn trigger_recovery(site: &TestSite) {
     site.call("list_directory", &json!({"path": "."})).value();
 }
 
-/// What the log lists is what was made, and can be taken back.
+/// The log lists the changes that were made, and they can be undone.
 fn undo_listed_changes(site: &TestSite, made: bool, before: &CrashTree) -> Result<(), String> {
     let listed = site.run(&["log", "--json"]);
     let listed: Value = serde_json::from_str(&listed.out).map_err(|_| format!("the log cannot be read: {listed:?}"))?;

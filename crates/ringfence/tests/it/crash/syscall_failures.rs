@@ -70,7 +70,7 @@ fn check_after_failure(site: &TestSite, said: &CliOutput, before: &CrashTree, af
         }
         // The workspace was never opened, or the call could not be recorded and did not run.
         Some(2) if seen == *before => {}
-        // It ran, and its end could not be recorded: there is no reply, but it is said.
+        // It ran, and its end could not be recorded: there is no reply, but an error.
         Some(2) if said.err.contains("its end could not be recorded") && seen == *after => {}
         _ => return Err(format!("ended with {said:?}")),
     }
@@ -180,7 +180,7 @@ fn call_with_failing_file(
     CrashOutcome { output: said, reached: met }
 }
 
-/// Without the hash of what it left, an append could not be taken back.
+/// Without the hash of its result, an append could not be undone.
 #[test]
 fn a_file_that_cannot_be_read_is_not_appended_to() {
     if !has_strace() {
@@ -208,7 +208,7 @@ fn a_file_that_cannot_be_read_is_not_appended_to() {
     }
 }
 
-/// Nobody is asked whether something may be lost because the host is short of descriptors.
+/// A shortage of descriptors does not lead to a request to approve a loss.
 #[test]
 fn a_journal_that_cannot_be_read_now_is_an_error_and_no_question() {
     if !has_strace() {
@@ -265,7 +265,7 @@ fn a_secret_under_another_name_is_not_read_because_the_host_is_short_of_descript
     assert!(failures > 0, "nothing ever failed");
 }
 
-/// What belongs into the keep is not thrown away because the keep cannot be opened in that moment.
+/// A pre-image is not discarded because the image store cannot be opened for a while.
 #[test]
 fn pre_images_survive_image_store_failures() {
     if !has_strace() {

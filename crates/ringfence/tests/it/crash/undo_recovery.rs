@@ -8,7 +8,7 @@ use super::{
 };
 use crate::site::TestSite;
 
-/// Everything that was done is taken back at once.
+/// Everything is undone at once.
 const UNDO: [&str; 3] = ["undo", "--since", "2000-01-01T00:00:00Z"];
 
 /// A workspace with changes of every kind, as it was before them.
@@ -79,7 +79,7 @@ fn a_kill_while_an_undo_is_cleaned_up_is_cleaned_up_too() {
         for nth in 1..MAX_SYSCALLS {
             let (site, first) = changed_site();
             let last = site.tree();
-            // Some of it is taken back, and some is not.
+            // Some of it is undone, and some is not.
             let half = CrashPoint { call: "renameat2", nth: 4, tamper: CrashTamper::Kill };
             assert!(run_under_strace(&site, half, &UNDO, b"", None).reached);
             let point = CrashPoint { call, nth, tamper: CrashTamper::Kill };

@@ -3,7 +3,7 @@
 use super::{check_page, opening};
 use crate::site::{PROGRAM, TestSite, cli_output};
 
-/// What a command says about itself.
+/// The help of a command.
 fn help(site: &TestSite, words: &[String]) -> String {
     let said = cli_output(site.program_without_arguments().args(words).arg("--help").output().unwrap());
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "{words:?}: {said:?}");

@@ -16,7 +16,7 @@ enum ExamplePart {
     Table { name: String, holds: bool },
     /// One in a comment has no default, and shows what it may be.
     Key { name: String, value: String, note: String, holds: bool },
-    /// What a word means, in a list of them.
+    /// The meaning of a value, in a list of them.
     Term { names: String, meaning: String },
 }
 
@@ -51,7 +51,7 @@ fn example_parts(text: &str) -> Vec<ExamplePart> {
         };
         let indent = comment.len() - comment.trim_start().len();
         let words = comment.trim();
-        // A key behind a bare `#` has its default there, which need not be said.
+        // A key behind a bare `#` has its default there, which need not be repeated.
         if let Some(setting) = setting(words, indent == 0) {
             found.push(setting);
         } else if let (true, Some(ExamplePart::Term { meaning, .. })) = (indent > 3, found.last_mut()) {

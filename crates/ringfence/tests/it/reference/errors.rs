@@ -6,7 +6,7 @@ use ringfence_kernel::{Dialect, ErrorKind, ToolError};
 
 use super::{check_page, head, opening, row};
 
-/// What the type says about each of its kinds, by their names there.
+/// Doc comments of the error kinds, by their names there.
 fn meanings() -> Vec<(String, String)> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ringfence-kernel/src/error.rs");
     let source = std::fs::read_to_string(source).unwrap();

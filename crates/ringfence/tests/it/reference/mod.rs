@@ -44,7 +44,7 @@ fn check_page(name: &str, text: String) {
     check(&ReferencePages::from([(name.to_owned(), text)]));
 }
 
-/// How a page begins: its title, what it is made of, and what it is.
+/// The opening of a page: its title, its source, and its subject.
 fn opening(title: &str, source: &str, what: &str) -> String {
     format!("# {title}\n\n<!-- Made by `cargo xtask docs` from {source}. -->\n\n{}\n", what.trim_end())
 }

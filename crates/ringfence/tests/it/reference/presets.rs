@@ -14,7 +14,7 @@ use crate::site::TestSite;
 const BEGIN: &str = "<!-- presets: made by `cargo xtask docs` -->\n";
 const END: &str = "<!-- /presets -->\n";
 
-/// What a call does, and the call.
+/// Calls, with their descriptions.
 fn calls() -> Vec<(&'static str, &'static str, Value)> {
     let run = |code: &str| json!({"language": "bash", "code": code});
     vec![
@@ -85,7 +85,7 @@ fn test_app(site: &TestSite, preset: Preset) -> App {
     build_app(settings, &environment, Box::new(ScriptedApprover::always(decision_by_person(answer(false))))).unwrap()
 }
 
-/// What became of a call where a person says no to everything.
+/// The outcome of a call where a person denies everything.
 fn outcome_word(reply: &ToolReply, tool: &str) -> &'static str {
     match reply.error {
         None => "yes",

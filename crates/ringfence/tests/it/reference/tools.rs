@@ -24,7 +24,7 @@ const OTHER_NAMES: [(&str, &str); 6] = [
     ("fs.apply_patch", "apply_patch"),
 ];
 
-/// What differs from time to time and from machine to machine, by the fields of a reply.
+/// Fields of a reply that differ from time to time and from machine to machine.
 const VARYING: [&str; 12] = [
     "mode",
     "change",
@@ -161,7 +161,7 @@ fn test_app(site: &TestSite, dialect: Dialect) -> App {
     build_app(load(&flags, &environment).unwrap(), &environment, Box::new(deny_all())).unwrap()
 }
 
-/// What a call is answered, with what differs from time to time blanked out.
+/// The reply to a call, with varying fields blanked out.
 fn reply(shown: &ReferenceCall) -> String {
     let site = TestSite::new();
     let app = test_app(&site, shown.dialect);
@@ -179,7 +179,7 @@ fn reply(shown: &ReferenceCall) -> String {
     VARYING.iter().fold(last, |text, field| blank(&text, field))
 }
 
-/// A text of JSON with something else in the place of every value of this field.
+/// A text of JSON with every value of this field replaced.
 fn blank(text: &str, field: &str) -> String {
     let key = format!("\"{field}\":");
     let mut parts = text.split(&key);
@@ -191,7 +191,7 @@ fn blank(text: &str, field: &str) -> String {
             Value::String(_) => "\"…\"",
             Value::Array(_) => "[…]",
             Value::Object(_) => "{…}",
-            // Whether something was changed is no time.
+            // Whether something was changed is not a time.
             Value::Bool(_) | Value::Null => &part[..values.byte_offset()],
             Value::Number(_) => "…",
         };
@@ -313,7 +313,7 @@ fn effects(definition: &ToolDefinition) -> String {
     )
 }
 
-/// The page of a tool, by its faces.
+/// The page of a tool, by its bindings.
 fn page(name: &str, faces: &[ToolDefinition]) -> String {
     let first = &faces[0];
     let what = "For errors see [errors](../errors.md), for limits [the config](../config.md#limits).";
@@ -351,7 +351,7 @@ fn page(name: &str, faces: &[ToolDefinition]) -> String {
     text
 }
 
-/// Every tool by its name on pages, with its faces.
+/// Every tool by its name on pages, with its bindings.
 fn tools() -> Vec<(String, Vec<ToolDefinition>)> {
     let mut found: Vec<(String, Vec<ToolDefinition>)> = Vec::new();
     for dialect in Dialect::ALL {

@@ -1,4 +1,4 @@
-// What `ringfence doctor` says: which walls stand on this machine, each tried for real.
+// The report of `ringfence doctor`: isolation mechanisms available on this machine, each probed.
 
 import { badge, el, fill } from '../dom.js';
 import { loading } from '../ask.js';
