@@ -4,7 +4,7 @@
 //! ended. What a change displaces is kept at the root of the mount (`images.rs`). A change whose process died is settled by
 //! whoever finds its note: looking at what is there tells whether it was made.
 //!
-//! Not here: undoing changes (`apply.rs`), and who may (`tools/undo.rs`).
+//! Not here: undoing changes (`undo/`), and who may (`tools/undo.rs`).
 
 pub(crate) mod effect;
 pub(crate) mod images;
