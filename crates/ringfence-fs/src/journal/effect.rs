@@ -9,8 +9,7 @@ use crate::journal::images::ImageStore;
 use crate::journal::state::{FileState, FileStateKind};
 use crate::path::name::unescape;
 use crate::path::relative::split;
-use crate::root::MountRoot;
-use crate::root::{parent_at, stat};
+use crate::root::{MountRoot, parent_at, stat};
 use crate::sys::stat::FileStat;
 
 /// One effect. Paths are below the root, in the text form of `name.rs`; an image is a name in the image store.

@@ -4,7 +4,7 @@
 //! Pre-images are stored at the root of the mount (`images.rs`). A change whose process died is resolved by the process
 //! that finds its intent: the state on disk shows whether it was made.
 //!
-//! Not here: undoing changes (`apply.rs`), and who may (`tools/undo.rs`).
+//! Not here: undoing changes (`undo/`), and who may (`tools/undo.rs`).
 
 pub(crate) mod effect;
 pub(crate) mod images;

@@ -16,8 +16,7 @@ use rustix::io::Errno;
 
 use crate::path::guest::LONGEST_PATH;
 use crate::path::name::is_reserved;
-use crate::root::MountRoot;
-use crate::root::stat;
+use crate::root::{MountRoot, stat};
 use crate::sys::errno::errno_error;
 use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::{FileId, FileKind, FileStat};

@@ -12,8 +12,7 @@ use std::sync::{PoisonError, RwLock};
 use ringfence_kernel::{Sensitivity, sensitivity, settings_through_link};
 
 use crate::path::name::escape;
-use crate::root::MountRoot;
-use crate::root::open_no_follow;
+use crate::root::{MountRoot, open_no_follow};
 use crate::sys::syscall::readlinkat;
 
 /// As the kernel counts them.

@@ -284,15 +284,13 @@ impl Tool for SearchFiles {
             SearchTarget::Tree { start, place } => {
                 let rules =
                     ignore_rules_above(&spot, place.resolved_path.as_deref().unwrap_or(&place.requested_path), cx);
-                {
-                    let at = SearchRoot {
-                        mount: &spot.mount,
-                        sensitive_files: &spot.mount.sensitive_files,
-                        shown: &spot.shown,
-                        resource: &place,
-                    };
-                    search_tree(&query, start, rules, at, cx)?
-                }
+                let at = SearchRoot {
+                    mount: &spot.mount,
+                    sensitive_files: &spot.mount.sensitive_files,
+                    shown: &spot.shown,
+                    resource: &place,
+                };
+                search_tree(&query, start, rules, at, cx)?
             }
         };
         Ok(Outcome::new(found, &spot, cx.limits.search_bytes))

@@ -77,7 +77,7 @@ pub(crate) fn recover_tree(mount: &Mount, tree: &TreeLock) {
 
 /// Finishes a batch whose process died. Called for a batch that the tree lock names, so the record can only be held by
 /// another process that recovers it.
-pub(crate) fn recover_batch(mount: &Mount, id: &[u8]) {
+fn recover_batch(mount: &Mount, id: &[u8]) {
     for prefix in [PENDING, DONE] {
         recover_file(mount, &record_name(prefix, id), FlockOperation::LockExclusive);
     }
@@ -89,7 +89,7 @@ pub(crate) fn has_unresolved_batch(mount: &Mount) -> bool {
 }
 
 /// Finishes every batch whose process died.
-pub(crate) fn recover_batches(mount: &Mount) {
+fn recover_batches(mount: &Mount) {
     for name in names_in(mount.locks.directory(), usize::MAX).unwrap_or_default() {
         if name.starts_with(PENDING) || name.starts_with(DONE) {
             recover_file(mount, name.as_bytes(), FlockOperation::NonBlockingLockExclusive);
