@@ -595,7 +595,7 @@ fn an_editor_does_not_outlive_the_time_to_answer() {
         if first == "editing" {
             let pid = std::fs::read_to_string(site.current.join("pid")).unwrap();
             let command = std::fs::read(Path::new("/proc").join(pid.trim()).join("cmdline")).unwrap_or_default();
-            assert!(!command.starts_with(b"sleep\01000"), "the editor is still there");
+            assert!(!command.starts_with(b"sleep\x001000"), "the editor is still there");
             return;
         }
     }
