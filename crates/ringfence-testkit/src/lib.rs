@@ -17,6 +17,7 @@ pub mod audit_trace;
 pub mod cpu_share;
 pub mod escape_attempts;
 pub mod executable;
+pub mod file_clock;
 #[cfg(feature = "kernel")]
 pub mod host;
 pub mod mcp_client;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use expect_test::{Expect, expect};
 use ringfence_kernel::{ErrorKind, Preset};
 use ringfence_testkit::approver::ScriptedApprover;
+use ringfence_testkit::file_clock::wait_for_tick;
 use serde_json::{Value, json};
 
 use crate::fixture::{FsFixture, FsFixtureConfig};
@@ -253,6 +254,7 @@ const CHANGES: [(&str, ExternalEdit); 7] = [
     ("other contents", |file| std::fs::write(file, "one\ntwo\nthree\nfour\n").unwrap()),
     ("contents of the same size and time", |file| {
         let before = std::fs::metadata(file).unwrap();
+        wait_for_tick(file);
         std::fs::write(file, "ONE\ntwo\nthree\n").unwrap();
         let times = std::fs::FileTimes::new().set_modified(before.modified().unwrap());
         std::fs::File::options().write(true).open(file).unwrap().set_times(times).unwrap();

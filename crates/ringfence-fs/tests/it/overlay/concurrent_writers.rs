@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ringfence_kernel::{ErrorKind, Preset};
 use ringfence_testkit::approver::ScriptedApprover;
+use ringfence_testkit::file_clock::wait_for_tick;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::json;
 
@@ -188,6 +189,7 @@ fn a_layer_that_changes_while_a_person_reads_is_a_conflict() {
     let upper = layered.upper.join("evil");
     person.before_answer(move || {
         let before = fs::metadata(&upper).unwrap().modified().unwrap();
+        wait_for_tick(&upper);
         fs::write(&upper, "harmful!").unwrap();
         fs::File::options().write(true).open(&upper).unwrap().set_modified(before).unwrap();
     });
