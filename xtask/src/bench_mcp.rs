@@ -127,7 +127,7 @@ enum OperationTiming {
         p50: Duration,
         p99: Duration,
     },
-    /// Why there is no time.
+    /// The reason for which there is no time.
     Unavailable(&'static str),
 }
 

@@ -372,7 +372,7 @@ impl AgentRun<'_> {
         self.agent.limits.tokens.is_some_and(|most| self.usage.total >= most)
     }
 
-    /// Why the run is over from outside, if it is.
+    /// External stop reason, if the run was cancelled or is out of time.
     pub(crate) fn stop_requested(&self) -> Option<AgentStopReason> {
         if self.cancel.is_cancelled() {
             return Some(AgentStopReason::Cancelled);

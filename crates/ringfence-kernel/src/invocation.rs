@@ -500,7 +500,7 @@ pub(crate) fn load_grants(parts: &HostConfig, directories: &BTreeMap<String, Str
     Ok(parts.policy.set_grants(&ours))
 }
 
-/// Why a plan may run.
+/// Authorization of a plan.
 pub(crate) struct RunAuthorization<'a> {
     pub(crate) verdict: &'a Verdict,
     pub(crate) approval: Option<&'a Approval>,

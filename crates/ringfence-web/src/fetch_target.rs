@@ -96,7 +96,7 @@ impl FetchTarget {
         Ok(target)
     }
 
-    /// That it is of the public internet, or in a range that the user allows.
+    /// Fails unless the host is public, or in a range that the user allows.
     fn check_public(&self, private: &PrivateHosts) -> Result<(), WebError> {
         let is_named = matches!(self.host, TargetHost::Address(ip) if private.allows_port_explicitly(ip, self.port));
         if let Some((_, why)) = BLOCKED_PORTS.iter().find(|(port, _)| *port == self.port && !is_named) {

@@ -20,7 +20,7 @@ pub struct HostPaths {
     pub reserved: Vec<PathBuf>,
 }
 
-/// Why a directory cannot be the workspace.
+/// Failure to resolve the directory of a workspace or a mount.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkspaceResolveError {
     #[error("the workspace `{0}` is in the home directory, which is unknown")]

@@ -91,7 +91,7 @@ pub(crate) struct TextSearchResult {
     pub(crate) skipped: SkipCounts,
 }
 
-/// Why a file was not searched.
+/// Reason for skipping a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SkipReason {
     Binary,

@@ -12,7 +12,7 @@ use crate::app::AppError;
 use crate::app::workflow_run::WorkflowRunError;
 use crate::store::transcripts::SqliteTranscriptError;
 
-/// Why there is no answer.
+/// An error response.
 #[derive(Debug)]
 pub(super) struct ApiError {
     status: StatusCode,

@@ -76,7 +76,7 @@ impl App {
     }
 }
 
-/// Why a host could not be put together.
+/// Failure to build a host.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     #[error(transparent)]

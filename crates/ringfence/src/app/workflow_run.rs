@@ -15,7 +15,7 @@ const MAX_ID_CHARS: usize = 64;
 /// Beside the state of a run.
 const METADATA_FILE: &str = "run.json";
 
-/// Why a run cannot be used.
+/// Failure to open a run.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkflowRunError {
     #[error("invalid run id `{0}`: use up to {MAX_ID_CHARS} letters, digits, `-`, `_` and `.`")]

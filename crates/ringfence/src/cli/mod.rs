@@ -71,7 +71,7 @@ const SUCCESS: u8 = 0;
 const ERROR_REPLY: u8 = 1;
 const BAD_USAGE: u8 = 2;
 
-/// Why a command did not get as far as a reply.
+/// Failure of a command before it has a reply.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
     #[error(transparent)]

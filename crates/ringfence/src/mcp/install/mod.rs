@@ -19,7 +19,7 @@ use crate::mcp::install::builtin_tools::advice;
 use crate::mcp::install::clients::{ENTRY_NAME, EntryScope, McpClientApp, SettingsDirs, SettingsFormat};
 use crate::mcp::install::settings_file::{SettingsContents, SettingsFile, SettingsFileError};
 
-/// Why nothing was planned or written.
+/// Failure to plan or write an entry.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InstallError {
     #[error("cannot find the client's settings: the home directory is unknown")]
