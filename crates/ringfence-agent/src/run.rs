@@ -182,7 +182,7 @@ impl AgentRun<'_> {
             FinishReason::Length => return self.handle_truncated(text),
             FinishReason::Stop | FinishReason::Calls | FinishReason::Other(_) => {}
         }
-        // Who writes nothing, or that there is nothing, means no arguments.
+        // Empty and `null` arguments mean no arguments.
         for call in calls.iter_mut().filter(|call| matches!(call.arguments.trim(), "" | "null")) {
             call.arguments = "{}".to_owned();
         }

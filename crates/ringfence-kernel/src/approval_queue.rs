@@ -64,7 +64,7 @@ impl Host {
             *turn = Some(ours);
             return Ok(CallProgress::NeedsApproval(asked));
         }
-        // What was planned is let go meanwhile, with the descriptors that it holds. What a program left is not.
+        // The plan is dropped meanwhile, with the descriptors that it holds. A program's changes are not.
         let (accesses, rest) = match asked.is_follow_up() {
             true => (Vec::new(), Some(asked)),
             false => (asked.accesses, None),

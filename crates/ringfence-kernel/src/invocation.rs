@@ -168,7 +168,7 @@ impl Invocation {
                 Err(_) if cx.has_blocked() => Ok(None),
                 Err(error) => self.finish_refused(&accesses, &error, cx),
             },
-            // What is shown may take a while, and so may a look at what was granted meanwhile.
+            // The preview may take a while, and so may reloading grants.
             (Decision::Ask, None) if cx.io_mode == IoMode::NonBlocking => {
                 let _ = cx.would_block();
                 Ok(None)

@@ -586,7 +586,7 @@ mod tests {
         #[test]
         fn no_text_makes_it_panic(text in "(https?:)?/{0,3}[-a-z0-9.:@%\\[\\]/\\\\?# \u{ff10}\u{3002}]{0,40}") {
             if let Ok(target) = FetchTarget::parse(&text, &PrivateHosts::default()) {
-                // What was taken once is taken again, for the same.
+                // An accepted target is accepted again, with the same result.
                 let again = FetchTarget::parse(&target.to_string(), &PrivateHosts::default()).unwrap();
                 prop_assert_eq!(again.authority(), target.authority());
             }

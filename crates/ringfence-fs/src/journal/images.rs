@@ -147,7 +147,7 @@ impl ImageStore {
         let copied = copy_into(&fd, old, length, cx);
         let state = copied.and_then(|()| {
             let stamp = FileStat::from_stat(&fstat(&fd).map_err(fail)?);
-            // What is copied from a secret is one.
+            // A copy of a secret is a secret.
             let known = mount.sensitive_files.lookup(FileRef::open(&old.fd), &old.stat);
             mount.classify(known, FileRef::open(&fd), &stamp);
             FileState::of_open(&fd, &stamp, IMAGE_DIR, cx)

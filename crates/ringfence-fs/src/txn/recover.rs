@@ -37,7 +37,8 @@ pub(crate) fn recover(mount: &Mount, held: &FileLock, intents: &[WriteIntent]) -
         };
         match apply_intent(mount, intent) {
             Err(errno) if is_transient(errno) => all = false,
-            // What cannot be cleaned up, because it moved or is not ours to remove, is not tried for ever.
+            // An intent that cannot be resolved, because its file moved or is not ours to remove, is not retried for
+            // ever.
             _ => mount.resolve_change(&String::from_utf8_lossy(change)),
         }
     }
@@ -229,7 +230,7 @@ fn find_directory(mount: &Mount, inode: u64) -> Result<Option<Vec<u8>>, ToolErro
         if walk.stat(&entry)?.is_some_and(|found| found.id.inode == inode && found.id.device == mount.id.device) {
             return Ok(Some(walk.path_of(&entry.name)));
         }
-        // What cannot be entered is passed over.
+        // Directories that cannot be entered are skipped.
         let _ = walk.descend(&entry)?;
     }
     Ok(None)

@@ -92,7 +92,7 @@ pub fn create_run(
         io::ErrorKind::AlreadyExists => WorkflowRunError::AlreadyExists(run.clone()),
         _ => WorkflowRunError::Create(error),
     })?;
-    // What binds the run comes before its state: without the one, the other cannot be used.
+    // The run's settings are written before its state, which cannot be used without them.
     let facts = WorkflowRunMetadata { graph: start.graph.clone() };
     let facts = serde_json::to_vec(&facts).map_err(|error| WorkflowRunError::Create(error.into()))?;
     std::fs::write(whole.join(METADATA_FILE), facts).map_err(WorkflowRunError::Create)?;

@@ -149,7 +149,7 @@ pub fn refuse_elevation() -> Option<ExitCode> {
 }
 
 pub fn main() -> ExitCode {
-    // What is printed of a bug of ours names no file of the machine that it was built on.
+    // A panic message has no path of the build machine.
     std::panic::set_hook(Box::new(|_| print_error("internal error: please report this")));
     let cli = CliArgs::parse_or_exit();
     match run(cli) {
