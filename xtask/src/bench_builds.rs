@@ -269,7 +269,7 @@ impl BuildBench {
 struct BuildResult {
     code: Option<i64>,
     printed: String,
-    /// Why a jailed run's changes were not kept.
+    /// The reason for which a sandboxed run's changes were discarded.
     refusal: Option<String>,
 }
 

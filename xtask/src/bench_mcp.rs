@@ -69,8 +69,7 @@ pub(crate) fn run() -> bool {
     };
     let peers =
         |tree: &BenchTree| programs.iter().map(|(title, program)| peer(title, program, tree)).collect::<Vec<_>>();
-    let mut table = BenchTable::default();
-    table.start = start_times(&peers(&disk));
+    let mut table = BenchTable { start: start_times(&peers(&disk)), ..BenchTable::default() };
     let changes = ["write 4 KiB", "edit 64 KiB"];
     let looks = ["read 4 KiB", "list 500", "list 500 with sizes", "search 20,000 files"];
     let looked = compare(&peers(&disk), &looks, "", &mut table);
@@ -130,7 +129,7 @@ enum OperationTiming {
         p50: Duration,
         p99: Duration,
     },
-    /// Why there is no time.
+    /// The reason for which there is no time.
     Unavailable(&'static str),
 }
 

@@ -153,7 +153,7 @@ fn build_test_programs() -> Option<BTreeMap<PathBuf, Vec<PathBuf>>> {
 fn run_target(target: &FuzzRunTarget, programs: &[PathBuf], reports: &Path, seconds: u64) -> FuzzResult {
     let FuzzRunTarget { name, crate_dir: home } = target;
     let (done, last) = (reports.join(format!("{name}.done")), reports.join(format!("{name}.last")));
-    // What an earlier run left is not what this one found.
+    // Reports of an earlier run are not results of this one.
     for old in [&done, &last] {
         let _ = fs::remove_file(old);
     }

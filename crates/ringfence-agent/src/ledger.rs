@@ -74,7 +74,7 @@ pub struct LedgerCommand {
     pub language: String,
     /// Nothing where it did not end by itself.
     pub exit_code: Option<i64>,
-    /// Why it did not, in the name that the dialect has for it.
+    /// The error code of a failed call, in its dialect.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
     /// Whether all that it changed was kept.

@@ -85,7 +85,7 @@ pub struct ModelResponse {
     pub warnings: Vec<String>,
 }
 
-/// Why a model stopped.
+/// Stop reason of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum FinishReason {
     #[default]
@@ -124,7 +124,7 @@ impl TokenUsage {
     }
 }
 
-/// Why there is no answer. Its text is for a person: what happened, at which server, what to do next; never a key.
+/// Failed model request. Its text is for a person: what happened, at which server, what to do next; never a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ModelError {

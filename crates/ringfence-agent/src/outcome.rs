@@ -11,7 +11,7 @@ use crate::history::TranscriptError;
 use crate::ledger::Ledger;
 use crate::model::{ModelError, TokenUsage};
 
-/// Why a run is over.
+/// Stop reason of a run.
 #[derive(Debug)]
 pub enum AgentStopReason {
     /// The model gave its answer.

@@ -182,7 +182,7 @@ impl AgentRun<'_> {
             FinishReason::Length => return self.handle_truncated(text),
             FinishReason::Stop | FinishReason::Calls | FinishReason::Other(_) => {}
         }
-        // Who writes nothing, or that there is nothing, means no arguments.
+        // Empty and `null` arguments mean no arguments.
         for call in calls.iter_mut().filter(|call| matches!(call.arguments.trim(), "" | "null")) {
             call.arguments = "{}".to_owned();
         }
@@ -372,7 +372,7 @@ impl AgentRun<'_> {
         self.agent.limits.tokens.is_some_and(|most| self.usage.total >= most)
     }
 
-    /// Why the run is over from outside, if it is.
+    /// External stop reason, if the run was cancelled or is out of time.
     pub(crate) fn stop_requested(&self) -> Option<AgentStopReason> {
         if self.cancel.is_cancelled() {
             return Some(AgentStopReason::Cancelled);

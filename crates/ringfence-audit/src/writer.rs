@@ -41,7 +41,7 @@ const TAIL_BYTES: u64 = 64 << 10;
 /// there was more is in the hash of the arguments.
 const LONGEST_TEXT: usize = 4 << 10;
 
-/// Why the log cannot be opened.
+/// Failure to open the log.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open the audit log")]
 pub struct AuditOpenError(#[from] io::Error);

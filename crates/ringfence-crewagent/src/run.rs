@@ -17,7 +17,7 @@ const MAX_ID_CHARS: usize = 64;
 /// Beside the state of a run.
 const METADATA_FILE: &str = "run.json";
 
-/// Why a run cannot be used.
+/// Failure to open a run.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkflowRunError {
     #[error("invalid run id `{0}`: use up to {MAX_ID_CHARS} letters, digits, `-`, `_` and `.`")]
@@ -94,7 +94,7 @@ pub fn create_run(
         io::ErrorKind::AlreadyExists => WorkflowRunError::AlreadyExists(run.clone()),
         _ => WorkflowRunError::Create(error),
     })?;
-    // What binds the run comes before its state: without the one, the other cannot be used.
+    // The run's settings are written before its state, which cannot be used without them.
     let facts = WorkflowRunMetadata { graph: start.graph.clone() };
     let facts = serde_json::to_vec(&facts).map_err(|error| WorkflowRunError::Create(error.into()))?;
     std::fs::write(whole.join(METADATA_FILE), facts).map_err(WorkflowRunError::Create)?;

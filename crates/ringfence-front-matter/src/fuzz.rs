@@ -70,7 +70,7 @@ fn cause(error: &FrontMatterError) -> String {
 #[test]
 fn an_update_says_what_it_should_and_leaves_the_rest() {
     FuzzTarget::new("front-matter", env!("CARGO_MANIFEST_DIR")).tokens(TOKENS).check(|bytes| {
-        // What is to be updated stands in the first byte, what with in the first line.
+        // The first byte selects the update, the first line has its value.
         let (&choice, rest) = bytes.split_first().unwrap_or((&63, b""));
         let rest = String::from_utf8_lossy(rest);
         let (word, text) = rest.split_once('\n').unwrap_or(("w", &rest));

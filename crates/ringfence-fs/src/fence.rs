@@ -94,7 +94,7 @@ pub enum ResolverBackend {
     CapStd,
 }
 
-/// Why a fence could not be set up.
+/// Failure to set up a fence.
 #[derive(Debug, thiserror::Error)]
 pub enum FenceError {
     #[error("cannot open the {what}")]

@@ -103,7 +103,7 @@ impl ErrorKind {
     ];
 }
 
-/// Why a call did not do what was asked.
+/// The error of a call.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{message}")]
 pub struct ToolError {

@@ -285,7 +285,7 @@ fn grant_line(layer: PolicyLayer, rule: &PolicyRule, access: &ResourceAccess, to
         PolicyLayer::Preset if rule.decision == Decision::Deny => {
             Some(format!("preset = {}", quote_words(&[Preset::looser_preset_for(access.action).name()])))
         }
-        // What is asked because of its name, or because of what happened before, is not to be waved through.
+        // No line of config is offered for requirements by sensitivity or taint.
         PolicyLayer::Preset if rule.secret.is_some() || rule.protected.is_some() || !rule.required_taint.is_empty() => {
             None
         }

@@ -298,7 +298,7 @@ impl HostPattern {
             (Some(wanted), MatchBreadth::Wide) => port.is_none_or(|port| port == wanted),
             (Some(wanted), MatchBreadth::Narrow) => port == Some(wanted),
             (None, MatchBreadth::Wide) => true,
-            // Who allows a host means its pages, not whatever else listens there.
+            // A rule that allows a host means its web pages, not other services on it.
             (None, MatchBreadth::Narrow) => matches!(port, Some(80 | 443)),
         };
         named && at_port

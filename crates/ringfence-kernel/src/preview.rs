@@ -138,7 +138,8 @@ impl Preview {
         self
     }
 
-    /// Why the call is certain to fail. It tells what is in the target, so only who may read that may hear it.
+    /// The error that the call is certain to end with. It reveals contents of the target, so only callers who may read
+    /// that get it.
     pub fn failure(&self) -> Option<&ToolError> {
         self.failure.as_deref()
     }

@@ -128,7 +128,7 @@ impl PolicyRule {
             action.is_file_action() || (action == PolicyAction::External && self.targets_external_tools())
         };
         let of_path = |test: &dyn Fn(&SubjectName) -> bool| seen.may_match(has_path) && holds(test);
-        // What moves can be read under its new name.
+        // A moved file can be read under its new name.
         let reads = |action: PolicyAction| {
             reach == MatchBreadth::Wide && action == PolicyAction::Move && self.actions.contains(&PolicyAction::Read)
         };
@@ -242,13 +242,13 @@ struct SubjectName {
 impl<'a> RuleSubject<'a> {
     pub(crate) fn from_access(access: &'a ResourceAccess) -> Self {
         let PolicyResource { mount, .. } = &access.resource;
-        // What is known of a file whatever it is called holds under each of its names.
+        // Sensitivity by identity holds under each of a file's names.
         let known = |name: SubjectName| SubjectName {
             sensitivity: name.sensitivity.union(access.resource.sensitivity),
             ..name
         };
         let names = match &access.resource {
-            // What its only name says was asked before, or will be once more.
+            // The sensitivity by its only name is cached.
             PolicyResource { requested_path: given, resolved_path: None, .. } if access.action.is_file_action() => {
                 vec![SubjectName {
                     path: CandidatePath::new(given),

@@ -68,7 +68,7 @@ pub struct RuleText {
     pub not_matches: Option<Vec<String>>,
 }
 
-/// Why a rule cannot be used.
+/// An invalid rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{key}`: {problem}")]
 pub struct RuleError {

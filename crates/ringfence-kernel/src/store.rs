@@ -79,7 +79,7 @@ pub enum DraftOutcome {
         /// Whether the preview has a secret in it.
         secret: bool,
     },
-    /// Why it would do nothing.
+    /// The error of the changed call.
     Refused(String),
 }
 

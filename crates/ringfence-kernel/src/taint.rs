@@ -156,7 +156,7 @@ mod tests {
                 && session_taint.contains(Taint::HasEgress)
                 && !session_taint.contains(Taint::SawUntrusted)
         );
-        // What is up already stays up.
+        // Taint that is set already stays set.
         let before = session_taint.snapshot();
         assert!(session_taint.compare_and_add(before, secret));
         assert_eq!(session_taint.snapshot(), before);

@@ -51,7 +51,7 @@ pub trait Tool: Send + Sync + 'static {
         limits.call_time
     }
 
-    /// Why a person has to see it first, even where the policy allows it.
+    /// The review that the call requires, even where the policy allows it.
     fn required_review(&self, _: &Self::Prepared) -> Option<ReviewRequirement> {
         None
     }
@@ -178,7 +178,7 @@ impl<W> From<ToolPlan<W>> for FollowUpPlan<W> {
 pub struct ChangeGroup {
     /// The accesses of the group; the strictest decision holds for all.
     pub accesses: Vec<ResourceAccess>,
-    /// Why they cannot be kept, whatever the policy says.
+    /// The error for changes that cannot be kept, whatever the policy decides.
     pub refusal: Option<ToolError>,
 }
 
@@ -210,7 +210,7 @@ impl KeepDecision {
     }
 }
 
-/// Why a call is looked at that would be allowed.
+/// A required review of a call that would be allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReviewRequirement {
     /// In words for a person and a model.
@@ -436,7 +436,7 @@ impl PolicyResource {
         Some(self.join(rest))
     }
 
-    /// Why this deserves a second look, if it does: by its names, or by what it is.
+    /// Its sensitivity, by its names or by its identity.
     pub fn effective_sensitivity(&self) -> Sensitivity {
         let say = || self.names().map(sensitivity).fold(Sensitivity::default(), Sensitivity::union);
         let named = *self.name_sensitivity.0.get_or_init(say);

@@ -133,7 +133,7 @@ pub trait EgressChannel: Send + fmt::Debug {
 pub struct ConnectionAttempt {
     /// The access that the connection needs.
     pub access: ResourceAccess,
-    /// Why it is not made. It is recorded all the same.
+    /// The refusal, if it is not made. It is recorded all the same.
     pub refusal: Option<ToolError>,
     proceed: Box<dyn FnOnce() + Send>,
 }

@@ -75,7 +75,7 @@ pub(crate) struct BwrapBinary {
     setuid: bool,
 }
 
-/// Why there is none.
+/// Reasons why `bwrap` cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BwrapError {
     #[error("bwrap is not installed")]

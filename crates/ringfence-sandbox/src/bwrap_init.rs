@@ -122,7 +122,7 @@ impl PreparedProgram {
     }
 }
 
-/// That the jail is the one that was ordered.
+/// Checks that the mounts of the jail are those of the run spec.
 fn verify_mounts(spec: &RunSpec, run: &[OwnedFd]) -> Result<(), SetupError> {
     for (index, (directory, held)) in spec.mounts.iter().zip(run.iter().skip(3)).enumerate() {
         let mounted = mount_path(spec, index);

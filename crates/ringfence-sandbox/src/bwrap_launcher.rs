@@ -246,7 +246,7 @@ impl<'a> BwrapLauncher<'a> {
         let system = SYSTEM_DIRS.iter().map(|name| host.join(name));
         for shown in system.chain(self.toolchains.iter().cloned()) {
             let Some(path) = shown.strip_prefix(host).ok().filter(|_| !is_link(&shown)) else { continue };
-            // What cannot be looked through cannot be left out here.
+            // A directory that is too large to be searched for secrets is not shown at all.
             let secrets = find_secrets(host, path).ok_or(Errno::TOOBIG).map_err(failed())?;
             covers.extend(secrets.into_iter().map(|secret| match secret {
                 SecretPath::File(path) => (shown.join(path), MaskKind::File),

@@ -88,7 +88,7 @@ enum EnvDenyReason {
     Launcher,
 }
 
-/// Why a caller's variables are not taken.
+/// Refusal of a caller's variables.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RunEnvironmentError {
     #[error("invalid variable name `{0}`: use letters, digits and `_`, and do not start with a digit")]

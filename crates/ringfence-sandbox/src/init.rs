@@ -31,7 +31,7 @@ const MAX_LISTENERS: usize = 63;
 
 /// Runs the init process. The run spec comes from `socket`, the result goes to the host over `reply`.
 pub(crate) fn run_init(socket: &OwnedFd, reply: &OwnedFd, cgroup_fds: &[OwnedFd], filter: &SeccompFilters) -> ! {
-    // What the spawner has open is not for here.
+    // Descriptors of the spawner are closed here.
     let kept: Vec<BorrowedFd<'_>> = [socket, reply].into_iter().chain(cgroup_fds).map(AsFd::as_fd).collect();
     let Ok(()) = sys::keep_only(&kept) else { sys::exit() };
     let (socket, reply) = (sys::inherited_fd(0), sys::inherited_fd(1));
@@ -235,7 +235,7 @@ pub(crate) fn reap(program: Pid, ended: &OwnedFd, mut bounds: LimitMonitor<'_>) 
                     Some(signal) => ProgramStatus::Killed(signal),
                     None => ProgramStatus::Exited(status.exit_status().unwrap_or_default()),
                 };
-                // Who does not heed the signal that says so is killed a second later.
+                // A process that ignores the signal is killed a second later.
                 let used_up =
                     status == ProgramStatus::Killed(libc::SIGKILL) && cpu.is_some_and(|used| used >= bounds.cpu);
                 beyond = beyond.or(used_up.then_some(LimitExceeded::Cpu));

@@ -89,7 +89,7 @@ pub struct RunResult {
     pub isolation: Vec<Isolation>,
 }
 
-/// Why a run ended.
+/// Exit reason of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitReason {
     Exit,

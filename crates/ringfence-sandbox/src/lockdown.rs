@@ -172,7 +172,7 @@ fn clear_bounding_set() -> Result<(), Errno> {
     Ok(())
 }
 
-/// That there is no capability to be lost, and none to be gained.
+/// Checks that there is no capability to be lost, and none to be gained.
 fn check_no_capabilities() -> Result<(), Errno> {
     let CapabilitySets { effective, permitted, inheritable } = capabilities(None)?;
     let none = effective.union(permitted).union(inheritable).is_empty();

@@ -117,7 +117,7 @@ impl RunCodeReport {
     ) -> Result<Self, ToolError> {
         let exit_code = self.exit_code;
         if let Some(committed) = refused.details.get("committed").cloned() {
-            // What is made and may not survive a power cut is made.
+            // A commit that may not survive a power cut counts as made.
             let committed = if committed == true { Value::from(CommitExtent::All.name()) } else { committed };
             return Err(self.summary.attach_to(refused).detail("exitCode", exit_code).detail("committed", committed));
         }

@@ -61,7 +61,7 @@ pub(crate) struct ProgramRun<'a> {
     jail_pidfd: Option<OwnedFd>,
     upper: Option<OwnedFd>,
     isolation: Vec<Isolation>,
-    /// Why we killed it.
+    /// The reason for which it was killed.
     kill_reason: Option<ExitReason>,
 }
 

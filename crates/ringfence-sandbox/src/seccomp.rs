@@ -36,7 +36,7 @@ pub(crate) struct SeccompFilters {
     with_accounting: BpfProgram,
 }
 
-/// Why there is no filter.
+/// Failure to build or install a filter.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SeccompError {
     #[error("the seccomp rules do not support this CPU architecture")]

@@ -62,7 +62,7 @@ pub(crate) const DENIED_SYSCALLS: &[SyscallRule] = &[
     },
     // Files by number instead of by name, around every directory.
     SyscallRule { error: libc::EPERM, calls: &[libc::SYS_open_by_handle_at] },
-    // What is mounted on the host, by number. Programs read `/proc/self/mountinfo` instead.
+    // Mounts of the host, by number. Programs read `/proc/self/mountinfo` instead.
     SyscallRule { error: libc::ENOSYS, calls: &[STATMOUNT, LISTMOUNT] },
     // The machine: its kernel, clock, name, swap, quotas, accounting.
     SyscallRule {

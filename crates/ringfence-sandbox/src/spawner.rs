@@ -223,7 +223,7 @@ struct JailSpawner<'a> {
 impl<'a> JailSpawner<'a> {
     fn new(host: BorrowedFd<'a>) -> Result<Self, SetupError> {
         let failed = || SetupStep::Root.failed::<Errno>();
-        // What the host mounts later is to be found here too, but nothing goes the other way.
+        // Later mounts of the host propagate here, but none the other way.
         mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).map_err(failed())?;
         let hosts_files = open_mount_ns().map_err(failed())?;
         let image = open_mount_ns().map_err(failed())?;
@@ -365,7 +365,7 @@ fn mount_if_same(held: BorrowedFd<'_>, directory: &RunMount) -> Result<OwnedFd, 
     if (is.st_dev, is.st_ino) != (should.st_dev, should.st_ino) {
         return Err(failed()(Errno::STALE));
     }
-    // What is mounted inside, in a namespace that is not ours, cannot be left out.
+    // Mounts inside, in a namespace that is not ours, cannot be excluded.
     let mount = clone_mount(found.as_fd(), "", MountScope::Mount)
         .or_else(|_| clone_mount(found.as_fd(), "", MountScope::Tree))
         .map_err(SetupStep::Show.failed())?;

@@ -306,7 +306,7 @@ fn loopback_target<B>(request: &Request<B>, authority: &str, net: &WebConnector)
     FetchTarget::parse(&format!("http://{authority}{page}"), net.private_hosts())
 }
 
-/// Why a program gets no connection.
+/// Failure of a program's connection.
 enum ProxyConnectError {
     Refused(String),
     Failed(String),

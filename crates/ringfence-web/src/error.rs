@@ -5,7 +5,7 @@
 
 use ringfence_kernel::{ErrorKind, ToolError};
 
-/// Why there is no answer.
+/// Failed web request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WebError {
     #[error("url {0}")]

@@ -96,7 +96,7 @@ impl FetchTarget {
         Ok(target)
     }
 
-    /// That it is of the public internet, or in a range that the user allows.
+    /// Fails unless the host is public, or in a range that the user allows.
     fn check_public(&self, private: &PrivateHosts) -> Result<(), WebError> {
         let is_named = matches!(self.host, TargetHost::Address(ip) if private.allows_port_explicitly(ip, self.port));
         if let Some((_, why)) = BLOCKED_PORTS.iter().find(|(port, _)| *port == self.port && !is_named) {
@@ -586,7 +586,7 @@ mod tests {
         #[test]
         fn no_text_makes_it_panic(text in "(https?:)?/{0,3}[-a-z0-9.:@%\\[\\]/\\\\?# \u{ff10}\u{3002}]{0,40}") {
             if let Ok(target) = FetchTarget::parse(&text, &PrivateHosts::default()) {
-                // What was taken once is taken again, for the same.
+                // An accepted target is accepted again, with the same result.
                 let again = FetchTarget::parse(&target.to_string(), &PrivateHosts::default()).unwrap();
                 prop_assert_eq!(again.authority(), target.authority());
             }

@@ -210,7 +210,7 @@ fn no_proxy_request_leads_to_a_private_address() {
             let target = proxy_target(&request, &net);
             if let Ok(target) = &target {
                 check_accepted(target, net.private_hosts());
-                // What the record says is what the connection goes to.
+                // The recorded target is that of the connection.
                 let asked = request.uri().authority().unwrap().as_str().to_ascii_lowercase();
                 assert!(!asked.contains('@'), "{asked}");
             }

@@ -149,7 +149,7 @@ fn meta_charset(body: &[u8]) -> Option<&'static Encoding> {
     let rest = rest.trim_start().strip_prefix('=')?.trim_start().trim_start_matches(['"', '\'']);
     let label: String = rest.chars().take_while(|c| c.is_ascii_alphanumeric() || "-_:".contains(*c)).collect();
     let found = Encoding::for_label(label.as_bytes())?;
-    // Who could be read so far is not what it says.
+    // A page whose `meta` tag could be read as ASCII is not UTF-16.
     Some(if found.name().starts_with("UTF-16") { UTF_8 } else { found })
 }
 

@@ -183,7 +183,7 @@ impl SearchEngine {
         Ok(WebSearchResults { results, unresponsive_engines: silent })
     }
 
-    /// Why it did not answer, and what to do.
+    /// The message for an unsuccessful status, with advice.
     fn status_error(&self, answer: &HttpResponse) -> String {
         let (name, status) = (self.kind.name(), answer.status.as_u16());
         let after = answer.headers.get(RETRY_AFTER).map(|after| String::from_utf8_lossy(after.as_bytes()));

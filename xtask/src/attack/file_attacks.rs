@@ -370,7 +370,7 @@ fn edit_case(trial: &mut AttackTrial, before: &[u8], after: &[u8]) -> io::Result
     trial.stage.write("edited", before)?;
     let done = trial.edit("edited", "here", "there").is_success();
     let is_right = trial.stage.read("edited") == if done && before != after { after } else { before };
-    // What fits twice is to be refused.
+    // An ambiguous edit is to be refused.
     let is_right = is_right && !(done && before == after);
     Ok(vec![("edit", if is_right { AttackOutcome::Held } else { AttackOutcome::Lost })])
 }

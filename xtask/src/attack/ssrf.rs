@@ -132,7 +132,7 @@ fn attack_in_namespace(ours: &Path, stage: &Path, fetch: Option<&Path>) -> io::R
                     false => AttackOutcome::Hung,
                 }
             };
-            // What the control does not reach shows nothing.
+            // A target that the control does not reach shows nothing.
             let shows = |host: &&str| visit(&mut SsrfFetcher::Curl, host) == AttackOutcome::Leaked;
             let hosts: Vec<&str> = hosts.iter().copied().filter(shows).collect();
             let cells = tools.iter_mut().map(|tool| {

@@ -39,7 +39,7 @@ impl JsonLineClient {
         let mut input = child.stdin.take().ok_or_else(|| io::Error::other("no pipe"))?;
         let (told, to_tell) = channel::<String>();
         std::thread::spawn(move || {
-            // Who is gone does not hear it, and then does not answer.
+            // A closed pipe means that there will be no answer.
             to_tell.iter().try_for_each(|line| input.write_all(line.as_bytes()))
         });
         Ok(Self { child, input: Some(told), lines, last_id: 0 })
@@ -51,7 +51,7 @@ impl JsonLineClient {
 
     pub(super) fn send(&mut self, message: &Value) {
         if let Some(input) = &self.input {
-            // Who is gone does not hear it, and then does not answer.
+            // A closed pipe means that there will be no answer.
             let _ = input.send(format!("{message}\n"));
         }
     }

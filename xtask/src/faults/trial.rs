@@ -232,7 +232,7 @@ fn while_stopped(
             meanwhile()?;
             // Else it would stop every other thread at its n-th call too.
             tracer.detach()?;
-            // What was stopped may be a child of the program.
+            // The stopped process may be a child of the program.
             Command::new("kill").args(["-CONT", "--", &format!("-{}", client.process_id())]).status()?;
             return Ok((client.answer(), true));
         }

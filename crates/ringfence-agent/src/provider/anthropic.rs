@@ -149,7 +149,7 @@ fn blocks(message: &TranscriptMessage, names: &ToolNameMap, with_state: bool) ->
                     serde_json::from_str(&arguments_for_server(&call.arguments)).unwrap_or_else(|_| json!({}));
                 json!({"type": "tool_use", "id": sanitize_id(&call.id), "name": names.to_wire(&call.name), "input": input})
             };
-            // What it thought comes before what it did, and belongs to that.
+            // Thinking comes before the calls, and belongs to them.
             let thoughts = reasoning.blocks.iter().filter(|_| with_state && !calls.is_empty()).cloned();
             ("assistant", thoughts.chain(text(message_text)).chain(calls.iter().map(call)).collect())
         }
@@ -450,7 +450,7 @@ impl AnthropicParser {
         }
         self.usage.cache_read = self.usage.cache_read.max(read.unwrap_or_default());
         self.usage.cache_write = self.usage.cache_write.max(write.unwrap_or_default());
-        // What came from a cache is input too.
+        // Cached tokens are input too.
         let cached = self.usage.cache_read.saturating_add(self.usage.cache_write);
         self.usage.input = self.usage.input.max(fresh.unwrap_or_default().saturating_add(cached));
         self.usage.output = self.usage.output.max(output.unwrap_or_default());

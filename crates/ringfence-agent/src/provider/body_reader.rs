@@ -120,7 +120,7 @@ impl<W: ResponseParser> BodyReader<W> {
             ResponseBodyFormat::Whole(body) => {
                 let body = String::from_utf8_lossy(body.strip_prefix(BOM).unwrap_or(body)).into_owned();
                 let read = self.parser.on_body(&body, parts);
-                // What is broken because it was cut is cut.
+                // JSON that is broken because it was truncated counts as truncated.
                 read.map_err(|fault| cut.clone().filter(|_| fault.kind == ModelErrorKind::Cut).unwrap_or(fault))?;
             }
         }

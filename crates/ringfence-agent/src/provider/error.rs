@@ -60,7 +60,7 @@ impl ProviderError {
         let is_loading = || server_message.to_ascii_lowercase().contains("loading").then_some(LOADING_RETRY);
         let kind = match (kind_of_status(status, &value, &server_message), retry_after(headers)) {
             (ModelErrorKind::Busy { .. }, wait) => ModelErrorKind::Busy { retry_after: wait.or_else(is_loading) },
-            // Who says when to come back has too much to do, whatever it calls that.
+            // A server that sends Retry-After is overloaded, whatever its status.
             (ModelErrorKind::Server, Some(wait)) => ModelErrorKind::Busy { retry_after: Some(wait) },
             (kind, _) => kind,
         };

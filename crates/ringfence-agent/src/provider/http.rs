@@ -219,7 +219,7 @@ impl ProviderClient {
         if !keeps_the_method || !same_origin {
             return Err(elsewhere());
         }
-        // What was asked is asked below the origin, not below the base.
+        // The target is relative to the origin, not to the base URL.
         let path = to.path_and_query().map_or("/", |path| path.as_str());
         Ok(Some(format!("{ORIGIN}{path}")))
     }
@@ -288,7 +288,7 @@ impl ProviderClient {
         let cut = loop {
             let deadline = clock.deadline();
             let next = timeout_at(deadline, body.frame()).await.ok();
-            // Who sends without a pause would never be late otherwise.
+            // A server that sends without a pause would never time out otherwise.
             match next.filter(|_| Instant::now() < deadline) {
                 Some(Some(Ok(frame))) => {
                     let Ok(bytes) = frame.into_data() else { continue };

@@ -35,7 +35,7 @@ const MOST_OBJECTS: u64 = 200_000;
 /// A file of a repository that is larger is not read whole: an index of a million entries fits.
 const MOST_FILE_BYTES: u64 = 128 << 20;
 
-/// Why a repository cannot be judged.
+/// Failure to read a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GitReadError(pub(crate) &'static str);
 

@@ -96,7 +96,7 @@ impl JournalSession {
                     displaces_first |= !self.has_written(path, before);
                     self.record_content(path, after);
                 }
-                // What was there before is still in it.
+                // The earlier contents are still in it.
                 JournalEffect::Appended { path, before, after } => {
                     let is_ours = self.has_written(path, before);
                     self.written_contents.remove(&digest(path));

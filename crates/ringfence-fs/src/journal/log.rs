@@ -184,7 +184,7 @@ impl Journal {
 
     /// Reads the log, so that a change on another mount gets a later sequence number.
     pub(crate) fn read(&self) {
-        // What cannot be read now has its time to tell where it stands.
+        // Changes of a log that cannot be read now are ordered by their time.
         drop(self.current_index());
     }
 
@@ -313,7 +313,7 @@ impl Journal {
         write_all(new.as_fd(), &bytes)?;
         fdatasync(&new)?;
         renameat(&self.directory, NEW, &self.directory, LOG)?;
-        // What is written to the new one is on disk only if its name is.
+        // Later appends to the new log are on disk only if its name is.
         fsync(&self.directory)?;
         Ok(bytes.len() as u64)
     }
@@ -406,7 +406,7 @@ impl Journal {
             let own = known.belongs_to(held, session);
             let too_much = of_all > limits.undo_bytes || (own && of_session > limits.undo_session_bytes);
             if !stay.contains(&place) && too_much && known.is_evictable(held, session) {
-                // What cannot be read now stays, and the next one goes instead.
+                // An image that cannot be read now stays, and the next one is evicted instead.
                 let Ok(entry) = known.load(place) else { continue };
                 of_all = of_all.saturating_sub(held.quota_bytes());
                 of_session = of_session.saturating_sub(if own { held.quota_bytes() } else { 0 });

@@ -223,7 +223,7 @@ impl<'a> RepositoryDetector<'a> {
                         return false;
                     }
                 }
-                // What was lost may have been replaced: then something is there.
+                // A lost entry may have been replaced: then the path still exists.
                 JournalEffect::Removed { .. }
                 | JournalEffect::Replaced { .. }
                 | JournalEffect::Appended { .. }

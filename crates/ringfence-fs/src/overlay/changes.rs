@@ -122,7 +122,7 @@ impl ChangeSet {
     /// Collects the accesses for the policy: every path, and the contents of directories that are deleted.
     pub(super) fn find_accesses(&mut self, cx: &CallContext<'_>) -> Result<(), ToolError> {
         let mut touches = Vec::new();
-        // What goes may be kept all the same, so a repository may need it no longer, and still have it.
+        // A deletion may be discarded, so the entries of a repository that are deleted count as present.
         let there = self.items.iter().filter(|item| item.upper.is_some()).map(|item| item.path.as_slice());
         let mut repositories = RepositoryDetector::new(&self.mount, there);
         let bytes = self.items.iter().map(OverlayChange::displaced_bytes).fold(0u64, u64::saturating_add);
@@ -143,7 +143,7 @@ impl ChangeSet {
             let below = item.lower.iter().filter_map(|was| was.tree.as_ref());
             own.extend(below.flat_map(|tree| accesses_below(&place, &tree.sensitive, PolicyAction::Delete)));
             if item.is_data {
-                // What is in a directory of objects or references is data as well.
+                // Entries of a directory of objects or references are data as well.
                 for touch in &mut own {
                     touch.resource.repository_data = true;
                     touch.resource.sensitivity.protected = false;
@@ -226,7 +226,7 @@ impl ChangeSet {
         while let Some(step) = walk.next()? {
             let WalkStep::Entry(entry) = step else { continue };
             if walk.is_directory(&entry)? {
-                // What cannot be looked into has nothing that is known to have moved.
+                // A directory that cannot be read has no entry that is known to have moved.
                 let _ = walk.descend(&entry)?;
             } else if let Some(stamp) = walk.stat(&entry)?.filter(|stamp| stamp.kind == FileKind::File)
                 && let Ok(file) = self.mount.open_at(walk.directory()?, &entry.name, OFlags::RDONLY)

@@ -173,7 +173,7 @@ fn prepare(
     };
     let tops: Vec<(&OverlayChange, &[OverlayChange])> = top_level_changes(&left.items).collect();
     let opens = |mode: u32| mode & 0o300 == 0o300;
-    // What is to be written to is opened first, and closed last.
+    // Directories that become writable are changed first, and those that become read-only last.
     for (item, _) in &tops {
         if let Some(mode) = item.directory_mode().filter(|mode| opens(*mode)) {
             planner.plan_chmod(item, mode)?;
@@ -254,7 +254,7 @@ impl CommitPlanner<'_> {
     fn plan_chmod(&mut self, item: &OverlayChange, mode: u32) -> Result<(), ToolError> {
         let name = display_path(self.mount, &item.path);
         let was = item.lower.as_ref().ok_or_else(|| concurrent_change_error(&name))?.stat;
-        // What a program cannot see it does not change.
+        // Mode bits that a program cannot see stay.
         self.push_mode(&item.path, was.id.inode, [was.mode, was.mode & 0o7000 | mode]);
         Ok(())
     }

@@ -139,7 +139,7 @@ pub(super) fn compare(
         comparer.reject_path(compared, &directory.path)?;
     }
     let mut found = comparer.found;
-    // What is in a directory comes right behind it.
+    // Entries of a directory come right behind it.
     found.items.sort_by(|a, b| a.path.split(|byte| *byte == b'/').cmp(b.path.split(|byte| *byte == b'/')));
     Ok(found)
 }

@@ -219,7 +219,7 @@ impl ChangeSet {
                 least.insert(*parent, KeepDecision::Refuse(one.error.clone()));
             }
         }
-        // What is in a directory comes behind it.
+        // Entries of a directory come behind it.
         for at in (0..self.items.len()).rev() {
             let Some(item) = self.items.get(at) else { continue };
             let group = item.group;

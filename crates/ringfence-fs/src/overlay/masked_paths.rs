@@ -55,7 +55,7 @@ impl MaskedPaths {
     }
 }
 
-/// Why nothing of a repository is kept in which git staged the mask of a path. `path` is in the worktree.
+/// The error for a repository in which git staged the mask of a path. `path` is in the worktree.
 pub(super) fn staged_mask(path: &[u8], staged: GitStagedEntry) -> ToolError {
     let path = escape(path);
     let what = match staged {

@@ -310,7 +310,7 @@ impl<'a> RepositoryJudge<'a> {
                 && cx.origin().is_some()
     }
 
-    /// Why a change is not one that the program made, but what it saw of a masked path.
+    /// The error for a change that comes from the view of a masked path and not from the program.
     fn mask_of(&self, change: &PathChange) -> Option<ToolError> {
         let worktree = split(self.root).0;
         let full = join_path(worktree, &change.path);

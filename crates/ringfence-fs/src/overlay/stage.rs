@@ -48,7 +48,7 @@ pub(super) struct OverlayStager<'a> {
     /// The group of a directory that gives it to everything new in it.
     group: Cell<Option<Gid>>,
     buffer: RefCell<Vec<u8>>,
-    /// The directory of the upper directory that was read last, with its path.
+    /// The last directory that was read from the upper directory, with its path.
     last: RefCell<Option<(Vec<u8>, OwnedFd)>>,
 }
 

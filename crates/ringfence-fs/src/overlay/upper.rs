@@ -30,7 +30,7 @@ pub(super) struct UpperLayer {
     root: OwnedFd,
 }
 
-/// A directory of the upper directory, open, with its entries.
+/// An open directory of the overlay's upper part, with its entries.
 #[derive(Debug)]
 pub(super) struct UpperListing {
     pub(super) fd: OwnedFd,
@@ -42,7 +42,7 @@ pub(super) struct UpperListing {
     pub(super) entries: Vec<UpperEntry>,
 }
 
-/// An entry of a directory of the upper directory.
+/// An entry of such a directory.
 #[derive(Debug)]
 pub(super) struct UpperEntry {
     pub(super) name: Vec<u8>,

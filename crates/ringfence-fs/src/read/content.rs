@@ -115,7 +115,7 @@ pub(crate) fn read_window(
     let mut chunk = vec![0; CHUNK];
     let mut offset = 0;
     let mut ended = false;
-    // What is appended while we read does not keep us here. A size of nothing is what pseudo files claim.
+    // Bytes that are appended during the read are not read. Pseudo files report a size of 0.
     let end = if file.stat.size == 0 { cx.limits.hash_bytes } else { file.stat.size };
     while hasher.is_some() || !lines.is_past_range() {
         cx.check()?;

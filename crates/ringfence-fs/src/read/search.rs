@@ -92,7 +92,7 @@ pub(crate) struct TextSearchResult {
     pub(crate) skipped: SkipCounts,
 }
 
-/// Why a file was not searched.
+/// Reason for skipping a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SkipReason {
     Binary,
@@ -216,7 +216,7 @@ fn enqueue_files(
 ) -> Result<(), ToolError> {
     let scope = &query.scope;
     let mut index = 0;
-    // Who may search the directory may search what the policy says no more to.
+    // A search that may read the directory may read every file with no stricter decision.
     let of_whole =
         cx.evaluate(&ResourceAccess { action: PolicyAction::Read, resource: at.resource.clone() }).strictness();
     let mut walk = TreeWalk::new(at.mount, start, at.shown, cx)?;

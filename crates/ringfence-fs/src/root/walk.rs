@@ -187,7 +187,7 @@ impl<'a> TreeWalk<'a> {
 
     /// Goes into a directory of the current one. The error is the kernel's, for the caller to weigh.
     pub(crate) fn descend(&mut self, entry: &WalkEntry) -> Result<Result<(), Errno>, ToolError> {
-        // What is deeper could not be named; only what takes a tree apart goes there.
+        // Deeper entries have no valid path; only removal of a tree descends there.
         let unnameable =
             self.temp_visibility == TempVisibility::Hidden && self.path.len() + entry.name.len() >= LONGEST_PATH;
         if self.levels.len() >= MAX_DEPTH || unnameable {

@@ -271,7 +271,7 @@ impl SensitiveFiles {
         // Before it is listed: what comes while it is being listed counts as later.
         let mut looked_at = LookedAt { root: self.root_changed(mount).unwrap_or_default(), ..LookedAt::default() };
         let mut names = default_if_absent(typed_names_in(root, MOST_NAMES))?;
-        // What is kept there is what it was, and not a setting of ours.
+        // Images keep the sensitivity of their files, and are not settings.
         names.retain(|(name, _)| !is_reserved(name.as_bytes()));
         names.iter().for_each(|(name, _)| self.observe_unrecorded(mount, name, root, name));
         // The ones that bring settings come first, however many others there are.
@@ -352,7 +352,7 @@ impl SensitiveFiles {
             Ok(Some(stamp)) if stamp.kind == FileKind::File => {
                 self.insert(InodeIdentity::of(at, &stamp), named, keep);
             }
-            // What a link leads to is read and obeyed under the name of the link.
+            // A link's target is read and obeyed under the name of the link.
             Ok(Some(stamp)) if stamp.kind == FileKind::Link => {
                 let how = OpenHow { flags: PATH_ONLY, links: LinkPolicy::Follow, pace: IoMode::Blocking };
                 if let Ok(target) = self.open_followed(mount, path, how)

@@ -246,7 +246,7 @@ fn append_in_place(
         content: content.to_vec(),
         change: ticket.change_id().as_bytes().to_vec(),
     };
-    // What the disk has of the contents after a power cut may be a part.
+    // After a power cut the disk may have a part of the contents.
     held.log_intent_durably(&intent)?;
     let entered = slot.mount.begin_change(ticket, Vec::new(), vec![effect(slot, &now, after, hashed)])?;
     if let Err(given_up) = ticket.commit() {

@@ -270,7 +270,7 @@ fn describe_effect(
 fn text_at(mount: &Mount, place: &NodeSource, state: &FileState, cx: &CallContext<'_>) -> Option<String> {
     state.sha256.as_ref().filter(|_| state.size <= MOST_SHOWN && state.depth() == FileStateDepth::Shallow)?;
     let (parent, name) = place.open_parent(mount)?;
-    // What is shorter cannot be it, and is not read.
+    // A shorter file cannot match, and is not read.
     stat(parent.as_fd(), &name).ok()?.filter(|found| found.kind == FileKind::File && found.size >= state.size)?;
     let fd = mount.open_at(parent.as_fd(), &name, OFlags::RDONLY).ok()?;
     let mut bytes = read_up_to(&fd, MOST_SHOWN * 2, cx).ok()?;

@@ -137,7 +137,7 @@ impl Tool for DeleteFile {
         let cx = ticket.context();
         let parent = slot.base();
         let fail = |errno| errno_error(errno, &slot.shown);
-        // What is in a directory goes as it was seen: nothing may change in there meanwhile.
+        // The contents of a directory are deleted as they were listed: nothing may change in there meanwhile.
         let tree = if manifest.is_some() { TreeLockMode::Exclusive } else { TreeLockMode::Shared };
         let _place = slot.lock_directory(tree, cx)?;
         check_directory_writable(parent, &slot.shown)?;

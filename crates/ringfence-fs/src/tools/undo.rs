@@ -345,7 +345,7 @@ impl UndoTool {
             match select_changes(which, &entries, origin) {
                 Ok(picked) if picked.is_empty() => {}
                 Ok(picked) => found.push((mount, picked)),
-                // What was made on one mount may not have been made on another.
+                // A change on one mount may not have been made on another.
                 Err(error) => refused = Some(error),
             }
         }

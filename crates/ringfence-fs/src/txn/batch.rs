@@ -104,7 +104,7 @@ pub(crate) fn change_all(
         note.sync_to_disk(mount.durability)?;
         tree.log_intent(note.id())?;
         let written = plan_images(&mut members, ticket).and_then(|()| execute(&mut members, &note, mount, ticket));
-        // What was prepared goes before the note that names it.
+        // Staged files are removed before the record that names them.
         drop(members);
         drop(note);
         tree.clear_intent();
@@ -291,7 +291,7 @@ impl<'a> BatchMember<'a> {
                 if self.is_displaced(old) {
                     return Ok(());
                 }
-                // What was there is not what was read: it gets its name back.
+                // The displaced file is not the one that was read: it gets its name back.
                 exchange(*parent, temporary, &slot.name).map_err(|errno| errno_error(errno, &slot.shown))?;
                 Err(concurrent_change_error(slot, None))
             }

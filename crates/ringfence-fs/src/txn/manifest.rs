@@ -49,7 +49,7 @@ impl TreeManifest {
     }
 }
 
-/// Why the policy wants to know about an entry.
+/// Reasons for which an entry is reported to the policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct EntryClass {
     /// Sensitivity by its names: the current one, and the one after a move.

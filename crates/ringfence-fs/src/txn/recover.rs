@@ -36,7 +36,8 @@ pub(crate) fn recover(mount: &Mount, held: &FileLock, intents: &[WriteIntent]) -
         };
         match apply_intent(mount, intent) {
             Err(errno) if is_transient(errno) => all = false,
-            // What cannot be cleaned up, because it moved or is not ours to remove, is not tried for ever.
+            // An intent that cannot be resolved, because its file moved or is not ours to remove, is not retried for
+            // ever.
             _ => mount.resolve_change(&String::from_utf8_lossy(change)),
         }
     }

@@ -190,7 +190,7 @@ impl DisplacedFile {
         let state = match &fate {
             DisplacedFileAction::Discarded => FileState::from_stat(&old.stat),
             DisplacedFileAction::Stored { .. } => of_old()?,
-            // What is restored one day is the copy.
+            // The copy is the pre-image.
             DisplacedFileAction::Copied { image } => {
                 let copy = slot.mount.image_store().and_then(|keep| keep.stat(image));
                 let copy = FileState::from_stat(&copy.unwrap_or(old.stat));
@@ -435,7 +435,7 @@ impl<'a> StagedFile<'a> {
             }
             Err(errno) => return Err(fail(errno)),
         }
-        // What cannot be looked at may be anything, and goes back as well.
+        // A file that cannot be inspected may be anything, and goes back as well.
         let displaced = stat(self.parent, &self.name).ok().flatten();
         if displaced.is_some_and(|displaced| displaced.same_content(&old.stat)) {
             // The old file has our temporary name now.

@@ -160,7 +160,7 @@ impl UndoPlanner<'_> {
             self.conflict_unless_forced(shown, Some(after), None);
             return Ok(());
         };
-        // What is in a directory that this very undo changes can only be compared once it did.
+        // The contents of a directory that this very undo changes can only be compared afterwards.
         let changed_inside = after.depth() == FileStateDepth::Recursive && self.tree.has_edits_below(&path);
         if !changed_inside
             && !after.matches(&now.state)

@@ -17,7 +17,7 @@ use unicode_normalization::UnicodeNormalization as _;
 use secrets::{PUBLIC, SECRET_FILES, SECRETS, strip_backup_suffix};
 use settings::{ActingProgram, ActingScope, PACKAGES, PROGRAMS};
 
-/// Why a name deserves a second look. It can be both.
+/// Sensitivity of a name. It can be both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sensitivity {
     /// Reading it gives away a key or a password.

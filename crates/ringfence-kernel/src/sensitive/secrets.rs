@@ -188,7 +188,7 @@ pub(super) const SECRETS: &[&str] = &[
     ".*_history",
     ".histfile",
     "fish_history",
-    // What people call such files.
+    // Names that people give to such files.
     ".secret",
     ".secrets",
     "*.secret",

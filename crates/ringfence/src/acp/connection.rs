@@ -30,7 +30,7 @@ const MAX_LINE_BYTES: u64 = 16 << 20;
 /// Lines that wait to be looked at.
 const LINE_QUEUE: usize = 64;
 
-/// Why a request is not done.
+/// Error of a request.
 #[derive(Debug)]
 pub(super) struct AcpError {
     pub(super) code: i64,

@@ -118,7 +118,7 @@ pub(super) fn modes(now: SessionMode) -> Value {
     json!({"currentModeId": now.name(), "availableModes": SessionMode::ALL.map(mode)})
 }
 
-/// Why a prompt is over, in the protocol's words; what it has no word for is a failure.
+/// The protocol's stop reason of a prompt; an end without one is a failure.
 pub(super) fn stop_reason(end: &AgentStopReason) -> Option<&'static str> {
     match end {
         AgentStopReason::Answered

@@ -29,7 +29,7 @@ use crate::store::transcripts::{
     ResumedTranscript, SqliteTranscriptError, SqliteTranscripts, TranscriptHeader, TranscriptWriter,
 };
 
-/// Why an agent cannot be built or started.
+/// Failure to build or start an agent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AgentError {
     #[error(transparent)]

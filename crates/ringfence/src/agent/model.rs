@@ -14,7 +14,7 @@ use crate::config::agents::{ModelSettings, ProviderChoice};
 /// No script is longer than this.
 const MAX_SCRIPT_BYTES: u64 = 16 << 20;
 
-/// Why there is no model.
+/// Failure to select a model.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenModelError {
     #[error(

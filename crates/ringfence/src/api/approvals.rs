@@ -128,7 +128,7 @@ impl ApiState {
                 let reader = Principal::person("server");
                 Ok(ApprovalInbox { store: store.as_ref(), principal: &reader }.pending(SystemTime::now())?)
             };
-            // What cannot be read now is read the next time.
+            // A failed read is repeated the next time.
             let Ok(pending) = run_blocking(look).await else { continue };
             let found: BTreeMap<String, bool> =
                 pending.iter().map(|request| (request.id.clone(), request.suspended)).collect();

@@ -89,7 +89,7 @@ impl ApiState {
     /// The host and session with which a person views a workspace.
     async fn person_session(&self, who: &TokenIdentity, workspace: Option<&str>) -> Result<PersonSeat, ApiError> {
         let app = self.hosts.person_host(workspace, who.assurance).await?;
-        // What the path wanted was checked; to look and to undo are calls.
+        // The route's scopes were checked; views and undos are calls.
         let mut caller = who.principal();
         caller.scopes.insert(AuthScope::Call);
         let session = Arc::new(Session { agent: None, ..app.session.for_principal(&app.session.id, caller) });

@@ -12,7 +12,7 @@ use crate::api::json::json_response;
 use crate::app::AppError;
 use crate::store::transcripts::SqliteTranscriptError;
 
-/// Why there is no answer.
+/// An error response.
 #[derive(Debug)]
 pub(super) struct ApiError {
     status: StatusCode,
@@ -176,7 +176,7 @@ impl From<AppError> for ApiError {
         match error {
             AppError::Run(WorkflowRunError::Unknown(_)) => Self::not_found(error.to_string()),
             AppError::Run(WorkflowRunError::Id(_)) => Self::bad_request(error.to_string()),
-            // What the request named does not go with what is configured.
+            // The request does not fit the configuration.
             AppError::Config(_) | AppError::Tools(_) => Self::bad_request(error.to_string()),
             _ => Self::unavailable(error.to_string()),
         }

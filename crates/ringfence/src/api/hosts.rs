@@ -124,7 +124,7 @@ impl HostPool {
     pub(super) fn settings(&self, which: &HostKey) -> Result<(AppSettings, Environment), ApiError> {
         let flags = self.0.flags_for(which)?;
         let mut settings = load(&flags, &self.0.environment).map_err(AppError::from)?;
-        // Who calls chooses words, and not what is allowed without asking.
+        // A caller chooses the dialect, and not a looser preset.
         let own = load(&self.0.flags, &self.0.environment).map_err(AppError::from)?;
         settings.preset = settings.preset.max(own.preset);
         self.0.check_managed_workspace(&flags, settings.workspace.as_deref())?;

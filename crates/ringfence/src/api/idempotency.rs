@@ -127,7 +127,8 @@ impl ApiState {
         let response = match answered {
             Ok(response) => response,
             Err(problem) => {
-                // What was refused may be tried again. Of a failure it is not known what it did, so the key stays taken.
+                // A refused request may be tried again. The effects of a failed one are unknown, so the key stays
+                // taken.
                 if !problem.status().is_server_error() {
                     run_blocking(move || Ok(store.release_key(&key.scope, &key.key)?)).await?;
                 }

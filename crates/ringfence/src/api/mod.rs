@@ -178,7 +178,7 @@ impl ApiBuilder {
             counts: RequestCounts::default(),
             document,
         });
-        // What cannot be opened again now is not lost: it is still in the store.
+        // A session that cannot be opened again now is still in the store.
         let _ = api.restore_sessions().await;
         let _ = api.restore_runs().await;
         let ending = Arc::clone(&api);

@@ -76,7 +76,7 @@ impl App {
     }
 }
 
-/// Why a host could not be put together.
+/// Failure to build a host.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     #[error(transparent)]
@@ -293,7 +293,7 @@ fn build_app_for(
     if let (Some(graph), None, false) = (graph, &settings.agent, matches!(who, SessionKind::Person)) {
         match graph.current_agent(&fence) {
             Ok(agent) => agent.into_iter().for_each(|id| settings.apply_agent(id)),
-            // What is wrong about the graph or the state refuses every step of the run.
+            // An invalid graph or state refuses every step of the run.
             Err(error) => unknown_agent = Some(error.message),
         }
     }

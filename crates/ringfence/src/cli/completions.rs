@@ -8,7 +8,7 @@ use clap_complete::Shell;
 use crate::cli::approvals::CommandOutcome;
 use crate::cli::args::CliArgs;
 
-/// Why there is no manual.
+/// Failure to make a manual page or completions.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ManualError {
     #[error("cannot write the manual pages: {0}")]

@@ -45,7 +45,7 @@ pub(crate) struct DemoOptions {
     yes: bool,
 }
 
-/// Why the demo could not be played.
+/// Failure of the demo.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DemoError {
     #[error("cannot create a temporary directory for the demo: {0}")]

@@ -26,7 +26,7 @@ pub(crate) struct InitOptions {
     print: bool,
 }
 
-/// Why nothing was written.
+/// Failure to write a template.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InitError {
     #[error("`{0}` already exists and was not changed; `ringfence init --print` shows what would be written")]

@@ -74,10 +74,10 @@ fn run_editor(asked: &Receiver<LineRequest>, remembered: &Path) {
         if let (LineInput::Text(text), LineHistory::Save) = (&line, worth)
             && editor.add_history_entry(text.as_str()).is_ok()
         {
-            // What cannot be remembered is typed again.
+            // A failure to store the history is ignored.
             let _ = editor.save_history(remembered);
         }
-        // Who does not wait any more has left.
+        // The receiver may be gone.
         let _ = sender.send(line);
     }
 }

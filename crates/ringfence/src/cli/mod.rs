@@ -71,7 +71,7 @@ const SUCCESS: u8 = 0;
 const ERROR_REPLY: u8 = 1;
 const BAD_USAGE: u8 = 2;
 
-/// Why a command did not get as far as a reply.
+/// Failure of a command before it has a reply.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
     #[error(transparent)]
@@ -149,7 +149,7 @@ pub fn refuse_elevation() -> Option<ExitCode> {
 }
 
 pub fn main() -> ExitCode {
-    // What is printed of a bug of ours names no file of the machine that it was built on.
+    // A panic message has no path of the build machine.
     std::panic::set_hook(Box::new(|_| print_error("internal error: please report this")));
     let cli = CliArgs::parse_or_exit();
     match run(cli) {

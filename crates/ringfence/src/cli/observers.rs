@@ -82,7 +82,7 @@ impl AgentObserver for ProgressObserver {
     fn confirm_continue<'a>(&'a self, why: &'a str) -> Pin<Box<dyn Future<Output = Option<bool>> + Send + 'a>> {
         let Some(terminal) = self.terminal.clone() else { return Box::pin(ready(None)) };
         let shown = format!("{}\n", sanitize_line(why));
-        // Who is asked and does not answer is not waited for once the run is cancelled.
+        // An unanswered prompt does not block a cancelled run.
         let asked = spawn_blocking(move || terminal.confirm(&shown, "continue?"));
         Box::pin(async move { asked.await.ok()?.ok() })
     }

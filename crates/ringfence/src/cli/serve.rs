@@ -242,7 +242,7 @@ impl HttpServer {
     }
 }
 
-/// Why nothing is served.
+/// Failure to start the server.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServeError {
     #[error("cannot listen on the address: {0}")]
@@ -251,7 +251,7 @@ pub(crate) enum ServeError {
     Wire(#[from] AppError),
 }
 
-/// Why tokens could be read on their way, if that is so.
+/// The warning about tokens on unencrypted connections, if it applies.
 fn plain_http_warning(address: SocketAddr, public_url: Option<&PublicUrl>) -> Option<String> {
     match public_url {
         Some(url) if !url.is_encrypted() => {

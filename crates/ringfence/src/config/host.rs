@@ -8,7 +8,7 @@ use ringfence_sandbox::Toolchain;
 use crate::config::{AppSettings, Environment, LogTarget, RunCodeSettings};
 
 pub(crate) fn reserved_paths(settings: &AppSettings, environment: &Environment) -> HostPaths {
-    // What an agent could rewrite would not bind it, and a log that it could rewrite would say what it likes.
+    // A policy that an agent could rewrite would not bind it, and neither would such a log be evidence.
     let log = match &settings.log {
         LogTarget::File(path) => Some(environment.current.join(path)),
         LogTarget::Discard | LogTarget::StandardError => None,

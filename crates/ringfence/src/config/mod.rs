@@ -170,7 +170,7 @@ pub enum LogTarget {
     File(PathBuf),
 }
 
-/// Why the settings cannot be used.
+/// Invalid settings.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read the config file {file}: {source}")]

@@ -84,7 +84,7 @@ impl RuleFile<'_> {
             rules: Vec<&'a RawValue>,
         }
         let lines = LineStarts::of(self.text);
-        // What is borrowed stands where it is in the text.
+        // A borrowed value is a slice of the text, so its address gives its offset.
         let at = |value: &RawValue| lines.at(value.get().as_ptr().addr().saturating_sub(self.text.as_ptr().addr()));
         let position = |rule: &RawValue| RulePosition {
             line: at(rule),

@@ -33,7 +33,7 @@ pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval at which the token of an open stream is checked again.
 pub(crate) const TOKEN_RECHECK: Duration = Duration::from_secs(5);
 
-/// Why it is not known who comes.
+/// Failed authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AuthError {
     #[error("token required: `Authorization: Bearer …`")]
@@ -57,7 +57,7 @@ pub(crate) async fn authenticate(tokens: &TokenStore, headers: &HeaderMap) -> Re
     }
 }
 
-/// Why a body was not read.
+/// Failure to read a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RequestBodyError {
     #[error("the request body is larger than {0} bytes")]

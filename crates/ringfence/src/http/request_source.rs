@@ -123,7 +123,7 @@ pub(crate) struct SourceOptions {
     pub(crate) proxies: TrustedProxies,
 }
 
-/// Why a request is turned away.
+/// Refusal of a request by its host or origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SourceError {
     #[error("unknown host name; set it with `serve --public-url`")]

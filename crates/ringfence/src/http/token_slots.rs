@@ -13,7 +13,7 @@ use ringfence_kernel::AuthScope;
 use crate::process::lock::lock;
 use crate::store::tokens::TokenIdentity;
 
-/// Most concurrent sessions.
+/// Limits on concurrent slots.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotLimits {
     pub(crate) per_token: usize,

@@ -48,7 +48,7 @@ impl McpClientInfo {
         };
         let era = if version.has_initialize() { ProtocolEra::Handshake } else { ProtocolEra::Stateless };
         let elicitation = context.client_capabilities().and_then(|capabilities| capabilities.elicitation);
-        // Who names neither way means the older one.
+        // A client that names neither form supports the older one.
         let shows_forms = elicitation.is_some_and(|ways| ways.form.is_some() || ways.url.is_none());
         Ok(Self {
             era,

@@ -15,7 +15,7 @@ const MAX_REQUESTS: usize = 1024;
 /// Bytes of requests at once.
 const MAX_BYTES: usize = 256 << 20;
 
-/// Why a request is not taken.
+/// Reason for refusing a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum InFlightError {
     /// Another one with this id waits for its answer.

@@ -113,7 +113,7 @@ impl McpFrontend {
             gone,
         );
         let running = serve_directly_with_ct(CatchPanicService(server), wire, None, stop.clone());
-        // What it says is whether it was stopped, which is not news.
+        // The result is only whether it was stopped.
         let _ = running.waiting().await;
         stop.cancel();
         let _ = timeout(CANCEL_GRACE, in_flight.wait_until_idle()).await;

@@ -96,7 +96,7 @@ impl ProgressNotifier {
             tokio::select! {
                 biased;
                 done = &mut work => {
-                    // What was begun is sent before the reply, or not at all.
+                    // A notification that was begun is sent before the reply, or not at all.
                     let _ = timeout(DRAIN_TIMEOUT, sending).await;
                     return done;
                 }

@@ -282,7 +282,7 @@ fn encode_line(message: &TxJsonRpcMessage<RoleServer>) -> io::Result<Vec<u8>> {
 async fn write_lines(mut output: impl AsyncWrite + Unpin, mut messages: mpsc::UnboundedReceiver<QueuedLine>) {
     while let Some((mut bytes, written)) = messages.recv().await {
         let mut waiting = vec![written];
-        // What waits already goes out in one piece.
+        // Queued messages are written in one piece.
         while bytes.len() < CHUNK_BYTES
             && let Ok((more, written)) = messages.try_recv()
         {
@@ -294,7 +294,7 @@ async fn write_lines(mut output: impl AsyncWrite + Unpin, mut messages: mpsc::Un
             Err(error) => Err(error),
         };
         for written in waiting {
-            // Who sent it may have stopped waiting.
+            // The sender may have stopped waiting.
             let _ = written.send(done.as_ref().copied().map_err(|error| error.kind().into()));
         }
         if done.is_err() {

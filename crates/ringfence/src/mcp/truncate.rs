@@ -181,7 +181,7 @@ fn cut_fields(fields: &mut Map<String, Value>, copies: ReplyCopies, room: usize)
     let most = fair_share(&costs, left);
     for (name, value) in fields.iter_mut() {
         match value {
-            // What a program says last is what its user wants to know.
+            // The end of a program's output is the most useful part.
             Value::String(text) if STREAMS.contains(&name.as_str()) => cut_middle(text, copies, most),
             value => cut(value, copies, most),
         }

@@ -44,7 +44,7 @@ pub(crate) struct McpToolDefinition {
 #[derive(Debug, Default)]
 pub(crate) struct McpToolList {
     pub(crate) tools: Vec<McpToolDefinition>,
-    /// Why others are not among them.
+    /// Messages about skipped tools.
     pub(crate) skipped: Vec<String>,
 }
 

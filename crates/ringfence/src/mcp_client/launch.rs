@@ -193,7 +193,7 @@ impl ServerLauncher {
     fn launch(&self, program: &McpServerProgram) -> Result<Arc<dyn McpTransport>, McpClientError> {
         let McpServerProgram { command, args, env, .. } = program;
         let (launched, input, mut output) = self.launcher.spawn_server(command, args, env).map_err(|cause| {
-            // What we found out ourselves says what to do; what the system says is its kind.
+            // Our own errors have advice; those of the system only their kind.
             match cause.get_ref() {
                 Some(why) => McpClientError::Start(why.to_string()),
                 None => start_error("start the program")(cause),

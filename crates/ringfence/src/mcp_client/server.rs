@@ -128,7 +128,7 @@ impl McpServerHandle {
         if let Some(line) = now.as_ref().filter(|line| !line.is_closed()) {
             return Ok(Arc::clone(line));
         }
-        // What is left of it ends before there is another.
+        // The old process ends before a new one starts.
         *now = None;
         let (line, listed) = self.connect(deadline).map_err(before_call)?;
         check_definition(&listed, tool)?;

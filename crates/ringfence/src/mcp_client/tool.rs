@@ -104,7 +104,7 @@ impl Tool for McpTool {
         let cx = ticket.context();
         // Any result is untrusted content.
         cx.add_taint(Taint::SawUntrusted);
-        // What changed is known again once a person saw it, and by no other answer.
+        // A changed definition is stored only after a person's approval.
         let person = ticket.approval().is_some_and(|approval| approval.assurance == Assurance::Person);
         if work.definition == DefinitionState::New || (work.definition == DefinitionState::Changed && person) {
             self.store.remember_definition(rule_name, digest).map_err(store_error)?;

@@ -45,7 +45,7 @@ impl fmt::Debug for McpDeadline<'_> {
     }
 }
 
-/// Why there is no answer.
+/// Failed request to an MCP server.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum McpClientError {
     #[error("cannot start it: {0}")]

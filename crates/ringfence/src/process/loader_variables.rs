@@ -220,7 +220,7 @@ mod tests {
             check("PYTHONSTARTUP", format!("{}/start.py", workspace.display()));
             check("NODE_OPTIONS", format!("--max-old-space-size=4096 --require=\"{}/x.js\"", workspace.display()));
         }
-        // What is data is the user's to give away.
+        // Plain data may be passed on by the user.
         check("NOTES_DIR", "ROOT/ws/notes", Some("ROOT/ws/notes"));
         check("API_KEY", "a/b:c", Some("a/b:c"));
     }

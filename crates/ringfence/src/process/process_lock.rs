@@ -65,7 +65,7 @@ impl Drop for ProcessLock {
 }
 
 fn lock_file(state: &Path, id: &str) -> PathBuf {
-    // What is in the store names no other file.
+    // A value from the store cannot name another file.
     let id: String = id.chars().filter(char::is_ascii_hexdigit).collect();
     state.join(format!("approvals-{id}.lock"))
 }

@@ -218,7 +218,7 @@ impl LaunchedProgram {
             while Instant::now() < until && matches!(waitid(WaitId::Pid(group), look), Ok(None)) {
                 std::thread::sleep(PAUSE);
             }
-            // What it started may be there without it.
+            // Its children may outlive it.
             let _ = kill_process_group(group, Signal::KILL);
         }
         let _ = child.wait();

@@ -265,7 +265,7 @@ fn migrate(connection: &mut Connection) -> Result<(), SqliteError> {
     Ok(change.commit()?)
 }
 
-/// Why the file cannot be used.
+/// Failure to use the database.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SqliteError {
     #[error(

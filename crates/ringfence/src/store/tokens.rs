@@ -41,7 +41,7 @@ const ID_LENGTH: usize = ID_MARK.len() + 32;
 /// Prefix of every token, by which leaked ones are recognised.
 const TOKEN_PREFIX: &str = "rft_";
 
-/// Why nothing could be done about tokens.
+/// Failure of a token operation.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     #[error("invalid token name `{0}`: use up to {MAX_NAME_CHARS} letters, digits, `-` and `_`")]

@@ -26,7 +26,7 @@ const RETENTION: Duration = Duration::from_hours(90 * 24);
 /// The longest line that stands for a session.
 const MAX_TITLE_CHARS: usize = 80;
 
-/// Why a session cannot be used.
+/// Failure to use a stored session.
 #[derive(Debug, thiserror::Error)]
 pub enum SqliteTranscriptError {
     #[error(

@@ -180,7 +180,7 @@ async fn silence_has_an_end() {
         provider.timeouts = ProviderTimeouts { first_byte: soon, idle: soon, ..provider.timeouts };
         assert_eq!(error_kind(ask(&*open(provider).unwrap()).await), ModelErrorKind::Stalled, "{bytes}");
     }
-    // Who waits long for the first byte does not wait as long for the second.
+    // The timeout after the first byte is shorter.
     let server = CannedServer::start(vec![CannedReply { bytes: half.into_bytes(), after: AfterReply::Hold }]).await;
     let mut provider = provider(ProviderProtocol::OpenAi, &server.url);
     provider.timeouts = ProviderTimeouts { first_byte: Duration::from_secs(600), idle: soon, ..provider.timeouts };

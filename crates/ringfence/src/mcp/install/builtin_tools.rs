@@ -311,7 +311,7 @@ fn zed_state(layers: &[Value], tool: &str) -> BuiltinToolState {
         match *profile {
             "minimal" if states.is_empty() => false,
             _ if states.is_empty() => true,
-            // What such a profile does not say, Zed says for it.
+            // Zed's defaults apply to the keys that such a profile leaves out.
             "write" | "write-full-access" | "ask" | "minimal" => {
                 states.iter().any(|states| states["tools"][tool] != false)
             }

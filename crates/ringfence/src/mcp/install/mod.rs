@@ -19,7 +19,7 @@ use crate::mcp::install::builtin_tools::advice;
 use crate::mcp::install::clients::{ENTRY_NAME, EntryScope, McpClientApp, SettingsDirs, SettingsFormat};
 use crate::mcp::install::settings_file::{SettingsContents, SettingsFile, SettingsFileError};
 
-/// Why nothing was planned or written.
+/// Failure to plan or write an entry.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InstallError {
     #[error("cannot find the client's settings: the home directory is unknown")]
@@ -118,7 +118,7 @@ fn server_entry(client: McpClientApp, program: &Path) -> Map<String, Value> {
     let server = match client {
         // Its model is not shown the tools of other servers until it searches for them.
         McpClientApp::ClaudeCode => json!({"command": command, "args": arguments, "alwaysLoad": true}),
-        // What has to be asked is asked by us. Programs may run for minutes.
+        // Approval is requested by Ringfence. Programs may run for minutes.
         McpClientApp::Codex => json!({
             "command": command, "args": arguments, "default_tools_approval_mode": "approve", "tool_timeout_sec": 300,
         }),
@@ -259,7 +259,7 @@ fn with_member(before: &str, key: &str, server: &Map<String, Value>) -> (String,
     let is_there = servers.insert(ENTRY_NAME.to_owned(), Value::Object(entry.clone())).is_some();
     let server = Value::Object(entry);
     let comma = |is_first: bool| if is_first { "" } else { "," };
-    // What comes out must be the old text and our entry, or it is not done.
+    // The result must be the old text and our entry, or it is not written.
     let candidates: Vec<String> = match old.contains_key(key) {
         // Replaces the existing value.
         true if is_there => {

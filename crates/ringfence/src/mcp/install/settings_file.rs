@@ -20,7 +20,7 @@ const MAX_FILE_BYTES: u64 = 4 << 20;
 
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 
-/// Why a file is left as it is.
+/// Reason for leaving a settings file as it is.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SettingsFileError {
     #[error("`{0}` is a symbolic link")]
