@@ -418,7 +418,7 @@ impl RunCodeTool {
         (report.max_listed, report.discarded) = (most_named, mode == RunCodeMode::Discard);
         let mut changes = match self.setup.workspace.changes(view, upper, cx) {
             Ok(changes) => changes,
-            // What is dropped anyway need not be understood.
+            // Changes that are discarded need not be compared.
             Err(_) if report.discarded => return Ok(NextPhase::Done(report)),
             Err(error) => return report.with_changes_refused(Vec::new(), error).map(NextPhase::Done),
         };

@@ -250,7 +250,7 @@ impl Mount {
     fn compact_journal(&self, journal: &Journal) {
         if journal.needs_compaction() {
             delete_images(self, &journal.evict_expired());
-            // What cannot be written now is as long as before.
+            // A log that cannot be compacted now stays as it is.
             let _ = journal.compact(&self.image_names());
         }
     }
@@ -268,7 +268,7 @@ impl Mount {
         let telling = effects.iter().filter(|effect| !effect.makes_directory()).chain(effects.last());
         let change = entry.change.change.clone();
         let made = telling.map(|effect| effect.has_happened(self, keep.as_ref())).collect::<Result<Vec<_>, _>>();
-        // Who cannot see it now does not say that it was not made.
+        // An error does not mean that it was not made.
         let Ok(made) = made else { return };
         if made.contains(&true) {
             let _ = journal.append(&JournalLine::Done { change }, LogSync::Deferred);

@@ -61,7 +61,7 @@ fn find_directory(mount: &Mount, inode: u64) -> Result<Option<Vec<u8>>, ToolErro
         if walk.stat(&entry)?.is_some_and(|found| found.id.inode == inode && found.id.device == mount.id.device) {
             return Ok(Some(walk.path_of(&entry.name)));
         }
-        // What cannot be entered is passed over.
+        // Directories that cannot be entered are skipped.
         let _ = walk.descend(&entry)?;
     }
     Ok(None)

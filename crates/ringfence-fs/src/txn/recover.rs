@@ -118,7 +118,7 @@ fn recover_file(mount: &Mount, name: &[u8], wait: FlockOperation) -> Option<()> 
         };
         all &= settled;
     }
-    // What cannot be settled now is tried again at the next start.
+    // A step that cannot be resolved now is tried again at the next start.
     if all {
         let change = name.splitn(2, |byte| *byte == b'-').nth(1).unwrap_or_default();
         mount.resolve_change(&String::from_utf8_lossy(change));
