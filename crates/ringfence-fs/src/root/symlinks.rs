@@ -9,8 +9,8 @@ use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 
 use crate::path::name::escape;
 use crate::path::relative::split;
-use crate::root::{MountRoot, stat};
 use crate::root::walk::{TempVisibility, TreeWalk, WalkStep};
+use crate::root::{MountRoot, stat};
 use crate::sys::errno::errno_error;
 use crate::sys::stat::FileKind;
 use crate::sys::syscall::readlinkat;

@@ -10,8 +10,8 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::path::name::{TEMP_PREFIX, escape};
-use crate::root::{MountRoot, rename_noreplace, stat};
 use crate::root::walk::{TempVisibility, TreeWalk, WalkStep};
+use crate::root::{MountRoot, rename_noreplace, stat};
 use crate::sys::errno::errno_error;
 use crate::sys::stat::{FileId, FileKind};
 use crate::sys::syscall::unlinkat;
