@@ -103,6 +103,14 @@ fn regular_files_are_opened_in_one_file() {
 }
 
 #[test]
+fn mounts_of_a_workflow_run_are_named_by_crewagent_only() {
+    assert_eq!(files_with("crates/ringfence-fs/src", &["\"state\"", "\"project\""]), [""; 0]);
+    let mut named = files_with("crates", &["\"project\""]);
+    named.retain(|file| file.contains("/src/"));
+    assert_eq!(named, ["crates/ringfence-kernel/src/dialect.rs"]);
+}
+
+#[test]
 fn tickets_are_issued_by_invocations_only() {
     assert_eq!(files_with("crates", &["Ticket::new("]), ["crates/ringfence-kernel/src/invocation.rs"]);
 }
