@@ -7,7 +7,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -157,26 +157,18 @@ impl TestBrowser {
     /// Clicks the button that says this.
     #[track_caller]
     pub(crate) fn click_button(&self, says: &str) {
-        let mark = format!(
-            "(() => {{
-                 const found = [...document.querySelectorAll('button')].find(one =>
-                     one.innerText.startsWith({}) && one.checkVisibility() && !one.closest('dialog:not([open])'));
-                 document.querySelectorAll('[data-wanted]').forEach(one => delete one.dataset.wanted);
-                 if (found) found.dataset.wanted = 'yes';
-                 return found !== undefined;
-             }})()",
+        let button = format!(
+            "[...document.querySelectorAll('button')].find(one =>
+                 one.innerText.startsWith({}) && one.checkVisibility() && !one.closest('dialog:not([open])'))",
             json!(says)
         );
-        self.until(&mark);
-        self.click("[data-wanted]");
+        self.use_element(&button, &[("click", json!({}))]);
     }
 
     /// Empties a field and writes into it.
     #[track_caller]
     pub(crate) fn write(&self, selector: &str, text: &str) {
-        let element = self.element(selector);
-        self.command("POST", &format!("/element/{element}/clear"), &json!({}));
-        self.command("POST", &format!("/element/{element}/value"), &json!({"text": text}));
+        self.use_element(&query(selector), &[("clear", json!({})), ("value", json!({"text": text}))]);
     }
 
     /// Presses keys, one after the other, on whatever has the focus.
@@ -192,11 +184,25 @@ impl TestBrowser {
         STANDARD.decode(taken.as_str().unwrap()).unwrap()
     }
 
+    /// Waits for the element that an expression finds, and does something to it. If it is redrawn in between, the new one is
+    /// looked for and everything is done to that.
     #[track_caller]
-    fn element(&self, selector: &str) -> String {
-        self.until(&format!("document.querySelector({}) !== null", json!(selector)));
-        let found = self.command("POST", "/element", &json!({"using": "css selector", "value": selector}));
-        found[ELEMENT].as_str().unwrap_or_else(|| panic!("no element {selector}: {found}")).to_owned()
+    fn use_element(&self, expression: &str, commands: &[(&str, Value)]) {
+        let deadline = Instant::now() + PAGE_TIMEOUT;
+        'redrawn: while Instant::now() < deadline {
+            let found = self.until(expression);
+            let element = found[ELEMENT].as_str().unwrap_or_else(|| panic!("{expression} is {found}"));
+            for (command, body) in commands {
+                let answer = self.raw("POST", &format!("/element/{element}/{command}"), body);
+                match answer["value"]["error"].as_str() {
+                    None => {}
+                    Some("stale element reference") => continue 'redrawn,
+                    Some(error) => panic!("{command} of {expression}: {error} {}", answer["value"]["message"]),
+                }
+            }
+            return;
+        }
+        panic!("{expression} is redrawn all the time");
     }
 
     fn devtools(&self, command: &str, parameters: &Value) -> Value {
@@ -262,4 +268,9 @@ impl Drop for TestBrowser {
 fn in_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|directory| directory.join(program)).find(|file| file.is_file())
+}
+
+/// The first element of a selector.
+fn query(selector: &str) -> String {
+    format!("document.querySelector({})", json!(selector))
 }

@@ -110,14 +110,13 @@ fn model_request<'a>(messages: &'a [TranscriptMessage], tools: &'a [ToolSpec]) -
 
 /// A provider that gives up when a test would.
 fn provider(kind: ProviderProtocol, base_url: &str) -> ModelProvider {
-    let soon = PATIENCE;
     ModelProvider {
         kind,
         base_url: base_url.to_owned(),
         model: "tiny".to_owned(),
         key: Some(SecretString::new(KEY)),
         headers: Vec::new(),
-        timeouts: ProviderTimeouts { connect: soon, first_byte: soon, idle: soon, answer: None },
+        timeouts: ProviderTimeouts { connect: PATIENCE, first_byte: PATIENCE, idle: PATIENCE, answer: None },
         stream: true,
     }
 }
