@@ -101,8 +101,8 @@ impl WriteTarget {
         Err(ToolError::new(ErrorKind::PermissionDenied, message))
     }
 
-    /// Asks the rule about new contents. What was judged is what is written: contents that come from a file are read here,
-    /// once.
+    /// Asks the rule about new contents. The judged contents are those that are written: contents that come from a file
+    /// are read here, once.
     pub(crate) fn judge_contents(
         &self,
         body: FileBody,

@@ -1,6 +1,7 @@
 //! Invocation of one tool call: plan, policy, approval, audit, run.
 //!
-//! All of it happens on one thread, the caller's own or a worker. What needs approval is handed back (`CallProgress::NeedsApproval`).
+//! All of it happens on one thread, the caller's own or a worker. A call that needs approval is handed back
+//! (`CallProgress::NeedsApproval`).
 //!
 //! Not here: waiting for that thread, and asking (`host.rs`).
 
