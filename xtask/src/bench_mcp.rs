@@ -4,10 +4,10 @@
 //! install`. A failed download is reported, and the run goes on without it. One call is in flight at a time; a line
 //! shows the calls per second of the best and of the median round, and the median and the 99th percentile of all calls.
 //!
-//! What changes nothing is done on the disk, where workspaces are. Writes and edits are made in memory, where syncing costs
-//! nothing, so that like is compared with like, and then on the disk, where ours has contents, names and journal on it before
-//! it replies; the others sync nothing. Last come the tables of `docs/benchmarks.md`, and how many times the calls of the
-//! others ours makes.
+//! Read operations run on the disk, where workspaces are. Writes and edits are made in memory, where syncing costs
+//! nothing, so that like is compared with like, and then on the disk, where ours has contents, names and journal on it
+//! before it replies; the others sync nothing. Last come the tables of `docs/benchmarks.md`, with our rate as a
+//! multiple of the others'.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};

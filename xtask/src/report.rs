@@ -109,7 +109,7 @@ fn write_block(name: &str, machine: &str, lines: &[String]) -> bool {
 }
 
 fn block(name: &str, machine: &str, lines: &[String]) -> String {
-    // Where there are tables at the end, they have all of it. What was set in columns stays so.
+    // Where there are tables at the end, they have all of it. Text in columns stays as it is.
     let text = match lines.iter().position(|line| line.starts_with('|')) {
         Some(tables) => lines[tables..].join("\n").trim_matches('\n').to_owned(),
         None => format!("```text\n{}\n```", lines.join("\n").trim_matches('\n')),

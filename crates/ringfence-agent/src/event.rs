@@ -1,7 +1,7 @@
 //! Agent events and the observer of a run.
 //!
-//! Events come in the order in which things happen, from one run one at a time, but for the output of programs, which
-//! comes from their own threads. What the model says in them is shown and never obeyed.
+//! Events come in order, one at a time for a run, but for the output of programs, which comes from their own threads.
+//! Text of the model in them is shown and never obeyed.
 //!
 //! Not here: how they look. A terminal, a line of JSON and an editor each have their own way.
 
@@ -35,7 +35,7 @@ pub enum AgentEvent<'a> {
     CallStarted {
         name: &'a str,
     },
-    /// The answer failed on its way. What came of it counts for nothing, and it is asked for again.
+    /// The response failed. Its parts are discarded, and the request is repeated.
     Retrying {
         why: &'a str,
         wait: Duration,

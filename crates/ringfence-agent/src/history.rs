@@ -1,8 +1,8 @@
 //! Message history of a session: each call with exactly one result.
 //!
-//! Every message is kept by a `TranscriptStore` before anything is done about it. What is shown can be less than what is kept:
-//! where the model takes no more, old results go first, then old turns, and what is left says so. A call is never shown
-//! without its result, nor a result without its call.
+//! Every message is stored by a `TranscriptStore` before anything is done about it. The model can get less than what is
+//! stored: over its limit, old results are omitted first, then old turns, with a note. A call is never sent without its
+//! result, nor a result without its call.
 //!
 //! Not here: where messages are kept.
 

@@ -226,7 +226,7 @@ impl EffectExtent {
 }
 
 impl LedgerSink {
-    /// Forgets what it heard: what comes from now on is another prompt's. What is still under way then ends in it.
+    /// Starts an empty ledger for another prompt. Calls that are still running are counted there.
     pub fn reset(&self) {
         let mut heard = self.state();
         let open = std::mem::take(&mut heard.in_flight);

@@ -1,7 +1,8 @@
 //! Agent loop: asks a model, makes its tool calls through the kernel, and always ends.
 //!
-//! A `LanguageModel` answers once. What it asks for is done by `Host::call` and by nothing else. `Agent::run` is one prompt from
-//! its first step to its outcome, with a `Ledger` of what was truly done, which the model cannot influence.
+//! A `LanguageModel` answers once. Its tool calls are made by `Host::call` and by nothing else. `Agent::run` is one
+//! prompt from its first step to its outcome, with a `Ledger` of the recorded effects, which the model cannot
+//! influence.
 //!
 //! Not here: files, processes, terminals and protocols of editors. Fronts bring those.
 

@@ -23,7 +23,7 @@ struct RecentCall {
 }
 
 impl RepeatDetector {
-    /// Takes one more call. What goes round, if something does.
+    /// Adds one more call. Returns the repetition, if there is one.
     pub(crate) fn observe(&mut self, call: &RequestedCall) -> Option<String> {
         let arguments = call.arguments.split_whitespace().collect::<Vec<_>>().join(" ");
         self.0.push_back(RecentCall { name: call.name.clone(), arguments });

@@ -1,8 +1,8 @@
 //! Model requests with retries.
 //!
-//! An answer that fails on its way is asked for again after a while, because nothing of it was done: what is done comes
-//! from whole answers only. What is too long for the model is shortened once. Everything here ends at once when the run
-//! is cancelled or its time is over.
+//! A failed response is requested again after a delay, because nothing of it was acted upon: actions come from whole
+//! responses only. A request that is too long for the model is shortened once. Everything here ends at once when the
+//! run is cancelled or its time is over.
 //!
 //! Not here: what becomes of an answer (`run.rs`).
 

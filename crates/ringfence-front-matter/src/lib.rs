@@ -1,8 +1,7 @@
 //! YAML front matter of markdown files.
 //!
-//! One parser judges it and says where its bytes are, so no second opinion can be played against the first. What it
-//! may cost is limited before it is parsed. An update changes the bytes that have to change and no others, and is
-//! read again before it is believed.
+//! One parser judges it and locates its bytes, so two parsers cannot disagree. Its cost is limited before it is parsed.
+//! An update changes the bytes that have to change and no others, and is parsed again before it is accepted.
 //!
 //! Not here: files, and what the keys mean. That is the tool's and the workflow guard's.
 

@@ -1,7 +1,7 @@
 //! Front matter parsing: from YAML events to a tree.
 //!
-//! What is built is bounded: levels, values and text, each with what aliases repeat. What YAML can say and a front
-//! matter must not is refused here, by its line.
+//! The result is bounded: levels, values and text, each with aliases expanded. YAML features that a front matter must
+//! not have are refused here, by their line.
 //!
 //! Not here: the lines that open and close it, and characters that are refused everywhere.
 

@@ -135,8 +135,8 @@ impl LockTable {
         Ok((held, left))
     }
 
-    /// Waits for the whole tree: shared by changes to files, alone for moving directories. What was judged by the name of
-    /// its directory keeps that name until this is dropped.
+    /// Waits for the tree lock: shared by changes to files, exclusive for moving directories. The directories of judged
+    /// paths keep their names until this is dropped.
     pub(crate) fn lock_tree(&self, hold: TreeLockMode, cx: &CallContext<'_>) -> Result<TreeLock, ToolError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | SAFE_OPEN;
         let lock = openat(&self.directory, "tree", flags, Mode::RUSR | Mode::WUSR).map_err(lock_error)?;
@@ -344,8 +344,8 @@ impl WriteIntent {
         note
     }
 
-    /// Every note that was written whole, and how long they are together. What follows was cut by the death of its writer,
-    /// or never came to the disk.
+    /// Every complete intent, and their total length. A rest was torn by a crash of its writer, or never reached the
+    /// disk.
     fn decode_all(notes: &[u8]) -> (Vec<Self>, usize) {
         let (mut intents, mut rest) = (Vec::new(), notes);
         while let Some((intent, behind)) = Self::decode(rest) {

@@ -1,8 +1,7 @@
 //! Content previews: the diff of a change, for a person to judge before it happens.
 //!
-//! Old contents are read in the directory that the plan holds, so far and so long as the call may. What was read is what
-//! the preview is bound to: its digest is part of the fingerprint, and a change that was approved makes sure that it is
-//! still what is there.
+//! Old contents are read in the directory that the plan holds, within the limits of the call. The preview is bound to
+//! them: their digest is part of the fingerprint, and an approved change checks that they are still the same.
 //!
 //! Not here: what shall be there. Each tool makes its own.
 

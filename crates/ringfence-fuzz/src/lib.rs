@@ -70,7 +70,7 @@ impl FuzzTarget {
         Self { max_len: longest, ..self }
     }
 
-    /// Runs it. What it returns says what came of an input: one with a new outcome is worth changing further. It fails by a
+    /// Runs it. The returned value is the outcome of an input: one with a new outcome is mutated further. It fails by a
     /// panic, and so does this, with the name of the file that the input is kept in.
     #[track_caller]
     pub fn check<O: Hash>(self, run: impl Fn(&[u8]) -> O) {

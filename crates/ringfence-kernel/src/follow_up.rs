@@ -1,8 +1,8 @@
 //! Follow-up approval of the changes that a run left, group by group.
 //!
-//! Every group of changes is judged by the rules that hold for a tool's own change. What is allowed and what a person says
-//! yes to is made as one change; what is denied, or asked about without a yes, is dropped and leaves a record. There is at
-//! most one question, about all groups that ask.
+//! Every group of changes is judged by the rules for a tool's own changes. Allowed and approved groups are committed as
+//! one change; denied and unapproved ones are dropped and leave a record. There is at most one approval request, about
+//! all groups that need one.
 //!
 //! Not here: which changes belong together. The tool that left them knows.
 
@@ -94,7 +94,7 @@ impl Invocation {
         self.keep_groups(planned, pending, &decided, approval, cx)
     }
 
-    /// Makes every group that is to be kept, as one change. What is not kept leaves a record first.
+    /// Commits every group that is to be kept, as one change. Discarded groups are recorded first.
     fn keep_groups(
         &self,
         planned: Box<dyn ErasedPlan>,

@@ -101,8 +101,8 @@ impl ToolRegistry {
         missing.map_or(Ok(()), |name| Err(self.unknown_tool_error(dialect, name)))
     }
 
-    /// The tools that a session in `dialect` is offered. Who calls chooses the dialect, so a choice means a tool by each of its
-    /// names.
+    /// The tools that a session in `dialect` is offered. The caller chooses the dialect, so a filter means a tool by
+    /// each of its names.
     pub fn catalog(&self, dialect: Dialect, choice: &ToolFilter) -> Result<ToolCatalog, UnknownToolError> {
         self.require_in_any_dialect(dialect, choice.allow.iter().flatten().chain(&choice.deny).map(String::as_str))?;
         let offered = |offer: &&Arc<dyn ErasedTool>| {

@@ -85,8 +85,8 @@ pub enum DraftOutcome {
 
 /// Stores requests, answers and grants. Each method is atomic for all users of the same store.
 pub trait ApprovalStore: Send + Sync + fmt::Debug {
-    /// Keeps a request until it is closed, or until no caller waits for it: the one that opened it is gone and did
-    /// not `detach` it. What expired before it was opened may go.
+    /// Keeps a request until it is closed, or until no caller waits for it: the one that opened it is gone and did not
+    /// `detach` it. Requests that expired before may be removed.
     fn open_request(&self, request: &ApprovalRequest) -> Result<(), StoreError>;
     /// The request with this ID, answered or not; `None` if it is unknown or closed.
     fn request(&self, id: &str) -> Result<Option<ApprovalRequest>, StoreError>;

@@ -246,8 +246,8 @@ pub(crate) fn is_same_mount(one: &str, other: &str) -> bool {
 /// The mount that stands for the network: its paths are `host:port`, and `host:port/path` where the path is known.
 pub const NET_MOUNT: &str = "net";
 
-/// The mount that stands for the search engine that the user chose: its paths are `host:port`. What is asked there goes to
-/// one host of their choice, so it is not one more host to be asked about.
+/// The mount that stands for the search engine that the user chose: its paths are `host:port`. Queries go to one host
+/// of their choice, which needs no approval of its own.
 pub const SEARCH_MOUNT: &str = "search";
 
 /// The mount that stands for programs: its paths are languages.
@@ -284,7 +284,7 @@ pub enum PolicyAction {
     Fetch,
     /// Contents are deleted permanently, without a pre-image.
     Lose,
-    /// A program runs in a jail; the mount is `CODE_MOUNT`. What it changes waits there, and is judged by itself.
+    /// A program runs in a jail; the mount is `CODE_MOUNT`. Its changes wait there, and are judged by themselves.
     Run,
     /// Another program's tool is called; the mount is `MCP_MOUNT`. Only that program knows what it does.
     External,

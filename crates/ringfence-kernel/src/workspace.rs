@@ -68,8 +68,8 @@ pub trait WorkspaceChanges: Send + fmt::Debug {
     /// Takes a decision about each group, and returns what they come to together.
     fn reconcile(&mut self, wanted: Vec<KeepDecision>) -> Vec<KeepDecision>;
 
-    /// For a person: the groups that are to be asked about. What it showed is kept, so that `commit` can tell whether it
-    /// still holds.
+    /// For a person: the groups that need approval. Digests of the previewed files are kept, so that `commit` can check
+    /// them.
     fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError>;
 
     /// Commits every group that is to be kept to the workspace, as one change. A group whose files changed there in the
@@ -144,7 +144,7 @@ impl ConnectionAttempt {
         Self { access, refusal, proceed: Box::new(go) }
     }
 
-    /// Records it, and lets it go ahead. What cannot be recorded is not made.
+    /// Records it, and lets it go ahead. Without a record it is not made.
     pub fn record(self, cx: &CallContext<'_>) {
         if cx.record_connection(&self.access, self.refusal.as_ref()).is_ok() {
             (self.proceed)();

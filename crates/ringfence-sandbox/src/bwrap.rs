@@ -227,7 +227,7 @@ impl BwrapArgs {
         }
     }
 
-    /// Shows something of the host where it is, or a link as the link that it is. What is not there is not shown.
+    /// Mounts a path of the host at the same path, or copies a link. A missing one is skipped.
     fn bind(&mut self, host: &Path, path: &Path) {
         let (source, jail_path) = (host.join(path), Path::new("/").join(path));
         match fs::symlink_metadata(&source) {

@@ -85,7 +85,7 @@ impl<'a> BwrapLauncher<'a> {
         let bwrap = BwrapBinary::find().map_err(|_| SetupStep::Bwrap.failed()(Errno::NOENT))?;
         let program = open("/proc/self/exe", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         let program = program.map_err(SetupStep::Bwrap.failed())?;
-        // Every cover has a descriptor. What runs inside gets its own limit.
+        // Every mask has a descriptor. Processes inside get their own limit.
         let most = getrlimit(Resource::Nofile).maximum;
         let _ = setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most });
         Ok(Self { host, bwrap, program, toolchains: Vec::new(), pending: HashMap::new(), launched: Vec::new() })

@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-/// Fills `home` with links into `host`. What the host does not have, and what cannot be linked, cargo does without.
+/// Fills `home` with links into `host`. Missing directories, and those that cannot be linked, are skipped.
 pub(crate) fn link_cargo_home(host: &Path, home: &Path) {
     for settings in ["config.toml", "config"] {
         let _ = link(&host.join(settings), &home.join(settings));

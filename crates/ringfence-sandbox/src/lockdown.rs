@@ -1,8 +1,8 @@
 //! Lockdown before exec: limits, capabilities, Landlock and seccomp, in order.
 //!
-//! The order of the steps is the promise: what a later step takes away, no earlier one needs, the filter of system calls
-//! comes last, and the program starts only when all of them are done. A step that fails ends the process. What is the same
-//! for every program is done before there is an order.
+//! The order of the steps is the promise: no step needs what an earlier one took away, the filter of system calls comes
+//! last, and the program starts only when all of them are done. A step that fails ends the process. Steps that are the
+//! same for every program are made before there is a run spec.
 //!
 //! Not here: the rules themselves (`landlock_rules.rs`, `seccomp.rs`, `limits.rs`).
 
@@ -59,8 +59,8 @@ pub(crate) fn run_child(socket: &OwnedFd, cgroup_fds: &[OwnedFd], filter: &Secco
     sys::exit()
 }
 
-/// From here on the group that this process is in is the topmost that it sees. What the group is called says which process
-/// of the host made it.
+/// Makes the cgroup of this process the topmost that it sees. The group's name would reveal which process of the host
+/// made it.
 fn unshare_cgroup_ns() -> Result<(), Errno> {
     // SAFETY: this process has one thread, and its descriptors stay its own.
     unsafe { unshare_unsafe(UnshareFlags::NEWCGROUP) }

@@ -1,9 +1,9 @@
 //! Memory accounting of a jail without a cgroup.
 //!
-//! The kernel keeps no sum for such a jail, so one is made here every few milliseconds, of everything that a program can
-//! have the kernel hold for it: its pages, swapped ones and page tables too; files in memory; System V objects; shared
-//! anonymous memory; buffers of sockets and pipes. Each part is an upper bound. What could be hidden from the sum is
-//! refused by the filter of system calls (`seccomp.rs`).
+//! The kernel keeps no sum for such a jail, so one is made here every few milliseconds, of everything that a program
+//! can have the kernel hold for it: its pages, swapped ones and page tables too; files in memory; System V objects;
+//! shared anonymous memory; buffers of sockets and pipes. Each part is an upper bound. Memory that could be hidden from
+//! the sum is refused by the filter of system calls (`seccomp.rs`).
 //!
 //! Not here: ending the run (`init.rs`).
 

@@ -308,10 +308,10 @@ enum ImageOverlay {
 }
 
 impl ImageBuilder<'_> {
-    /// Shows a directory through an overlay: there is no process at the other end of its sockets and pipes, secrets in it
-    /// are empty, and lists of mounts tell nothing of the host's file system. What is mounted inside is lost, and changes
-    /// that the host makes later may be missed. So a directory of the system, which packages change, is shown as it is, but
-    /// for secrets, if its file system tells nothing or something is mounted inside.
+    /// Mounts a directory through an overlay: there is no process at the other end of its sockets and pipes, secrets in
+    /// it are empty, and lists of mounts reveal nothing of the host's file system. Mounts inside it are lost, and later
+    /// changes of the host may be missed. So a directory of the system, which packages change, is mounted directly, but
+    /// for secrets, if its file system reveals nothing or has a mount inside.
     fn overlay_directory(&self, path: &Path, within: ImageSource) -> Result<ImageOverlay, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let shown = match openat(self.image, path, flags, Mode::empty()) {
@@ -415,8 +415,8 @@ fn descriptor_path(descriptor: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", descriptor.as_raw_fd())
 }
 
-/// Shows a directory or file of the host where it is, read-only, or a link as the link that it is. What is not there, or
-/// not for us to see, is not shown.
+/// Mounts a directory or file of the host at the same path, read-only, or copies a link. A missing or unreadable one is
+/// skipped.
 fn bind_from_host(image: &OwnedFd, host: &HostRoot, path: &Path) -> Result<(), Errno> {
     let Some(kind) = host.kind(path) else { return Ok(()) };
     match kind {

@@ -24,7 +24,7 @@ pub struct CapturedOutput {
 }
 
 impl CapturedOutput {
-    /// As text. What is not UTF-8 is escaped byte by byte.
+    /// As text. Bytes that are not UTF-8 are escaped one by one.
     pub fn text(&self) -> String {
         let mut text = String::with_capacity(self.bytes.len());
         for chunk in self.bytes.utf8_chunks() {

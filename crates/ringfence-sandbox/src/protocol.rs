@@ -1,8 +1,7 @@
 //! IPC protocol between the host, the spawner and a jail's init process.
 //!
-//! Both ends are the same binary, so the format needs no version. What is read is checked all the same: a message that
-//! does not read is an error, never a panic. The order for a run lies in a memory file, because a script may be larger
-//! than a socket takes.
+//! Both ends are the same binary, so the format needs no version. Messages are checked all the same: an invalid one is
+//! an error, never a panic. The run spec lies in a memory file, because a script may be larger than a socket takes.
 //!
 //! Not here: the sockets. Descriptors travel beside these bytes, in the order that `SpawnerRequest` and `SpawnerReply` say.
 

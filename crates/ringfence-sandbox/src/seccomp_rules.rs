@@ -1,7 +1,7 @@
 //! Seccomp rules, as data: the system calls that a jailed program may not make.
 //!
-//! Rules are grouped by reason. What is refused gets an error that programs know how to go on from: `EPERM`, or `ENOSYS`
-//! where they have an older way.
+//! Rules are grouped by reason. A refused call gets an error that programs handle: `EPERM`, or `ENOSYS` where they have
+//! a fallback.
 //!
 //! Not here: compiling and installing them (`seccomp.rs`).
 

@@ -140,7 +140,7 @@ fn start_spawner() -> Result<ForkResult, SetupError> {
     }
 }
 
-/// Every user is itself in the new namespace. Who is not root can do that for one only.
+/// Maps every user to itself in the new namespace. Without root that is possible for one only.
 fn write_identity_maps(pid: Pid) -> std::io::Result<()> {
     let process = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
     if geteuid().is_root() {

@@ -1,8 +1,8 @@
 //! Spawner handle of the host: the process, and its jails.
 //!
-//! Jails are made ahead, each in a cgroup of its own, and named by numbers. What takes time and is not the caller's, such
-//! as making the next jail and putting a cgroup away, happens on a thread here after the caller has its answer. When the
-//! last owner lets go, everything that was started is dead.
+//! Jails are made ahead, each in a cgroup of its own, and named by numbers. Work that the caller need not wait for,
+//! such as making the next jail and removing a cgroup, happens on a thread here after the caller has its result. When
+//! the last owner is dropped, every process that was started is dead.
 //!
 //! Not here: what runs in a jail.
 

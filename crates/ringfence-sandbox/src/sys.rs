@@ -1,8 +1,9 @@
 //! Raw system calls (`unsafe`), and messages with descriptors.
 //!
-//! Each function is one call, or the few that make no sense alone. What `rustix` offers is used from there directly.
+//! Each function is one call, or the few that make no sense alone. Calls that `rustix` offers are used from there
+//! directly.
 //!
-//! Not here: any decision. Who calls these says why.
+//! Not here: any decision. The callers say why.
 
 use std::ffi::{CStr, CString};
 use std::io::{IoSlice, IoSliceMut};
@@ -116,7 +117,7 @@ pub(crate) enum MountScope {
     Tree,
 }
 
-/// The first number after the standard streams. What a process keeps across `keep_only` is from here on.
+/// The first number after the standard streams. The descriptors that a process keeps across `keep_only` start here.
 pub(crate) const FIRST_INHERITED_FD: RawFd = 3;
 
 /// Closes every descriptor but the standard streams and these, which get the numbers from `FIRST_INHERITED_FD` on and close with a

@@ -1,7 +1,7 @@
 //! Secrets in toolchain directories that a jail shows, by their names.
 //!
-//! A file that is a secret by its name in a workspace is one in `/opt` and `/usr/local` too. What is published as it is, such
-//! as the packages of the system, installed libraries, registries of crates and the Nix store, is not looked through: it has
+//! A file that is a secret by its name in a workspace is one in `/opt` and `/usr/local` too. Published files, such as
+//! the packages of the system, installed libraries, registries of crates and the Nix store, are not searched: they have
 //! no secrets, and test keys that builds need.
 //!
 //! Not here: hiding them (`mounts.rs`, `bwrap_launcher.rs`).

@@ -1,8 +1,7 @@
 //! HTTP client: one request and its response, without redirects or connection reuse.
 //!
-//! The answer is bounded in every direction: headers, bytes on the wire, bytes after decompression, the time until it
-//! begins. What the caller may say in headers is bounded too: nothing that speaks for the connection instead of the
-//! request.
+//! The response is bounded in every direction: headers, bytes on the wire, bytes after decompression, the time until it
+//! begins. The caller's headers are bounded too: none that are about the connection instead of the request.
 
 use std::time::Duration;
 

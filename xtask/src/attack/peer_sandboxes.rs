@@ -1,7 +1,7 @@
 //! The jails that programs are put into: ours, those of others as they are usually called, and none.
 //!
-//! The others are fetched below `target/tmp/attack` on the first run, by `npm` and, where it is there, by `apt-get
-//! download`; nothing is installed on the machine. What is on the `PATH` already is used as it is.
+//! The others are fetched below `target/tmp/attack` on the first run, by `npm` and, where it is available, by `apt-get
+//! download`; nothing is installed on the machine. Programs on the `PATH` are used as they are.
 
 use std::ffi::OsString;
 use std::fs;

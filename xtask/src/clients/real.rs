@@ -1,8 +1,9 @@
 //! Real clients with a scripted model: whether what our server says reaches the model.
 //!
-//! Each client is fetched by its name, gets a home of its own with the settings that turn its own tools off and the entry
-//! that `ringfence mcp install` writes, and is run without a terminal. Its model reads a file, and then one that is not there. What is checked is what came back to the
-//! model: the bytes of the file, the sentence of the error, and the schemas of our core tools in the first request.
+//! Each client is fetched by its name, gets a home of its own with the settings that turn its own tools off and the
+//! entry that `ringfence mcp install` writes, and is run without a terminal. Its model reads a file, and then one that
+//! does not exist. The replies to the model are checked: the bytes of the file, the sentence of the error, and the
+//! schemas of our core tools in the first request.
 
 use std::fs;
 use std::io;

@@ -3,7 +3,7 @@
 //! Lifetimes and numbers are dropped, comments are listed apart ([`comments`]). Items below `#[cfg(test)]` are dropped by
 //! [`without_tests`].
 //!
-//! Not here: macros. What a macro expands to is not seen.
+//! Not here: macros. Their expansions are not seen.
 
 /// A token, with the line that it begins on, counted from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]

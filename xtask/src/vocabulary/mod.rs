@@ -41,7 +41,7 @@ pub(crate) const ENFORCED: &[Limit] = &[
     Limit::WordHits,
 ];
 
-/// The modules of `crates/ringfence` that face the outside. What two of them share belongs to a module of its own.
+/// The modules of `crates/ringfence` that face the outside. Code that two of them share belongs to a module of its own.
 const FRONTS: &[&str] = &["mcp", "acp", "api", "cli"];
 
 /// The front that starts the others.

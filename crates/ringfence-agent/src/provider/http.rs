@@ -318,7 +318,7 @@ impl ProviderClient {
         intake.end(cut, parts)
     }
 
-    /// A body of which only the begin matters. What is missing is missing.
+    /// Reads the beginning of a body. A missing rest is not an error.
     async fn read_prefix(&self, reply: &mut ProviderHttpResponse, most: usize) -> Vec<u8> {
         let mut all = Vec::new();
         let reading = async {

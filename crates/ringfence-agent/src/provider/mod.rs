@@ -94,8 +94,8 @@ impl SecretString {
         &self.0
     }
 
-    /// The text without this key in it, for a server may repeat what it was sent. What is shown of that may be cut, so that
-    /// the begin of the key is hidden too.
+    /// The text without this key in it, for a server may repeat its request. The displayed part may be truncated, so
+    /// that a prefix of the key is hidden too.
     fn redact_from(&self, text: String) -> String {
         // A shorter text cannot be a key, and would be found in any text.
         let Some(begin) =

@@ -519,7 +519,7 @@ fn read_usage(usage: &Value) -> Option<TokenUsage> {
     })
 }
 
-/// A count of tokens. What is below nothing is nothing, and what is beyond counting is as much as can be counted.
+/// A count of tokens. Negative numbers become 0, and larger ones saturate.
 pub(crate) fn count(value: &Value) -> Option<u64> {
     let number = value.as_number()?;
     // A cast from a float saturates, and a value that is not a number becomes `None`.

@@ -1,7 +1,7 @@
 //! Optional request fields: one that a server refuses is left out, and the request is sent again.
 //!
-//! No two servers take the same fields, and most say which one they do not know. Nothing came of a request that was refused,
-//! so that it can be sent again. What was refused once is not sent to that server again.
+//! No two servers take the same fields, and most name the one they do not know. A refused request had no effect, so
+//! that it can be sent again. A refused field is not sent to that server again.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};

@@ -241,7 +241,7 @@ impl ResponseBuilder {
         Some(self.answer)
     }
 
-    /// Whether more may come. What comes after the end is passed over.
+    /// Whether more may come. Deltas after the end are ignored.
     fn accepts_more(&mut self, what: &str, text: &str) -> bool {
         if self.finish.is_some() && !text.is_empty() {
             self.warn(format!("{what} after the end was ignored"));

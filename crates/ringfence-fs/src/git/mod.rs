@@ -1,8 +1,8 @@
 //! Git repository reader: objects, references and the index, as data.
 //!
-//! What a program did to a repository is judged by what it leads to, so trees and the index are read here, within bounds, from
-//! held files alone. Git itself is never run, and no setting of the repository is obeyed. What cannot be read, or is of a
-//! kind that is not known here, is an error, and callers treat it as protected.
+//! A program's changes of a repository are judged by their effects, so trees and the index are read here, within
+//! bounds, from held files alone. Git itself is never run, and no setting of the repository is obeyed. Unreadable or
+//! unknown data is an error, and callers treat it as protected.
 //!
 //! Not here: which files of a repository a change may write without approval (`overlay/repository_data.rs`).
 

@@ -1,7 +1,7 @@
 //! In-memory index of a journal's log.
 //!
-//! A server that runs for weeks has every change here of which something is kept, so each takes little: where its line is,
-//! how it ended, and what it counts as in the quota. What only few have is beside, and the rest is read from the log again.
+//! A server that runs for weeks has every change with pre-images here, so each takes little memory: the offset of its
+//! line, its outcome, and its size in the quota. Rare fields are stored apart, and the rest is read from the log again.
 //!
 //! Not here: who may read and write the log (`index.rs`).
 

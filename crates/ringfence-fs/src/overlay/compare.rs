@@ -1,7 +1,7 @@
 //! Overlay comparison: every path of an upper directory that differs from the workspace.
 //!
-//! Contents are compared, never times. A directory that was removed and made again hides what was in it; everything that it
-//! hides is a delete here. What cannot be committed at all, such as a pipe, is left out and named.
+//! Contents are compared, never times. A directory that was removed and made again hides its old entries; each of them
+//! is a delete here. An entry that cannot be committed at all, such as a pipe, is left out and named.
 //!
 //! Not here: reading the upper directory (`upper.rs`), and committing the changes (`commit.rs`).
 
@@ -86,7 +86,8 @@ pub(super) enum UpperState {
 #[derive(Debug)]
 pub(super) struct OverlayComparison {
     pub(super) items: Vec<OverlayChange>,
-    /// Paths that another process changed since the program started. What is below a directory among them is stale too.
+    /// Paths that another process changed since the program started. Everything below a directory among them is stale
+    /// too.
     pub(super) stale: BTreeSet<Vec<u8>>,
     pub(super) rejected: Vec<RejectedPath>,
 }

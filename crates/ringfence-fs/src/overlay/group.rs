@@ -1,8 +1,9 @@
 //! Change groups: changes that are committed or dropped together.
 //!
-//! What means one thing is one group: everything under one `.git`, both ends of a rename. Any set of groups can be kept
-//! without the others, as long as what `resolve_decisions` makes of a choice holds: nothing is kept without the new directory
-//! that it is in, no new directory without one of the entries that it was made for, no link that then leads outside.
+//! Changes that belong together are one group: everything under one `.git`, both ends of a rename. Any set of groups
+//! can be kept without the others, as long as `resolve_decisions` is applied to the choice: nothing is kept without the
+//! new directory that it is in, no new directory without one of the entries that it was made for, no link that then
+//! leads outside.
 //!
 //! Not here: what each group is allowed (the kernel asks the policy), and committing what is kept (`commit.rs`).
 

@@ -1,7 +1,6 @@
 //! Unified diff parser: files, each with its header and hunks.
 //!
-//! What is neither part of a file nor forbidden is the text around a diff, such as the message of a commit, and is
-//! ignored.
+//! Text around a diff, such as the message of a commit, is ignored unless it is forbidden.
 
 use std::collections::HashMap;
 

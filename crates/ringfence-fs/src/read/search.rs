@@ -421,8 +421,8 @@ impl Sink for MatchCollector<'_> {
             self.context_buffer.iter().filter(|(line, _)| *line >= first).map(|(_, text)| text.clone()).collect();
         let column = String::from_utf8_lossy(&line[..at]).chars().count() as u64 + 1;
         self.push_context(number, &text);
-        // One more than wanted shows that there are more. What comes then is only looked at as what stands after
-        // the last one that is wanted.
+        // One more match than the limit shows that there are more. Later lines only serve as context of the last one
+        // within the limit.
         if self.is_full() {
             return Ok(self.needs_context_after(number));
         }

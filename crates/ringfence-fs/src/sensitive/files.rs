@@ -4,7 +4,8 @@
 //! that it comes across, and a note in our state directory tells it to other processes. An inode is given out again when
 //! its file is gone: a file is known by its device, its inode and the time at which it was made.
 //!
-//! Not here: which names those are (`sensitive/` in the kernel). What was never seen under such a name is not known.
+//! Not here: the names themselves (`sensitive/` in the kernel). A file that was never seen under such a name is not
+//! known.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -127,8 +128,8 @@ impl SensitiveFiles {
         fstat(&self.note).map_or(0, |stat| FileStat::from_stat(&stat).size)
     }
 
-    /// One call, at the end of the file: lines of several processes do not mix. What cannot be noted is known as long as we
-    /// are here.
+    /// One call, at the end of the file: lines of several processes do not mix. An observation that cannot be stored is
+    /// known to this process only.
     fn append(&self, line: &str) {
         if self.note_length() < MOST_NOTED {
             let _ = write(&self.note, line.as_bytes());

@@ -1,6 +1,6 @@
 //! `edit_file`: replace exact text in a file.
 //!
-//! Matching is exact, byte for byte. What does not match is not guessed at; the error says what may be the reason.
+//! Matching is exact, byte for byte. Nothing is guessed; the error names the likely reason of a mismatch.
 
 use memchr::memmem;
 use ringfence_kernel::{

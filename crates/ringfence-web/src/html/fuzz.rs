@@ -5,7 +5,7 @@ use url::Url;
 
 use super::{HtmlOutputStyle, convert};
 
-/// So long is a page that is made of one input again and again. What grows with the square of it takes minutes.
+/// Length of a page that repeats one input. A quadratic algorithm takes minutes for it.
 const LONG_PAGE_BYTES: usize = 128 << 10;
 
 const TOKENS: &[&str] = &[

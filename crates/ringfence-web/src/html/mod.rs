@@ -1,6 +1,6 @@
 //! HTML to markdown or plain text, in one pass and without a tree.
 //!
-//! A page is read token by token. What is open is kept on a stack that has a bound; deeper tags are passed over and their
+//! A page is read token by token. Open elements are kept on a stack that has a bound; deeper tags are skipped and their
 //! text is kept. So the work grows with the page and not with how it nests, and the output has a bound of its own.
 //!
 //! Not here: bytes and their charset (`response_body.rs`).

@@ -77,7 +77,7 @@ impl AcpServer {
         Self { settings, environment, client, sessions: Mutex::default() }
     }
 
-    /// Takes a message. What takes time goes on in `tasks`.
+    /// Handles a message. Long work goes on in `tasks`.
     pub(super) fn handle(self: &Arc<Self>, message: AcpMessage, tasks: &mut JoinSet<()>) {
         let (method, given, reply) = match message {
             AcpMessage::Notification { method, params: given } => {

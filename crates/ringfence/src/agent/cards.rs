@@ -1,6 +1,6 @@
 //! Short text summaries of tool calls and results.
 //!
-//! What a model wrote is shown so that nothing hides in it, and never longer than a glance takes.
+//! Text of the model is sanitised, and truncated to a few lines.
 //!
 //! Not here: printing.
 

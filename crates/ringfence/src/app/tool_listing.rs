@@ -38,8 +38,8 @@ pub(crate) fn full_listing(app: &App) -> Vec<Value> {
     app.session.catalog.list().map(tool).collect()
 }
 
-/// `never` and `always` where the policy leaves no choice, `sometimes` where it depends on the arguments. What a program
-/// leaves behind is decided about by itself, so running one can always lead to a question.
+/// `never` and `always` where the policy leaves no choice, `sometimes` where it depends on the arguments. Changes of a
+/// program are judged by themselves, so running one can always lead to an approval request.
 fn requires_approval(rules: &LayeredRules, session: &Session, tool: &ToolDefinition) -> &'static str {
     let asks = |access: &ResourceAccess| {
         let question = PolicyRequest::new(session, &tool.name, std::slice::from_ref(access), session.taint.snapshot());

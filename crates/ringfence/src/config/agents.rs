@@ -1,8 +1,7 @@
 //! Agent config: `agents.defaults`, and named agents that override it.
 //!
-//! What the owner of the machine says holds against what the user says, and a named agent against the defaults of the same
-//! file. Limits and tools of an agent only tighten. Addresses of models and names of keys come from these files alone:
-//! a workspace cannot have them.
+//! The managed file overrides the user's file, and a named agent the defaults of the same file. Limits and tools of an
+//! agent only tighten. Addresses of models and names of keys come from these files alone: a workspace cannot have them.
 //!
 //! Not here: opening a model (`agent/model.rs`).
 

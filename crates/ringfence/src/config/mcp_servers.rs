@@ -65,7 +65,7 @@ pub struct McpServerProgram {
 pub enum ServerWorkspaceAccess {
     #[default]
     None,
-    /// All that programs may read of it. What it writes is dropped.
+    /// All that programs may read of it. Its writes are discarded.
     Read,
 }
 

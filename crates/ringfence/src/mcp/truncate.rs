@@ -1,8 +1,8 @@
 //! Truncation of replies to the maximum message size.
 //!
-//! What goes out for one call is bounded as a whole and as it goes: as JSON, and in each of the forms in which a client gets
-//! it, so that neither quotes nor a second copy make a flood of what a tool held to be little. What is longer is cut where it
-//! is longest, stays the same in all forms, and says that it was cut and how to go on.
+//! The response to one call is bounded as a whole and as it is sent: as JSON, and in each of the forms in which a
+//! client gets it, so that neither escapes nor a second copy exceed the limit. A longer one is truncated where it is
+//! longest, stays the same in all forms, and has a note about the truncation and how to go on.
 //!
 //! Not here: how much a tool reads, lists or finds. Tools have limits of their own.
 

@@ -1,7 +1,7 @@
 //! Tool definitions of MCP servers, validated and bounded.
 //!
-//! A name that we show is plain, and no two are the same. Nothing hides in a description. What cannot be shown so is left
-//! out, with a word about why. Annotations are not read at all.
+//! Displayed names are plain and unique. Descriptions are sanitised. A tool that cannot be shown so is skipped, with a
+//! message. Annotations are not read at all.
 
 use std::fmt::Write as _;
 
@@ -131,7 +131,7 @@ fn safe_name(name: &str, most: usize) -> String {
     format!("{}_{mark}", safe.chars().take(most.saturating_sub(mark.len() + 1)).collect::<String>())
 }
 
-/// Makes what a schema tells in words visible. What else is in it cannot be changed, so nothing may hide there.
+/// Sanitises the texts of a schema. Its other values cannot be changed, so hidden characters in them are refused.
 fn escape_schema_texts(schema: &mut Value) -> Result<(), &'static str> {
     const HIDDEN_TEXT: &str = "its schema contains invisible characters";
     match schema {

@@ -34,7 +34,7 @@ pub(crate) struct McpServerError {
     pub(crate) message: String,
 }
 
-/// Reads one message. What does not read is nothing that we wait for.
+/// Parses one message. An invalid one is ignored.
 pub(crate) fn parse(bytes: &[u8]) -> McpServerMessage {
     #[derive(Deserialize)]
     struct RawServerMessage {

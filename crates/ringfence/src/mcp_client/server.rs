@@ -105,7 +105,7 @@ impl McpServerHandle {
                 let listed = self.initialize(line.as_ref(), &deadline).map_err(before_call)?;
                 check_definition(&listed, tool)?;
                 let answer = line.request("tools/call", &asked, &deadline);
-                // It ends with its line. What it still wanted then is recorded too, and not made.
+                // It ends with its transport. Its remaining connection attempts are recorded too, and not made.
                 drop(line);
                 while let Some(attempt) = channel.as_ref().and_then(|channel| channel.next_attempt()) {
                     attempt.record(cx);

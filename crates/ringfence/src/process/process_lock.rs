@@ -38,7 +38,7 @@ impl ProcessLock {
         &self.id
     }
 
-    /// Whether an owner of this name is there no more. What they left is cleaned up.
+    /// Whether the owner of this name is gone. Its files are removed then.
     pub(crate) fn is_stale(state: &Path, id: &str) -> io::Result<bool> {
         let file = lock_file(state, id);
         let lock = match OpenOptions::new().write(true).custom_flags(PLAIN_FILE_FLAGS).open(&file) {

@@ -475,7 +475,7 @@ pub(crate) fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, SqliteErro
     serde_json::from_str(text).map_err(|error| SqliteError::Damaged(error.into()))
 }
 
-/// Since 1970. What is later than these numbers reach is as late as they do.
+/// Nanoseconds since 1970. Later times saturate.
 pub(crate) fn nanos(time: SystemTime) -> i64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
