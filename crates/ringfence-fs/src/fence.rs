@@ -319,8 +319,8 @@ impl HostFile {
     }
 }
 
-/// A path from its mount on with one slash after the mount, as crewagent reads it. Who writes a backslash there means one
-/// between directories too.
+/// A path from its mount on with one slash after the mount, as crewagent reads it. A backslash there means that
+/// backslashes separate directories too.
 fn with_single_slash(named: &str) -> Cow<'_, str> {
     match named.split_once(['/', '\\']) {
         Some((alias, rest)) if named[alias.len()..].starts_with('\\') => {

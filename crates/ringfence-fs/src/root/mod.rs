@@ -115,7 +115,7 @@ impl MountRoot {
         if self.shows_alias { format!("@{}/{path}", self.alias) } else { path.to_owned() }
     }
 
-    /// Opens a path below the root. What comes back was not reached through another mount or out of the root.
+    /// Opens a path below the root. The result was not reached through another mount or out of the root.
     pub(crate) fn lookup(&self, path: &GuestPath, flags: OFlags, pace: IoMode) -> Result<OpenFile, Errno> {
         let root = self.root.as_fd();
         let open = |links| self.resolver.open(root, path.as_bytes(), OpenHow { flags, links, pace });
@@ -181,8 +181,8 @@ impl MountRoot {
         }
     }
 
-    /// A regular file by one name in a directory that we hold, for a change that was judged by that directory and
-    /// name. What comes back still has to be looked at: a descriptor of anything else only stands for it.
+    /// Opens a regular file by one name in a held directory, for a change that was judged by that directory and name.
+    /// The caller still has to check the result: for any other kind it is a path-only descriptor.
     pub(crate) fn open_at(&self, parent: BorrowedFd<'_>, name: &[u8], access: OFlags) -> Result<OwnedFd, Errno> {
         let place = self.resolver.open_named(parent, name, PATH_ONLY)?;
         let stamp = FileStat::from_stat(&fstat(&place)?);

@@ -13,8 +13,8 @@ use crate::sys::syscall::fstat;
 use crate::txn::replace::FileBody;
 
 impl WriteTarget {
-    /// Asks the rule about new contents. What was judged is what is written: contents that come from a file are read here,
-    /// once.
+    /// Asks the rule about new contents. The judged contents are those that are written: contents that come from a file
+    /// are read here, once.
     pub(crate) fn judge_contents(
         &self,
         body: FileBody,
