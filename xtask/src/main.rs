@@ -50,7 +50,8 @@ const USAGE: &str =
   test --model run the agent with a live model on an OpenAI-compatible server: create, read and edit a file
   bench fs     cost of file tools
   bench        the same; PART is read, write, list or large
-  bench layer  cost of the overlay: mounting the workspace and committing changes
+  bench overlay
+               cost of the overlay: mounting the workspace and committing changes
   bench agent  overhead of an agent step, and memory of a long session
   bench http   the HTTP API compared with in-process calls, with one session and with many
   bench mcp    our MCP server and two others, with the same client
@@ -122,7 +123,7 @@ fn main() -> ExitCode {
         ["package"] => package::package(),
         ["screenshots"] => browser::screenshots(),
         ["vocabulary", ref options @ ..] => vocabulary::run(options),
-        ["bench", "layer"] => run_cargo(&["bench", "-p", "ringfence-fs", "--bench", "layer"], &[]),
+        ["bench", "overlay"] => run_cargo(&["bench", "-p", "ringfence-fs", "--bench", "overlay"], &[]),
         ["bench", "sandbox"] => bench_sandbox::run(),
         ["bench", "sandbox", "--builds", ref projects @ ..] => bench_builds::run(projects),
         ["bench", "fs"] => run_cargo(&["bench", "-p", "ringfence-fs", "--bench", "fence"], &[]),

@@ -1,6 +1,6 @@
 //! Benchmark of overlay views and commits: 10,000 files.
 //!
-//! `cargo xtask bench layer` runs it. Printed are the best time and the median of each, beside copying the same files
+//! `cargo xtask bench overlay` runs it. Printed are the best time and the median of each, beside copying the same files
 //! without any sync, and copying them with one sync in the end.
 
 #![expect(clippy::expect_used, clippy::print_stdout, reason = "a bench says what it finds, or stops")]
