@@ -155,6 +155,6 @@ pub fn approve_with_changes(arguments: Value) -> ApprovalDecision {
 pub fn decision_by_person(response: ApprovalResponse) -> ApprovalDecision {
     ApprovalDecision {
         response,
-        approval: Approval { assurance: Assurance::Person, by: Some(Principal::person("a person")) },
+        approval: Approval { assurance: Assurance::Person, by: Some(Principal::person("the approver")) },
     }
 }

@@ -349,7 +349,7 @@ async fn the_record_names_the_rule_and_who_said_yes() {
         assert_eq!(road.call(&json!({"path": path})).await.error, None);
     }
     let expected =
-        ["user by name a person", "user by name no person", "user by name a person", "user by name no person"];
+        ["user by name the approver", "user by name no person", "user by name the approver", "user by name no person"];
     assert_eq!(*road.trace.permissions.lock().unwrap(), expected);
 }
 

@@ -65,7 +65,7 @@ async fn a_grant_is_not_asked_about_again_and_allows_nothing_else() {
     }
     let grants = store.grants(SystemTime::now()).unwrap();
     let [grant] = grants.as_slice() else { panic!("{grants:?}") };
-    assert_eq!((grant.by.as_str(), grant.directory.as_str()), ("a person", "this one"));
+    assert_eq!((grant.by.as_str(), grant.directory.as_str()), ("the approver", "this one"));
     assert_eq!(grant.until.duration_since(grant.since).unwrap(), GRANT_LIFETIME);
     assert_eq!(GRANT_LIFETIME.as_secs(), 30 * 24 * 60 * 60);
     let permissions = road.trace.permissions.lock().unwrap().clone();
