@@ -8,6 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// CPU time of the calling thread so far. Other threads and programs do not add to it.
+///
+/// # Panics
+/// If the kernel does not tell.
+#[must_use]
+pub fn thread_cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())
+}
+
 /// A measurement, from `start` to `end`.
 #[derive(Debug)]
 pub struct CpuShare {
@@ -25,8 +35,7 @@ impl CpuShare {
             while !ends.load(Ordering::Relaxed) {
                 std::hint::spin_loop();
             }
-            let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-            Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())
+            thread_cpu_time()
         });
         Self { is_over, thread }
     }

@@ -111,10 +111,11 @@ impl LineEndings {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use expect_test::{Expect, expect};
     use ringfence_kernel::ErrorKind;
+    use ringfence_testkit::cpu_share::thread_cpu_time;
 
     use super::apply;
     use crate::patch::hunk_locator::MOST_SEARCHED;
@@ -493,8 +494,8 @@ mod tests {
         );
     }
 
-    /// Far less than a search that starts over at each line would take.
-    const SOON: Duration = Duration::from_secs(5);
+    /// CPU time, far less than a search that starts over at each line would take.
+    const MAX_CPU_TIME: Duration = Duration::from_secs(5);
 
     #[test]
     fn equal_lines_are_searched_in_one_pass() {
@@ -514,9 +515,10 @@ mod tests {
         ];
         for (text, patch, kind) in cases {
             let files = parse(&patch).unwrap();
-            let start = Instant::now();
+            let start = thread_cpu_time();
             assert_eq!(apply(&text, &files[0], "f").unwrap_err().kind, kind);
-            assert!(start.elapsed() < SOON, "{kind:?} took {:?}", start.elapsed());
+            let took = thread_cpu_time() - start;
+            assert!(took < MAX_CPU_TIME, "{kind:?} took {took:?}");
         }
         let patch = format!("@@ -1,100001 +1,100001 @@\n{context}-b\n+B\n");
         let applied = apply(&(text.clone() + "b\n"), &parse(&patch).unwrap()[0], "f").unwrap();
@@ -529,13 +531,14 @@ mod tests {
         let count = 200;
         let text = (0..count).map(|n| format!("{n}\nx\n")).collect::<String>() + &"y\n".repeat(MOST_SEARCHED / 200);
         let patch: String = (0..count).map(|n| format!("@@ -{0} +{0} @@\n-{n}\n+!\n", n + 1)).collect();
-        let start = Instant::now();
+        let start = thread_cpu_time();
         let error = apply(&text, &parse(&patch).unwrap()[0], "f").unwrap_err();
         expect![
             "hunk 101 and too many others are not at their stated lines in `f`; regenerate the diff from the current file"
         ]
         .assert_eq(&error.message);
-        assert!(start.elapsed() < SOON, "took {:?}", start.elapsed());
+        let took = thread_cpu_time() - start;
+        assert!(took < MAX_CPU_TIME, "took {took:?}");
         let text = (0..count).map(|n| format!("{n}\nx\n")).collect::<String>();
         let applied = apply(&text, &parse(&patch).unwrap()[0], "f").unwrap();
         assert!(applied.hunks.iter().all(|placed| placed.offset == Some(placed.hunk as i64 - 1)));

@@ -141,17 +141,7 @@ impl TestBrowser {
     /// Clicks, as a hand would: where the element is, if nothing lies above it.
     #[track_caller]
     pub(crate) fn click(&self, selector: &str) {
-        // An element that is drawn again in between is looked up again.
-        for _ in 0..10 {
-            let element = self.element(selector);
-            let answer = self.raw("POST", &format!("/element/{element}/click"), &json!({}));
-            match answer["value"]["error"].as_str() {
-                None => return,
-                Some("stale element reference") => {}
-                Some(error) => panic!("{selector} cannot be clicked: {error} {}", answer["value"]["message"]),
-            }
-        }
-        panic!("{selector} is redrawn all the time");
+        self.use_element(&query(selector), &[("click", json!({}))]);
     }
 
     /// Clicks the button that says this.
