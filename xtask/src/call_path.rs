@@ -11,12 +11,12 @@ use crate::{print_status, root};
 /// The way there, which both have in common.
 const COMMON: [CallPathStep; 7] = [
     CallPathStep("crates/ringfence/src/cli/mod.rs", "make_call", 1),
-    CallPathStep("crates/ringfence-kernel/src/host.rs", "call", 1),
-    CallPathStep("crates/ringfence-kernel/src/host.rs", "call_with_progress", 1),
-    CallPathStep("crates/ringfence-kernel/src/call_state.rs", "drive", 1),
-    CallPathStep("crates/ringfence-kernel/src/call_state.rs", "try_inline", 1),
-    CallPathStep("crates/ringfence-kernel/src/call_state.rs", "advance_on_this_thread", 1),
-    CallPathStep("crates/ringfence-kernel/src/call_state.rs", "advance", 1),
+    CallPathStep("crates/ringfence-kernel/src/call.rs", "call", 1),
+    CallPathStep("crates/ringfence-kernel/src/call.rs", "call_with_progress", 1),
+    CallPathStep("crates/ringfence-kernel/src/call.rs", "drive", 1),
+    CallPathStep("crates/ringfence-kernel/src/call.rs", "try_inline", 1),
+    CallPathStep("crates/ringfence-kernel/src/call.rs", "advance_on_this_thread", 1),
+    CallPathStep("crates/ringfence-kernel/src/call.rs", "advance", 1),
 ];
 
 /// From there to the file that is opened.

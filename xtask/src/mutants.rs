@@ -6,20 +6,27 @@
 use std::process::Command;
 
 /// The files that decide: the policy, the gate, and what stands between a question and its answer.
-const FILES: [&str; 13] = [
+const FILES: [&str; 20] = [
     "ask_approval",
     "taint",
     "inbox",
     "approval",
-    "grants",
+    "approver",
+    "ticket",
+    "grant",
+    "granted_rules",
     "pattern",
     "policy",
+    "preset",
+    "verdict",
     "resume",
     "rule",
+    "rule_parser",
     "rule_text",
     "layered_rules",
     "resume_token",
     "approval_queue",
+    "approval_turn",
 ];
 
 /// Mutants that no test can tell apart, and why.

@@ -1,92 +1,15 @@
-//! Approvers, their replies, and the rights of a principal.
+//! Approval requests, their answers, and what an answer comes to.
 //!
-//! A `Ticket` proves that one call was allowed. Only the kernel makes one and a tool cannot run without one,
-//! so there is no way around the gate: the compiler keeps it, not the callers.
-//!
-//! Not here: how a person is asked. A front brings its own `Approver`.
+//! Not here: who is asked (`approver.rs`), and what an approved call may do (`ticket.rs`).
 
-use std::cell::RefCell;
-use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{
-    Assurance, AuthScope, CallContext, ErrorKind, PolicyAction, PolicyLayer, Preset, Principal, ResourceAccess,
-    ToolError, Verdict,
-};
-
-/// The right to run one planned call.
-#[derive(Debug)]
-pub struct Ticket<'a> {
-    cx: &'a CallContext<'a>,
-    change_id: String,
-    approval: Option<&'a Approval>,
-    accesses: &'a [ResourceAccess],
-    /// Groups of changes that turned out not to be possible.
-    withheld: RefCell<Vec<(usize, ToolError)>>,
-}
-
-impl<'a> Ticket<'a> {
-    pub(crate) fn new(
-        cx: &'a CallContext<'a>,
-        change_id: String,
-        approval: Option<&'a Approval>,
-        accesses: &'a [ResourceAccess],
-    ) -> Self {
-        Self { cx, change_id, approval, accesses, withheld: RefCell::default() }
-    }
-
-    /// The context of the call, with its limits and its cancellation.
-    pub fn context(&self) -> &'a CallContext<'a> {
-        self.cx
-    }
-
-    /// The id of the change that this call makes. Empty for a call that changes nothing.
-    pub fn change_id(&self) -> &str {
-        &self.change_id
-    }
-
-    /// Whether a person approved this plan. Then the run must do exactly what was previewed, and a target that moved
-    /// meanwhile is a conflict.
-    pub fn is_approved(&self) -> bool {
-        self.approval.is_some()
-    }
-
-    /// The approval of this plan; `None` where the policy allowed it without one.
-    pub fn approval(&self) -> Option<&'a Approval> {
-        self.approval
-    }
-
-    /// Whether the decision covers permanent loss: the plan declared it, and an approval of anything else does not.
-    pub fn may_lose(&self) -> bool {
-        self.accesses.iter().any(|access| access.action == PolicyAction::Lose)
-    }
-
-    /// The accesses that the plan declared: the policy judged these, and nothing else.
-    pub fn accesses(&self) -> &'a [ResourceAccess] {
-        self.accesses
-    }
-
-    /// Says that a group of the changes that the ticket is for is not made, because it turned out that it cannot be.
-    pub fn withhold(&self, group: usize, why: ToolError) {
-        self.withheld.borrow_mut().push((group, why));
-    }
-
-    /// Every group that was withheld.
-    pub fn withheld(&self) -> Vec<(usize, ToolError)> {
-        self.withheld.borrow().clone()
-    }
-
-    /// Commits the call; call it right before the first change. An error means that the caller stopped waiting: stop.
-    pub fn commit(&self) -> Result<(), ToolError> {
-        self.cx.check()?;
-        self.cx.commit_state().commit()
-    }
-}
+use crate::error::{ErrorKind, ToolError};
+use crate::principal::{AuthScope, Principal};
+use crate::verdict::{Assurance, PolicyLayer, Verdict};
 
 /// An approval request, as an approver sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,10 +51,10 @@ pub struct ApprovalRequest {
     #[serde(default)]
     pub suspended: bool,
     /// The time at which approval was requested.
-    #[serde(with = "time")]
+    #[serde(with = "crate::timestamp")]
     pub opened: SystemTime,
     /// Until when an answer counts.
-    #[serde(with = "time")]
+    #[serde(with = "crate::timestamp")]
     pub expires: SystemTime,
 }
 
@@ -279,93 +202,9 @@ pub(crate) fn with_rule_details(error: ToolError, verdict: &Verdict) -> ToolErro
     }
 }
 
-/// An approver's reply.
-#[derive(Clone, Debug)]
-pub enum ApproverReply {
-    /// An answer, which ends the request.
-    Decided(ApprovalDecision),
-    /// The answer comes later: the caller gets a token to resume the call with.
-    Deferred,
-    /// As `Deferred`, but only this process can resume the call: the request ends with it.
-    DeferredInProcess,
-}
-
-/// Puts a request to a person and waits for the answer. It is dropped when another front was first, when the time is
-/// over and when the call was cancelled.
-pub trait Approver: Send + Sync + fmt::Debug {
-    /// Asks about one request. Resolves with the reply; dropping the future withdraws the question.
-    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>>;
-}
-
-/// No approver is available, so nothing is approved.
-#[derive(Clone, Debug)]
-pub struct DenyApprover {
-    /// Advice for the caller, where a looser preset would allow the call.
-    pub advice: String,
-}
-
-impl Approver for DenyApprover {
-    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
-        let reason = match (request.layer, request.rule.as_str()) {
-            (PolicyLayer::Preset, Preset::ASK_RULE) => format!("no approver available; {}", self.advice),
-            _ => "no approver available; run interactively to approve".to_owned(),
-        };
-        Box::pin(std::future::ready(ApproverReply::Decided(ApprovalDecision::automatic_denial(reason))))
-    }
-}
-
-/// Points in time as texts, for stores, tokens and pages.
-pub(crate) mod time {
-    use std::time::SystemTime;
-
-    use serde::{Deserialize as _, Deserializer, Serializer, de};
-
-    pub(crate) fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&humantime::format_rfc3339_nanos(*time))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
-        humantime::parse_rfc3339(&String::deserialize(deserializer)?).map_err(de::Error::custom)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
-    use super::{
-        Approval, ApprovalRequest, ApprovalResponse, Approver, ApproverReply, Assurance, DenyApprover, PolicyLayer,
-        Principal, denial_message,
-    };
-
-    async fn denial_reason(layer: PolicyLayer, rule: &str) -> String {
-        let approver = DenyApprover { advice: "try another preset".to_owned() };
-        let request = ApprovalRequest {
-            id: "a".to_owned(),
-            step_id: "1".to_owned(),
-            session: "s".to_owned(),
-            principal: "p".to_owned(),
-            agent: None,
-            tool: "t".to_owned(),
-            args: serde_json::Value::Null,
-            reason: String::new(),
-            rule: rule.to_owned(),
-            layer,
-            assurance: Assurance::Relayed,
-            preview: String::new(),
-            summary: String::new(),
-            secret: false,
-            fingerprint: String::new(),
-            grant: None,
-            suspended: false,
-            opened: SystemTime::UNIX_EPOCH,
-            expires: SystemTime::UNIX_EPOCH,
-        };
-        let ApproverReply::Decided(answered) = approver.ask(&request).await else { panic!("nobody answers later") };
-        assert!(!answered.response.approved);
-        assert_eq!(answered.approval.assurance, Assurance::None);
-        answered.response.reason.unwrap()
-    }
+    use super::{Approval, ApprovalResponse, Assurance, Principal, denial_message};
 
     #[test]
     fn a_refusal_quotes_who_refused_and_cannot_be_read_as_its_opposite() {
@@ -390,15 +229,5 @@ mod tests {
             "not approved: the approval request timed out (delete `README.md`)",
         );
         check(none, None, None, "not approved (delete `README.md`)");
-    }
-
-    #[tokio::test]
-    async fn the_deny_approver_suggests_another_preset_only_where_it_would_help() {
-        assert!(denial_reason(PolicyLayer::Preset, "preset ask").await.ends_with("; try another preset"));
-        for (layer, rule) in
-            [(PolicyLayer::Preset, "secret"), (PolicyLayer::Managed, "preset ask"), (PolicyLayer::User, "preset ask")]
-        {
-            assert!(denial_reason(layer, rule).await.ends_with("; run interactively to approve"), "{layer:?} {rule}");
-        }
     }
 }

@@ -16,8 +16,9 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::approval::{ApprovalContext, ApprovalOutcome};
-use crate::approval_queue::AnswerKind;
-use crate::grants::{format_rule_line, grant_subject};
+use crate::approval_turn::AnswerKind;
+use crate::grant::grant_subject;
+use crate::granted_rules::format_rule_line;
 use crate::invocation::{Invocation, load_grants};
 use crate::pending_approval::{ApprovalPrompt, AskOutcome, ResumedCall, SuspendedCall};
 use crate::resume_token::ResumeToken;

@@ -3,13 +3,14 @@
 //! An `ErrorKind` is for programs, the message for the model that has to do better. A message never holds
 //! an absolute host path, a secret or file contents.
 //!
-//! Not here: what a dialect calls a kind (`dialect.rs`), and the failures that end a run (`HostError`, in `host.rs`).
+//! Not here: what a dialect calls a kind (`reply.rs`), and the failures that end a run (`HostError`, in `host.rs`).
 
 use std::convert::Infallible;
 
 use serde_json::{Map, Value};
 
-use crate::{PolicyResource, nearest_name};
+use crate::resource::PolicyResource;
+use crate::suggest::nearest_name;
 
 /// The one error taxonomy. Every kind is recoverable: the model gets it as a reply and goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

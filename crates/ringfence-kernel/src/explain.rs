@@ -9,12 +9,12 @@ use std::sync::Arc;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::tool::CallServices;
+use crate::call_context::CallServices;
 use crate::tool_binding::{ErasedPlan, ErasedTool};
 use crate::{
-    AbandonReason, AuditSinkError, AuthScope, CallContext, CommitState, ErrorKind, Host, IoMode, Policy, PolicyAction,
-    PolicyRequest, PolicyResource, ProgressUpdate, ResourceAccess, Sensitivity, Session, Taint, ToolCall, ToolError,
-    Verdict, WORKSPACE_MOUNTS,
+    AbandonReason, AuthScope, CallContext, CommitState, ErrorKind, Host, IoMode, Policy, PolicyAction, PolicyRequest,
+    PolicyResource, ProgressUpdate, ResourceAccess, Sensitivity, Session, Taint, ToolCall, ToolError, Verdict,
+    WORKSPACE_MOUNTS,
 };
 
 /// The decision about a call, and about each of its accesses.
@@ -60,23 +60,23 @@ pub struct AccessExplanation {
     pub verdict: Verdict,
 }
 
-/// Explains a call: see `Host::explain`.
-pub(crate) async fn explain(
-    host: &Host,
-    session: &Arc<Session>,
-    call: ToolCall,
-) -> Result<PolicyExplanation, ToolError> {
-    if !session.principal.has_scope(AuthScope::Call) {
-        let message = format!("`{}` may not call tools", session.principal.name);
-        return Err(ToolError::new(ErrorKind::PermissionDenied, message));
-    }
-    let Some(tool) = session.catalog.find_tool(&call.name).cloned() else {
-        let offered = session.catalog.list().map(|definition| definition.name.as_ref());
-        return Err(session.dialect.unknown_tool_error(&call.name, offered));
-    };
-    let actions = tool.definition().capabilities.actions;
-    dry_run(host, session, tool, call.arguments, move |dry_run, accesses, _, _| Ok(dry_run.explain(accesses, actions)))
+impl Host {
+    /// Explains what would be decided about a call. An error is one that the call itself would get before a decision.
+    pub async fn explain(&self, session: &Arc<Session>, call: ToolCall) -> Result<PolicyExplanation, ToolError> {
+        if !session.principal.has_scope(AuthScope::Call) {
+            let message = format!("`{}` may not call tools", session.principal.name);
+            return Err(ToolError::new(ErrorKind::PermissionDenied, message));
+        }
+        let Some(tool) = session.catalog.find_tool(&call.name).cloned() else {
+            let offered = session.catalog.list().map(|definition| definition.name.as_ref());
+            return Err(session.dialect.unknown_tool_error(&call.name, offered));
+        };
+        let actions = tool.definition().capabilities.actions;
+        dry_run(self, session, tool, call.arguments, move |dry_run, accesses, _, _| {
+            Ok(dry_run.explain(accesses, actions))
+        })
         .await
+    }
 }
 
 /// Plans a call on a worker, within the time of a call, and works with the plan. Nothing runs.
@@ -162,7 +162,7 @@ impl CallServices for DryRun<'_> {
 
     fn report_progress(&self, _: &ProgressUpdate<'_>) {}
 
-    fn record_connection(&self, _: &ResourceAccess, _: Option<&ToolError>) -> Result<(), AuditSinkError> {
+    fn record_connection(&self, _: &ResourceAccess, _: Option<&ToolError>) -> Result<(), ToolError> {
         Ok(())
     }
 }

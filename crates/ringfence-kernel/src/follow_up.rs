@@ -9,9 +9,9 @@
 use crate::audit::AuditEvent;
 use crate::call_state::CallState;
 use crate::invocation::{Invocation, denial_error, plan_changed_error};
-use crate::layered_rules::strictest;
 use crate::pending_approval::{ApprovalPrompt, PendingApproval, PendingGroups, UndecidedChanges};
 use crate::tool_binding::{ErasedPlan, RunOutcome};
+use crate::verdict::strictest;
 use crate::{
     Approval, AuditSinkError, CallContext, ChangeGroup, Decision, ErrorKind, HostError, KeepDecision, ResourceAccess,
     TaintSet, ToolError, Verdict,

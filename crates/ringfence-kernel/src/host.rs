@@ -1,27 +1,17 @@
-//! The host: the entry point of every tool call.
+//! The host: the parts that every call uses, and the types of a call and its reply.
 //!
-//! A call never outlives its deadline for its caller, whatever the file system does; see `CommitState` for what that means
-//! for the work itself.
-//!
-//! Not here: the steps of a call and their order (`call_state.rs`), and suspended calls (`resume.rs`).
+//! Not here: making a call (`call.rs`), resuming one (`resume.rs`), and explaining one (`explain.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::Semaphore;
 
 use crate::approval_queue::ApprovalQueues;
-use crate::connection_log::ConnectionLog;
-use crate::dialect::ReplyNotes;
-use crate::explain::{PolicyExplanation, explain};
-use crate::invocation::Invocation;
-use crate::tool_binding::ErasedTool;
-use crate::worker::WorkerLimits;
 use crate::{
-    ApprovalInbox, ApprovalStore, Approver, AuditSink, AuditSinkError, AuthScope, CallOrigin, ErrorKind, Policy,
-    Principal, ProgressListener, Session, StoreError, SuspendedCall, Taint, ToolError,
+    ApprovalInbox, ApprovalStore, Approver, AuditSink, AuditSinkError, ErrorKind, Policy, Principal, StoreError,
+    SuspendedCall,
 };
 
 /// One request of a model: a tool by name, and its arguments as the model wrote them.
@@ -114,35 +104,6 @@ impl Host {
         ApprovalInbox { store: self.config.store.as_ref(), principal: by }
     }
 
-    /// Makes one call. The only way to run a tool.
-    pub async fn call(
-        &self,
-        session: &Arc<Session>,
-        call: ToolCall,
-        cancel: &CancellationToken,
-    ) -> Result<ToolReply, HostError> {
-        self.call_with_progress(session, call, cancel, None).await
-    }
-
-    /// Makes one call, with a listener for its progress.
-    pub async fn call_with_progress(
-        &self,
-        session: &Arc<Session>,
-        call: ToolCall,
-        cancel: &CancellationToken,
-        listener: Option<Arc<dyn ProgressListener>>,
-    ) -> Result<ToolReply, HostError> {
-        match self.find_tool(session, call, listener)? {
-            Ok((invocation, tool)) => invocation.drive(tool, None, cancel).await,
-            Err(reply) => Ok(reply),
-        }
-    }
-
-    /// Explains what would be decided about a call. An error is one that the call itself would get before a decision.
-    pub async fn explain(&self, session: &Arc<Session>, call: ToolCall) -> Result<PolicyExplanation, ToolError> {
-        explain(self, session, call).await
-    }
-
     /// Withdraws the requests of suspended calls of a session that ended: their answers would not be used.
     pub fn withdraw_requests(&self, session: &str) -> Result<(), StoreError> {
         let store = self.config.store.as_ref();
@@ -151,60 +112,19 @@ impl Host {
             .filter(|request| request.suspended && request.session == session)
             .try_for_each(|request| store.close_request(&request.id))
     }
-
-    pub(crate) fn new_invocation(&self, session: &Arc<Session>, call: ToolCall) -> Invocation {
-        // Descriptions of MCP tools are untrusted content that the caller has read.
-        if session.catalog.has_mcp_tools() {
-            session.taint.add(Taint::SawUntrusted);
-        }
-        Invocation {
-            host: self.clone(),
-            session: Arc::clone(session),
-            origin: CallOrigin {
-                session: session.id.clone(),
-                call: call.id.clone(),
-                tool: call.name.clone(),
-                may_undo: session.principal.has_scope(AuthScope::Undo),
-            },
-            call,
-            started: Instant::now(),
-            time_limit: session.limits.call_time,
-            stops_gracefully: false,
-            prior_approval: None,
-            notes: ReplyNotes::default(),
-            listener: None,
-            connection_log: ConnectionLog::default(),
-        }
-    }
-
-    /// Finds the tool of a call. A reply where there is none, or the principal may not call tools.
-    pub(crate) fn find_tool(
-        &self,
-        session: &Arc<Session>,
-        call: ToolCall,
-        listener: Option<Arc<dyn ProgressListener>>,
-    ) -> Result<Result<FoundCall, ToolReply>, HostError> {
-        let tool = session.catalog.find_tool(&call.name).cloned();
-        // Rules and records know a tool by one name, however it was spelled.
-        let call = match &tool {
-            Some(tool) => ToolCall { name: tool.definition().name.to_string(), ..call },
-            None => call,
-        };
-        let mut invocation = Invocation { listener, ..self.new_invocation(session, call) };
-        if !session.principal.has_scope(AuthScope::Call) {
-            let message = format!("`{}` may not call tools", session.principal.name);
-            return invocation.refuse(&[], &ToolError::new(ErrorKind::PermissionDenied, message)).map(Err);
-        }
-        let Some(tool) = tool else {
-            let offered = session.catalog.list().map(|definition| definition.name.as_ref());
-            let error = session.dialect.unknown_tool_error(&invocation.call.name, offered);
-            return invocation.refuse(&[], &error).map(Err);
-        };
-        invocation.time_limit = tool.time_limit(&session.limits);
-        invocation.stops_gracefully = tool.stops_gracefully();
-        Ok(Ok((Arc::new(invocation), tool)))
-    }
 }
 
-/// A call that found its tool.
-type FoundCall = (Arc<Invocation>, Arc<dyn ErasedTool>);
+/// Limits on calls that work at the same time. Further ones wait for a worker or for their deadline.
+#[derive(Debug)]
+pub(crate) struct WorkerLimits {
+    pub(crate) calls: Arc<Semaphore>,
+    /// For calls that stop by themselves, such as programs. Those may take minutes, and the others must not wait for them.
+    pub(crate) programs: Arc<Semaphore>,
+}
+
+impl WorkerLimits {
+    pub(crate) fn new(workers: usize) -> Self {
+        let limit = || Arc::new(Semaphore::new(workers.max(1)));
+        Self { calls: limit(), programs: limit() }
+    }
+}

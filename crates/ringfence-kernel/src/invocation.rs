@@ -3,7 +3,7 @@
 //! Every step returns the state that follows it (`call_state.rs`). All of them run on one thread, the caller's own or a
 //! worker.
 //!
-//! Not here: the order of the steps (`call_state.rs`), waiting for a thread (`worker.rs`), asking (`ask_approval.rs`).
+//! Not here: the order of the steps (`call.rs`), waiting for a thread (`worker.rs`), asking (`ask_approval.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use tokio::time::Instant;
 
 use crate::approval::with_rule_details;
 use crate::audit::AuditEvent;
+use crate::call_context::CallServices;
 use crate::call_state::{AuthorizedPlan, CallState, Plan};
 use crate::connection_log::{ConnectionLog, ConnectionOutcome, UnlistedConnections};
-use crate::dialect::ReplyNotes;
-use crate::grants::access_subject;
+use crate::grant::access_subject;
 use crate::pending_approval::{ApprovalPrompt, PendingApproval, SuspendedCall, UndecidedChanges};
-use crate::tool::CallServices;
+use crate::reply::ReplyNotes;
 use crate::tool_binding::{ErasedPlan, ErasedTool, RunOutcome};
 use crate::{
     AbandonReason, Approval, AuditSinkError, CallContext, CallOrigin, CallRecord, Decision, ErrorKind, Grant, Host,
@@ -423,10 +423,11 @@ impl CallServices for Invocation {
         }
     }
 
-    fn record_connection(&self, access: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), AuditSinkError> {
+    fn record_connection(&self, access: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), ToolError> {
         let outcome = if refused.is_some() { ConnectionOutcome::Refused } else { ConnectionOutcome::Made };
         if self.connection_log.should_record(access, outcome) {
-            self.record(std::slice::from_ref(access), AuditEvent::Connection { refused })?;
+            let lost = |_| ToolError::new(ErrorKind::Internal, "cannot write to the audit log");
+            self.record(std::slice::from_ref(access), AuditEvent::Connection { refused }).map_err(lost)?;
             if outcome == ConnectionOutcome::Made {
                 self.connection_log.mark_recorded(access);
             }

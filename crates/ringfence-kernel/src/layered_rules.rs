@@ -5,60 +5,22 @@
 //! workspace are added on top and can only tighten. Every access is judged by itself, and the strictest decision holds
 //! for the call.
 //!
-//! Not here: what a rule matches (`rule.rs`), and how rules are read (config).
+//! Not here: what a rule matches (`rule.rs`), and how rules are read (`rule_parser.rs`, config).
 
-use serde::{Deserialize, Serialize};
+use std::sync::LazyLock;
 
-use crate::grants::narrowest_grant;
 use crate::pattern::{host_pattern, path_pattern};
-use crate::rule::{RuleSubject, quote_words};
-use crate::{
-    Assurance, Decision, Policy, PolicyAction, PolicyRequest, PolicyRule, Preset, ResourceAccess, RuleText, Taint,
-    TaintSet, Verdict, acting_program,
-};
+use crate::policy::{Policy, PolicyRequest};
+use crate::preset::Preset;
+use crate::resource::{PolicyAction, ResourceAccess};
+use crate::rule::{PolicyRule, RuleSubject, quote_words};
+use crate::rule_text::RuleText;
+use crate::sensitive::acting_program;
+use crate::taint::{Taint, TaintSet};
+use crate::verdict::{Assurance, Decision, PolicyLayer, Verdict, strictest};
 
-/// The layer of a rule. The first with a matching rule decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PolicyLayer {
-    /// The owner of the machine's.
-    Managed,
-    /// Rules of the user's own config.
-    User,
-    /// Persistent grants.
-    Grants,
-    /// Rules of a trusted workspace. They cover secrets and protected paths only explicitly.
-    Trusted,
-    /// Defaults, where no other layer decides.
-    Preset,
-    /// Rules of an untrusted workspace: they are added to the others' decision, and never allow.
-    Workspace,
-}
-
-impl PolicyLayer {
-    /// Name of the layer in messages and records.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Managed => "managed",
-            Self::User => "user",
-            Self::Grants => "grants",
-            Self::Trusted => "trusted",
-            Self::Preset => "preset",
-            Self::Workspace => "workspace",
-        }
-    }
-
-    /// The owner of a layer's rules, as a phrase that follows its name.
-    const fn owner_text(self) -> &'static str {
-        match self {
-            Self::Managed => "set by the administrator of this machine",
-            Self::User => "of your config",
-            Self::Grants => "that was granted",
-            Self::Preset => "of the preset",
-            Self::Trusted | Self::Workspace => "of the workspace's ringfence.toml",
-        }
-    }
-}
+/// Most resources of a grant: a person reviews no more at one look.
+const MAX_GRANT_ACCESSES: usize = 8;
 
 /// Every rule that holds.
 #[derive(Clone, Debug)]
@@ -180,9 +142,17 @@ impl Policy for LayeredRules {
     }
 }
 
-/// The strictest, and among equals the first.
-pub(crate) fn strictest(verdicts: impl Iterator<Item = Verdict>) -> Option<Verdict> {
-    verdicts.reduce(|strictest, next| if next.strictness() > strictest.strictness() { next } else { strictest })
+impl Policy for Preset {
+    fn evaluate(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
+        static RULES: LazyLock<[LayeredRules; 3]> = LazyLock::new(|| Preset::ALL.map(LayeredRules::from_preset));
+        let [edits, ask, read_only] = &*RULES;
+        let rules = match self {
+            Self::Edits => edits,
+            Self::Ask => ask,
+            Self::ReadOnly => read_only,
+        };
+        rules.evaluate(access, question)
+    }
 }
 
 /// Data leaks where a secret, untrusted content and egress come together. Two of them make the third require approval.
@@ -307,4 +277,45 @@ fn allow_rule_line(access: &ResourceAccess, tool: &str) -> Option<String> {
         _ => format!("mount = {}, path = {}", quote_words(&[&access.resource.mount]), quote_words(&names)),
     };
     Some(format!("{{ decision = \"allow\", tool = {}, {scope} }}", quote_words(&[tool])))
+}
+
+/// The narrowest rule that would let the call happen, if it may be granted and is enough.
+pub(crate) fn narrowest_grant(rules: &LayeredRules, question: &PolicyRequest<'_>) -> Option<RuleText> {
+    let mut asking = Vec::new();
+    for access in question.accesses {
+        let verdict = rules.evaluate(access, question);
+        match verdict.decision {
+            Decision::Allow => {}
+            Decision::Ask if is_grantable(access, &verdict) => asking.push(access),
+            _ => return None,
+        }
+    }
+    let (first, rest) = asking.split_first()?;
+    let alike =
+        |access: &&ResourceAccess| access.action == first.action && access.resource.mount == first.resource.mount;
+    if !rest.iter().all(alike) || asking.len() > MAX_GRANT_ACCESSES {
+        return None;
+    }
+    let mut path: Vec<String> = asking.iter().flat_map(|access| access.resource.names()).map(path_pattern).collect();
+    path.dedup();
+    let text = RuleText {
+        decision: Decision::Allow.name().to_owned(),
+        tool: Some(vec![question.tool.to_owned()]),
+        effect: Some(vec![first.action.as_str().to_owned()]),
+        mount: Some(vec![first.resource.mount.to_string()]),
+        path: Some(path),
+        agent: question.session.agent.clone().map(|agent| vec![agent]),
+        ..RuleText::default()
+    };
+    let rule = PolicyRule::new(text.clone(), "granted").ok()?;
+    let granted = rules.clone().with_layer(PolicyLayer::Grants, vec![rule]).decide(question);
+    (granted.decision == Decision::Allow).then_some(text)
+}
+
+fn is_grantable(access: &ResourceAccess, verdict: &Verdict) -> bool {
+    let seen = RuleSubject::from_access(access);
+    let ordinary = !seen.is_secret()
+        && !seen.is_protected()
+        && (access.action.is_file_action() || access.action == PolicyAction::External);
+    ordinary && verdict.layer == PolicyLayer::Preset && verdict.grant.is_some()
 }

@@ -57,8 +57,12 @@
 
 mod approval;
 mod approval_queue;
+mod approval_turn;
+mod approver;
 mod ask_approval;
 mod audit;
+mod call;
+mod call_context;
 mod call_state;
 mod commit_state;
 mod connection_log;
@@ -68,7 +72,8 @@ mod draft;
 mod error;
 mod explain;
 mod follow_up;
-mod grants;
+mod grant;
+mod granted_rules;
 mod host;
 mod id;
 mod inbox;
@@ -78,11 +83,16 @@ mod limits;
 mod pattern;
 mod pending_approval;
 mod policy;
+mod preset;
 mod preview;
+mod principal;
 mod registry;
+mod reply;
+mod resource;
 mod resume;
 mod resume_token;
 mod rule;
+mod rule_parser;
 mod rule_text;
 mod sanitize;
 mod sensitive;
@@ -91,34 +101,46 @@ mod store;
 mod strict_json;
 mod suggest;
 mod taint;
+mod ticket;
+mod timestamp;
 mod tool;
 mod tool_binding;
+mod verdict;
 mod worker;
 mod workspace;
 
-pub use approval::{
-    Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, Approver, ApproverReply, DenyApprover, Ticket,
-};
+pub use approval::{Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse};
+pub use approver::{Approver, ApproverReply, DenyApprover};
 pub use audit::{AuditEvent, AuditSink, AuditSinkError, CallRecord, NullAuditSink};
+pub use call_context::{CallContext, CallOrigin, IoMode, LookupTarget, ProgressListener, ProgressUpdate};
 pub use commit_state::{AbandonReason, CommitState};
-pub use dialect::{Dialect, ReplyNotes};
+pub use dialect::Dialect;
 pub use error::{ErrorKind, NameSuggestions, ToolError};
 pub use explain::{AccessExplanation, ChangeExplanation, PolicyExplanation};
-pub use grants::{GRANT_LIFETIME, Grant, GrantedRules};
+pub use grant::{GRANT_LIFETIME, Grant};
+pub use granted_rules::GrantedRules;
 pub use host::{Host, HostConfig, HostError, ToolCall, ToolReply};
 pub use inbox::{ApprovalInbox, InboxError};
-pub use layered_rules::{LayeredRules, PolicyLayer};
+pub use layered_rules::LayeredRules;
 pub use limits::CallLimits;
 pub use pending_approval::SuspendedCall;
-pub use policy::{Assurance, Decision, Policy, PolicyRequest, Preset, Verdict};
+pub use policy::{Policy, PolicyRequest};
+pub use preset::Preset;
 pub use preview::{Preview, PreviewBody, PreviewEntry, PreviewList};
+pub use principal::{AuthScope, Principal};
 pub use registry::{DuplicateToolError, MCP_TOOL_PREFIX, ToolCatalog, ToolFilter, ToolRegistry, UnknownToolError};
+pub use reply::ReplyNotes;
+pub use resource::{
+    CODE_MOUNT, CachedSensitivity, MCP_MOUNT, NET_MOUNT, PolicyAction, PolicyResource, ResourceAccess, SEARCH_MOUNT,
+    WORKSPACE_MOUNTS,
+};
 pub use resume::ResumeRequest;
 pub use rule::PolicyRule;
-pub use rule_text::{RuleError, RuleText};
+pub use rule_parser::RuleError;
+pub use rule_text::RuleText;
 pub use sanitize::{sanitize_json, sanitize_line, sanitize_text, sanitize_untruncated};
 pub use sensitive::{Sensitivity, acting_program, entry_sensitivity, sensitivity, settings_through_link};
-pub use session::{AuthScope, Principal, Session};
+pub use session::Session;
 pub use store::{
     AnswerStatus, ApprovalStore, ArgumentDraft, DENIAL_STREAK_LIFETIME, DenialStreak, DraftOutcome, MemoryStore,
     StoreError, SuspendLifetime,
@@ -126,13 +148,10 @@ pub use store::{
 pub use strict_json::{StrictJsonError, StrictValue, check_json};
 pub use suggest::nearest_name;
 pub use taint::{SessionTaint, Taint, TaintSet};
-pub use tool::{
-    CODE_MOUNT, CachedSensitivity, CallContext, CallOrigin, ChangeGroup, FollowUpPlan, IoMode, KeepDecision,
-    LookupTarget, MCP_MOUNT, NET_MOUNT, NextPhase, PhasedTool, PolicyAction, PolicyResource, ProgressListener,
-    ProgressUpdate, ResourceAccess, ReviewRequirement, SEARCH_MOUNT, Tool, ToolCapabilities, ToolPlan,
-    WORKSPACE_MOUNTS,
-};
+pub use ticket::Ticket;
+pub use tool::{ChangeGroup, FollowUpPlan, KeepDecision, NextPhase, PhasedTool, Tool, ToolCapabilities, ToolPlan};
 pub use tool_binding::{ExternalToolDefinition, ToolBinding, ToolDefinition};
+pub use verdict::{Assurance, Decision, PolicyLayer, ReviewRequirement, Verdict};
 pub use workspace::{
     ChangeKind, ChangedPath, ConnectionAttempt, Egress, EgressChannel, ExposedDir, Workspace, WorkspaceChanges,
     WorkspaceView,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::approval::denial_message;
-use crate::approval_queue::AnswerKind;
+use crate::approval_turn::AnswerKind;
 use crate::ask_approval::{in_store, record_first_answer};
 use crate::invocation::pending_error;
 use crate::pending_approval::ResumedCall;

@@ -28,7 +28,7 @@ pub(crate) struct ResumeToken {
     pub(crate) fingerprint: String,
     pub(crate) principal: String,
     pub(crate) session: String,
-    #[serde(with = "crate::approval::time")]
+    #[serde(with = "crate::timestamp")]
     pub(crate) expires: SystemTime,
     /// Nonce for single use.
     pub(crate) nonce: String,

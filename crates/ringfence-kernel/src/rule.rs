@@ -3,17 +3,17 @@
 //! A rule that allows matches narrowly and must match every name of a resource; one that asks or denies matches
 //! broadly, and one name is enough.
 //!
-//! Not here: how a rule is written (`rule_text.rs`), and which one wins where several match (`layered_rules.rs`).
+//! Not here: how a rule is written (`rule_text.rs`, `rule_parser.rs`), and which one wins where several match (`layered_rules.rs`).
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::pattern::{CandidatePath, HostPatterns, MatchBreadth, PathPatterns, path_pattern};
-use crate::tool::is_same_mount;
-use crate::{
-    Assurance, Decision, MCP_MOUNT, PolicyAction, PolicyRequest, PolicyResource, ResourceAccess, Sensitivity, Taint,
-    TaintSet, sensitivity,
-};
+use crate::policy::PolicyRequest;
+use crate::resource::{MCP_MOUNT, PolicyAction, PolicyResource, ResourceAccess, is_same_mount};
+use crate::sensitive::{Sensitivity, sensitivity};
+use crate::taint::{Taint, TaintSet};
+use crate::verdict::{Assurance, Decision};
 
 /// A rule that was checked.
 #[derive(Clone, Debug)]

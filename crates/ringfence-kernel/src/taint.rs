@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::{PolicyAction, ResourceAccess};
+use crate::resource::{PolicyAction, ResourceAccess};
 
 /// One thing that happened in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //!
 //! The type of the arguments is the schema, and its doc comment is the description that the model reads.
 //!
-//! Not here: the names of errors and the envelopes (`dialect.rs`).
+//! Not here: the names of errors and the envelopes (`reply.rs`).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::decode::decode;
-use crate::dialect::ReplyNotes;
+use crate::reply::ReplyNotes;
 use crate::{
     CallContext, CallLimits, ChangeGroup, Dialect, ErrorKind, FollowUpPlan, KeepDecision, NextPhase, PhasedTool,
     Preview, ResourceAccess, ReviewRequirement, Ticket, ToolCapabilities, ToolError, ToolPlan,

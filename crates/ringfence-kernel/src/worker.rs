@@ -4,7 +4,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -19,21 +18,6 @@ const COMMIT_GRACE_TIME: Duration = Duration::from_millis(250);
 
 /// Time that a call gets that stops by itself.
 const GRACEFUL_STOP_TIME: Duration = Duration::from_secs(5);
-
-/// Limits on calls that work at the same time. Further ones wait for a worker or for their deadline.
-#[derive(Debug)]
-pub(crate) struct WorkerLimits {
-    pub(crate) calls: Arc<Semaphore>,
-    /// For calls that stop by themselves, such as programs. Those may take minutes, and the others must not wait for them.
-    programs: Arc<Semaphore>,
-}
-
-impl WorkerLimits {
-    pub(crate) fn new(workers: usize) -> Self {
-        let limit = || Arc::new(Semaphore::new(workers.max(1)));
-        Self { calls: limit(), programs: limit() }
-    }
-}
 
 impl Invocation {
     /// Advances a call on a worker thread, and waits for it as long as the call may take. The thread ends by itself: at

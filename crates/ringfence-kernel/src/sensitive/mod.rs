@@ -3,7 +3,7 @@
 //! Names are compared as the worst file system would: letter case folded, invisible characters removed. A copy that is
 //! kept beside a secret (`server.key.bak`) is a secret too.
 //!
-//! Not here: the tables (`secrets.rs`, `settings.rs`), and what follows from them. The policy decides (`policy.rs`).
+//! Not here: the tables (`secrets.rs`, `settings.rs`), and what follows from them. The policy decides (`preset.rs`).
 
 mod secrets;
 mod settings;

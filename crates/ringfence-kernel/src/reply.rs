@@ -1,0 +1,206 @@
+//! Replies: the codes that each dialect has for errors, and the shape of its replies.
+//!
+//! Not here: names and arguments of tools (`tool_binding.rs`).
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::dialect::Dialect;
+use crate::error::{ErrorKind, ToolError};
+use crate::suggest::nearest_name;
+
+/// Notes of the kernel on a successful call.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReplyNotes {
+    /// The arguments that ran are not those that were asked for: a person changed them.
+    pub modified: bool,
+}
+
+impl Dialect {
+    /// The name that this dialect has for an error, as programs compare it.
+    pub fn error_code(self, error: &ToolError) -> &'static str {
+        match self {
+            Self::Standard => standard_code(error.kind),
+            Self::Miniclaw => miniclaw_code(error),
+            Self::Crewagent => crewagent_code(error.kind),
+        }
+    }
+
+    /// The reply that says a call failed.
+    pub fn render_error(self, error: &ToolError) -> String {
+        let name = self.error_code(error);
+        match self {
+            Self::Standard | Self::Crewagent => {
+                let mut details = error.details.clone();
+                // This dialect has no name for it, so it says why.
+                if self == Self::Crewagent && error.kind == ErrorKind::PermissionDenied {
+                    details.entry("reason").or_insert_with(|| "permission denied".into());
+                }
+                let error = DialectErrorBody { code: name, message: &error.message, details: &details };
+                to_json(&ErrorEnvelope { ok: false, error })
+            }
+            // This one is a whole sentence instead of a category and its detail.
+            Self::Miniclaw if error.kind == ErrorKind::UnknownTool => error.message.clone(),
+            // One line: a second one could be taken for another reply.
+            Self::Miniclaw => format!("{name}: {}", error.message.replace(['\n', '\r'], " ")),
+        }
+    }
+
+    /// The error for a call of a tool that this session is not offered.
+    pub(crate) fn unknown_tool_error<'a>(self, name: &str, offered: impl Iterator<Item = &'a str>) -> ToolError {
+        let name = &name[..name.floor_char_boundary(64)];
+        let known: Vec<&str> = offered.collect();
+        let message = match self {
+            Self::Standard | Self::Crewagent => match nearest_name(name, known.iter().copied()) {
+                Some(guess) => format!("unknown tool `{name}`; did you mean `{guess}`?"),
+                None => format!("unknown tool `{name}`"),
+            },
+            Self::Miniclaw => format!("tool not found: {name}. Available tools: {}", known.join(", ")),
+        };
+        ToolError::new(ErrorKind::UnknownTool, message).detail("available", known)
+    }
+
+    /// The standard dialect's reply that carries a value.
+    pub(crate) fn render_value<V: Serialize>(value: &V, notes: ReplyNotes) -> String {
+        to_json(&ValueEnvelope { ok: true, value, modified: notes.modified })
+    }
+
+    /// The reply whose fields stand beside `ok`.
+    pub(crate) fn render_flat<V: Serialize>(value: &V, notes: ReplyNotes) -> String {
+        to_json(&FlatEnvelope { ok: true, value, modified: notes.modified })
+    }
+}
+
+impl ErrorKind {
+    /// Error code outside of any dialect: the standard one's name.
+    pub fn code(self) -> &'static str {
+        standard_code(self)
+    }
+}
+
+fn standard_code(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::InvalidArgs => "INVALID_ARGS",
+        ErrorKind::InvalidPath | ErrorKind::OutsideWorkspace => "INVALID_PATH",
+        ErrorKind::ReadOnly | ErrorKind::PermissionDenied => "PERMISSION_DENIED",
+        ErrorKind::NotFound => "FILE_NOT_FOUND",
+        ErrorKind::AlreadyExists => "ALREADY_EXISTS",
+        ErrorKind::ApprovalDenied => "APPROVAL_DENIED",
+        ErrorKind::ApprovalPending => "APPROVAL_PENDING",
+        ErrorKind::NotText => "NOT_TEXT",
+        ErrorKind::WrongType => "WRONG_TYPE",
+        ErrorKind::ReadLimit => "READ_LIMIT",
+        ErrorKind::WriteLimit => "WRITE_LIMIT",
+        ErrorKind::Conflict => "CONFLICT",
+        ErrorKind::EditNotFound => "EDIT_NOT_FOUND",
+        ErrorKind::AmbiguousEdit => "AMBIGUOUS_EDIT",
+        ErrorKind::Frontmatter => "INVALID_FRONTMATTER",
+        ErrorKind::Schema => "SCHEMA_VALIDATION",
+        ErrorKind::Transition => "INVALID_TRANSITION",
+        ErrorKind::Timeout => "TIMEOUT",
+        ErrorKind::Cancelled => "CANCELLED",
+        ErrorKind::UnknownTool => "UNKNOWN_TOOL",
+        ErrorKind::Execution => "EXECUTION_ERROR",
+        ErrorKind::Network => "NETWORK_ERROR",
+        ErrorKind::Unavailable => "UNAVAILABLE",
+        ErrorKind::Io => "IO_ERROR",
+        ErrorKind::Internal => "INTERNAL",
+    }
+}
+
+fn miniclaw_code(error: &ToolError) -> &'static str {
+    match error.kind {
+        ErrorKind::InvalidArgs if error.field.is_some_and(|field| matches!(field, "path" | "old_text")) => {
+            "invalid_path"
+        }
+        ErrorKind::InvalidArgs => "invalid parameters",
+        ErrorKind::InvalidPath => "invalid_path",
+        ErrorKind::OutsideWorkspace => "outside_workspace",
+        ErrorKind::NotFound => "path_not_found",
+        ErrorKind::ReadOnly | ErrorKind::PermissionDenied | ErrorKind::ApprovalDenied | ErrorKind::ApprovalPending => {
+            "permission_denied"
+        }
+        ErrorKind::EditNotFound => "edit_not_found",
+        ErrorKind::AmbiguousEdit => "ambiguous_edit",
+        ErrorKind::UnknownTool => "tool not found",
+        ErrorKind::AlreadyExists
+        | ErrorKind::NotText
+        | ErrorKind::WrongType
+        | ErrorKind::ReadLimit
+        | ErrorKind::WriteLimit
+        | ErrorKind::Conflict
+        | ErrorKind::Frontmatter
+        | ErrorKind::Schema
+        | ErrorKind::Transition
+        | ErrorKind::Timeout
+        | ErrorKind::Cancelled
+        | ErrorKind::Execution
+        | ErrorKind::Network
+        | ErrorKind::Unavailable
+        | ErrorKind::Io
+        | ErrorKind::Internal => "io_error",
+    }
+}
+
+fn crewagent_code(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::InvalidArgs => "E_INVALID_ARGS",
+        ErrorKind::InvalidPath | ErrorKind::OutsideWorkspace | ErrorKind::ReadOnly => "E_SANDBOX_VIOLATION",
+        ErrorKind::NotFound => "ENOENT",
+        ErrorKind::AlreadyExists | ErrorKind::Conflict | ErrorKind::EditNotFound | ErrorKind::AmbiguousEdit => {
+            "E_PRECONDITION_FAILED"
+        }
+        ErrorKind::ApprovalDenied => "E_APPROVAL_DENIED",
+        ErrorKind::ApprovalPending => "E_APPROVAL_PENDING",
+        ErrorKind::NotText => "FS_READ_BINARY_FALLBACK",
+        ErrorKind::ReadLimit => "E_READ_LIMIT",
+        ErrorKind::WriteLimit => "E_WRITE_LIMIT",
+        ErrorKind::Frontmatter => "E_INVALID_FRONTMATTER",
+        ErrorKind::Schema => "E_SCHEMA_VALIDATION",
+        ErrorKind::Transition => "E_INVALID_TRANSITION",
+        ErrorKind::Timeout => "E_TIMEOUT",
+        ErrorKind::Cancelled => "E_CANCELLED",
+        ErrorKind::UnknownTool | ErrorKind::Unavailable => "TOOL_NOT_AVAILABLE",
+        ErrorKind::Execution => "TOOL_EXEC_FAILED",
+        ErrorKind::Network => "E_NETWORK",
+        ErrorKind::PermissionDenied | ErrorKind::WrongType | ErrorKind::Io | ErrorKind::Internal => "E_INTERNAL",
+    }
+}
+
+#[derive(Serialize)]
+struct ValueEnvelope<'a, V> {
+    ok: bool,
+    value: &'a V,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    modified: bool,
+}
+
+#[derive(Serialize)]
+struct FlatEnvelope<'a, V> {
+    ok: bool,
+    #[serde(flatten)]
+    value: &'a V,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    modified: bool,
+}
+
+#[derive(Serialize)]
+struct ErrorEnvelope<'a> {
+    ok: bool,
+    error: DialectErrorBody<'a>,
+}
+
+#[derive(Serialize)]
+struct DialectErrorBody<'a> {
+    code: &'a str,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    details: &'a Map<String, Value>,
+}
+
+/// Our own reply types have string keys and no failing `Serialize`, the two things that could go wrong.
+fn to_json<V: Serialize>(value: &V) -> String {
+    serde_json::to_string(value).unwrap_or_else(|_| {
+        r#"{"ok":false,"error":{"code":"INTERNAL","message":"the reply could not be serialized as JSON"}}"#.to_owned()
+    })
+}
