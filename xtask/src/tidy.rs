@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::vocabulary::{ENFORCED, Repository};
+use crate::vocabulary::{ENFORCED, Repository, largest_cycle};
 
 const MAX_FILE_LINES: usize = 700;
 
@@ -176,6 +176,30 @@ fn the_changelog_has_the_version_below_what_is_unreleased() {
     assert_eq!(headings[0], "## [Unreleased]");
     let version = format!("## [{}] - ", env!("CARGO_PKG_VERSION"));
     assert!(headings[1].starts_with(&version), "{} is not `{version}…`", headings[1]);
+}
+
+#[test]
+fn modules_of_the_kernel_import_in_the_direction_that_the_architecture_page_states() {
+    let page = fs::read_to_string(repository().join("ARCHITECTURE.md")).unwrap();
+    let (_, section) = page.split_once("`crates/ringfence-kernel/src`: each module imports").unwrap();
+    let lines = section.lines().skip_while(|line| !line.starts_with("| `")).take_while(|line| line.starts_with("| `"));
+    let cells = lines.map(|line| line.split('|').nth(1).unwrap());
+    let rows: Vec<Vec<&str>> = cells.map(|cell| cell.split('`').skip(1).step_by(2).collect()).collect();
+    let row_of = |module: &str| rows.iter().position(|row| row.contains(&module));
+    let read = Repository::read(&repository()).unwrap();
+    let imports = read.imports("ringfence-kernel").unwrap();
+    for (module, imported) in imports {
+        for other in imported {
+            let (row, above) = (row_of(module), row_of(other));
+            assert!(row.is_some() && above.is_some(), "`{module}` or `{other}` is in no row");
+            assert!(above <= row, "`{module}` imports `{other}`, which is in a row below it");
+        }
+    }
+    assert_eq!(largest_cycle(imports), [""; 0]);
+    for (name, _) in sources("crates/ringfence-kernel/src") {
+        let module = name["crates/ringfence-kernel/src/".len()..].split(['/', '.']).next().unwrap();
+        assert!(module == "lib" || row_of(module).is_some(), "`{module}` is in no row");
+    }
 }
 
 #[test]

@@ -16,7 +16,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use lexer::Token;
-use modules::{ImportGraph, imports_between, largest_cycle};
+#[cfg(test)]
+use modules::ModuleEdges;
+pub(crate) use modules::largest_cycle;
+use modules::{ImportGraph, imports_between};
 use names::NameFigures;
 use words::WordHit;
 
@@ -161,6 +164,12 @@ impl Repository {
         Ok(Repository { names: names::figures(&definitions), graphs, facade_entries, word_hits })
     }
 
+    /// The imports between the modules of a crate, with those through its root. None for an unknown crate.
+    #[cfg(test)]
+    pub(crate) fn imports(&self, name: &str) -> Option<&ModuleEdges> {
+        self.graphs.get(name).map(|graph| &graph.through_root)
+    }
+
     /// Figures without a limit.
     fn summary(&self) -> Vec<String> {
         let names = &self.names;
@@ -186,12 +195,7 @@ impl Repository {
         let shared_public =
             self.names.shared_public.iter().map(|(name, places)| format!("{name}: {}", places.join(", ")));
         let most_shared = self.names.most_shared.iter().map(|(name, count)| format!("{name} {count}"));
-        let cycle = self.graphs.iter().flat_map(|(name, graph)| {
-            let nested = graph.nested.iter().map(move |(module, edges)| (format!("{name}::{module}"), edges));
-            std::iter::once((name.clone(), &graph.direct)).chain(nested)
-        });
-        let cycle = cycle.map(|(place, edges)| (place, largest_cycle(edges)));
-        let cycle = cycle.max_by_key(|(_, modules)| modules.len());
+        let cycle = largest_cycle_of_all(&self.graphs);
         let facade = self.graphs.get("ringfence").cloned().unwrap_or_default();
         let mut fronts = imports_between(&facade.through_root, FRONTS);
         fronts.retain(|(from, _)| from != COMPOSITION_ROOT);
@@ -250,6 +254,16 @@ impl Repository {
             count(Limit::WordHits, "phrases of the word list", word_count, MAX_WORD_HITS, words.collect()),
         ]
     }
+}
+
+/// The largest cycle between the modules of a crate, with imports of items that its root re-exports, or between the children
+/// of a module; and the crate or the module that has it.
+fn largest_cycle_of_all(graphs: &BTreeMap<String, ImportGraph>) -> Option<(String, Vec<String>)> {
+    let all = graphs.iter().flat_map(|(name, graph)| {
+        let nested = graph.nested.iter().map(move |(module, edges)| (format!("{name}::{module}"), edges));
+        std::iter::once((name.clone(), &graph.through_root)).chain(nested)
+    });
+    all.map(|(owner, edges)| (owner, largest_cycle(edges))).max_by_key(|(_, modules)| modules.len())
 }
 
 /// The Rust files below a directory, by their paths below it, without those that are tests as a whole.
@@ -329,4 +343,29 @@ fn sorted_entries(directory: &Path) -> io::Result<Vec<String>> {
     let mut names = entries.collect::<io::Result<Vec<String>>>()?;
     names.sort();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::lexer::tokens;
+    use super::modules::{import_graph, largest_cycle};
+    use super::{MAX_MODULE_CYCLE, largest_cycle_of_all};
+
+    #[test]
+    fn a_cycle_by_way_of_the_root_is_over_the_limit() {
+        let files = [
+            ("lib.rs", "mod a; mod b; mod c; mod d; pub use a::A; pub use b::B; pub use c::C; pub use d::D;"),
+            ("a.rs", "use crate::B;"),
+            ("b.rs", "use crate::C;"),
+            ("c.rs", "use crate::{D, other};"),
+            ("d.rs", "fn f(_: crate::A) {}"),
+        ];
+        let graph = import_graph(&files.map(|(path, text)| (path.to_owned(), tokens(text))));
+        assert!(largest_cycle(&graph.direct).is_empty());
+        let (owner, cycle) = largest_cycle_of_all(&BTreeMap::from([("one".to_owned(), graph)])).unwrap();
+        assert_eq!((owner.as_str(), cycle.join(" ").as_str()), ("one", "a b c d"));
+        assert!(cycle.len() > MAX_MODULE_CYCLE);
+    }
 }
