@@ -32,15 +32,15 @@ const FILES: [&str; 20] = [
 /// Mutants that no test can tell apart, and why.
 const EQUIVALENT_MUTANTS: [(&str, &str); 3] = [
     (
-        r"replace match guard self\.is_empty\(\) with false in Globs::contain",
+        r"replace match guard self\.is_empty\(\) with false in PathGlobs::matches",
         "a set without patterns contains nothing anyway; the guard saves the folding of a name",
     ),
     (
-        r"replace && with \|\| in narrowest",
-        "touches that differ are not all covered by one rule, which is checked once more at the end",
+        r"replace && with \|\| in narrowest_grant",
+        "accesses that differ are not all covered by one rule, which is checked once more at the end",
     ),
     (
-        r"replace && with \|\| in may_be_granted",
+        r"replace && with \|\| in is_grantable",
         "secrets and protected paths have no grant in their verdict, and what another layer asks is asked with the \
          grant too: each is refused twice",
     ),

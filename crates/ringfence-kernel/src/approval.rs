@@ -87,12 +87,12 @@ pub struct ApprovalResponse {
     pub reason: Option<String>,
 }
 
-/// An answer, and what the front that brings it knows about who gave it. None of this comes from outside.
+/// An answer, and what the frontend that brings it knows about its author. None of this comes from outside.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovalDecision {
     /// The answer itself.
     pub response: ApprovalResponse,
-    /// The author of the answer, with the assurance of the front.
+    /// The author of the answer, with the assurance of the frontend.
     pub approval: Approval,
 }
 

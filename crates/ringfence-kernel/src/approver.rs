@@ -10,7 +10,7 @@ use crate::approval::{ApprovalDecision, ApprovalRequest};
 use crate::preset::Preset;
 use crate::verdict::PolicyLayer;
 
-/// Puts a request to a person and waits for the answer. It is dropped when another front was first, when the time is
+/// Puts a request to a person and waits for the answer. It is dropped when another frontend was first, when the time is
 /// over and when the call was cancelled.
 pub trait Approver: Send + Sync + fmt::Debug {
     /// Asks about one request. Resolves with the reply; dropping the future withdraws the question.
@@ -75,7 +75,7 @@ mod tests {
             opened: SystemTime::UNIX_EPOCH,
             expires: SystemTime::UNIX_EPOCH,
         };
-        let ApproverReply::Decided(answered) = approver.ask(&request).await else { panic!("nobody answers later") };
+        let ApproverReply::Decided(answered) = approver.ask(&request).await else { panic!("the reply was deferred") };
         assert!(!answered.response.approved);
         assert_eq!(answered.approval.assurance, Assurance::None);
         answered.response.reason.unwrap()

@@ -1,6 +1,6 @@
 //! Approval requests: stored, sent to an approver, settled by the first answer.
 //!
-//! A waiting call takes the first answer of its own approver or, through the store, of any other front. A timeout is a
+//! A waiting call takes the first answer of its own approver or, through the store, of any other frontend. A timeout is a
 //! denial. An approver may also defer the answer: then the caller gets a resume token, and the call ends until it is
 //! resumed (`resume.rs`).
 //!
@@ -32,7 +32,7 @@ const STORE_POLL_INTERVAL: Duration = Duration::from_millis(150);
 
 impl Invocation {
     /// Opens a request for approval and waits for the answer. Where the call cannot be suspended, it waits for another
-    /// front instead: what a program left exists in this call only.
+    /// frontend instead: what a program left exists in this call only.
     pub(crate) async fn ask_approver(
         &self,
         prompt: &ApprovalPrompt,
@@ -104,14 +104,14 @@ impl Invocation {
         Ok(answer)
     }
 
-    /// The answer of our own approver, or of another front that was first.
+    /// The answer of our own approver, or of another frontend that was first.
     async fn first_reply(&self, request: &ApprovalRequest, may_suspend: bool) -> Result<ApproverReply, HostError> {
-        let word = tokio::select! {
+        let reply = tokio::select! {
             biased;
-            word = self.host.config.approver.ask(request) => Ok(word),
+            reply = self.host.config.approver.ask(request) => Ok(reply),
             answered = self.poll_store_for_answer(&request.id, may_suspend) => answered.map(ApproverReply::Decided),
         };
-        match word {
+        match reply {
             Ok(ApproverReply::Deferred | ApproverReply::DeferredInProcess) if !may_suspend => {
                 self.poll_store_for_answer(&request.id, may_suspend).await.map(ApproverReply::Decided)
             }
@@ -119,7 +119,7 @@ impl Invocation {
         }
     }
 
-    /// The answer of another front. Meanwhile it is told what the call would do with other arguments, if it asks.
+    /// The answer of another frontend. Meanwhile previews of changed arguments are made for it, on request.
     async fn poll_store_for_answer(&self, id: &str, may_change: bool) -> Result<ApprovalDecision, HostError> {
         loop {
             sleep(STORE_POLL_INTERVAL).await;
@@ -205,7 +205,7 @@ pub(crate) async fn in_store<T: Send + 'static>(
 ) -> Result<T, HostError> {
     let parts = Arc::clone(parts);
     let done = spawn_blocking(move || work(parts.store.as_ref())).await;
-    let lost = |_| Err(StoreError(std::io::Error::other("the approval store failed unexpectedly")));
+    let lost = |_| Err(StoreError(std::io::Error::other("the state store failed unexpectedly")));
     Ok(done.unwrap_or_else(lost)?)
 }
 

@@ -90,7 +90,7 @@ pub enum AuditEvent<'a> {
     },
 }
 
-/// The trace was lost; nothing may run without it.
+/// The audit log cannot be written; nothing may run without it.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write to the audit log")]
 pub struct AuditSinkError(#[source] pub std::io::Error);
@@ -101,7 +101,7 @@ pub trait AuditSink: Send + Sync + fmt::Debug {
     fn record(&self, record: &CallRecord<'_>) -> Result<(), AuditSinkError>;
 }
 
-/// Keeps no trace.
+/// Records nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct NullAuditSink;
 

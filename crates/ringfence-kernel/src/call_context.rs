@@ -88,13 +88,13 @@ impl<'a> CallContext<'a> {
         self.commit_state.set_subject(shown);
     }
 
-    /// Says what is looked for, before it is.
-    pub fn add_lookup(&self, sought: impl LookupTarget + 'static) {
-        self.lookups.borrow_mut().push(Box::new(sought));
+    /// Sets the target of a lookup, before the lookup.
+    pub fn add_lookup(&self, target: impl LookupTarget + 'static) {
+        self.lookups.borrow_mut().push(Box::new(target));
     }
 
     pub(crate) fn lookup_resources(&self) -> Vec<PolicyResource> {
-        self.lookups.borrow().iter().flat_map(|sought| sought.resources()).collect()
+        self.lookups.borrow().iter().flat_map(|target| target.resources()).collect()
     }
 
     pub(crate) fn has_blocked(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Tool errors: one taxonomy for every dialect.
 //!
-//! An `ErrorKind` is for programs, the message for the model that has to do better. A message never holds
+//! An `ErrorKind` is for programs, the message for the model that corrects its call. A message never holds
 //! an absolute host path, a secret or file contents.
 //!
 //! Not here: what a dialect calls a kind (`reply.rs`), and the failures that end a run (`HostError`, in `host.rs`).
@@ -23,25 +23,25 @@ pub enum ErrorKind {
     OutsideWorkspace,
     /// A change on a read-only mount.
     ReadOnly,
-    /// It does not exist.
+    /// The path does not exist.
     NotFound,
-    /// The target exists and overwriting was not asked for.
+    /// The target exists and `overwrite` is not set.
     AlreadyExists,
-    /// The operating system or the policy says no.
+    /// Denied by the operating system or the policy.
     PermissionDenied,
-    /// A person denied it, or no answer came in time.
+    /// An approver denied the call, or no answer came in time.
     ApprovalDenied,
-    /// An approval request still waits for its answer: nothing was done, and nothing was refused.
+    /// The approval request is pending: nothing was done, and nothing was refused.
     ApprovalPending,
-    /// Text was asked for and the file holds none.
+    /// The file is not text.
     NotText,
-    /// A directory where a file is meant, a FIFO, a device, a socket.
+    /// Not a regular file, or not a directory where one is required.
     WrongType,
-    /// Larger than may be read, and no preview can serve.
+    /// The file exceeds the read limit.
     ReadLimit,
-    /// Larger than may be written.
+    /// The content exceeds the write limit.
     WriteLimit,
-    /// The target is not what the caller, or the person who approved, had seen.
+    /// The target has changed since the caller read it or the approver saw it.
     Conflict,
     /// The text to replace is not in the file.
     EditNotFound,
@@ -49,25 +49,25 @@ pub enum ErrorKind {
     AmbiguousEdit,
     /// The YAML front matter does not parse.
     Frontmatter,
-    /// The front matter parses, and breaks its schema.
+    /// The front matter does not match its schema.
     Schema,
     /// The graph of the workflow has no such edge.
     Transition,
-    /// Past its deadline.
+    /// The call exceeded its deadline.
     Timeout,
-    /// The caller cancelled.
+    /// The caller cancelled the call.
     Cancelled,
-    /// No such tool in this session's catalog.
+    /// The session's catalog has no such tool.
     UnknownTool,
-    /// Code could not be run to its end. A program that exits with an error is a success.
+    /// The program did not run to completion. A program that exits with an error is a success.
     Execution,
-    /// The host may not be reached, leads to an address that may not, or did not answer as it should.
+    /// The host is not allowed, resolves to an address that is not allowed, or returned an invalid response.
     Network,
-    /// This machine cannot provide the tool safely, or not now.
+    /// This machine cannot provide the tool safely, or a service that the tool needs is unavailable.
     Unavailable,
-    /// Any other failure of the file system.
+    /// Any other file system error.
     Io,
-    /// A bug of ours.
+    /// A bug in Ringfence.
     Internal,
 }
 
@@ -139,19 +139,19 @@ impl ToolError {
         Self { kind, message: message.into(), field: None, details: Map::new(), suggestions: None }
     }
 
-    /// The arguments are of the right shape, but `field` has a value that cannot be meant.
+    /// The arguments have the right types, but the value of `field` is invalid.
     pub fn invalid(field: &'static str, problem: &str) -> Self {
         Self { field: Some(field), ..Self::new(ErrorKind::InvalidArgs, format!("{field} {problem}")) }
     }
 
-    /// Says what may have been meant, as far as `may_list` allows.
+    /// Adds the nearest name that `may_list` allows as a hint.
     #[must_use]
     pub(crate) fn suggest_name(mut self, may_list: impl Fn(&PolicyResource) -> bool) -> Self {
         let Some(alternatives) = self.suggestions.take() else { return self };
-        let NameSuggestions { missing_name: meant, mut names, directory, display_prefix: shown_above } = *alternatives;
-        while let Some(guess) = nearest_name(&meant, names.iter().map(String::as_str)).map(str::to_owned) {
+        let NameSuggestions { missing_name, mut names, directory, display_prefix } = *alternatives;
+        while let Some(guess) = nearest_name(&missing_name, names.iter().map(String::as_str)).map(str::to_owned) {
             if may_list(&directory.join(&guess)) {
-                return self.hint(&format!("did you mean `{shown_above}{guess}`?"));
+                return self.hint(&format!("did you mean `{display_prefix}{guess}`?"));
             }
             names.retain(|name| *name != guess);
         }

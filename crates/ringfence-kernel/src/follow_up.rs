@@ -164,9 +164,9 @@ impl Invocation {
             };
             let kept: Vec<bool> = judged.iter().enumerate().map(is_kept).collect();
             let kept_groups = groups.iter().zip(kept).filter(|(_, kept)| *kept);
-            let kept_touches: Vec<ResourceAccess> =
+            let kept_accesses: Vec<ResourceAccess> =
                 kept_groups.flat_map(|(group, _)| group.accesses.iter().cloned()).collect();
-            let raises = self.policy_request(&kept_touches).added_taint();
+            let raises = self.policy_request(&kept_accesses).added_taint();
             if self.session.taint.compare_and_add(question.taint, raises) {
                 return Ok((judged, question.taint));
             }

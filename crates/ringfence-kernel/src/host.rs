@@ -47,7 +47,7 @@ pub enum HostError {
     /// The world may have changed, and the trace does not say how it ended.
     #[error("the call ran, but its end could not be recorded")]
     EndUnrecorded(#[source] AuditSinkError),
-    /// The approval store failed.
+    /// The state store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// No random bytes for an ID or a token.

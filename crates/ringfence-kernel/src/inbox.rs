@@ -1,6 +1,6 @@
 //! Approval inbox: answering pending requests and revoking grants, with the caller's rights checked.
 //!
-//! Every front comes here: the terminal, the command line, the page and the protocols. An agent has no access to the
+//! Every frontend comes here: the terminal, the command line, the page and the protocols. An agent has no access to the
 //! inbox: it sees no request and answers none, least of all its own.
 //!
 //! Not here: what the answer means for the call (`approval.rs`), which is checked again by the one who waits.
@@ -61,7 +61,7 @@ pub enum InboxError {
     /// No random bytes for an ID.
     #[error("the system's random number generator failed")]
     Entropy,
-    /// The approval store failed.
+    /// The state store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -59,7 +59,7 @@ impl PriorApproval {
         Self { accesses, taint, fingerprint: prompt.preview.fingerprint().to_owned(), approval }
     }
 
-    /// Fails where the same target is no longer what a person saw when they said yes.
+    /// Fails where the same target is no longer what a person saw when they approved it.
     fn check_unchanged(
         &self,
         accesses: &[ResourceAccess],

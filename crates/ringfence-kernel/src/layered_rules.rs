@@ -19,6 +19,12 @@ use crate::sensitive::acting_program;
 use crate::taint::{Taint, TaintSet};
 use crate::verdict::{Assurance, Decision, PolicyLayer, Verdict, strictest};
 
+/// The rule that asks before a session gets all three taints.
+const TAINT_RULE: &str = "taint combination";
+
+/// Its name in requests that an earlier version stored.
+const OLD_TAINT_RULE: &str = "third bit";
+
 /// Most resources of a grant: a person reviews no more at one look.
 const MAX_GRANT_ACCESSES: usize = 8;
 
@@ -159,7 +165,7 @@ impl Policy for Preset {
 fn exfiltration_rules() -> Vec<PolicyRule> {
     let rule = |taints: [Taint; 2], because: &str| PolicyRule {
         required_taint: TaintSet::from_iter(taints),
-        ..PolicyRule::built_in("third bit", Some(because))
+        ..PolicyRule::built_in(TAINT_RULE, Some(because))
     };
     vec![
         PolicyRule {
@@ -178,6 +184,11 @@ fn exfiltration_rules() -> Vec<PolicyRule> {
             )
         },
     ]
+}
+
+/// Whether a stored name is that of a rule, by the current name or an older one.
+pub(crate) fn is_rule_name(rule: &str, stored: &str) -> bool {
+    rule == stored || (rule == TAINT_RULE && stored == OLD_TAINT_RULE)
 }
 
 fn build_verdict(

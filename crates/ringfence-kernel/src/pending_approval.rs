@@ -3,6 +3,7 @@
 //! Not here: asking (`ask_approval.rs`), and what happens after the answer (`invocation.rs`, `follow_up.rs`).
 
 use crate::approval::ApprovalOutcome;
+use crate::layered_rules::is_rule_name;
 use crate::resume_token::ResumeToken;
 use crate::tool_binding::ErasedPlan;
 use crate::{
@@ -66,7 +67,7 @@ pub(crate) enum AskOutcome {
     Suspended(SuspendedCall),
 }
 
-/// A call that waits for its answer, for fronts that can bring it back.
+/// A call that waits for its answer, for frontends that can resume it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuspendedCall {
     /// To be given to `Host::resume`, once.
@@ -86,8 +87,9 @@ impl ResumedCall {
     /// Whether a plan is the one that was shown, and requires approval for the same reason, if at all.
     pub(crate) fn matches_plan(&self, pending: &PendingApproval) -> bool {
         let (verdict, request) = (&pending.prompt.verdict, &self.request);
-        let same_reason =
-            verdict.rule.as_ref() == request.rule && verdict.layer == request.layer && verdict.reason == request.reason;
+        let same_reason = is_rule_name(&verdict.rule, &request.rule)
+            && verdict.layer == request.layer
+            && verdict.reason == request.reason;
         pending.prompt.preview.fingerprint() == self.token.fingerprint
             && (verdict.decision == Decision::Allow || same_reason)
     }

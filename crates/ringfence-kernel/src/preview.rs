@@ -1,6 +1,6 @@
 //! Approval previews, and the digest that binds an answer to one.
 //!
-//! Everything in a preview was sanitized when it was put in (`sanitize.rs`), so a front can show it as it is.
+//! Everything in a preview was sanitized when it was put in (`sanitize.rs`), so a frontend can show it as it is.
 //!
 //! Not here: making one. Each tool knows what it would do.
 

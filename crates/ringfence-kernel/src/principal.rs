@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// Someone who can be held to what they may do.
+/// A caller or an approver, with its scopes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {
     /// Name in rules and records.
@@ -33,7 +33,7 @@ impl Principal {
     }
 }
 
-/// One thing that a principal may do.
+/// A permission of a principal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AuthScope {

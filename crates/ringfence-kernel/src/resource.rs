@@ -19,19 +19,19 @@ pub struct ResourceAccess {
 /// An action on a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyAction {
-    /// Names, types, sizes and times are seen.
+    /// Names, types, sizes and times are listed.
     List,
-    /// Contents are seen.
+    /// Contents are read.
     Read,
-    /// Something comes to be where nothing was.
+    /// A new entry is created.
     Create,
-    /// Contents that were there are no longer.
+    /// Existing contents are replaced.
     Overwrite,
     /// The entry is moved to another path of the same call.
     Move,
-    /// It goes away.
+    /// The entry is deleted.
     Delete,
-    /// A request leaves for a host; the mount is `NET_MOUNT` or `SEARCH_MOUNT`.
+    /// A request is sent to a host; the mount is `NET_MOUNT` or `SEARCH_MOUNT`.
     Fetch,
     /// Contents are deleted permanently, without a pre-image.
     Lose,
@@ -137,8 +137,8 @@ impl PolicyResource {
 
     /// Its sensitivity, by its names or by its identity.
     pub fn effective_sensitivity(&self) -> Sensitivity {
-        let say = || self.names().map(sensitivity).fold(Sensitivity::default(), Sensitivity::union);
-        let named = *self.name_sensitivity.0.get_or_init(say);
+        let by_names = || self.names().map(sensitivity).fold(Sensitivity::default(), Sensitivity::union);
+        let named = *self.name_sensitivity.0.get_or_init(by_names);
         self.sensitivity.union(Sensitivity { protected: named.protected && !self.repository_data, ..named })
     }
 }

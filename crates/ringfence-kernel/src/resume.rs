@@ -31,7 +31,7 @@ impl Host {
         self.resume_with_progress(session, token, cancel, None).await
     }
 
-    /// The same for a front whose client repeats the whole call, perhaps with the answer of its user. The call must be the
+    /// The same for a frontend whose client repeats the whole call, perhaps with the answer of its user. The call must be the
     /// one that the token is for. An answer without the required assurance is ignored, and the request stays open.
     pub async fn resume_call(
         &self,

@@ -82,11 +82,11 @@ impl PolicyRule {
             ("mount", self.mounts.iter().any(|mount| mount != NET_MOUNT && mount != SEARCH_MOUNT)),
         ];
         let about_paths = about_paths.into_iter().find_map(|(key, is)| is.then_some(key));
-        let (fetches, touches_files) = match self.actions.as_slice() {
+        let (fetches, has_files) = match self.actions.as_slice() {
             [] => (true, true),
             effects => (effects.contains(&PolicyAction::Fetch), effects.iter().any(|effect| effect.is_file_action())),
         };
-        let has_path = touches_files || self.actions.contains(&PolicyAction::External);
+        let has_path = has_files || self.actions.contains(&PolicyAction::External);
         if self.hosts.is_some()
             && let Some(key) = about_paths
         {
@@ -99,7 +99,7 @@ impl PolicyRule {
             ));
         }
         let files_only = |key: &&str| matches!(*key, "secret" | "protected");
-        if let Some(key) = about_paths.filter(|key| !has_path || (files_only(key) && !touches_files)) {
+        if let Some(key) = about_paths.filter(|key| !has_path || (files_only(key) && !has_files)) {
             return Err(rule_error(key, "the effects `fetch` and `run` have no file; use `host` or `tool`"));
         }
         if self.assurance.is_some() && self.decision != Decision::Ask {
@@ -154,8 +154,8 @@ fn parse_actions(words: &[String]) -> Result<Vec<PolicyAction>, RuleError> {
     let single = PolicyAction::ALL.map(|action| (action.as_str(), vec![action]));
     let known: Vec<_> =
         single.into_iter().chain(ACTION_GROUPS.map(|(word, actions)| (word, actions.to_vec()))).collect();
-    let meant = words.iter().map(|text| parse_word("effect", text, &known)).collect::<Result<Vec<_>, _>>()?.concat();
-    Ok(PolicyAction::ALL.into_iter().filter(|action| meant.contains(action)).collect())
+    let actions = words.iter().map(|text| parse_word("effect", text, &known)).collect::<Result<Vec<_>, _>>()?.concat();
+    Ok(PolicyAction::ALL.into_iter().filter(|action| actions.contains(action)).collect())
 }
 
 fn parse_taints(words: &[String]) -> Result<TaintSet, RuleError> {

@@ -1,6 +1,6 @@
 //! Approval store: pending requests, answers and grants, which outlive a call.
 //!
-//! A request is in the store before any approver is asked, so that any front can show and answer it and a store on disk
+//! A request is in the store before any approver is asked, so that any frontend can show and answer it and a store on disk
 //! can restore it after a restart. Of several answers the first one counts, in one atomic step here.
 //!
 //! Not here: who may answer (`inbox.rs`). The clock is the caller's.
@@ -15,9 +15,9 @@ use serde_json::Value;
 
 use crate::{ApprovalDecision, ApprovalRequest, Grant};
 
-/// The store is gone; nothing may be asked without it.
+/// The state store is unavailable; nothing may be asked without it.
 #[derive(Debug, thiserror::Error)]
-#[error("the approval store is unavailable")]
+#[error("the state store is unavailable")]
 pub struct StoreError(#[source] pub std::io::Error);
 
 /// The outcome of storing an answer.
@@ -119,7 +119,7 @@ pub trait ApprovalStore: Send + Sync + fmt::Debug {
     /// Resets the streak. False where there was none.
     fn reset_denials(&self, session: &str) -> Result<bool, StoreError>;
 
-    /// True for the first one who uses this word, until it expires.
+    /// Marks a nonce as used until it expires. False where it was used before.
     fn consume_nonce(&self, nonce: &str, expires: SystemTime, now: SystemTime) -> Result<bool, StoreError>;
     /// The key that seals tokens. It is made at its first use and stays as long as the store does.
     fn sealing_key(&self) -> Result<[u8; 32], StoreError>;

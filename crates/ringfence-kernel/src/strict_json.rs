@@ -32,7 +32,9 @@ pub fn check_json(json: &[u8]) -> Result<(), StrictJsonError> {
             return StrictJsonError::Syntax;
         }
         let text = error.to_string();
-        StrictJsonError::DuplicateKey(text.rsplit_once(" at line ").map_or(text.as_str(), |(said, _)| said).to_owned())
+        StrictJsonError::DuplicateKey(
+            text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message).to_owned(),
+        )
     })
 }
 
@@ -152,8 +154,8 @@ mod tests {
             (r#"{"path":1,"p\u0061th":2}"#, "path"),
         ];
         for (json, key) in cases {
-            let said = format!("duplicate key `{key}` in an object");
-            assert_eq!(check_json(json.as_bytes()), Err(StrictJsonError::DuplicateKey(said)), "{json}");
+            let message = format!("duplicate key `{key}` in an object");
+            assert_eq!(check_json(json.as_bytes()), Err(StrictJsonError::DuplicateKey(message)), "{json}");
         }
     }
 

@@ -17,7 +17,7 @@ pub enum Taint {
     ReadSecret,
     /// Untrusted content was seen: the web, output of MCP tools.
     SawUntrusted,
-    /// A request left for a host.
+    /// A request was sent to a host.
     HasEgress,
 }
 

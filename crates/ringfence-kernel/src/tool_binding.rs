@@ -89,7 +89,7 @@ impl<T: PhasedTool> ToolBinding<T> {
     {
         let ExternalToolDefinition { name, description, parameters } = declared;
         let (dialect, output) = (Dialect::Standard, Some(output_schema::<V>()));
-        let effect = ToolCapabilities { actions: T::ACTIONS, idempotent: T::IDEMPOTENT };
+        let capabilities = ToolCapabilities { actions: T::ACTIONS, idempotent: T::IDEMPOTENT };
         Self {
             definition: ToolDefinition {
                 dialect,
@@ -97,7 +97,7 @@ impl<T: PhasedTool> ToolBinding<T> {
                 description,
                 parameters,
                 output,
-                capabilities: effect,
+                capabilities,
                 is_available: true,
             },
             decode: decode_into::<Map<String, Value>, T>,
@@ -270,9 +270,9 @@ impl<T: PhasedTool> ErasedPlan for BoundPlan<T> {
     }
 }
 
-/// Callers were told what the tool can do, and may have decided by it.
-fn check_actions<T: PhasedTool>(touches: &[ResourceAccess]) -> Result<(), ToolError> {
-    match touches.iter().find(|touch| !T::ACTIONS.contains(&touch.action)) {
+/// Callers know the declared actions of the tool, and may have decided by them.
+fn check_actions<T: PhasedTool>(accesses: &[ResourceAccess]) -> Result<(), ToolError> {
+    match accesses.iter().find(|access| !T::ACTIONS.contains(&access.action)) {
         None => Ok(()),
         Some(access) => {
             let message = format!("the tool tried to {}, which it does not declare", access.action.as_str());
@@ -301,14 +301,14 @@ fn build_definition<A: JsonSchema, T: PhasedTool>(
         Some(Value::String(text)) => text,
         _ => String::new(),
     };
-    let effect = ToolCapabilities { actions: T::ACTIONS, idempotent: T::IDEMPOTENT };
+    let capabilities = ToolCapabilities { actions: T::ACTIONS, idempotent: T::IDEMPOTENT };
     ToolDefinition {
         dialect,
         name: Cow::Borrowed(name),
         description,
         parameters: Value::from(schema),
         output,
-        capabilities: effect,
+        capabilities,
         is_available: true,
     }
 }

@@ -155,8 +155,8 @@ impl ConnectionAttempt {
 impl fmt::Debug for ConnectionAttempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConnectionAttempt")
-            .field("touch", &self.access)
-            .field("refused", &self.refusal)
+            .field("access", &self.access)
+            .field("refusal", &self.refusal)
             .finish_non_exhaustive()
     }
 }

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use ringfence_kernel::{
-    ApprovalDecision, ApprovalStore, ErrorKind, LayeredRules, MemoryStore, Policy, PolicyLayer, PolicyRequest,
-    PolicyRule, Preset, ResourceAccess, SessionTaint, Taint, ToolError, Verdict,
+    ApprovalDecision, ApprovalRequest, ApprovalStore, ErrorKind, LayeredRules, MemoryStore, Policy, PolicyLayer,
+    PolicyRequest, PolicyRule, Preset, ResourceAccess, SessionTaint, Taint, ToolError, Verdict,
 };
 use ringfence_testkit::approver::{ScriptedApprover, approve, approve_with_changes, deny};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::harness::{HookedStore, HostSetup, TestHost, ToolScript, assert_error, reply_json};
 
@@ -103,7 +105,7 @@ async fn of_two_calls_at_once_the_second_is_decided_about_again() {
     road.session.taint.add(Taint::SawUntrusted);
     let reply = road.call(&json!({"path": "docs.rs:443", "verb": "fetch"})).await;
     assert_error(&reply, ErrorKind::ApprovalDenied);
-    assert_eq!(reply_json(&reply)["error"]["details"]["rule"], "third bit");
+    assert_eq!(reply_json(&reply)["error"]["details"]["rule"], "taint combination");
     assert_eq!((taint_names(&road), road.runs()), (vec!["read-secret", "saw-untrusted"], 0));
 }
 
@@ -168,6 +170,26 @@ async fn a_yes_with_other_arguments_is_asked_again_when_the_session_went_on_mean
     let road = host_tainted_while_asking([approve_with_changes(fetch.clone()), deny()], rules([]));
     let reply = road.call(&fetch).await;
     assert_error(&reply, ErrorKind::ApprovalDenied);
-    assert_eq!(reply_json(&reply)["error"]["details"]["rule"], "third bit");
+    assert_eq!(reply_json(&reply)["error"]["details"]["rule"], "taint combination");
     assert_eq!((road.approver.asked_paths().len(), road.runs()), (2, 0));
+}
+
+#[tokio::test]
+async fn a_call_that_an_earlier_version_suspended_is_resumed_by_the_old_name_of_its_rule() {
+    for (stored, error) in [("taint combination", None), ("third bit", None), ("secret", Some(ErrorKind::Conflict))] {
+        let store: Arc<dyn ApprovalStore> = Arc::new(MemoryStore::default());
+        let approver = ScriptedApprover::deferring();
+        let host = HostSetup { approver, store: HookedStore::shared(&store), ..allowing_setup() }.build();
+        for taint in [Taint::ReadSecret, Taint::SawUntrusted] {
+            host.session.taint.add(taint);
+        }
+        let suspended = host.call(&json!({"path": "docs.rs:443", "verb": "fetch"})).await.suspended.unwrap();
+        let request = store.request(&suspended.request_id).unwrap().unwrap();
+        assert_eq!(request.rule, "taint combination");
+        store.close_request(&request.id).unwrap();
+        store.open_request(&ApprovalRequest { rule: stored.to_owned(), ..request.clone() }).unwrap();
+        store.answer(&request.id, &approve(), SystemTime::now()).unwrap();
+        let reply = host.host.resume(&host.session, &suspended.token, &CancellationToken::new()).await.unwrap();
+        assert_eq!(reply.error, error, "{stored}: {}", reply.text);
+    }
 }

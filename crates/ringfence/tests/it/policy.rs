@@ -581,10 +581,10 @@ fn a_decision_is_explained_and_nothing_happens() {
         json!({"path": ".env"}),
         expect![[r#"
             exit 0
-            ask by the rule `third bit` in the layer preset
+            ask by the rule `taint combination` in the layer preset
             reason: this would read `.env`, which may hold secrets, and this session has seen untrusted content and can send data out
             answer: from a person at ringfence's terminal or web UI
-            - read `.env`: ask by the rule `third bit` in the layer preset
+            - read `.env`: ask by the rule `taint combination` in the layer preset
         "#]],
     );
     check(
@@ -656,8 +656,8 @@ fn every_rule_is_shown_in_the_order_in_which_they_decide() {
           { name = "generated", decision = "deny", effect = "change", path = ["docs/**", "!docs/notes/**"], because = "edit the sources instead" }  # user.toml line 3
           { name = "rule 2", decision = "allow", host = ["docs.rs", "*.rust-lang.org"] }  # user.toml line 11
         preset: default when no other rule matches
-          { name = "third bit", decision = "ask", effect = ["fetch", "external"], when = ["read-secret", "saw-untrusted"], because = "and this session has read a secret and seen untrusted content" }
-          { name = "third bit", decision = "ask", effect = ["read", "move"], when = ["saw-untrusted", "has-egress"], secret = true, because = "which may hold secrets, and this session has seen untrusted content and can send data out" }
+          { name = "taint combination", decision = "ask", effect = ["fetch", "external"], when = ["read-secret", "saw-untrusted"], because = "and this session has read a secret and seen untrusted content" }
+          { name = "taint combination", decision = "ask", effect = ["read", "move"], when = ["saw-untrusted", "has-egress"], secret = true, because = "which may hold secrets, and this session has seen untrusted content and can send data out" }
           { name = "secret", decision = "ask", effect = ["read", "overwrite", "move", "delete"], secret = true, because = "which may hold secrets" }
           { name = "protected path", decision = "ask", effect = ["change", "lose"], protected = true, because = "a setting that other programs act on" }
           { name = "preset ask", decision = "ask", effect = ["overwrite", "delete"] }

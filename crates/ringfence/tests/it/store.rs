@@ -21,7 +21,7 @@ fn store_error(state: &Path) -> String {
     let store = SqliteStore::new(state);
     let error = store.open_request(&request("a", 0)).unwrap_err();
     let cause = std::error::Error::source(&error).unwrap().to_string();
-    assert_eq!(error.to_string(), "the approval store is unavailable");
+    assert_eq!(error.to_string(), "the state store is unavailable");
     // A reader gets the same error.
     assert_eq!(std::error::Error::source(&store.grants(at(0)).unwrap_err()).unwrap().to_string(), cause);
     assert!(!cause.contains(state.to_str().unwrap()), "{cause}");

@@ -25,7 +25,10 @@ fn two_taints_make_the_third_ask_whatever_allows_it() {
             assert_eq!((decide(&bits[..1]).decision, decide(&bits[1..]).decision), (Allow, Allow));
             for bits in [&bits[..], &Taint::ALL] {
                 let verdict = decide(bits);
-                assert_eq!((verdict.decision, &*verdict.rule, verdict.layer), (Ask, "third bit", PolicyLayer::Preset));
+                assert_eq!(
+                    (verdict.decision, &*verdict.rule, verdict.layer),
+                    (Ask, "taint combination", PolicyLayer::Preset)
+                );
                 assert_eq!((verdict.assurance, verdict.grant), (Assurance::Person, None));
             }
         }
