@@ -12,6 +12,29 @@ use crate::verdict::PolicyLayer;
 
 /// Puts a request to a person and waits for the answer. It is dropped when another frontend was first, when the time is
 /// over and when the call was cancelled.
+///
+/// An approver that approves what a client may approve for its user, and denies the rest:
+///
+/// ```
+/// use std::future::{Future, ready};
+/// use std::pin::Pin;
+///
+/// use ringfence_kernel::{
+///     Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, Approver, ApproverReply, Assurance, Principal,
+/// };
+///
+/// #[derive(Debug)]
+/// struct ClientApprover;
+///
+/// impl Approver for ClientApprover {
+///     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
+///         let response =
+///             ApprovalResponse { approved: request.assurance <= Assurance::Relayed, ..ApprovalResponse::default() };
+///         let approval = Approval { assurance: Assurance::Relayed, by: Some(Principal::person("client user")) };
+///         Box::pin(ready(ApproverReply::Decided(ApprovalDecision { response, approval })))
+///     }
+/// }
+/// ```
 pub trait Approver: Send + Sync + fmt::Debug {
     /// Asks about one request. Resolves with the reply; dropping the future withdraws the question.
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>>;

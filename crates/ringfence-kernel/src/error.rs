@@ -105,6 +105,17 @@ impl ErrorKind {
 }
 
 /// The error of a call.
+///
+/// ```
+/// use ringfence_kernel::{Dialect, ErrorKind, ToolError};
+///
+/// let error = ToolError::new(ErrorKind::NotFound, "`a.txt` does not exist");
+/// assert_eq!(Dialect::Miniclaw.render_error(&error), "path_not_found: `a.txt` does not exist");
+/// assert_eq!(
+///     Dialect::Standard.render_error(&error),
+///     r#"{"ok":false,"error":{"code":"FILE_NOT_FOUND","message":"`a.txt` does not exist"}}"#
+/// );
+/// ```
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{message}")]
 pub struct ToolError {

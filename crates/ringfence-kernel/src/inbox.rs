@@ -15,6 +15,17 @@ use crate::{
 };
 
 /// The requests and grants of a store, as one principal may see and answer them.
+///
+/// ```
+/// use std::time::SystemTime;
+///
+/// use ringfence_kernel::{ApprovalInbox, InboxError, MemoryStore, Principal};
+///
+/// let store = MemoryStore::default();
+/// let pending = |by: &Principal| ApprovalInbox { store: &store, principal: by }.pending(SystemTime::now());
+/// assert!(pending(&Principal::person("ann")).is_ok_and(|requests| requests.is_empty()));
+/// assert!(matches!(pending(&Principal::agent("bot")), Err(InboxError::MayNotApprove(_))));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ApprovalInbox<'a> {
     /// The store, shared with the hosts that wait for answers.

@@ -29,6 +29,45 @@ const OLD_TAINT_RULE: &str = "third bit";
 const MAX_GRANT_ACCESSES: usize = 8;
 
 /// Every rule that holds.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use ringfence_kernel::{
+///     CallLimits, Decision, Dialect, LayeredRules, Policy, PolicyAction, PolicyLayer, PolicyRequest, PolicyResource,
+///     PolicyRule, Preset, Principal, ResourceAccess, RuleText, Session, SessionTaint, TaintSet, ToolCatalog,
+/// };
+///
+/// let allow = RuleText {
+///     decision: "allow".to_owned(),
+///     path: Some(vec!["target/**".to_owned()]),
+///     ..RuleText::default()
+/// };
+/// let rules = LayeredRules::from_preset(Preset::Ask)
+///     .with_layer(PolicyLayer::User, vec![PolicyRule::new(allow, "build output")?]);
+/// let session = Session {
+///     id: "session-1".to_owned(),
+///     principal: Principal::agent("example"),
+///     dialect: Dialect::Standard,
+///     agent: None,
+///     limits: CallLimits::for_dialect(Dialect::Standard),
+///     catalog: ToolCatalog::default(),
+///     taint: SessionTaint::default(),
+/// };
+/// let decide = |path: &str| {
+///     let resource = PolicyResource {
+///         mount: Arc::from("workspace"),
+///         requested_path: path.to_owned(),
+///         display_path: path.to_owned(),
+///         ..PolicyResource::default()
+///     };
+///     let accesses = [ResourceAccess { action: PolicyAction::Delete, resource }];
+///     rules.decide(&PolicyRequest::new(&session, "delete_file", &accesses, TaintSet::default())).decision
+/// };
+/// assert_eq!(decide("target/debug/app"), Decision::Allow);
+/// assert_eq!(decide("src/main.rs"), Decision::Ask);
+/// # Ok::<(), ringfence_kernel::RuleError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct LayeredRules {
     /// In the order in which they are asked; the preset is the last.

@@ -16,6 +16,16 @@ use crate::{ResourceAccess, ToolError};
 const MAX_RESOLVED_NAMES: usize = 5;
 
 /// Preview of a call's effects, for an approver.
+///
+/// ```
+/// use ringfence_kernel::{Preview, PreviewBody};
+///
+/// let preview = Preview::new("write `.env`", "fingerprint")
+///     .with_body(PreviewBody::Diff("+TOKEN=1".to_owned()))
+///     .with_secret(true);
+/// assert_eq!(preview.text(), "write `.env`\n+TOKEN=1");
+/// assert_eq!(preview.redacted().text(), "write `.env`");
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Preview {
     summary: String,

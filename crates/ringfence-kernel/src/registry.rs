@@ -14,6 +14,16 @@ use crate::tool_binding::{ErasedTool, ToolBinding, ToolDefinition, bind};
 use crate::{Dialect, PhasedTool};
 
 /// Every tool of a host, in the order in which it was registered.
+///
+/// A name that no tool has is an error, so that a rule or a filter about it cannot be without effect:
+///
+/// ```
+/// use ringfence_kernel::{Dialect, ToolFilter, ToolRegistry};
+///
+/// let filter = ToolFilter { deny: ["raed_file".to_owned()].into(), ..ToolFilter::default() };
+/// let error = ToolRegistry::new().catalog(Dialect::Standard, &filter).unwrap_err();
+/// assert_eq!(error.to_string(), "the dialect standard has no tool `raed_file`");
+/// ```
 #[derive(Default)]
 pub struct ToolRegistry {
     tools: Vec<Arc<dyn ErasedTool>>,

@@ -16,6 +16,26 @@ use crate::taint::{Taint, TaintSet};
 use crate::verdict::{Assurance, Decision};
 
 /// A rule that was checked.
+///
+/// ```
+/// use ringfence_kernel::{Decision, PolicyRule, RuleText};
+///
+/// let text = RuleText {
+///     decision: "deny".to_owned(),
+///     effect: Some(vec!["delete".to_owned()]),
+///     path: Some(vec!["docs/**".to_owned()]),
+///     ..RuleText::default()
+/// };
+/// let rule = PolicyRule::new(text, "keep the docs")?;
+/// assert_eq!(rule.decision(), Decision::Deny);
+/// assert_eq!(
+///     rule.to_string(),
+///     r#"{ name = "keep the docs", decision = "deny", effect = "delete", path = "docs/**" }"#
+/// );
+/// let unknown = RuleText { decision: "alow".to_owned(), ..RuleText::default() };
+/// assert!(PolicyRule::new(unknown, "rule 1").unwrap_err().to_string().ends_with("did you mean `allow`?"));
+/// # Ok::<(), ringfence_kernel::RuleError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct PolicyRule {
     pub(crate) name: Arc<str>,

@@ -37,6 +37,12 @@ fn sanitize_lines(text: &str, longest: usize) -> String {
 }
 
 /// Text that must stay one line, such as a name: a newline or a tab in it is an escape too.
+///
+/// ```
+/// use ringfence_kernel::sanitize_line;
+///
+/// assert_eq!(sanitize_line("invoice\u{202e}fdp.exe\n"), r"invoice\u{202e}fdp.exe\u{a}");
+/// ```
 pub fn sanitize_line(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     push_sanitized_line(&mut shown, text, MAX_LINE_CHARS, |_| false);

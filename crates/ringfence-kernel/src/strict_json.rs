@@ -24,6 +24,14 @@ pub enum StrictJsonError {
 }
 
 /// Fails where the text is not JSON, or has an object with the same key twice.
+///
+/// ```
+/// use ringfence_kernel::{StrictJsonError, check_json};
+///
+/// assert_eq!(check_json(br#"{"path":"a"}"#), Ok(()));
+/// let twice = check_json(br#"{"path":"a","path":"b"}"#);
+/// assert_eq!(twice, Err(StrictJsonError::DuplicateKey("duplicate key `path` in an object".to_owned())));
+/// ```
 pub fn check_json(json: &[u8]) -> Result<(), StrictJsonError> {
     let mut parser = serde_json::Deserializer::from_slice(json);
     StrictJsonVisitor::Check.deserialize(&mut parser).and_then(|_| parser.end()).map_err(|error| {

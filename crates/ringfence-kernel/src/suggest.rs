@@ -3,6 +3,13 @@
 //! Not here: acting on the guess. A near miss is named in the error and never run.
 
 /// The candidate that `wanted` was most likely meant to be, if any is near enough to be worth saying.
+///
+/// ```
+/// use ringfence_kernel::nearest_name;
+///
+/// assert_eq!(nearest_name("ReadFile", ["read_file", "write_file"]), Some("read_file"));
+/// assert_eq!(nearest_name("reboot", ["read_file", "write_file"]), None);
+/// ```
 pub fn nearest_name<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const MIN_SIMILARITY: f64 = 0.75;
     let plain = fold(wanted);

@@ -99,6 +99,14 @@ impl FromIterator<Taint> for TaintSet {
 }
 
 /// The taint of a session, shared by all of its calls.
+///
+/// ```
+/// use ringfence_kernel::{SessionTaint, Taint};
+///
+/// let taint = SessionTaint::default();
+/// taint.add(Taint::ReadSecret);
+/// assert!(taint.contains(Taint::ReadSecret) && !taint.contains(Taint::HasEgress));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct SessionTaint(Arc<AtomicU8>);
 

@@ -16,6 +16,92 @@ use crate::ticket::Ticket;
 use crate::verdict::ReviewRequirement;
 
 /// One thing that an agent can do.
+///
+/// A tool that reads notes, registered and called:
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use ringfence_kernel::{
+///     CallContext, CallLimits, DenyApprover, Dialect, Host, HostConfig, MemoryStore, NullAuditSink, PolicyAction,
+///     PolicyResource, Preset, Preview, Principal, ResourceAccess, Session, SessionTaint, Ticket, Tool, ToolBinding,
+///     ToolCall, ToolError, ToolFilter, ToolPlan, ToolRegistry,
+/// };
+/// use schemars::JsonSchema;
+/// use serde::{Deserialize, Serialize};
+/// use tokio_util::sync::CancellationToken;
+///
+/// /// Read a note.
+/// #[derive(Deserialize, JsonSchema)]
+/// #[serde(deny_unknown_fields)]
+/// struct ReadNote {
+///     /// Name of the note.
+///     name: String,
+/// }
+///
+/// #[derive(Serialize, JsonSchema)]
+/// struct Note {
+///     text: String,
+/// }
+///
+/// struct Notebook;
+///
+/// impl Tool for Notebook {
+///     type Args = ReadNote;
+///     type Prepared = String;
+///     type Outcome = Note;
+///     const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Read];
+///
+///     fn plan(&self, args: ReadNote, _: &CallContext<'_>) -> Result<ToolPlan<String>, ToolError> {
+///         let resource = PolicyResource {
+///             mount: Arc::from("notes"),
+///             requested_path: args.name.clone(),
+///             display_path: format!("@notes/{}", args.name),
+///             ..PolicyResource::default()
+///         };
+///         let accesses = vec![ResourceAccess { action: PolicyAction::Read, resource }];
+///         Ok(ToolPlan { accesses, prepared: args.name })
+///     }
+///
+///     fn preview(&self, name: &mut String, _: &CallContext<'_>) -> Result<Preview, ToolError> {
+///         Ok(Preview::new(&format!("read the note `{name}`"), name.clone()))
+///     }
+///
+///     fn run(&self, name: String, _: &Ticket<'_>) -> Result<Note, ToolError> {
+///         Ok(Note { text: format!("contents of {name}") })
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut registry = ToolRegistry::new();
+/// registry.register(Notebook, [ToolBinding::standard::<ReadNote, Note>("read_note")])?;
+/// let catalog = registry.catalog(Dialect::Standard, &ToolFilter::default())?;
+/// assert_eq!(catalog.get("read_note").map(|tool| tool.description.as_str()), Some("Read a note."));
+///
+/// let host = Host::new(HostConfig {
+///     policy: Box::new(Preset::Edits),
+///     approver: Box::new(DenyApprover { advice: "start with another preset".to_owned() }),
+///     audit: Box::new(NullAuditSink),
+///     store: Box::new(MemoryStore::default()),
+///     workers: 1,
+/// });
+/// let session = Arc::new(Session {
+///     id: "session-1".to_owned(),
+///     principal: Principal::agent("example"),
+///     dialect: Dialect::Standard,
+///     agent: None,
+///     limits: CallLimits::for_dialect(Dialect::Standard),
+///     catalog,
+///     taint: SessionTaint::default(),
+/// });
+/// let arguments = r#"{"name":"todo"}"#.to_owned();
+/// let call = ToolCall { id: "call-1".to_owned(), name: "read_note".to_owned(), arguments };
+/// let reply = host.call(&session, call, &CancellationToken::new()).await?;
+/// assert_eq!(reply.text, r#"{"ok":true,"value":{"text":"contents of todo"}}"#);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Tool: Send + Sync + 'static {
     /// The kernel's arguments, the same for every dialect.
     type Args: Send + 'static;
@@ -184,6 +270,12 @@ pub struct ChangeGroup {
 }
 
 /// The decision about a group of changes.
+///
+/// ```
+/// use ringfence_kernel::KeepDecision;
+///
+/// assert_eq!(KeepDecision::Keep.or_stricter(&KeepDecision::Ask), KeepDecision::Ask);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum KeepDecision {
     /// The changes are committed.

@@ -40,6 +40,14 @@ impl Sensitivity {
 }
 
 /// Sensitivity of a path by its name, or that of a directory above it.
+///
+/// ```
+/// use ringfence_kernel::sensitivity;
+///
+/// assert!(sensitivity("config/.env").secret);
+/// assert!(sensitivity(".git/hooks/pre-commit").protected);
+/// assert_eq!(sensitivity("src/main.rs"), Default::default());
+/// ```
 pub fn sensitivity(path: &str) -> Sensitivity {
     lookup_names(path, path).sensitivity
 }
