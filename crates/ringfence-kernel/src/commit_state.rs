@@ -103,26 +103,26 @@ mod tests {
 
     #[test]
     fn an_abandoned_call_cannot_commit() {
-        let signal = CommitState::new();
-        assert!(signal.abandon(AbandonReason::Deadline));
-        assert_eq!(signal.commit().unwrap_err().kind, ErrorKind::Timeout);
+        let state = CommitState::new();
+        assert!(state.abandon(AbandonReason::Deadline));
+        assert_eq!(state.commit().unwrap_err().kind, ErrorKind::Timeout);
     }
 
     #[test]
     fn a_worker_asked_to_stop_still_replies() {
-        let signal = CommitState::new();
-        signal.request_stop(AbandonReason::Cancel);
-        assert_eq!(signal.check().unwrap_err().kind, ErrorKind::Cancelled);
-        signal.commit().unwrap();
-        signal.check().unwrap();
+        let state = CommitState::new();
+        state.request_stop(AbandonReason::Cancel);
+        assert_eq!(state.check().unwrap_err().kind, ErrorKind::Cancelled);
+        state.commit().unwrap();
+        state.check().unwrap();
     }
 
     #[test]
     fn a_committed_call_cannot_be_abandoned_and_is_not_stopped_half_way() {
-        let signal = CommitState::new();
-        signal.commit().unwrap();
-        assert!(!signal.abandon(AbandonReason::Cancel));
-        signal.check().unwrap();
-        signal.commit().unwrap();
+        let state = CommitState::new();
+        state.commit().unwrap();
+        assert!(!state.abandon(AbandonReason::Cancel));
+        state.check().unwrap();
+        state.commit().unwrap();
     }
 }

@@ -81,32 +81,32 @@ mod tests {
 
     #[test]
     fn the_first_ones_are_listed_and_the_others_counted() {
-        let tally = ConnectionLog::default();
+        let log = ConnectionLog::default();
         let listed = (0..MAX_RECORDED + 30)
-            .filter(|number| tally.should_record(&access(&number.to_string()), ConnectionOutcome::Refused))
+            .filter(|number| log.should_record(&access(&number.to_string()), ConnectionOutcome::Refused))
             .count();
         assert_eq!(listed, MAX_RECORDED);
-        assert_eq!(tally.take_unlisted(), UnlistedConnections { made: 0, refused: 30 });
-        assert_eq!(tally.take_unlisted(), UnlistedConnections::default());
+        assert_eq!(log.take_unlisted(), UnlistedConnections { made: 0, refused: 30 });
+        assert_eq!(log.take_unlisted(), UnlistedConnections::default());
     }
 
     #[test]
     fn the_first_one_to_a_host_is_listed_however_many_came_before() {
-        let tally = ConnectionLog::default();
+        let log = ConnectionLog::default();
         for number in 0..2 * MAX_RECORDED {
-            tally.should_record(&access(&number.to_string()), ConnectionOutcome::Refused);
+            log.should_record(&access(&number.to_string()), ConnectionOutcome::Refused);
         }
         for host in ["a", "b"] {
-            assert!(tally.should_record(&access(host), ConnectionOutcome::Made), "{host}");
-            assert!(tally.should_record(&access(host), ConnectionOutcome::Made), "{host}: the record was lost");
-            tally.mark_recorded(&access(host));
-            assert!(!tally.should_record(&access(host), ConnectionOutcome::Made), "{host}");
+            assert!(log.should_record(&access(host), ConnectionOutcome::Made), "{host}");
+            assert!(log.should_record(&access(host), ConnectionOutcome::Made), "{host}: the record was lost");
+            log.mark_recorded(&access(host));
+            assert!(!log.should_record(&access(host), ConnectionOutcome::Made), "{host}");
         }
-        assert!(!tally.should_record(&access("c"), ConnectionOutcome::Refused));
+        assert!(!log.should_record(&access("c"), ConnectionOutcome::Refused));
         assert!(
-            tally.should_record(&access("c"), ConnectionOutcome::Made),
+            log.should_record(&access("c"), ConnectionOutcome::Made),
             "a refused one does not stand for one that is made"
         );
-        assert_eq!(tally.take_unlisted(), UnlistedConnections { made: 2, refused: MAX_RECORDED as u64 + 1 });
+        assert_eq!(log.take_unlisted(), UnlistedConnections { made: 2, refused: MAX_RECORDED as u64 + 1 });
     }
 }

@@ -66,7 +66,7 @@ mod tests {
             request: "a-1".to_owned(),
             call: "1".to_owned(),
             tool: "write_file".to_owned(),
-            arguments: r#"{"path":"hidden place"}"#.to_owned(),
+            arguments: r#"{"path":"hidden file"}"#.to_owned(),
             fingerprint: "f".to_owned(),
             principal: "p".to_owned(),
             session: "s".to_owned(),

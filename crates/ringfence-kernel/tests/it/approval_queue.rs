@@ -22,33 +22,34 @@ fn response(approved: bool) -> ApprovalResponse {
 }
 
 /// Answers the one pending request at another front.
-fn answer(road: &TestHost, response: ApprovalResponse) {
+fn answer(test_host: &TestHost, response: ApprovalResponse) {
     let person = Principal::person("the person");
-    let [request] = road.pending().try_into().unwrap();
-    road.host.inbox(&person).answer(&request.id, response, Assurance::Person, SystemTime::now()).unwrap();
+    let [request] = test_host.pending().try_into().unwrap();
+    test_host.host.inbox(&person).answer(&request.id, response, Assurance::Person, SystemTime::now()).unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn calls_at_once_are_asked_about_one_after_the_other() {
-    let road = HostSetup::default().build();
-    let calls = ["ask/1", "ask/2", "ask/3"].map(|path| road.start(&json!({"path": path}), &CancellationToken::new()));
+    let test_host = HostSetup::default().build();
+    let calls =
+        ["ask/1", "ask/2", "ask/3"].map(|path| test_host.start(&json!({"path": path}), &CancellationToken::new()));
     for count in 1..=3 {
-        road.approver.asked_notify.notified().await;
-        assert_eq!((road.pending().len(), road.approver.asked_paths().len()), (1, count));
-        answer(&road, response(true));
+        test_host.approver.asked_notify.notified().await;
+        assert_eq!((test_host.pending().len(), test_host.approver.asked_paths().len()), (1, count));
+        answer(&test_host, response(true));
     }
     for call in calls {
         assert_eq!(call.await.unwrap().error, None);
     }
-    assert_eq!(road.runs(), 3);
+    assert_eq!(test_host.runs(), 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_without_a_question_does_not_wait_for_one() {
-    let road = HostSetup::default().build();
-    let asked = road.start(&json!({"path": "ask"}), &CancellationToken::new());
-    road.approver.asked_notify.notified().await;
-    assert_eq!(road.call(&json!({"path": "free"})).await.error, None);
+    let test_host = HostSetup::default().build();
+    let asked = test_host.start(&json!({"path": "ask"}), &CancellationToken::new());
+    test_host.approver.asked_notify.notified().await;
+    assert_eq!(test_host.call(&json!({"path": "free"})).await.error, None);
     assert!(!asked.is_finished());
     asked.abort();
 }
@@ -57,11 +58,11 @@ async fn a_call_without_a_question_does_not_wait_for_one() {
 async fn sessions_do_not_wait_for_each_other() {
     let store = memory_store();
     let roads = ["one", "two"].map(|session| {
-        let road = HostSetup { session, store: HookedStore::shared(&store), ..HostSetup::default() }.build();
-        (road.start(&json!({"path": "ask"}), &CancellationToken::new()), road)
+        let test_host = HostSetup { session, store: HookedStore::shared(&store), ..HostSetup::default() }.build();
+        (test_host.start(&json!({"path": "ask"}), &CancellationToken::new()), test_host)
     });
-    for (call, road) in roads {
-        road.approver.asked_notify.notified().await;
+    for (call, test_host) in roads {
+        test_host.approver.asked_notify.notified().await;
         call.abort();
     }
 }
@@ -70,47 +71,47 @@ async fn sessions_do_not_wait_for_each_other() {
 async fn a_call_that_waited_for_its_turn_is_planned_again() {
     let store = memory_store();
     let policy = Box::new(GrantedRules::new(LayeredRules::from_preset(Preset::Ask)));
-    let road =
+    let test_host =
         HostSetup { policy, store: HookedStore::shared(&store), directory: Some("this one"), ..HostSetup::default() }
             .build();
-    let calls = [1, 2].map(|_| road.start(&json!({"path": "a"}), &CancellationToken::new()));
-    road.approver.asked_notify.notified().await;
-    answer(&road, ApprovalResponse { remember: true, ..response(true) });
+    let calls = [1, 2].map(|_| test_host.start(&json!({"path": "a"}), &CancellationToken::new()));
+    test_host.approver.asked_notify.notified().await;
+    answer(&test_host, ApprovalResponse { remember: true, ..response(true) });
     let mut approved = Vec::new();
     for call in calls {
         approved.push(reply_json(&call.await.unwrap())["value"]["approved"] == true);
     }
     // The second one is covered by the grant of the first.
     assert_ne!(approved[0], approved[1]);
-    assert_eq!((road.approver.asked_paths().len(), road.runs()), (1, 2));
+    assert_eq!((test_host.approver.asked_paths().len(), test_host.runs()), (1, 2));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_turn_does_not_come_in_time_is_refused() {
     // The first one is asked about twice, which takes longer than the second one may wait.
-    let road = HostSetup::with_answers([]).build();
-    let first = road.start(&json!({"path": "ask"}), &CancellationToken::new());
-    road.approver.asked_notify.notified().await;
-    let second = road.start(&json!({"path": "ask/second"}), &CancellationToken::new());
-    tokio::time::sleep(road.session.limits.approval_time / 2).await;
-    answer(&road, ApprovalResponse { modified_args: Some(json!({"path": "ask2"})), ..response(true) });
-    road.approver.asked_notify.notified().await;
+    let test_host = HostSetup::with_answers([]).build();
+    let first = test_host.start(&json!({"path": "ask"}), &CancellationToken::new());
+    test_host.approver.asked_notify.notified().await;
+    let second = test_host.start(&json!({"path": "ask/second"}), &CancellationToken::new());
+    tokio::time::sleep(test_host.session.limits.approval_time / 2).await;
+    answer(&test_host, ApprovalResponse { modified_args: Some(json!({"path": "ask2"})), ..response(true) });
+    test_host.approver.asked_notify.notified().await;
     let reply = second.await.unwrap();
     assert_error(&reply, ErrorKind::ApprovalDenied);
     assert!(reply.text.contains("timed out waiting for other approval requests"), "{}", reply.text);
-    assert_eq!(road.approver.asked_paths(), [json!("ask"), json!("ask2")]);
-    assert_eq!((road.trace.lines(), road.runs()), (vec!["refused ApprovalDenied ask/second".to_owned()], 0));
+    assert_eq!(test_host.approver.asked_paths(), [json!("ask"), json!("ask2")]);
+    assert_eq!((test_host.trace.lines(), test_host.runs()), (vec!["refused ApprovalDenied ask/second".to_owned()], 0));
     first.abort();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_cancel_ends_the_waiting_for_a_turn() {
-    let road = HostSetup::default().build();
-    let first = road.start(&json!({"path": "ask"}), &CancellationToken::new());
-    road.approver.asked_notify.notified().await;
+    let test_host = HostSetup::default().build();
+    let first = test_host.start(&json!({"path": "ask"}), &CancellationToken::new());
+    test_host.approver.asked_notify.notified().await;
     let cancel = CancellationToken::new();
-    let second = road.start(&json!({"path": "ask/second"}), &cancel);
-    tokio::time::sleep(road.session.limits.approval_time / 2).await;
+    let second = test_host.start(&json!({"path": "ask/second"}), &cancel);
+    tokio::time::sleep(test_host.session.limits.approval_time / 2).await;
     cancel.cancel();
     assert_error(&second.await.unwrap(), ErrorKind::Cancelled);
     assert!(!first.is_finished());
@@ -120,50 +121,51 @@ async fn a_cancel_ends_the_waiting_for_a_turn() {
 #[tokio::test]
 async fn no_request_is_opened_while_a_deferred_call_waits() {
     let store = memory_store();
-    let somebody = ScriptedApprover::deferring();
-    let road = HostSetup { approver: somebody, store: HookedStore::shared(&store), ..HostSetup::default() }.build();
-    let suspended = road.call(&json!({"path": "ask"})).await.suspended.unwrap();
-    let reply = road.call(&json!({"path": "ask/second"})).await;
+    let approver = ScriptedApprover::deferring();
+    let test_host = HostSetup { approver, store: HookedStore::shared(&store), ..HostSetup::default() }.build();
+    let suspended = test_host.call(&json!({"path": "ask"})).await.suspended.unwrap();
+    let reply = test_host.call(&json!({"path": "ask/second"})).await;
     assert_error(&reply, ErrorKind::ApprovalPending);
     assert_eq!(reply_json(&reply)["error"]["details"], json!({"waitsFor": suspended.request_id}));
-    assert_eq!((road.approver.asked_paths().len(), road.pending().len()), (1, 1));
+    assert_eq!((test_host.approver.asked_paths().len(), test_host.pending().len()), (1, 1));
     // Another session may ask.
-    let somebody = ScriptedApprover::deferring();
+    let approver = ScriptedApprover::deferring();
     let other =
-        HostSetup { session: "other", approver: somebody, store: HookedStore::shared(&store), ..HostSetup::default() }
-            .build();
+        HostSetup { session: "other", approver, store: HookedStore::shared(&store), ..HostSetup::default() }.build();
     assert!(other.call(&json!({"path": "ask"})).await.suspended.is_some());
     let person = Principal::person("the person");
-    road.host
+    test_host
+        .host
         .inbox(&person)
         .answer(&suspended.request_id, response(true), Assurance::Person, SystemTime::now())
         .unwrap();
-    assert!(road.call(&json!({"path": "ask/second"})).await.suspended.is_some());
+    assert!(test_host.call(&json!({"path": "ask/second"})).await.suspended.is_some());
 }
 
 /// Outcomes of calls that need approval, with these answers in turn.
 async fn paused_after(answers: impl IntoIterator<Item = ringfence_kernel::ApprovalDecision>) -> (TestHost, usize) {
     let answers: Vec<_> = answers.into_iter().collect();
     let count = answers.len();
-    let road = HostSetup { store: HookedStore::shared(&memory_store()), ..HostSetup::with_answers(answers) }.build();
+    let test_host =
+        HostSetup { store: HookedStore::shared(&memory_store()), ..HostSetup::with_answers(answers) }.build();
     for _ in 0..count {
-        road.call(&json!({"path": "ask"})).await;
+        test_host.call(&json!({"path": "ask"})).await;
     }
-    let asked = road.approver.asked_paths().len();
-    (road, asked)
+    let asked = test_host.approver.asked_paths().len();
+    (test_host, asked)
 }
 
 #[tokio::test]
 async fn after_three_denials_in_a_row_the_session_is_paused() {
-    let (road, asked) = paused_after([deny(), deny(), deny(), approve()]).await;
-    assert_eq!((asked, road.runs()), (3, 0));
-    let reply = road.call(&json!({"path": "ask"})).await;
+    let (test_host, asked) = paused_after([deny(), deny(), deny(), approve()]).await;
+    assert_eq!((asked, test_host.runs()), (3, 0));
+    let reply = test_host.call(&json!({"path": "ask"})).await;
     assert_error(&reply, ErrorKind::ApprovalDenied);
     assert!(reply.text.contains("`ringfence approvals resume test`"), "{}", reply.text);
     assert_eq!(reply_json(&reply)["error"]["details"], json!({"paused": true, "session": "test"}));
-    assert_eq!(road.trace.lines().last().unwrap(), "refused ApprovalDenied ask");
+    assert_eq!(test_host.trace.lines().last().unwrap(), "refused ApprovalDenied ask");
     // What needs no question goes.
-    assert_eq!(road.call(&json!({"path": "free"})).await.error, None);
+    assert_eq!(test_host.call(&json!({"path": "free"})).await.error, None);
 }
 
 #[tokio::test]
@@ -193,80 +195,76 @@ async fn an_approval_resets_the_denial_streak() {
 async fn the_session_that_was_refused_is_the_one_that_pauses() {
     let store = memory_store();
     for session in ["one", "two"] {
-        let road = HostSetup {
+        let test_host = HostSetup {
             session,
             store: HookedStore::shared(&store),
             ..HostSetup::with_answers([deny(), deny(), deny()])
         }
         .build();
         for _ in 0..4 {
-            road.call(&json!({"path": "ask"})).await;
+            test_host.call(&json!({"path": "ask"})).await;
         }
-        assert_eq!(road.approver.asked_paths().len(), 3);
+        assert_eq!(test_host.approver.asked_paths().len(), 3);
     }
 }
 
 #[tokio::test]
 async fn the_denial_limit_is_configurable() {
     let limits = CallLimits { denials_in_a_row: 1, ..CallLimits::for_dialect(Dialect::Standard) };
-    let road = HostSetup { limits, ..HostSetup::with_answers([deny(), approve()]) }.build();
+    let test_host = HostSetup { limits, ..HostSetup::with_answers([deny(), approve()]) }.build();
     for _ in 0..2 {
-        assert_error(&road.call(&json!({"path": "ask"})).await, ErrorKind::ApprovalDenied);
+        assert_error(&test_host.call(&json!({"path": "ask"})).await, ErrorKind::ApprovalDenied);
     }
-    assert_eq!(road.approver.asked_paths().len(), 1);
+    assert_eq!(test_host.approver.asked_paths().len(), 1);
 }
 
 #[tokio::test]
 async fn a_denial_of_a_deferred_call_counts() {
     let store = memory_store();
     let limits = CallLimits { denials_in_a_row: 1, ..CallLimits::for_dialect(Dialect::Standard) };
-    for (said, pauses) in [(true, false), (false, true)] {
-        let somebody = ScriptedApprover::deferring();
-        let setup = HostSetup {
-            approver: somebody,
-            store: HookedStore::shared(&store),
-            limits: limits.clone(),
-            ..HostSetup::default()
-        };
-        let road = setup.build();
-        let token = road.call(&json!({"path": "ask"})).await.suspended.unwrap().token;
-        answer(&road, response(said));
-        road.host.resume(&road.session, &token, &CancellationToken::new()).await.unwrap();
-        assert_eq!(road.call(&json!({"path": "ask"})).await.suspended.is_none(), pauses);
-        road.pending().iter().for_each(|request| store.close_request(&request.id).unwrap());
+    for (approved, pauses) in [(true, false), (false, true)] {
+        let approver = ScriptedApprover::deferring();
+        let setup =
+            HostSetup { approver, store: HookedStore::shared(&store), limits: limits.clone(), ..HostSetup::default() };
+        let test_host = setup.build();
+        let token = test_host.call(&json!({"path": "ask"})).await.suspended.unwrap().token;
+        answer(&test_host, response(approved));
+        test_host.host.resume(&test_host.session, &token, &CancellationToken::new()).await.unwrap();
+        assert_eq!(test_host.call(&json!({"path": "ask"})).await.suspended.is_none(), pauses);
+        test_host.pending().iter().for_each(|request| store.close_request(&request.id).unwrap());
     }
 }
 
 #[tokio::test]
 async fn only_a_person_resumes_a_session() {
-    let (road, _) = paused_after([deny(), deny(), deny()]).await;
+    let (test_host, _) = paused_after([deny(), deny(), deny()]).await;
     let agent = Principal::agent("another");
     let own = Principal { name: "test".to_owned(), scopes: [AuthScope::Call, AuthScope::Approve].into() };
-    let person = Principal::person("somebody");
-    let desk = |by| road.host.inbox(by);
-    assert!(matches!(desk(&agent).paused_sessions(3), Err(InboxError::MayNotApprove(_))));
-    assert!(matches!(desk(&agent).resume_session("test", Assurance::Person), Err(InboxError::MayNotApprove(_))));
-    assert!(matches!(desk(&own).resume_session("test", Assurance::Person), Err(InboxError::OwnSession(_))));
-    assert!(matches!(desk(&person).resume_session("test", Assurance::Relayed), Err(InboxError::NeedsPerson)));
-    assert!(!desk(&person).resume_session("another", Assurance::Person).unwrap());
-    assert_eq!(desk(&person).paused_sessions(3).unwrap().len(), 1);
-    assert!(desk(&person).paused_sessions(4).unwrap().is_empty());
-    road.approver.answers.lock().unwrap().push_back(approve());
-    assert_error(&road.call(&json!({"path": "ask"})).await, ErrorKind::ApprovalDenied);
-    assert!(desk(&person).resume_session("test", Assurance::Person).unwrap());
-    assert!(ApprovalInbox { ..desk(&person) }.paused_sessions(1).unwrap().is_empty());
-    assert_eq!(road.call(&json!({"path": "ask"})).await.error, None);
+    let person = Principal::person("ann");
+    let inbox = |by| test_host.host.inbox(by);
+    assert!(matches!(inbox(&agent).paused_sessions(3), Err(InboxError::MayNotApprove(_))));
+    assert!(matches!(inbox(&agent).resume_session("test", Assurance::Person), Err(InboxError::MayNotApprove(_))));
+    assert!(matches!(inbox(&own).resume_session("test", Assurance::Person), Err(InboxError::OwnSession(_))));
+    assert!(matches!(inbox(&person).resume_session("test", Assurance::Relayed), Err(InboxError::NeedsPerson)));
+    assert!(!inbox(&person).resume_session("another", Assurance::Person).unwrap());
+    assert_eq!(inbox(&person).paused_sessions(3).unwrap().len(), 1);
+    assert!(inbox(&person).paused_sessions(4).unwrap().is_empty());
+    test_host.approver.answers.lock().unwrap().push_back(approve());
+    assert_error(&test_host.call(&json!({"path": "ask"})).await, ErrorKind::ApprovalDenied);
+    assert!(inbox(&person).resume_session("test", Assurance::Person).unwrap());
+    assert!(ApprovalInbox { ..inbox(&person) }.paused_sessions(1).unwrap().is_empty());
+    assert_eq!(test_host.call(&json!({"path": "ask"})).await.error, None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_next_is_asked_when_the_one_before_it_is_over_and_not_before() {
     // While the first one runs, the second is not asked about: it would be shown what is about to change.
     let script = ToolScript::run(|_, ticket| ticket.commit());
-    let road = HostSetup { script, ..HostSetup::with_answers([approve(), approve()]) }.build();
-    let calls = [1, 2].map(|_| road.start(&json!({"path": "ask"}), &CancellationToken::new()));
+    let test_host = HostSetup { script, ..HostSetup::with_answers([approve(), approve()]) }.build();
+    let calls = [1, 2].map(|_| test_host.start(&json!({"path": "ask"}), &CancellationToken::new()));
     for call in calls {
         assert_eq!(call.await.unwrap().error, None);
     }
     let approved = "begin approved change ask";
-    assert_eq!(road.trace.lines(), [approved, "end ok ask", approved, "end ok ask"]);
+    assert_eq!(test_host.trace.lines(), [approved, "end ok ask", approved, "end ok ask"]);
 }

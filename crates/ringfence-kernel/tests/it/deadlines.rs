@@ -65,30 +65,30 @@ async fn wait_for_reply(call: JoinHandle<ToolReply>, at_most: Duration) -> ToolR
     call.await.unwrap()
 }
 
-fn call_time(road: &TestHost) -> Duration {
-    road.session.limits.call_time
+fn call_time(test_host: &TestHost) -> Duration {
+    test_host.session.limits.call_time
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_takes_too_long_is_answered_at_its_deadline() {
     let effect = Arc::new(AtomicBool::new(false));
     let (mut held, script) = BlockedTool::script(BlockPoint::BeforeCommit, &effect);
-    let road = HostSetup::with_script(script).build();
-    let call = road.start(&json!({"path": "a"}), &CancellationToken::new());
+    let test_host = HostSetup::with_script(script).build();
+    let call = test_host.start(&json!({"path": "a"}), &CancellationToken::new());
     held.waiting.recv().await.unwrap();
-    let reply = wait_for_reply(call, call_time(&road)).await;
+    let reply = wait_for_reply(call, call_time(&test_host)).await;
     assert_error(&reply, ErrorKind::Timeout);
     assert_eq!(reply_json(&reply)["error"]["details"]["committed"], false);
-    assert_eq!(road.trace.lines(), ["begin change a", "end Timeout a"]);
+    assert_eq!(test_host.trace.lines(), ["begin change a", "end Timeout a"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_was_given_up_cannot_commit_later() {
     let effect = Arc::new(AtomicBool::new(false));
     let (mut held, script) = BlockedTool::script(BlockPoint::BeforeCommit, &effect);
-    let road = HostSetup { workers: 1, ..HostSetup::with_script(script) }.build();
+    let test_host = HostSetup { workers: 1, ..HostSetup::with_script(script) }.build();
     let cancel = CancellationToken::new();
-    let call = road.start(&json!({"path": "a"}), &cancel);
+    let call = test_host.start(&json!({"path": "a"}), &cancel);
     held.waiting.recv().await.unwrap();
     cancel.cancel();
     let reply = call.await.unwrap();
@@ -96,30 +96,30 @@ async fn a_worker_that_was_given_up_cannot_commit_later() {
     assert_eq!(reply_json(&reply)["error"]["details"]["committed"], false);
     held.release.send(()).unwrap();
     // The only worker comes back when the first call is over, so the next one proves that it is.
-    let next = road.start(&json!({"path": "b"}), &CancellationToken::new());
+    let next = test_host.start(&json!({"path": "b"}), &CancellationToken::new());
     held.waiting.recv().await.unwrap();
     assert!(!effect.load(Ordering::SeqCst), "an abandoned call changed something");
     held.release.send(()).unwrap();
     assert_eq!(next.await.unwrap().error, None);
-    assert_eq!(road.trace.lines(), ["begin change a", "end Cancelled a", "begin change b", "end ok b"]);
+    assert_eq!(test_host.trace.lines(), ["begin change a", "end Cancelled a", "begin change b", "end ok b"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_caller_goes_away_is_cancelled_and_recorded() {
     let effect = Arc::new(AtomicBool::new(false));
     let (mut held, script) = BlockedTool::script(BlockPoint::BeforeCommit, &effect);
-    let road = HostSetup { workers: 1, ..HostSetup::with_script(script) }.build();
-    let call = road.start(&json!({"path": "a"}), &CancellationToken::new());
+    let test_host = HostSetup { workers: 1, ..HostSetup::with_script(script) }.build();
+    let call = test_host.start(&json!({"path": "a"}), &CancellationToken::new());
     held.waiting.recv().await.unwrap();
     call.abort();
     assert!(call.await.is_err());
     held.release.send(()).unwrap();
-    let next = road.start(&json!({"path": "b"}), &CancellationToken::new());
+    let next = test_host.start(&json!({"path": "b"}), &CancellationToken::new());
     held.waiting.recv().await.unwrap();
     assert!(!effect.load(Ordering::SeqCst), "an abandoned call changed something");
     held.release.send(()).unwrap();
     assert_eq!(next.await.unwrap().error, None);
-    assert_eq!(road.trace.lines(), ["begin change a", "end Cancelled a", "begin change b", "end ok b"]);
+    assert_eq!(test_host.trace.lines(), ["begin change a", "end Cancelled a", "begin change b", "end ok b"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -127,20 +127,20 @@ async fn a_change_that_is_late_has_an_unknown_end_and_then_a_recorded_one() {
     for cancelled in [false, true] {
         let effect = Arc::new(AtomicBool::new(false));
         let (mut held, script) = BlockedTool::script(BlockPoint::AfterCommit, &effect);
-        let road = HostSetup::with_script(script).build();
+        let test_host = HostSetup::with_script(script).build();
         let cancel = CancellationToken::new();
-        let call = road.start(&json!({"path": "a"}), &cancel);
+        let call = test_host.start(&json!({"path": "a"}), &cancel);
         held.waiting.recv().await.unwrap();
         if cancelled {
             cancel.cancel();
         }
         let kind = if cancelled { ErrorKind::Cancelled } else { ErrorKind::Timeout };
-        let reply = wait_for_reply(call, call_time(&road) + Duration::from_secs(1)).await;
+        let reply = wait_for_reply(call, call_time(&test_host) + Duration::from_secs(1)).await;
         assert_error(&reply, kind);
         assert_eq!(reply_json(&reply)["error"]["details"]["committed"], "unknown");
-        assert_eq!(road.trace.lines(), ["begin change a".to_owned(), format!("overdue {kind:?} a")]);
+        assert_eq!(test_host.trace.lines(), ["begin change a".to_owned(), format!("overdue {kind:?} a")]);
         held.release.send(()).unwrap();
-        assert_eq!(road.trace.wait_for_lines(3).await[2], "end ok a");
+        assert_eq!(test_host.trace.wait_for_lines(3).await[2], "end ok a");
     }
 }
 
@@ -148,27 +148,27 @@ async fn a_change_that_is_late_has_an_unknown_end_and_then_a_recorded_one() {
 async fn a_change_that_ends_soon_after_its_deadline_gives_its_own_reply() {
     let effect = Arc::new(AtomicBool::new(false));
     let (mut held, script) = BlockedTool::script(BlockPoint::AfterCommit, &effect);
-    let road = HostSetup::with_script(script).build();
+    let test_host = HostSetup::with_script(script).build();
     let cancel = CancellationToken::new();
-    let call = road.start(&json!({"path": "a"}), &cancel);
+    let call = test_host.start(&json!({"path": "a"}), &cancel);
     held.waiting.recv().await.unwrap();
     cancel.cancel();
     tokio::task::yield_now().await;
     held.release.send(()).unwrap();
     let reply = call.await.unwrap();
     assert_eq!(reply_json(&reply)["value"]["path"], "a", "{}", reply.text);
-    assert_eq!(road.trace.lines(), ["begin change a", "end ok a"]);
+    assert_eq!(test_host.trace.lines(), ["begin change a", "end ok a"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_cancelled_before_it_begins_never_begins() {
     for quick in [false, true] {
-        let road = HostSetup { non_blocking: quick, ..HostSetup::default() }.build();
+        let test_host = HostSetup { non_blocking: quick, ..HostSetup::default() }.build();
         let cancel = CancellationToken::new();
         cancel.cancel();
-        let reply = road.try_call("act", r#"{"path":"a","verb":"read"}"#, &cancel).await.unwrap();
+        let reply = test_host.try_call("act", r#"{"path":"a","action":"read"}"#, &cancel).await.unwrap();
         assert_error(&reply, ErrorKind::Cancelled);
-        assert_eq!((road.trace.lines(), road.runs()), (vec!["refused Cancelled".to_owned()], 0));
+        assert_eq!((test_host.trace.lines(), test_host.runs()), (vec!["refused Cancelled".to_owned()], 0));
     }
 }
 
@@ -176,23 +176,23 @@ async fn a_call_that_is_cancelled_before_it_begins_never_begins() {
 async fn a_call_that_finds_no_free_worker_is_answered_at_its_deadline_and_never_runs() {
     let effect = Arc::new(AtomicBool::new(false));
     let (mut held, script) = BlockedTool::script(BlockPoint::BeforeCommit, &effect);
-    let road = HostSetup { workers: 1, ..HostSetup::with_script(script) }.build();
-    let first = road.start(&json!({"path": "a"}), &CancellationToken::new());
+    let test_host = HostSetup { workers: 1, ..HostSetup::with_script(script) }.build();
+    let first = test_host.start(&json!({"path": "a"}), &CancellationToken::new());
     held.waiting.recv().await.unwrap();
-    let second = road.start(&json!({"path": "b"}), &CancellationToken::new());
+    let second = test_host.start(&json!({"path": "b"}), &CancellationToken::new());
     let cancelled = CancellationToken::new();
-    let third = road.start(&json!({"path": "c"}), &cancelled);
+    let third = test_host.start(&json!({"path": "c"}), &cancelled);
     cancelled.cancel();
     assert_error(&third.await.unwrap(), ErrorKind::Cancelled);
-    let reply = wait_for_reply(second, call_time(&road)).await;
+    let reply = wait_for_reply(second, call_time(&test_host)).await;
     assert_error(&reply, ErrorKind::Timeout);
     assert_eq!(reply_json(&reply)["error"]["details"]["committed"], false);
     assert_error(&first.await.unwrap(), ErrorKind::Timeout);
     held.release.send(()).unwrap();
     drop(held.release);
     // Neither waits in line any more: the next call gets the worker.
-    assert_eq!(road.call(&json!({"path": "d"})).await.error, None);
-    assert_eq!(road.runs(), 2);
+    assert_eq!(test_host.call(&json!({"path": "d"})).await.error, None);
+    assert_eq!(test_host.runs(), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -209,9 +209,9 @@ async fn a_tool_that_looks_whether_it_is_wanted_stops_when_it_is_not() {
             std::thread::yield_now();
         }
     });
-    let road = HostSetup::with_script(script).build();
+    let test_host = HostSetup::with_script(script).build();
     let cancel = CancellationToken::new();
-    let call = road.start(&json!({"path": "a"}), &cancel);
+    let call = test_host.start(&json!({"path": "a"}), &cancel);
     entered.recv().await.unwrap();
     cancel.cancel();
     assert_error(&call.await.unwrap(), ErrorKind::Cancelled);
@@ -231,16 +231,16 @@ async fn a_tool_that_panics_after_it_was_given_up_leaves_no_second_end() {
         }
         Ok(())
     });
-    let road = HostSetup { workers: 1, ..HostSetup::with_script(script) }.build();
+    let test_host = HostSetup { workers: 1, ..HostSetup::with_script(script) }.build();
     let cancel = CancellationToken::new();
-    let call = road.start(&json!({"path": "boom"}), &cancel);
+    let call = test_host.start(&json!({"path": "boom"}), &cancel);
     waiting.recv().await.unwrap();
     cancel.cancel();
     assert_error(&call.await.unwrap(), ErrorKind::Cancelled);
     go.send(()).unwrap();
     // The only worker comes back when the first call is over.
-    assert_eq!(road.call(&json!({"path": "a"})).await.error, None);
-    assert_eq!(road.trace.lines(), ["begin change boom", "end Cancelled boom", "begin change a", "end ok a"]);
+    assert_eq!(test_host.call(&json!({"path": "a"})).await.error, None);
+    assert_eq!(test_host.trace.lines(), ["begin change boom", "end Cancelled boom", "begin change a", "end ok a"]);
 }
 
 #[tokio::test]
@@ -250,9 +250,9 @@ async fn a_quick_call_runs_on_the_callers_own_thread() {
         assert_eq!((std::thread::current().id(), ticket.context().io_mode), (here, IoMode::NonBlocking));
         Ok(())
     });
-    let road = HostSetup { non_blocking: true, ..HostSetup::with_script(script) }.build();
-    assert_eq!(road.call(&json!({"path": "a", "verb": "read"})).await.error, None);
-    assert_eq!(road.runs(), 1);
+    let test_host = HostSetup { non_blocking: true, ..HostSetup::with_script(script) }.build();
+    assert_eq!(test_host.call(&json!({"path": "a", "action": "read"})).await.error, None);
+    assert_eq!(test_host.runs(), 1);
 }
 
 #[tokio::test]
@@ -269,12 +269,12 @@ async fn a_quick_call_that_stalls_runs_again_on_a_worker_and_its_reply_is_right(
         [ToolScript::plan(move |_, cx| in_plan(cx)), ToolScript::run(move |_, ticket| stalling(ticket.context()))]
     {
         paces.lock().unwrap().clear();
-        let road = HostSetup { non_blocking: true, ..HostSetup::with_script(script) }.build();
-        let reply = road.call(&json!({"path": "a", "verb": "read"})).await;
+        let test_host = HostSetup { non_blocking: true, ..HostSetup::with_script(script) }.build();
+        let reply = test_host.call(&json!({"path": "a", "action": "read"})).await;
         assert_eq!(reply_json(&reply), json!({"ok": true, "value": {"path": "a", "approved": false}}));
         assert_eq!(*paces.lock().unwrap(), [IoMode::NonBlocking, IoMode::Blocking]);
-        assert_eq!(road.trace.lines().last().unwrap(), "end ok a");
-        assert_eq!(road.trace.lines().iter().filter(|line| line.starts_with("end")).count(), 1);
+        assert_eq!(test_host.trace.lines().last().unwrap(), "end ok a");
+        assert_eq!(test_host.trace.lines().iter().filter(|line| line.starts_with("end")).count(), 1);
     }
 }
 
@@ -286,9 +286,12 @@ async fn a_quick_tool_that_would_change_something_does_it_on_a_worker() {
         assert_eq!(ticket.context().io_mode, IoMode::Blocking);
         ticket.commit()
     });
-    let road = HostSetup { non_blocking: true, ..HostSetup::with_script(script) }.build();
-    assert_eq!(road.call(&json!({"path": "a"})).await.error, None);
-    assert_eq!((road.runs(), road.trace.lines()), (1, vec!["begin change a".to_owned(), "end ok a".to_owned()]));
+    let test_host = HostSetup { non_blocking: true, ..HostSetup::with_script(script) }.build();
+    assert_eq!(test_host.call(&json!({"path": "a"})).await.error, None);
+    assert_eq!(
+        (test_host.runs(), test_host.trace.lines()),
+        (1, vec!["begin change a".to_owned(), "end ok a".to_owned()])
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -302,12 +305,12 @@ async fn many_calls_at_once_all_end_and_never_more_than_the_workers_run() {
         now.fetch_sub(1, Ordering::SeqCst);
         Ok(())
     });
-    let road = HostSetup { workers: 3, ..HostSetup::with_script(script) }.build();
+    let test_host = HostSetup { workers: 3, ..HostSetup::with_script(script) }.build();
     let calls: Vec<_> =
-        (0..100).map(|n| road.start(&json!({"path": format!("f{n}")}), &CancellationToken::new())).collect();
+        (0..100).map(|n| test_host.start(&json!({"path": format!("f{n}")}), &CancellationToken::new())).collect();
     for call in calls {
         assert_eq!(call.await.unwrap().error, None);
     }
-    assert_eq!(road.runs(), 100);
+    assert_eq!(test_host.runs(), 100);
     assert!(most.load(Ordering::SeqCst) <= 3);
 }

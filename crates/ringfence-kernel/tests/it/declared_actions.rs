@@ -28,13 +28,13 @@ impl Tool for UndeclaredActionTool {
     const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Read];
 
     fn plan(&self, args: Args, _: &CallContext<'_>) -> Result<ToolPlan<()>, ToolError> {
-        let verb = if args.write { PolicyAction::Overwrite } else { PolicyAction::Read };
-        let place = PolicyResource {
+        let action = if args.write { PolicyAction::Overwrite } else { PolicyAction::Read };
+        let resource = PolicyResource {
             mount: Arc::from("workspace"),
             requested_path: "a".to_owned(),
             ..PolicyResource::default()
         };
-        Ok(ToolPlan { accesses: vec![ResourceAccess { action: verb, resource: place }], prepared: () })
+        Ok(ToolPlan { accesses: vec![ResourceAccess { action, resource }], prepared: () })
     }
 
     fn preview(&self, (): &mut (), _: &CallContext<'_>) -> Result<Preview, ToolError> {
@@ -109,8 +109,8 @@ fn a_tool_s_capabilities_follow_from_its_actions() {
         (&[PolicyAction::External], [false, true, true]),
         (&PolicyAction::ALL, [false, true, true]),
     ];
-    for (verbs, expected) in cases {
-        let effect = ToolCapabilities { actions: verbs, idempotent: false };
-        assert_eq!([effect.is_read_only(), effect.is_destructive(), effect.is_open_world()], expected, "{verbs:?}");
+    for (actions, expected) in cases {
+        let effect = ToolCapabilities { actions, idempotent: false };
+        assert_eq!([effect.is_read_only(), effect.is_destructive(), effect.is_open_world()], expected, "{actions:?}");
     }
 }

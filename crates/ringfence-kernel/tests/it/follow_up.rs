@@ -158,14 +158,14 @@ impl Tool for TestReadTool {
     }
 }
 
-fn access(verb: PolicyAction, mount: &str, path: &str) -> ResourceAccess {
-    let place = PolicyResource {
+fn access(action: PolicyAction, mount: &str, path: &str) -> ResourceAccess {
+    let resource = PolicyResource {
         mount: Arc::from(mount),
         requested_path: path.to_owned(),
         display_path: path.to_owned(),
         ..PolicyResource::default()
     };
-    ResourceAccess { action: verb, resource: place }
+    ResourceAccess { action, resource }
 }
 
 struct FollowUpHost {
@@ -318,17 +318,17 @@ async fn the_arguments_of_a_run_cannot_be_changed_or_granted_afterwards() {
 
 #[tokio::test]
 async fn a_deferred_answer_is_waited_for() {
-    let somebody = ScriptedApprover::deferring();
-    let stage = Arc::new(FollowUpHost::new(PathWordPolicy, somebody, None));
+    let approver = ScriptedApprover::deferring();
+    let stage = Arc::new(FollowUpHost::new(PathWordPolicy, approver, None));
     let call = tokio::spawn({
         let stage = Arc::clone(&stage);
         async move { stage.run(json!({"path": "ask"})).await }
     });
     stage.approver.asked_notify.notified().await;
-    let person = Principal::person("somebody");
-    let desk = stage.host.inbox(&person);
-    let request = desk.pending(SystemTime::now()).unwrap().remove(0);
-    desk.answer(&request.id, approve().response, ringfence_kernel::Assurance::Person, SystemTime::now()).unwrap();
+    let person = Principal::person("ann");
+    let inbox = stage.host.inbox(&person);
+    let request = inbox.pending(SystemTime::now()).unwrap().remove(0);
+    inbox.answer(&request.id, approve().response, ringfence_kernel::Assurance::Person, SystemTime::now()).unwrap();
     assert_eq!(call.await.unwrap()["value"]["committed"], true);
 }
 
@@ -340,13 +340,14 @@ async fn a_run_waiting_in_the_approval_queue_is_not_run_again() {
         tokio::spawn(async move { stage.run(json!({"path": path})).await })
     };
     let calls = [run("ask 1"), run("ask 2")];
-    let person = Principal::person("somebody");
+    let person = Principal::person("ann");
     for _ in &calls {
         stage.approver.asked_notify.notified().await;
-        let desk = stage.host.inbox(&person);
-        let waiting = desk.pending(SystemTime::now()).unwrap();
+        let inbox = stage.host.inbox(&person);
+        let waiting = inbox.pending(SystemTime::now()).unwrap();
         assert_eq!(waiting.len(), 1);
-        desk.answer(&waiting[0].id, approve().response, ringfence_kernel::Assurance::Person, SystemTime::now())
+        inbox
+            .answer(&waiting[0].id, approve().response, ringfence_kernel::Assurance::Person, SystemTime::now())
             .unwrap();
     }
     for call in calls {
@@ -376,8 +377,8 @@ async fn a_cancelled_run_ends_by_itself_and_says_what_it_had_to_say() {
     let cancel = CancellationToken::new();
     let listener = Arc::new(CancelOnProgress(cancel.clone(), Mutex::default()));
     let call = ToolCall { id: "1".to_owned(), name: "run".to_owned(), arguments: json!({"path": "free"}).to_string() };
-    let heard: Arc<dyn ProgressListener> = listener.clone();
-    let reply = stage.host.call_with_progress(&stage.session, call, &cancel, Some(heard)).await.unwrap();
+    let progress: Arc<dyn ProgressListener> = listener.clone();
+    let reply = stage.host.call_with_progress(&stage.session, call, &cancel, Some(progress)).await.unwrap();
     assert_error(&reply, ErrorKind::Cancelled);
     assert_eq!(reply_json(&reply)["error"]["details"]["stdout"], "half way");
     assert_eq!(*listener.1.lock().unwrap(), ["stdout half way"]);

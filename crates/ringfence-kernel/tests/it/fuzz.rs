@@ -10,15 +10,15 @@ use ringfence_kernel::{
 
 use crate::rules::session;
 
-fn access(verb: PolicyAction, given: &str) -> ResourceAccess {
-    let mount = if verb == PolicyAction::Fetch { NET_MOUNT } else { "workspace" };
-    let place = PolicyResource {
+fn access(action: PolicyAction, given: &str) -> ResourceAccess {
+    let mount = if action == PolicyAction::Fetch { NET_MOUNT } else { "workspace" };
+    let resource = PolicyResource {
         mount: Arc::from(mount),
         requested_path: given.to_owned(),
         display_path: given.to_owned(),
         ..PolicyResource::default()
     };
-    ResourceAccess { action: verb, resource: place }
+    ResourceAccess { action, resource }
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn no_rule_of_a_workspace_loosens_what_is_above_it() {
     FuzzTarget::new("rules", env!("CARGO_MANIFEST_DIR")).tokens(tokens).check(|bytes| {
         // The rule, and a path or a host that it is asked about.
         let text = String::from_utf8_lossy(bytes);
-        let (rule, place) = text.split_once('\n').unwrap_or((&text, "src/main.rs"));
+        let (rule, path) = text.split_once('\n').unwrap_or((&text, "src/main.rs"));
         let read: RuleText = serde_json::from_str(rule).map_err(|error| error.classify() as u8 as usize)?;
         let rule = PolicyRule::new(read, "rule").map_err(|bad| bad.to_string().len())?;
         let decided = [
@@ -61,16 +61,16 @@ fn no_rule_of_a_workspace_loosens_what_is_above_it() {
             PolicyAction::List,
             PolicyAction::Fetch,
         ]
-        .map(|verb| {
-            let touches = [access(verb, place)];
+        .map(|action| {
+            let accesses = [access(action, path)];
             let ask = |rules: &LayeredRules| {
-                rules.decide(&PolicyRequest::new(&session, "write_file", &touches, TaintSet::default()))
+                rules.decide(&PolicyRequest::new(&session, "write_file", &accesses, TaintSet::default()))
             };
             let without = ask(&LayeredRules::from_preset(Preset::Ask)).decision;
             let with =
                 ask(&LayeredRules::from_preset(Preset::Ask).with_layer(PolicyLayer::Workspace, vec![rule.clone()]))
                     .decision;
-            assert!(rank(with) >= rank(without), "{verb:?} {place}: {without:?} became {with:?}");
+            assert!(rank(with) >= rank(without), "{action:?} {path}: {without:?} became {with:?}");
             rank(with)
         });
         Ok::<_, usize>((decided, rank(rule.decision())))

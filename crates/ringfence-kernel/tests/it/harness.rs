@@ -26,26 +26,27 @@ pub(crate) struct Args {
     pub(crate) path: String,
     /// `read`, `overwrite`, `fetch`, `lose` (which overwrites too) or `nothing`.
     #[serde(default)]
-    pub(crate) verb: Option<String>,
+    pub(crate) action: Option<String>,
 }
 
 impl Args {
     pub(crate) fn accesses(&self) -> Vec<ResourceAccess> {
-        let verb = match self.verb.as_deref() {
+        let action = match self.action.as_deref() {
             Some("read") => PolicyAction::Read,
             Some("fetch") => PolicyAction::Fetch,
             Some("nothing") => return Vec::new(),
             _ => PolicyAction::Overwrite,
         };
-        let verbs = if self.verb.as_deref() == Some("lose") { vec![verb, PolicyAction::Lose] } else { vec![verb] };
-        let mount = if verb == PolicyAction::Fetch { NET_MOUNT } else { "workspace" };
-        let place = PolicyResource {
+        let actions =
+            if self.action.as_deref() == Some("lose") { vec![action, PolicyAction::Lose] } else { vec![action] };
+        let mount = if action == PolicyAction::Fetch { NET_MOUNT } else { "workspace" };
+        let resource = PolicyResource {
             mount: Arc::from(mount),
             requested_path: self.path.clone(),
             display_path: self.path.clone(),
             ..PolicyResource::default()
         };
-        verbs.into_iter().map(|verb| ResourceAccess { action: verb, resource: place.clone() }).collect()
+        actions.into_iter().map(|action| ResourceAccess { action, resource: resource.clone() }).collect()
     }
 }
 
@@ -125,8 +126,8 @@ impl<const QUICK: bool> Tool for ScriptedTool<QUICK> {
 pub(crate) struct PathWordPolicy;
 
 impl Policy for PathWordPolicy {
-    fn evaluate(&self, touch: &ResourceAccess, _: &PolicyRequest<'_>) -> Verdict {
-        let named = |word: &str| touch.resource.requested_path.contains(word);
+    fn evaluate(&self, access: &ResourceAccess, _: &PolicyRequest<'_>) -> Verdict {
+        let named = |word: &str| access.resource.requested_path.contains(word);
         let decision = if named("deny") {
             Decision::Deny
         } else if named("ask") {
@@ -199,12 +200,12 @@ impl ApprovalStore for HookedStore {
     }
 
     fn close_request(&self, id: &str) -> Result<(), StoreError> {
-        (self.before)("close")?;
+        (self.before)("close_request")?;
         self.store.close_request(id)
     }
 
     fn detach(&self, id: &str, lifetime: SuspendLifetime) -> Result<(), StoreError> {
-        (self.before)("leave")?;
+        (self.before)("detach")?;
         self.store.detach(id, lifetime)
     }
 
@@ -219,17 +220,17 @@ impl ApprovalStore for HookedStore {
     }
 
     fn record_denial(&self, session: &str, principal: &str, now: SystemTime) -> Result<(), StoreError> {
-        (self.before)("count_no")?;
+        (self.before)("record_denial")?;
         self.store.record_denial(session, principal, now)
     }
 
     fn denial_streaks(&self) -> Result<Vec<DenialStreak>, StoreError> {
-        (self.before)("noes")?;
+        (self.before)("denial_streaks")?;
         self.store.denial_streaks()
     }
 
     fn reset_denials(&self, session: &str) -> Result<bool, StoreError> {
-        (self.before)("forget_noes")?;
+        (self.before)("reset_denials")?;
         self.store.reset_denials(session)
     }
 
@@ -244,22 +245,22 @@ impl ApprovalStore for HookedStore {
     }
 
     fn revoke_grant(&self, id: &str) -> Result<bool, StoreError> {
-        (self.before)("revoke")?;
+        (self.before)("revoke_grant")?;
         self.store.revoke_grant(id)
     }
 
     fn consume_nonce(&self, nonce: &str, expires: SystemTime, now: SystemTime) -> Result<bool, StoreError> {
-        (self.before)("use_once")?;
+        (self.before)("consume_nonce")?;
         self.store.consume_nonce(nonce, expires, now)
     }
 
     fn sealing_key(&self) -> Result<[u8; 32], StoreError> {
-        (self.before)("key")?;
+        (self.before)("sealing_key")?;
         self.store.sealing_key()
     }
 }
 
-/// How a road is made.
+/// Settings of a test host.
 pub(crate) struct HostSetup {
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) script: ToolScript,
@@ -362,14 +363,14 @@ impl TestHost {
 
     /// A call on a task of its own, for tests that do something meanwhile.
     pub(crate) fn start(&self, arguments: &Value, cancel: &CancellationToken) -> tokio::task::JoinHandle<ToolReply> {
-        let (road, arguments, cancel) = (self.clone(), arguments.to_string(), cancel.clone());
-        tokio::spawn(async move { road.try_call("act", &arguments, &cancel).await.unwrap() })
+        let (test_host, arguments, cancel) = (self.clone(), arguments.to_string(), cancel.clone());
+        tokio::spawn(async move { test_host.try_call("act", &arguments, &cancel).await.unwrap() })
     }
 
     /// The pending requests.
     pub(crate) fn pending(&self) -> Vec<ApprovalRequest> {
-        let somebody = Principal::person("somebody");
-        self.host.inbox(&somebody).pending(SystemTime::now()).unwrap()
+        let person = Principal::person("ann");
+        self.host.inbox(&person).pending(SystemTime::now()).unwrap()
     }
 
     /// Number of runs of the tool.

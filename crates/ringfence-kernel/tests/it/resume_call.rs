@@ -14,8 +14,8 @@ use crate::harness::{HookedStore, HostSetup, TestHost, assert_error, reply_json}
 
 fn deferring_host() -> TestHost {
     let store: Arc<dyn ApprovalStore> = Arc::new(MemoryStore::default());
-    let somebody = ScriptedApprover::deferring();
-    HostSetup { approver: somebody, store: HookedStore::shared(&store), ..HostSetup::default() }.build()
+    let approver = ScriptedApprover::deferring();
+    HostSetup { approver, store: HookedStore::shared(&store), ..HostSetup::default() }.build()
 }
 
 /// The answer of a client's user.
@@ -40,64 +40,64 @@ impl TestHost {
 #[tokio::test]
 async fn a_resumed_call_brings_its_answer_along() {
     for approved in [true, false] {
-        let road = deferring_host();
-        let SuspendedCall { token, .. } = road.suspend(&json!({"path": "ask"})).await;
-        let reply = road.resume_call(&token, r#" { "path" : "ask" } "#, relayed_decision(approved)).await;
-        assert_eq!((reply.error.is_none(), road.runs()), (approved, usize::from(approved)), "{}", reply.text);
-        let again = road.resume_call(&token, r#"{"path":"ask"}"#, relayed_decision(true)).await;
+        let test_host = deferring_host();
+        let SuspendedCall { token, .. } = test_host.suspend(&json!({"path": "ask"})).await;
+        let reply = test_host.resume_call(&token, r#" { "path" : "ask" } "#, relayed_decision(approved)).await;
+        assert_eq!((reply.error.is_none(), test_host.runs()), (approved, usize::from(approved)), "{}", reply.text);
+        let again = test_host.resume_call(&token, r#"{"path":"ask"}"#, relayed_decision(true)).await;
         assert_error(&again, ErrorKind::ApprovalDenied);
-        assert_eq!(road.runs(), usize::from(approved));
+        assert_eq!(test_host.runs(), usize::from(approved));
     }
 }
 
 #[tokio::test]
 async fn without_an_answer_a_resumed_call_keeps_waiting() {
-    let road = deferring_host();
-    let suspended = road.suspend(&json!({"path": "ask"})).await;
-    let reply = road.resume_call(&suspended.token, r#"{"path":"ask"}"#, None).await;
+    let test_host = deferring_host();
+    let suspended = test_host.suspend(&json!({"path": "ask"})).await;
+    let reply = test_host.resume_call(&suspended.token, r#"{"path":"ask"}"#, None).await;
     assert_eq!(reply.suspended, Some(suspended));
 }
 
 #[tokio::test]
 async fn another_call_cannot_come_in_its_place() {
-    let road = deferring_host();
-    let SuspendedCall { token, .. } = road.suspend(&json!({"path": "ask"})).await;
+    let test_host = deferring_host();
+    let SuspendedCall { token, .. } = test_host.suspend(&json!({"path": "ask"})).await;
     for arguments in [r#"{"path":"ask2"}"#, "", "{"] {
-        let reply = road.resume_call(&token, arguments, relayed_decision(true)).await;
+        let reply = test_host.resume_call(&token, arguments, relayed_decision(true)).await;
         assert_error(&reply, ErrorKind::ApprovalDenied);
         assert!(reply.text.contains("another call"), "{}", reply.text);
-        assert_eq!(road.runs(), 0);
+        assert_eq!(test_host.runs(), 0);
     }
 }
 
 #[tokio::test]
 async fn an_answer_that_is_not_sure_enough_leaves_the_request_to_a_person() {
-    let road = deferring_host();
-    let SuspendedCall { token, request_id: request } = road.suspend(&json!({"path": "ask/person"})).await;
-    let reply = road.resume_call(&token, r#"{"path":"ask/person"}"#, relayed_decision(true)).await;
+    let test_host = deferring_host();
+    let SuspendedCall { token, request_id: request } = test_host.suspend(&json!({"path": "ask/person"})).await;
+    let reply = test_host.resume_call(&token, r#"{"path":"ask/person"}"#, relayed_decision(true)).await;
     assert!(reply.suspended.is_some(), "{}", reply.text);
-    assert_eq!((road.runs(), road.pending()[0].id.as_str()), (0, request.as_str()));
+    assert_eq!((test_host.runs(), test_host.pending()[0].id.as_str()), (0, request.as_str()));
     let person = Principal::person("the person");
     let yes = ApprovalResponse { approved: true, ..ApprovalResponse::default() };
-    road.host.inbox(&person).answer(&request, yes, Assurance::Person, std::time::SystemTime::now()).unwrap();
-    let reply = road.resume_call(&token, r#"{"path":"ask/person"}"#, None).await;
+    test_host.host.inbox(&person).answer(&request, yes, Assurance::Person, std::time::SystemTime::now()).unwrap();
+    let reply = test_host.resume_call(&token, r#"{"path":"ask/person"}"#, None).await;
     assert_eq!(reply_json(&reply)["value"]["approved"], true);
 }
 
 #[tokio::test]
 async fn a_client_that_abandons_its_call_ends_the_request_and_counts_no_denial() {
-    let road = deferring_host();
-    let SuspendedCall { token, .. } = road.suspend(&json!({"path": "ask"})).await;
+    let test_host = deferring_host();
+    let SuspendedCall { token, .. } = test_host.suspend(&json!({"path": "ask"})).await;
     let none = ApprovalDecision::automatic_denial("the client declined".to_owned());
-    let reply = road.resume_call(&token, r#"{"path":"ask"}"#, Some(none)).await;
+    let reply = test_host.resume_call(&token, r#"{"path":"ask"}"#, Some(none)).await;
     assert_error(&reply, ErrorKind::ApprovalDenied);
     assert!(reply.text.contains("not approved: the client declined"), "{}", reply.text);
-    assert_eq!((road.runs(), road.pending().len()), (0, 0));
+    assert_eq!((test_host.runs(), test_host.pending().len()), (0, 0));
     // An approval that no person gave does not count.
-    let SuspendedCall { token, .. } = road.suspend(&json!({"path": "ask"})).await;
+    let SuspendedCall { token, .. } = test_host.suspend(&json!({"path": "ask"})).await;
     let mut yes = ApprovalDecision::automatic_denial(String::new());
     yes.response.approved = true;
-    let reply = road.resume_call(&token, r#"{"path":"ask"}"#, Some(yes)).await;
+    let reply = test_host.resume_call(&token, r#"{"path":"ask"}"#, Some(yes)).await;
     assert!(reply.suspended.is_some(), "{}", reply.text);
-    assert_eq!((road.runs(), road.pending().len()), (0, 1));
+    assert_eq!((test_host.runs(), test_host.pending().len()), (0, 1));
 }

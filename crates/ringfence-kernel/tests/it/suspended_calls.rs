@@ -18,10 +18,10 @@ fn memory_store() -> Arc<dyn ApprovalStore> {
     Arc::new(MemoryStore::default())
 }
 
-/// A road whose approver puts everything off.
+/// A host whose approver defers every request.
 fn deferring_setup(store: &Arc<dyn ApprovalStore>) -> HostSetup {
-    let somebody = ScriptedApprover::deferring();
-    HostSetup { approver: somebody, store: HookedStore::shared(store), ..HostSetup::default() }
+    let approver = ScriptedApprover::deferring();
+    HostSetup { approver, store: HookedStore::shared(store), ..HostSetup::default() }
 }
 
 fn response(approved: bool) -> ApprovalResponse {
@@ -31,8 +31,8 @@ fn response(approved: bool) -> ApprovalResponse {
 impl TestHost {
     fn answer(&self, request: &str, response: ApprovalResponse) {
         let person = Principal::person("the person");
-        let desk = self.host.inbox(&person);
-        desk.answer(request, response, Assurance::Person, SystemTime::now()).unwrap();
+        let inbox = self.host.inbox(&person);
+        inbox.answer(request, response, Assurance::Person, SystemTime::now()).unwrap();
     }
 
     async fn defer(&self, arguments: &Value) -> SuspendedCall {
@@ -58,18 +58,18 @@ fn assert_refused(reply: &ToolReply, why: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_from_another_front_ends_the_waiting() {
-    for (said, runs) in [(true, 1), (false, 0)] {
+    for (approved, runs) in [(true, 1), (false, 0)] {
         let store = memory_store();
-        let road = HostSetup { store: HookedStore::shared(&store), ..HostSetup::default() }.build();
-        let call = road.start(&json!({"path": "ask"}), &CancellationToken::new());
-        road.approver.asked_notify.notified().await;
-        let id = road.pending()[0].id.clone();
-        road.answer(&id, response(said));
+        let test_host = HostSetup { store: HookedStore::shared(&store), ..HostSetup::default() }.build();
+        let call = test_host.start(&json!({"path": "ask"}), &CancellationToken::new());
+        test_host.approver.asked_notify.notified().await;
+        let id = test_host.pending()[0].id.clone();
+        test_host.answer(&id, response(approved));
         let reply = call.await.unwrap();
-        assert_eq!((reply.error.is_none(), road.runs()), (said, runs), "{}", reply.text);
+        assert_eq!((reply.error.is_none(), test_host.runs()), (approved, runs), "{}", reply.text);
         assert!(store.request(&id).unwrap().is_none());
-        if said {
-            assert_eq!(*road.trace.permissions.lock().unwrap(), ["user by name the person"]);
+        if approved {
+            assert_eq!(*test_host.trace.permissions.lock().unwrap(), ["user by name the person"]);
         }
     }
 }
@@ -87,38 +87,39 @@ async fn the_second_of_two_concurrent_answers_is_overruled() {
         }
         Ok(())
     });
-    let road = HostSetup { store: hooked, ..HostSetup::with_answers([ringfence_testkit::approver::approve()]) }.build();
-    assert_error(&road.call(&json!({"path": "ask"})).await, ErrorKind::ApprovalDenied);
-    assert_eq!(road.runs(), 0);
+    let test_host =
+        HostSetup { store: hooked, ..HostSetup::with_answers([ringfence_testkit::approver::approve()]) }.build();
+    assert_error(&test_host.call(&json!({"path": "ask"})).await, ErrorKind::ApprovalDenied);
+    assert_eq!(test_host.runs(), 0);
 }
 
 #[tokio::test]
 async fn a_deferred_call_runs_once_when_it_is_approved() {
     let store = memory_store();
-    let road = deferring_setup(&store).build();
-    let SuspendedCall { token, request_id: request } = road.defer(&json!({"path": "ask"})).await;
-    assert_eq!(road.trace.lines(), ["refused ApprovalPending ask"]);
-    let early = road.resume(&token).await;
+    let test_host = deferring_setup(&store).build();
+    let SuspendedCall { token, request_id: request } = test_host.defer(&json!({"path": "ask"})).await;
+    assert_eq!(test_host.trace.lines(), ["refused ApprovalPending ask"]);
+    let early = test_host.resume(&token).await;
     assert_error(&early, ErrorKind::ApprovalPending);
     assert_eq!(early.suspended, Some(SuspendedCall { token: token.clone(), request_id: request.clone() }));
-    road.answer(&request, response(true));
-    let reply = road.resume(&token).await;
+    test_host.answer(&request, response(true));
+    let reply = test_host.resume(&token).await;
     assert_eq!(
         (reply_json(&reply)["value"].clone(), reply.call_id.as_str()),
         (json!({"path": "ask", "approved": true}), "1")
     );
-    assert_refused(&road.resume(&token).await, "already used");
-    assert_eq!(road.runs(), 1);
+    assert_refused(&test_host.resume(&token).await, "already used");
+    assert_eq!(test_host.runs(), 1);
 }
 
 #[tokio::test]
 async fn a_deferred_call_that_is_denied_does_not_run() {
-    let road = deferring_setup(&memory_store()).build();
-    let SuspendedCall { token, request_id: request } = road.defer(&json!({"path": "ask"})).await;
-    road.answer(&request, ApprovalResponse { reason: Some("not today".to_owned()), ..response(false) });
-    assert_refused(&road.resume(&token).await, "not today");
-    assert_refused(&road.resume(&token).await, "already used");
-    assert_eq!(road.runs(), 0);
+    let test_host = deferring_setup(&memory_store()).build();
+    let SuspendedCall { token, request_id: request } = test_host.defer(&json!({"path": "ask"})).await;
+    test_host.answer(&request, ApprovalResponse { reason: Some("not today".to_owned()), ..response(false) });
+    assert_refused(&test_host.resume(&token).await, "not today");
+    assert_refused(&test_host.resume(&token).await, "already used");
+    assert_eq!(test_host.runs(), 0);
 }
 
 #[tokio::test]
@@ -136,40 +137,40 @@ async fn a_request_outlives_the_host_that_opened_it() {
 #[tokio::test]
 async fn a_token_of_another_store_principal_or_session_is_refused() {
     let store = memory_store();
-    let road = deferring_setup(&store).build();
-    let SuspendedCall { token, request_id: request } = road.defer(&json!({"path": "ask"})).await;
-    road.answer(&request, response(true));
+    let test_host = deferring_setup(&store).build();
+    let SuspendedCall { token, request_id: request } = test_host.defer(&json!({"path": "ask"})).await;
+    test_host.answer(&request, response(true));
     let stranger = HostSetup { principal: Principal::agent("another"), ..deferring_setup(&store) }.build();
     assert_refused(&stranger.resume(&token).await, "not issued to this caller");
     let another = HostSetup { session: "another", ..deferring_setup(&store) }.build();
     assert_refused(&another.resume(&token).await, "not issued to this caller");
     assert_refused(&deferring_setup(&memory_store()).build().resume(&token).await, "not issued to this caller");
     for altered in [String::new(), "rf1.".to_owned(), format!("{token}x"), token.replacen('.', "_", 1)] {
-        assert_refused(&road.resume(&altered).await, "not issued to this caller");
+        assert_refused(&test_host.resume(&altered).await, "not issued to this caller");
     }
     // None of this used it up.
-    assert_eq!(road.resume(&token).await.error, None);
+    assert_eq!(test_host.resume(&token).await.error, None);
 }
 
 #[tokio::test]
 async fn a_late_token_is_refused() {
     let limits = CallLimits { approval_time: Duration::from_millis(1), ..CallLimits::for_dialect(Dialect::Standard) };
-    let road = HostSetup { limits, ..deferring_setup(&memory_store()) }.build();
-    let SuspendedCall { token, .. } = road.defer(&json!({"path": "ask"})).await;
-    while !road.pending().is_empty() {
+    let test_host = HostSetup { limits, ..deferring_setup(&memory_store()) }.build();
+    let SuspendedCall { token, .. } = test_host.defer(&json!({"path": "ask"})).await;
+    while !test_host.pending().is_empty() {
         std::thread::yield_now();
     }
-    assert_refused(&road.resume(&token).await, "expired");
-    assert_eq!(road.runs(), 0);
+    assert_refused(&test_host.resume(&token).await, "expired");
+    assert_eq!(test_host.runs(), 0);
 }
 
 #[tokio::test]
 async fn a_target_that_changed_before_the_call_came_back_is_a_conflict() {
-    let road = deferring_setup(&memory_store()).build();
-    let SuspendedCall { token, request_id: request } = road.defer(&json!({"path": "ask/moving"})).await;
-    road.answer(&request, response(true));
-    assert_error(&road.resume(&token).await, ErrorKind::Conflict);
-    assert_eq!(road.runs(), 0);
+    let test_host = deferring_setup(&memory_store()).build();
+    let SuspendedCall { token, request_id: request } = test_host.defer(&json!({"path": "ask/moving"})).await;
+    test_host.answer(&request, response(true));
+    assert_error(&test_host.resume(&token).await, ErrorKind::Conflict);
+    assert_eq!(test_host.runs(), 0);
 }
 
 #[tokio::test]
@@ -181,51 +182,51 @@ async fn a_plan_that_fails_when_the_call_comes_back_fails_it() {
             _ => Err(ringfence_kernel::ToolError::new(ErrorKind::NotFound, "it went away")),
         }
     });
-    let road = HostSetup { script, ..deferring_setup(&memory_store()) }.build();
-    let SuspendedCall { token, request_id: request } = road.defer(&json!({"path": "ask"})).await;
-    road.answer(&request, response(true));
-    assert_error(&road.resume(&token).await, ErrorKind::NotFound);
-    assert_eq!(road.runs(), 0);
+    let test_host = HostSetup { script, ..deferring_setup(&memory_store()) }.build();
+    let SuspendedCall { token, request_id: request } = test_host.defer(&json!({"path": "ask"})).await;
+    test_host.answer(&request, response(true));
+    assert_error(&test_host.resume(&token).await, ErrorKind::NotFound);
+    assert_eq!(test_host.runs(), 0);
 }
 
 #[tokio::test]
 async fn arguments_that_were_changed_go_the_same_way_as_ever() {
     let changed = |path: &str| ApprovalResponse { modified_args: Some(json!({"path": path})), ..response(true) };
-    let road = deferring_setup(&memory_store()).build();
-    let SuspendedCall { token, request_id: request } = road.defer(&json!({"path": "ask"})).await;
-    road.answer(&request, changed("ask/below"));
-    let reply = road.resume(&token).await;
+    let test_host = deferring_setup(&memory_store()).build();
+    let SuspendedCall { token, request_id: request } = test_host.defer(&json!({"path": "ask"})).await;
+    test_host.answer(&request, changed("ask/below"));
+    let reply = test_host.resume(&token).await;
     assert_eq!(reply_json(&reply)["value"], json!({"path": "ask/below", "approved": true}));
     assert_eq!(reply_json(&reply)["modified"], true);
-    let SuspendedCall { token, request_id: request } = road.defer(&json!({"path": "ask"})).await;
-    road.answer(&request, changed("ask/deny"));
-    assert_error(&road.resume(&token).await, ErrorKind::PermissionDenied);
+    let SuspendedCall { token, request_id: request } = test_host.defer(&json!({"path": "ask"})).await;
+    test_host.answer(&request, changed("ask/deny"));
+    assert_error(&test_host.resume(&token).await, ErrorKind::PermissionDenied);
     // Another target is another request, and can be deferred again.
-    let SuspendedCall { token, request_id: request } = road.defer(&json!({"path": "ask"})).await;
-    road.answer(&request, changed("ask2"));
-    let again = road.resume(&token).await.suspended.unwrap();
-    road.answer(&again.request_id, response(true));
-    assert_eq!(reply_json(&road.resume(&again.token).await)["value"]["path"], "ask2");
-    assert_eq!(road.runs(), 2);
+    let SuspendedCall { token, request_id: request } = test_host.defer(&json!({"path": "ask"})).await;
+    test_host.answer(&request, changed("ask2"));
+    let again = test_host.resume(&token).await.suspended.unwrap();
+    test_host.answer(&again.request_id, response(true));
+    assert_eq!(reply_json(&test_host.resume(&again.token).await)["value"]["path"], "ask2");
+    assert_eq!(test_host.runs(), 2);
 }
 
 #[tokio::test]
 async fn of_two_who_bring_a_call_back_at_once_one_runs_it() {
     let store = memory_store();
-    let road = deferring_setup(&store).build();
-    let SuspendedCall { token, request_id: request } = road.defer(&json!({"path": "ask"})).await;
-    road.answer(&request, response(true));
+    let test_host = deferring_setup(&store).build();
+    let SuspendedCall { token, request_id: request } = test_host.defer(&json!({"path": "ask"})).await;
+    test_host.answer(&request, response(true));
     // Both have seen the answer before either of them goes on.
     let (arrived, both) = (AtomicUsize::new(0), Barrier::new(2));
     let hooked = HookedStore::new(&store, move |step| {
-        if matches!(step, "use_once" | "close") && arrived.fetch_add(1, Ordering::SeqCst) < 2 {
+        if matches!(step, "consume_nonce" | "close_request") && arrived.fetch_add(1, Ordering::SeqCst) < 2 {
             both.wait();
         }
         Ok(())
     });
-    let road = HostSetup { store: hooked, ..HostSetup::default() }.build();
-    let (one, two) = tokio::join!(road.resume(&token), road.resume(&token));
-    assert_eq!(road.runs(), 1);
+    let test_host = HostSetup { store: hooked, ..HostSetup::default() }.build();
+    let (one, two) = tokio::join!(test_host.resume(&token), test_host.resume(&token));
+    assert_eq!(test_host.runs(), 1);
     let late = if one.error.is_some() { one } else { two };
     assert_refused(&late, "already used");
 }
@@ -258,56 +259,56 @@ async fn an_answer_is_to_one_question_and_to_no_other_about_the_same_target() {
         (("a rule", PolicyLayer::User, "another"), false),
     ] {
         let asks = AskingPolicy(Arc::new(Mutex::new(asked)));
-        let road = HostSetup { policy: Box::new(asks.clone()), ..deferring_setup(&memory_store()) }.build();
-        let SuspendedCall { token, request_id: request } = road.defer(&json!({"path": "a"})).await;
-        road.answer(&request, response(true));
+        let test_host = HostSetup { policy: Box::new(asks.clone()), ..deferring_setup(&memory_store()) }.build();
+        let SuspendedCall { token, request_id: request } = test_host.defer(&json!({"path": "a"})).await;
+        test_host.answer(&request, response(true));
         *asks.0.lock().unwrap() = later;
-        let reply = road.resume(&token).await;
+        let reply = test_host.resume(&token).await;
         assert_eq!(reply.error, (!same).then_some(ErrorKind::Conflict), "{later:?}: {}", reply.text);
-        assert_eq!(road.runs(), usize::from(same));
+        assert_eq!(test_host.runs(), usize::from(same));
     }
 }
 
 #[tokio::test]
 async fn other_arguments_are_shown_before_they_are_approved_and_do_nothing_by_that() {
     let store = memory_store();
-    let road = HostSetup { store: HookedStore::shared(&store), ..HostSetup::default() }.build();
-    let call = road.start(&json!({"path": "ask"}), &CancellationToken::new());
-    road.approver.asked_notify.notified().await;
-    let id = road.pending()[0].id.clone();
+    let test_host = HostSetup { store: HookedStore::shared(&store), ..HostSetup::default() }.build();
+    let call = test_host.start(&json!({"path": "ask"}), &CancellationToken::new());
+    test_host.approver.asked_notify.notified().await;
+    let id = test_host.pending()[0].id.clone();
     let person = Principal::person("the person");
-    let desk = road.host.inbox(&person);
+    let inbox = test_host.host.inbox(&person);
     for (args, planned) in [(json!({"path": "ask2"}), true), (json!({"path": "deny"}), false), (json!({"x": 1}), false)]
     {
-        let draft = desk.open_draft(&id, args.clone(), SystemTime::now()).unwrap();
+        let draft = inbox.open_draft(&id, args.clone(), SystemTime::now()).unwrap();
         let outcome = loop {
             tokio::time::sleep(Duration::from_millis(1)).await;
-            if let Some(outcome) = desk.draft_of(&id, &draft).unwrap().unwrap().outcome {
+            if let Some(outcome) = inbox.draft_of(&id, &draft).unwrap().unwrap().outcome {
                 break outcome;
             }
         };
         assert_eq!(matches!(outcome, DraftOutcome::Planned { .. }), planned, "{args}: {outcome:?}");
     }
-    assert_eq!((road.trace.lines(), road.runs(), call.is_finished()), (Vec::<String>::new(), 0, false));
+    assert_eq!((test_host.trace.lines(), test_host.runs(), call.is_finished()), (Vec::<String>::new(), 0, false));
     let agent = Principal::agent("agent");
-    assert!(road.host.inbox(&agent).open_draft(&id, json!({}), SystemTime::now()).is_err());
-    road.answer(&id, ApprovalResponse { modified_args: Some(json!({"path": "ask"})), ..response(true) });
-    assert_eq!((call.await.unwrap().error, road.runs()), (None, 1));
+    assert!(test_host.host.inbox(&agent).open_draft(&id, json!({}), SystemTime::now()).is_err());
+    test_host.answer(&id, ApprovalResponse { modified_args: Some(json!({"path": "ask"})), ..response(true) });
+    assert_eq!((call.await.unwrap().error, test_host.runs()), (None, 1));
     // A deferred call has no approver that could answer.
     let away = deferring_setup(&store).build();
     let SuspendedCall { request_id: request, .. } = away.defer(&json!({"path": "ask"})).await;
-    let refused = desk.open_draft(&request, json!({"path": "ask2"}), SystemTime::now()).unwrap_err();
+    let refused = inbox.open_draft(&request, json!({"path": "ask2"}), SystemTime::now()).unwrap_err();
     assert!(matches!(refused, InboxError::CallerNotWaiting(_)), "{refused}");
 }
 
 #[tokio::test]
 async fn requests_of_a_session_that_is_over_are_withdrawn() {
     let store = memory_store();
-    let (road, other) =
+    let (test_host, other) =
         (deferring_setup(&store).build(), HostSetup { session: "other", ..deferring_setup(&store) }.build());
-    road.defer(&json!({"path": "ask"})).await;
+    test_host.defer(&json!({"path": "ask"})).await;
     let SuspendedCall { request_id: request, .. } = other.defer(&json!({"path": "ask"})).await;
-    road.host.withdraw_requests(&road.session.id).unwrap();
-    let left: Vec<String> = road.pending().into_iter().map(|request| request.id).collect();
+    test_host.host.withdraw_requests(&test_host.session.id).unwrap();
+    let left: Vec<String> = test_host.pending().into_iter().map(|request| request.id).collect();
     assert_eq!(left, [request]);
 }

@@ -24,37 +24,37 @@ fn allowing_setup() -> HostSetup {
     HostSetup { policy: Box::new(rules([json!({"decision": "allow"})])), ..HostSetup::default() }
 }
 
-fn taint_names(road: &TestHost) -> Vec<&'static str> {
-    road.session.taint.snapshot().iter().map(Taint::name).collect()
+fn taint_names(test_host: &TestHost) -> Vec<&'static str> {
+    test_host.session.taint.snapshot().iter().map(Taint::name).collect()
 }
 
 #[tokio::test]
 async fn reading_a_secret_and_fetching_add_lasting_taint() {
-    let road = allowing_setup().build();
-    road.call(&json!({"path": "a", "verb": "read"})).await;
-    road.call(&json!({"path": ".env"})).await;
-    assert_eq!(taint_names(&road), [] as [&str; 0]);
-    assert_eq!(road.call(&json!({"path": ".env", "verb": "read"})).await.error, None);
-    assert_eq!(taint_names(&road), ["read-secret"]);
-    assert_eq!(road.call(&json!({"path": "docs.rs:443", "verb": "fetch"})).await.error, None);
-    assert_eq!(taint_names(&road), ["read-secret", "has-egress"]);
-    road.call(&json!({"path": "a", "verb": "read"})).await;
-    assert_eq!(taint_names(&road), ["read-secret", "has-egress"]);
+    let test_host = allowing_setup().build();
+    test_host.call(&json!({"path": "a", "action": "read"})).await;
+    test_host.call(&json!({"path": ".env"})).await;
+    assert_eq!(taint_names(&test_host), [] as [&str; 0]);
+    assert_eq!(test_host.call(&json!({"path": ".env", "action": "read"})).await.error, None);
+    assert_eq!(taint_names(&test_host), ["read-secret"]);
+    assert_eq!(test_host.call(&json!({"path": "docs.rs:443", "action": "fetch"})).await.error, None);
+    assert_eq!(taint_names(&test_host), ["read-secret", "has-egress"]);
+    test_host.call(&json!({"path": "a", "action": "read"})).await;
+    assert_eq!(taint_names(&test_host), ["read-secret", "has-egress"]);
 }
 
 #[tokio::test]
 async fn taint_is_added_before_the_call_runs_and_only_if_it_runs() {
-    let bits = SessionTaint::default();
-    let seen = bits.clone();
+    let taint = SessionTaint::default();
+    let seen = taint.clone();
     let script = ToolScript::run(move |_, _| match seen.contains(Taint::ReadSecret) {
         true => Err(ToolError::new(ErrorKind::Io, "half of it was read")),
         false => Ok(()),
     });
-    let road = HostSetup { script, taint: bits, ..allowing_setup() }.build();
-    assert_error(&road.call(&json!({"path": ".env", "verb": "read"})).await, ErrorKind::Io);
-    assert_eq!(taint_names(&road), ["read-secret"]);
+    let test_host = HostSetup { script, taint, ..allowing_setup() }.build();
+    assert_error(&test_host.call(&json!({"path": ".env", "action": "read"})).await, ErrorKind::Io);
+    assert_eq!(taint_names(&test_host), ["read-secret"]);
     let denied = HostSetup { policy: Box::new(rules([json!({"decision": "deny"})])), ..HostSetup::default() }.build();
-    assert_error(&denied.call(&json!({"path": ".env", "verb": "read"})).await, ErrorKind::PermissionDenied);
+    assert_error(&denied.call(&json!({"path": ".env", "action": "read"})).await, ErrorKind::PermissionDenied);
     assert_eq!(taint_names(&denied), [] as [&str; 0]);
 }
 
@@ -66,23 +66,23 @@ async fn a_tool_says_that_it_saw_what_strangers_wrote() {
         }
         ticket.commit()
     });
-    let road = HostSetup { script, ..allowing_setup() }.build();
-    road.call(&json!({"path": "a", "verb": "read"})).await;
-    assert_eq!(taint_names(&road), [] as [&str; 0]);
-    road.call(&json!({"path": "page", "verb": "read"})).await;
-    assert_eq!(taint_names(&road), ["saw-untrusted"]);
+    let test_host = HostSetup { script, ..allowing_setup() }.build();
+    test_host.call(&json!({"path": "a", "action": "read"})).await;
+    assert_eq!(taint_names(&test_host), [] as [&str; 0]);
+    test_host.call(&json!({"path": "page", "action": "read"})).await;
+    assert_eq!(taint_names(&test_host), ["saw-untrusted"]);
 }
 
 #[tokio::test]
 async fn after_two_taints_the_third_is_asked_about() {
-    let road = HostSetup { approver: ScriptedApprover::with_answers([approve()]), ..allowing_setup() }.build();
-    road.session.taint.add(Taint::SawUntrusted);
-    assert_eq!(road.call(&json!({"path": ".env", "verb": "read"})).await.error, None);
-    assert_eq!(road.approver.asked_paths(), [] as [Value; 0]);
-    let reply = road.call(&json!({"path": "docs.rs:443", "verb": "fetch"})).await;
+    let test_host = HostSetup { approver: ScriptedApprover::with_answers([approve()]), ..allowing_setup() }.build();
+    test_host.session.taint.add(Taint::SawUntrusted);
+    assert_eq!(test_host.call(&json!({"path": ".env", "action": "read"})).await.error, None);
+    assert_eq!(test_host.approver.asked_paths(), [] as [Value; 0]);
+    let reply = test_host.call(&json!({"path": "docs.rs:443", "action": "fetch"})).await;
     assert_eq!(reply_json(&reply)["value"], json!({"path": "docs.rs:443", "approved": true}));
-    assert_eq!(road.approver.asked_paths(), [json!("docs.rs:443")]);
-    assert_eq!(taint_names(&road), ["read-secret", "saw-untrusted", "has-egress"]);
+    assert_eq!(test_host.approver.asked_paths(), [json!("docs.rs:443")]);
+    assert_eq!(taint_names(&test_host), ["read-secret", "saw-untrusted", "has-egress"]);
 }
 
 #[tokio::test]
@@ -91,22 +91,22 @@ async fn a_non_blocking_call_is_not_judged_by_its_own_taint() {
         json!({"decision": "deny", "effect": "read", "secret": true, "when": "read-secret"}),
         json!({"decision": "allow"}),
     ]);
-    let road = HostSetup { non_blocking: true, policy: Box::new(once), ..HostSetup::default() }.build();
-    assert_eq!(road.call(&json!({"path": ".env", "verb": "read"})).await.error, None);
-    assert_eq!((taint_names(&road), road.runs()), (vec!["read-secret"], 1));
-    assert_error(&road.call(&json!({"path": ".env", "verb": "read"})).await, ErrorKind::PermissionDenied);
+    let test_host = HostSetup { non_blocking: true, policy: Box::new(once), ..HostSetup::default() }.build();
+    assert_eq!(test_host.call(&json!({"path": ".env", "action": "read"})).await.error, None);
+    assert_eq!((taint_names(&test_host), test_host.runs()), (vec!["read-secret"], 1));
+    assert_error(&test_host.call(&json!({"path": ".env", "action": "read"})).await, ErrorKind::PermissionDenied);
 }
 
 #[tokio::test]
 async fn of_two_calls_at_once_the_second_is_decided_about_again() {
     let rules = rules([json!({"decision": "allow"})]);
     let policy = TaintingPolicy { rules, tainted: AtomicBool::new(false) };
-    let road = HostSetup { policy: Box::new(policy), ..HostSetup::with_answers([deny()]) }.build();
-    road.session.taint.add(Taint::SawUntrusted);
-    let reply = road.call(&json!({"path": "docs.rs:443", "verb": "fetch"})).await;
+    let test_host = HostSetup { policy: Box::new(policy), ..HostSetup::with_answers([deny()]) }.build();
+    test_host.session.taint.add(Taint::SawUntrusted);
+    let reply = test_host.call(&json!({"path": "docs.rs:443", "action": "fetch"})).await;
     assert_error(&reply, ErrorKind::ApprovalDenied);
     assert_eq!(reply_json(&reply)["error"]["details"]["rule"], "taint combination");
-    assert_eq!((taint_names(&road), road.runs()), (vec!["read-secret", "saw-untrusted"], 0));
+    assert_eq!((taint_names(&test_host), test_host.runs()), (vec!["read-secret", "saw-untrusted"], 0));
 }
 
 /// A policy that is slow: while it decides for the first time, another call reads a secret.
@@ -117,8 +117,8 @@ struct TaintingPolicy {
 }
 
 impl Policy for TaintingPolicy {
-    fn evaluate(&self, touch: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
-        let verdict = self.rules.evaluate(touch, question);
+    fn evaluate(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
+        let verdict = self.rules.evaluate(access, question);
         if !self.tainted.swap(true, Ordering::SeqCst) {
             question.session.taint.add(Taint::ReadSecret);
         }
@@ -128,9 +128,9 @@ impl Policy for TaintingPolicy {
 
 /// A host on which a secret is read during an approval.
 fn host_tainted_while_asking(answers: impl IntoIterator<Item = ApprovalDecision>, policy: LayeredRules) -> TestHost {
-    let bits = SessionTaint::default();
-    bits.add(Taint::SawUntrusted);
-    let raised = bits.clone();
+    let taint = SessionTaint::default();
+    taint.add(Taint::SawUntrusted);
+    let raised = taint.clone();
     let store: Arc<dyn ApprovalStore> = Arc::new(MemoryStore::default());
     // While the store opens the first request, another call reads a secret.
     let store = HookedStore::new(&store, move |step| {
@@ -139,39 +139,39 @@ fn host_tainted_while_asking(answers: impl IntoIterator<Item = ApprovalDecision>
         }
         Ok(())
     });
-    HostSetup { taint: bits, store, policy: Box::new(policy), ..HostSetup::with_answers(answers) }.build()
+    HostSetup { taint, store, policy: Box::new(policy), ..HostSetup::with_answers(answers) }.build()
 }
 
 #[tokio::test]
 async fn a_yes_to_what_has_become_worse_meanwhile_does_not_count() {
-    let fetch = json!({"path": "docs.rs:443", "verb": "fetch"});
-    let road = host_tainted_while_asking([approve()], rules([]));
-    assert_error(&road.call(&fetch).await, ErrorKind::Conflict);
-    assert_eq!((road.trace.lines(), road.runs()), (vec!["refused Conflict docs.rs:443".to_owned()], 0));
+    let fetch = json!({"path": "docs.rs:443", "action": "fetch"});
+    let test_host = host_tainted_while_asking([approve()], rules([]));
+    assert_error(&test_host.call(&fetch).await, ErrorKind::Conflict);
+    assert_eq!((test_host.trace.lines(), test_host.runs()), (vec!["refused Conflict docs.rs:443".to_owned()], 0));
     let deny = json!({"decision": "deny", "effect": "fetch", "when": "read-secret"});
-    let road = host_tainted_while_asking([approve()], rules([deny]));
-    assert_error(&road.call(&fetch).await, ErrorKind::PermissionDenied);
-    assert_eq!(road.runs(), 0);
+    let test_host = host_tainted_while_asking([approve()], rules([deny]));
+    assert_error(&test_host.call(&fetch).await, ErrorKind::PermissionDenied);
+    assert_eq!(test_host.runs(), 0);
     // What has nothing to do with it goes on.
-    let road = host_tainted_while_asking([approve()], rules([json!({"decision": "ask", "path": "a"})]));
-    assert_eq!(road.call(&json!({"path": "a"})).await.error, None);
+    let test_host = host_tainted_while_asking([approve()], rules([json!({"decision": "ask", "path": "a"})]));
+    assert_eq!(test_host.call(&json!({"path": "a"})).await.error, None);
     // And so does a call that is allowed by now, and adds its taint.
     let allow = json!({"decision": "allow", "effect": "fetch", "when": ["read-secret", "saw-untrusted"]});
     let rule = |text: Value| PolicyRule::new(serde_json::from_value(text).unwrap(), "rule").unwrap();
     let policy = rules([json!({"decision": "ask"})]).with_layer(PolicyLayer::Managed, vec![rule(allow)]);
-    let road = host_tainted_while_asking([approve()], policy);
-    assert_eq!(road.call(&fetch).await.error, None);
-    assert_eq!(taint_names(&road), ["read-secret", "saw-untrusted", "has-egress"]);
+    let test_host = host_tainted_while_asking([approve()], policy);
+    assert_eq!(test_host.call(&fetch).await.error, None);
+    assert_eq!(taint_names(&test_host), ["read-secret", "saw-untrusted", "has-egress"]);
 }
 
 #[tokio::test]
 async fn a_yes_with_other_arguments_is_asked_again_when_the_session_went_on_meanwhile() {
-    let fetch = json!({"path": "docs.rs:443", "verb": "fetch"});
-    let road = host_tainted_while_asking([approve_with_changes(fetch.clone()), deny()], rules([]));
-    let reply = road.call(&fetch).await;
+    let fetch = json!({"path": "docs.rs:443", "action": "fetch"});
+    let test_host = host_tainted_while_asking([approve_with_changes(fetch.clone()), deny()], rules([]));
+    let reply = test_host.call(&fetch).await;
     assert_error(&reply, ErrorKind::ApprovalDenied);
     assert_eq!(reply_json(&reply)["error"]["details"]["rule"], "taint combination");
-    assert_eq!((road.approver.asked_paths().len(), road.runs()), (2, 0));
+    assert_eq!((test_host.approver.asked_paths().len(), test_host.runs()), (2, 0));
 }
 
 #[tokio::test]
@@ -183,7 +183,7 @@ async fn a_call_that_an_earlier_version_suspended_is_resumed_by_the_old_name_of_
         for taint in [Taint::ReadSecret, Taint::SawUntrusted] {
             host.session.taint.add(taint);
         }
-        let suspended = host.call(&json!({"path": "docs.rs:443", "verb": "fetch"})).await.suspended.unwrap();
+        let suspended = host.call(&json!({"path": "docs.rs:443", "action": "fetch"})).await.suspended.unwrap();
         let request = store.request(&suspended.request_id).unwrap().unwrap();
         assert_eq!(request.rule, "taint combination");
         store.close_request(&request.id).unwrap();

@@ -20,7 +20,7 @@ fn a_rule_names_its_source_and_its_mounts() {
 
 #[test]
 fn a_rule_is_about_what_its_keys_say() {
-    let about = |text: Value, touch: ResourceAccess| decide_with(&user_rules([text]), &[touch], &[]).decision == Deny;
+    let about = |text: Value, access: ResourceAccess| decide_with(&user_rules([text]), &[access], &[]).decision == Deny;
     let write = |path: &str| access(PolicyAction::Overwrite, path);
     assert!(about(json!({"decision": "deny"}), write("a")));
     assert!(about(json!({"decision": "deny", "tool": ["edit_file", "write_file"]}), write("a")));
@@ -39,14 +39,14 @@ fn a_rule_is_about_what_its_keys_say() {
     assert!(!about(json!({"decision": "deny", "path": "**"}), access(PolicyAction::Run, "python")));
     assert!(!about(json!({"decision": "deny", "host": "*"}), access(PolicyAction::Run, "python")));
     assert!(about(json!({"decision": "deny", "effect": "run"}), access(PolicyAction::Run, "python")));
-    let call = |place: &str| {
-        let place = PolicyResource {
+    let call = |tool: &str| {
+        let resource = PolicyResource {
             mount: MCP_MOUNT.into(),
-            requested_path: place.to_owned(),
-            display_path: place.to_owned(),
+            requested_path: tool.to_owned(),
+            display_path: tool.to_owned(),
             ..PolicyResource::default()
         };
-        ResourceAccess { action: PolicyAction::External, resource: place }
+        ResourceAccess { action: PolicyAction::External, resource }
     };
     // A rule about files does not match MCP tools, unless the rule names them.
     assert!(!about(json!({"decision": "deny", "path": "**"}), call("github/list")));
@@ -75,18 +75,19 @@ fn a_rule_is_about_what_its_keys_say() {
         ("change", [false, false, true, true, true, true, false, false, false, false]),
     ];
     for (word, expected) in groups {
-        let is = PolicyAction::ALL.map(|verb| about(json!({"decision": "deny", "effect": word}), access(verb, "a:1")));
+        let is =
+            PolicyAction::ALL.map(|action| about(json!({"decision": "deny", "effect": word}), access(action, "a:1")));
         assert_eq!(is, expected, "{word}");
     }
-    for verb in PolicyAction::ALL {
+    for action in PolicyAction::ALL {
         let is = PolicyAction::ALL
-            .map(|other| about(json!({"decision": "deny", "effect": verb.as_str()}), access(other, "a:1")));
-        let reads = |other: PolicyAction| verb == PolicyAction::Read && other == PolicyAction::Move;
-        assert_eq!(is, PolicyAction::ALL.map(|other| other == verb || reads(other)), "{verb:?}");
+            .map(|other| about(json!({"decision": "deny", "effect": action.as_str()}), access(other, "a:1")));
+        let reads = |other: PolicyAction| action == PolicyAction::Read && other == PolicyAction::Move;
+        assert_eq!(is, PolicyAction::ALL.map(|other| other == action || reads(other)), "{action:?}");
     }
     let allowed = user_rules([json!({"decision": "ask"})])
         .with_layer(PolicyLayer::Managed, vec![rule(json!({"decision": "allow", "effect": "look"}))]);
-    let is = PolicyAction::ALL.map(|verb| decide(&allowed, verb, "a:1") == Allow);
+    let is = PolicyAction::ALL.map(|action| decide(&allowed, action, "a:1") == Allow);
     assert_eq!(is, [true, true, false, false, false, false, false, false, false, false]);
 }
 
@@ -94,18 +95,18 @@ fn a_rule_is_about_what_its_keys_say() {
 fn a_rule_about_an_agent_is_not_about_a_session_without_one() {
     let policy = user_rules([json!({"decision": "deny", "agent": "writer"})]);
     let session = Session { agent: None, ..session() };
-    let touches = [access(PolicyAction::Read, "a")];
-    let question = PolicyRequest::new(&session, "read_file", &touches, TaintSet::default());
+    let accesses = [access(PolicyAction::Read, "a")];
+    let question = PolicyRequest::new(&session, "read_file", &accesses, TaintSet::default());
     assert_eq!(policy.decide(&question).decision, Allow);
 }
 
 #[test]
 fn a_tool_with_a_dot_in_its_name_has_two_spellings() {
-    let touches = [access(PolicyAction::Read, "a")];
+    let accesses = [access(PolicyAction::Read, "a")];
     let session = session();
     for name in ["fs.read", "fs-read"] {
         let policy = user_rules([json!({"decision": "deny", "tool": name})]);
-        let question = PolicyRequest::new(&session, "fs.read", &touches, TaintSet::default());
+        let question = PolicyRequest::new(&session, "fs.read", &accesses, TaintSet::default());
         assert_eq!(policy.decide(&question).decision, Deny, "{name}");
     }
 }

@@ -20,21 +20,21 @@ fn rule(text: Value) -> PolicyRule {
     PolicyRule::new(serde_json::from_value(text).unwrap(), "rule").unwrap()
 }
 
-fn access(verb: PolicyAction, given: &str) -> ResourceAccess {
-    access_through_link(verb, given, None)
+fn access(action: PolicyAction, given: &str) -> ResourceAccess {
+    access_through_link(action, given, None)
 }
 
 pub(crate) fn session() -> Session {
     Session { agent: Some("writer".to_owned()), ..session_without_tools(Dialect::Standard) }
 }
 
-fn decide_with(policy: &dyn Policy, touches: &[ResourceAccess], bits: &[Taint]) -> Verdict {
-    let bits = bits.iter().copied().collect::<TaintSet>();
-    policy.decide(&PolicyRequest::new(&session(), "write_file", touches, bits))
+fn decide_with(policy: &dyn Policy, accesses: &[ResourceAccess], taints: &[Taint]) -> Verdict {
+    let taints = taints.iter().copied().collect::<TaintSet>();
+    policy.decide(&PolicyRequest::new(&session(), "write_file", accesses, taints))
 }
 
-fn decide(policy: &dyn Policy, verb: PolicyAction, path: &str) -> Decision {
-    decide_with(policy, &[access(verb, path)], &[]).decision
+fn decide(policy: &dyn Policy, action: PolicyAction, path: &str) -> Decision {
+    decide_with(policy, &[access(action, path)], &[]).decision
 }
 
 /// The preset `edits` with rules of the user.
@@ -75,11 +75,11 @@ fn the_table_of_the_contract_holds_both_ways() {
         (&[access(PolicyAction::Read, ".git/config")], [Allow, Allow, Allow], "reading a protected file"),
         (&[], [Ask, Ask, Ask], "what is not known"),
     ];
-    for (touches, decisions, what) in table {
+    for (accesses, decisions, what) in table {
         for (preset, expected) in Preset::ALL.into_iter().zip(decisions) {
-            let by_rules = decide_with(&LayeredRules::from_preset(preset), touches, &[]);
+            let by_rules = decide_with(&LayeredRules::from_preset(preset), accesses, &[]);
             assert_eq!(by_rules.decision, *expected, "{what} under {}", preset.name());
-            assert_eq!(decide_with(&preset, touches, &[]), by_rules, "{what} under {}", preset.name());
+            assert_eq!(decide_with(&preset, accesses, &[]), by_rules, "{what} under {}", preset.name());
         }
     }
     let listed = user_rules([json!({"decision": "allow", "host": "docs.rs"})]);
@@ -89,8 +89,8 @@ fn the_table_of_the_contract_holds_both_ways() {
 
 #[test]
 fn irreversible_actions_require_the_assurance_of_a_person() {
-    let check = |policy: &dyn Policy, verb: PolicyAction, path: &str, expected: Assurance| {
-        assert_eq!(decide_with(policy, &[access(verb, path)], &[]).assurance, expected, "{verb:?} {path}");
+    let check = |policy: &dyn Policy, action: PolicyAction, path: &str, expected: Assurance| {
+        assert_eq!(decide_with(policy, &[access(action, path)], &[]).assurance, expected, "{action:?} {path}");
     };
     let ask = LayeredRules::from_preset(Preset::Ask);
     check(&ask, PolicyAction::Read, "a", Assurance::None);
@@ -110,8 +110,8 @@ fn irreversible_actions_require_the_assurance_of_a_person() {
     check(&all, PolicyAction::Create, ".env", Assurance::Person);
     check(&all, PolicyAction::Create, ".git/hooks/a", Assurance::Person);
     check(&all, PolicyAction::Fetch, "docs.rs:443", Assurance::Person);
-    let said = user_rules([json!({"decision": "ask", "assurance": "relayed"})]);
-    check(&said, PolicyAction::Read, ".env", Assurance::Relayed);
+    let relayed = user_rules([json!({"decision": "ask", "assurance": "relayed"})]);
+    check(&relayed, PolicyAction::Read, ".env", Assurance::Relayed);
     let person = user_rules([json!({"decision": "ask", "assurance": "person"}), json!({"decision": "ask"})]);
     check(&person, PolicyAction::Read, "a", Assurance::Person);
 }
@@ -207,8 +207,8 @@ fn a_workspace_that_is_trusted_loosens_what_the_preset_asks_and_no_more() {
         |text: Value| LayeredRules::from_preset(Preset::Ask).with_layer(PolicyLayer::Trusted, vec![rule(text)]);
     let all = || json!({"decision": "allow"});
     let check = |rules: &LayeredRules, table: &[(PolicyAction, &str, Decision)]| {
-        for (verb, path, expected) in table {
-            assert_eq!(decide(rules, *verb, path), *expected, "{verb:?} {path}");
+        for (action, path, expected) in table {
+            assert_eq!(decide(rules, *action, path), *expected, "{action:?} {path}");
         }
     };
     // What it names, but neither secrets nor protected paths that are there by chance.
@@ -254,9 +254,9 @@ fn a_workspace_that_is_trusted_loosens_what_the_preset_asks_and_no_more() {
     // It cannot know what the session has been through.
     let knowing = trusting(json!({"decision": "allow", "when": ["read-secret", "saw-untrusted"]}));
     let sends = [access(PolicyAction::Fetch, "docs.rs:443")];
-    let bits = [Taint::ReadSecret, Taint::SawUntrusted];
+    let taints = [Taint::ReadSecret, Taint::SawUntrusted];
     for rules in [&rules, &knowing] {
-        assert_eq!(decide_with(rules, &sends, &bits).decision, Ask);
+        assert_eq!(decide_with(rules, &sends, &taints).decision, Ask);
     }
 }
 
@@ -279,12 +279,12 @@ fn a_preset_allows_what_is_done_to_files_and_in_jails_and_nothing_that_comes_lat
 
 #[test]
 fn the_search_engine_of_ones_choice_is_used_without_asking_until_a_secret_could_leave_by_it() {
-    let place = PolicyResource {
+    let resource = PolicyResource {
         mount: Arc::from(SEARCH_MOUNT),
         requested_path: "search.example.org:443".to_owned(),
         ..PolicyResource::default()
     };
-    let sends = [ResourceAccess { action: PolicyAction::Fetch, resource: place }];
+    let sends = [ResourceAccess { action: PolicyAction::Fetch, resource }];
     for preset in Preset::ALL {
         assert_eq!(decide_with(&LayeredRules::from_preset(preset), &sends, &[]).decision, Allow);
         assert_eq!(
@@ -316,14 +316,14 @@ fn a_preset_of_the_machine_s_owner_holds_against_rules_of_others() {
 const PATHS: [&str; 8] = ["a", "src/a", "SRC/a", ".env", "src/.env", ".git/config", "docs/x/y", "docs.rs:443"];
 
 /// A rule with one of these decisions, and perhaps with some of these taints.
-fn any_rule(decisions: &[&'static str], bits: &[&'static str]) -> impl Strategy<Value = Value> + use<> {
+fn any_rule(decisions: &[&'static str], taints: &[&'static str]) -> impl Strategy<Value = Value> + use<> {
     let patterns = vec!["a", "src/**", "!src/a", "**", "docs/x", ".*", "!.env"];
     let effects = vec!["list", "read", "create", "overwrite", "move", "delete", "look", "change"];
     (
         select(decisions.to_vec()),
         proptest::option::of(subsequence(patterns, 1..=3)),
         proptest::option::of(subsequence(effects, 1..=3)),
-        subsequence(bits.to_vec(), 0..=bits.len()),
+        subsequence(taints.to_vec(), 0..=taints.len()),
         proptest::option::of(any::<bool>()),
         proptest::option::of(select(vec!["write_file", "read_file"])),
     )
@@ -345,10 +345,10 @@ fn any_rule(decisions: &[&'static str], bits: &[&'static str]) -> impl Strategy<
 }
 
 fn any_accesses() -> impl Strategy<Value = Vec<ResourceAccess>> {
-    let place =
+    let resource =
         (select(PolicyAction::ALL.to_vec()), select(PATHS.to_vec()), proptest::option::of(select(PATHS.to_vec())));
     proptest::collection::vec(
-        place.prop_map(|(verb, given, resolved)| access_through_link(verb, given, resolved)),
+        resource.prop_map(|(action, given, resolved)| access_through_link(action, given, resolved)),
         0..4,
     )
 }
@@ -367,8 +367,8 @@ type PolicyCase = (Preset, Vec<(PolicyLayer, Value)>, Vec<ResourceAccess>, Vec<T
 
 const TAINT_NAMES: [&str; 3] = ["read-secret", "saw-untrusted", "has-egress"];
 
-fn any_policy_case(bits: &[&'static str]) -> impl Strategy<Value = PolicyCase> + use<> {
-    let rule = any_rule(&["allow", "ask", "deny"], bits);
+fn any_policy_case(taints: &[&'static str]) -> impl Strategy<Value = PolicyCase> + use<> {
+    let rule = any_rule(&["allow", "ask", "deny"], taints);
     let rules = proptest::collection::vec((select(LAYERS.to_vec()), rule), 0..6);
     (select(Preset::ALL.to_vec()), rules, any_accesses(), subsequence(Taint::ALL.to_vec(), 0..=3))
 }
@@ -378,14 +378,14 @@ proptest! {
 
     #[test]
     fn one_more_rule_that_asks_or_denies_never_loosens(
-        (preset, rules, touches, bits) in any_policy_case(&TAINT_NAMES),
+        (preset, rules, accesses, taints) in any_policy_case(&TAINT_NAMES),
         layer in select(LAYERS.to_vec()),
         stricter in any_rule(&["ask", "deny"], &TAINT_NAMES),
     ) {
-        let before = decide_with(&build_rules(preset, &rules), &touches, &bits);
+        let before = decide_with(&build_rules(preset, &rules), &accesses, &taints);
         let mut more = rules;
         more.push((layer, stricter));
-        let after = decide_with(&build_rules(preset, &more), &touches, &bits);
+        let after = decide_with(&build_rules(preset, &more), &accesses, &taints);
         prop_assert!(after.decision >= before.decision, "{:?} became {:?}", before, after);
         if after.decision == Ask {
             prop_assert!(after.assurance >= before.assurance, "{:?} became {:?}", before, after);
@@ -393,39 +393,39 @@ proptest! {
     }
 
     #[test]
-    fn one_rule_that_allows_less_never_loosens((preset, rules, touches, bits) in any_policy_case(&TAINT_NAMES), at in any::<prop::sample::Index>()) {
+    fn one_rule_that_allows_less_never_loosens((preset, rules, accesses, taints) in any_policy_case(&TAINT_NAMES), at in any::<prop::sample::Index>()) {
         let allows: Vec<usize> = (0..rules.len()).filter(|at| rules[*at].1["decision"] == "allow").collect();
         prop_assume!(!allows.is_empty());
-        let before = decide_with(&build_rules(preset, &rules), &touches, &bits).decision;
+        let before = decide_with(&build_rules(preset, &rules), &accesses, &taints).decision;
         let mut fewer = rules;
         fewer.remove(*at.get(&allows));
-        prop_assert!(decide_with(&build_rules(preset, &fewer), &touches, &bits).decision >= before);
+        prop_assert!(decide_with(&build_rules(preset, &fewer), &accesses, &taints).decision >= before);
     }
 
     #[test]
-    fn one_more_access_never_loosens((preset, rules, touches, bits) in any_policy_case(&[]), more in any_accesses()) {
-        prop_assume!(!touches.is_empty());
+    fn one_more_access_never_loosens((preset, rules, accesses, taints) in any_policy_case(&[]), more in any_accesses()) {
+        prop_assume!(!accesses.is_empty());
         let rules = build_rules(preset, &rules);
-        let before = decide_with(&rules, &touches, &bits).decision;
-        prop_assert!(decide_with(&rules, &[touches, more].concat(), &bits).decision >= before);
+        let before = decide_with(&rules, &accesses, &taints).decision;
+        prop_assert!(decide_with(&rules, &[accesses, more].concat(), &taints).decision >= before);
     }
 
     #[test]
-    fn a_stricter_preset_never_loosens((_, rules, touches, bits) in any_policy_case(&TAINT_NAMES)) {
-        let decisions = Preset::ALL.map(|preset| decide_with(&build_rules(preset, &rules), &touches, &bits).decision);
+    fn a_stricter_preset_never_loosens((_, rules, accesses, taints) in any_policy_case(&TAINT_NAMES)) {
+        let decisions = Preset::ALL.map(|preset| decide_with(&build_rules(preset, &rules), &accesses, &taints).decision);
         prop_assert!(decisions.is_sorted(), "{:?}", decisions);
     }
 }
 
 /// An access to a path that is a link.
-fn access_through_link(verb: PolicyAction, given: &str, resolved: Option<&str>) -> ResourceAccess {
-    let mount = if verb == PolicyAction::Fetch { NET_MOUNT } else { "workspace" };
-    let place = PolicyResource {
+fn access_through_link(action: PolicyAction, given: &str, resolved: Option<&str>) -> ResourceAccess {
+    let mount = if action == PolicyAction::Fetch { NET_MOUNT } else { "workspace" };
+    let resource = PolicyResource {
         mount: Arc::from(mount),
         requested_path: given.to_owned(),
         resolved_path: resolved.map(str::to_owned),
         display_path: given.to_owned(),
         ..PolicyResource::default()
     };
-    ResourceAccess { action: verb, resource: place }
+    ResourceAccess { action, resource }
 }

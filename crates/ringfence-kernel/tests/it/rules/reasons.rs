@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use super::{access, access_through_link, decide, decide_with, rule, session, user_rules};
 
 #[track_caller]
-fn assert_reason(rules: &LayeredRules, touch: ResourceAccess, expected: Expect) {
-    let Verdict { decision, rule, layer, reason, assurance, grant } = decide_with(rules, &[touch], &[]);
+fn assert_reason(rules: &LayeredRules, access: ResourceAccess, expected: Expect) {
+    let Verdict { decision, rule, layer, reason, assurance, grant } = decide_with(rules, &[access], &[]);
     let answer = if decision == Ask { format!(" ({})", assurance.name()) } else { String::new() };
     let grant = grant.map(|grant| format!("\n{grant}")).unwrap_or_default();
     expected.assert_eq(&format!("{}{answer} by {} `{rule}`: {reason}{grant}", decision.name(), layer.name()));
@@ -165,7 +165,7 @@ fn parse_rule_line(line: &str) -> Value {
 
 #[test]
 fn the_line_that_would_grant_does() {
-    for touch in [
+    for access in [
         access(PolicyAction::Overwrite, "a.md"),
         access(PolicyAction::Overwrite, "!a*[x].md"),
         access(PolicyAction::Delete, "@types/x"),
@@ -173,22 +173,22 @@ fn the_line_that_would_grant_does() {
         access(PolicyAction::Fetch, "docs.rs:8443"),
         access(PolicyAction::Fetch, "docs.rs:8443/a/b"),
     ] {
-        let before = decide_with(&LayeredRules::from_preset(Preset::Ask), std::slice::from_ref(&touch), &[]);
+        let before = decide_with(&LayeredRules::from_preset(Preset::Ask), std::slice::from_ref(&access), &[]);
         let granted = rule(parse_rule_line(&before.grant.unwrap()));
         let rules = LayeredRules::from_preset(Preset::Ask).with_layer(PolicyLayer::User, vec![granted]);
-        assert_eq!(decide_with(&rules, std::slice::from_ref(&touch), &[]).decision, Allow, "{touch:?}");
+        assert_eq!(decide_with(&rules, std::slice::from_ref(&access), &[]).decision, Allow, "{access:?}");
         for other in ["b.md", "x/a.md", "a.md2", "docs.rs:443"] {
-            assert_eq!(decide(&rules, touch.action, other), Ask, "{other}");
+            assert_eq!(decide(&rules, access.action, other), Ask, "{other}");
         }
     }
     // A denial is lifted by an exception in the rule itself.
     let docs = |path: Value| user_rules([json!({"decision": "deny", "path": path})]);
-    let touches = [access_through_link(PolicyAction::Overwrite, "docs/a", Some("docs/b c"))];
-    let denied = decide_with(&docs(json!("docs/**")), &touches, &[]);
+    let accesses = [access_through_link(PolicyAction::Overwrite, "docs/a", Some("docs/b c"))];
+    let denied = decide_with(&docs(json!("docs/**")), &accesses, &[]);
     let exception = denied.grant.unwrap();
     let path = serde_json::from_str(exception.strip_prefix("path = ").unwrap()).unwrap();
     let lifted = docs(path);
-    assert_eq!(decide_with(&lifted, &touches, &[]).decision, Allow);
+    assert_eq!(decide_with(&lifted, &accesses, &[]).decision, Allow);
     assert_eq!(decide(&lifted, PolicyAction::Overwrite, "docs/c"), Deny);
 }
 
@@ -244,12 +244,12 @@ fn a_host_is_offered_with_the_path_that_was_asked_for() {
     let offered = |asked: &str| {
         decide_with(&LayeredRules::from_preset(Preset::Ask), &[access(PolicyAction::Fetch, asked)], &[]).grant
     };
-    for place in ["docs.rs:443", "docs.rs:443/", "docs.rs:443/std", "docs.rs:8443/std/vec/", "[::1]:80/a"] {
-        let line = format!(r#"{{ decision = "allow", tool = "write_file", host = "{place}" }}"#);
-        assert_eq!(offered(place), Some(line));
+    for host in ["docs.rs:443", "docs.rs:443/", "docs.rs:443/std", "docs.rs:8443/std/vec/", "[::1]:80/a"] {
+        let line = format!(r#"{{ decision = "allow", tool = "write_file", host = "{host}" }}"#);
+        assert_eq!(offered(host), Some(line));
     }
-    for place in ["docs.rs:443/a%20b", "docs.rs:443/a;b", "docs.rs:443/@a", "*.rs:443/a", "!docs.rs:443/a", "docs.rs"] {
-        assert_eq!(offered(place), None, "{place}");
+    for host in ["docs.rs:443/a%20b", "docs.rs:443/a;b", "docs.rs:443/@a", "*.rs:443/a", "!docs.rs:443/a", "docs.rs"] {
+        assert_eq!(offered(host), None, "{host}");
     }
 }
 
@@ -284,13 +284,13 @@ fn the_layers_are_shown_in_the_order_in_which_they_decide() {
 #[test]
 fn only_this_very_call_is_grantable_and_nothing_sensitive() {
     let rules = LayeredRules::from_preset(Preset::Ask);
-    let offered = |rules: &LayeredRules, touches: &[ResourceAccess]| {
+    let offered = |rules: &LayeredRules, accesses: &[ResourceAccess]| {
         let granted =
-            rules.narrowest_grant(&PolicyRequest::new(&session(), "write_file", touches, TaintSet::default()))?;
+            rules.narrowest_grant(&PolicyRequest::new(&session(), "write_file", accesses, TaintSet::default()))?;
         let rule = PolicyRule::new(granted, "granted").unwrap();
         // With it the call happens; another tool, path or effect is asked about as before.
         let with = rules.clone().with_layer(PolicyLayer::Grants, vec![rule.clone()]);
-        assert_eq!(decide_with(&with, touches, &[]).decision, Allow);
+        assert_eq!(decide_with(&with, accesses, &[]).decision, Allow);
         assert_eq!(decide(&with, PolicyAction::Overwrite, "elsewhere"), Ask);
         assert_eq!(decide(&with, PolicyAction::Delete, "elsewhere"), Ask);
         Some(rule.to_string())
@@ -306,12 +306,12 @@ fn only_this_very_call_is_grantable_and_nothing_sensitive() {
     let mut elsewhere = access(PolicyAction::Overwrite, "b");
     elsewhere.resource.mount = Arc::from("pkg");
     assert_eq!(offered(&rules, &[access(PolicyAction::Overwrite, "a"), elsewhere]), None);
-    for touch in [
+    for access in [
         access(PolicyAction::Read, ".env"),
         access(PolicyAction::Overwrite, ".git/config"),
         access(PolicyAction::Fetch, "docs.rs:443"),
     ] {
-        assert_eq!(offered(&rules, std::slice::from_ref(&touch)), None, "{touch:?}");
+        assert_eq!(offered(&rules, std::slice::from_ref(&access)), None, "{access:?}");
     }
     assert_eq!(offered(&rules, &[access(PolicyAction::Read, "a")]), None);
     assert_eq!(offered(&rules, &[]), None);

@@ -17,14 +17,14 @@ fn two_taints_make_the_third_ask_whatever_allows_it() {
     };
     for layer in [PolicyLayer::Managed, PolicyLayer::User, PolicyLayer::Grants] {
         let rules = allow(layer);
-        for (touch, bits) in
+        for (access, taints) in
             [(access(PolicyAction::Fetch, "docs.rs:443"), EGRESS), (access(PolicyAction::Read, ".env"), SECRET)]
         {
-            let decide = |bits: &[Taint]| decide_with(&rules, std::slice::from_ref(&touch), bits);
+            let decide = |taints: &[Taint]| decide_with(&rules, std::slice::from_ref(&access), taints);
             assert_eq!(decide(&[]).decision, Allow);
-            assert_eq!((decide(&bits[..1]).decision, decide(&bits[1..]).decision), (Allow, Allow));
-            for bits in [&bits[..], &Taint::ALL] {
-                let verdict = decide(bits);
+            assert_eq!((decide(&taints[..1]).decision, decide(&taints[1..]).decision), (Allow, Allow));
+            for taints in [&taints[..], &Taint::ALL] {
+                let verdict = decide(taints);
                 assert_eq!(
                     (verdict.decision, &*verdict.rule, verdict.layer),
                     (Ask, "taint combination", PolicyLayer::Preset)
