@@ -30,6 +30,9 @@ impl Dialect {
     }
 
     /// Name of the workspace as a mount.
+    ///
+    /// The kernel has to know both names: the caller chooses the dialect, and a rule about the workspace must hold in each
+    /// of them (`resource.rs`). A name that is passed in could be left out, and the rule would hold in one dialect only.
     pub const fn workspace_mount(self) -> &'static str {
         match self {
             Self::Standard | Self::Miniclaw => "workspace",
