@@ -36,7 +36,7 @@ use crate::verdict::PolicyLayer;
 /// }
 /// ```
 pub trait Approver: Send + Sync + fmt::Debug {
-    /// Asks about one request. Resolves with the reply; dropping the future withdraws the question.
+    /// Asks about one request. Resolves with the reply; dropping the future withdraws the request.
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>>;
 }
 

@@ -136,7 +136,7 @@ impl Invocation {
     }
 
     async fn suspend(&self, request: &ApprovalRequest) -> Result<AskOutcome, HostError> {
-        let sealed = ResumeToken {
+        let token = ResumeToken {
             request: request.id.clone(),
             call: self.call.id.clone(),
             tool: self.call.name.clone(),
@@ -147,7 +147,7 @@ impl Invocation {
             expires: request.expires,
             nonce: id::new_id("n")?,
         };
-        let token = self.with_store(move |store| Ok(sealed.seal(&store.sealing_key()?))).await?;
+        let token = self.with_store(move |store| Ok(token.seal(&store.sealing_key()?))).await?;
         let token = token.ok_or_else(|| StoreError(std::io::Error::other("the resume token cannot be created")))?;
         Ok(AskOutcome::Suspended(SuspendedCall { token, request_id: request.id.clone() }))
     }
@@ -162,10 +162,10 @@ impl Invocation {
         let since = SystemTime::now();
         let by = approval.by.as_ref().map(|by| by.name.clone()).unwrap_or_default();
         let grant = Grant { id: id::new_id("g")?, rule, directory, by, since, until: since + GRANT_LIFETIME };
-        let (parts, directories) = (Arc::clone(&self.host.config), Arc::clone(&self.host.mount_identities));
+        let (config, directories) = (Arc::clone(&self.host.config), Arc::clone(&self.host.mount_identities));
         self.with_store(move |store| {
             store.add_grant(&grant)?;
-            load_grants(&parts, &directories).map(drop)
+            load_grants(&config, &directories).map(drop)
         })
         .await
     }
@@ -200,11 +200,11 @@ pub(crate) async fn record_first_answer(
 }
 
 pub(crate) async fn in_store<T: Send + 'static>(
-    parts: &Arc<HostConfig>,
+    config: &Arc<HostConfig>,
     work: impl FnOnce(&dyn ApprovalStore) -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, HostError> {
-    let parts = Arc::clone(parts);
-    let done = spawn_blocking(move || work(parts.store.as_ref())).await;
+    let config = Arc::clone(config);
+    let done = spawn_blocking(move || work(config.store.as_ref())).await;
     let lost = |_| Err(StoreError(std::io::Error::other("the state store failed unexpectedly")));
     Ok(done.unwrap_or_else(lost)?)
 }
@@ -249,16 +249,16 @@ struct ApprovalRequestGuard {
 }
 
 impl ApprovalRequestGuard {
-    async fn open(parts: &Arc<HostConfig>, request: &ApprovalRequest) -> Result<Self, HostError> {
+    async fn open(config: &Arc<HostConfig>, request: &ApprovalRequest) -> Result<Self, HostError> {
         let dropped = Arc::new(AtomicBool::new(false));
-        let pending = Self { config: Arc::clone(parts), id: Some(request.id.clone()), dropped: Arc::clone(&dropped) };
+        let pending = Self { config: Arc::clone(config), id: Some(request.id.clone()), dropped: Arc::clone(&dropped) };
         let request = request.clone();
         let work = move |store: &dyn ApprovalStore| {
             store.open_request(&request)?;
             // The caller may have gone while this waited for a thread, and closed what was not there yet.
             if dropped.load(Ordering::SeqCst) { store.close_request(&request.id) } else { Ok(()) }
         };
-        in_store(parts, work).await?;
+        in_store(config, work).await?;
         Ok(pending)
     }
 

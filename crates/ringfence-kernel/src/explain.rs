@@ -122,9 +122,9 @@ pub(crate) struct DryRun<'a> {
 
 impl DryRun<'_> {
     fn explain(&self, accesses: Vec<ResourceAccess>, actions: &[PolicyAction]) -> PolicyExplanation {
-        let question = self.policy_request(&accesses);
-        let verdict = self.policy.decide(&question);
-        let judged: Vec<Verdict> = accesses.iter().map(|access| self.policy.evaluate(access, &question)).collect();
+        let request = self.policy_request(&accesses);
+        let verdict = self.policy.decide(&request);
+        let judged: Vec<Verdict> = accesses.iter().map(|access| self.policy.evaluate(access, &request)).collect();
         let runs = accesses.iter().any(|access| access.action == PolicyAction::Run);
         let accesses =
             accesses.into_iter().zip(judged).map(|(access, verdict)| AccessExplanation { access, verdict }).collect();

@@ -145,9 +145,9 @@ impl Invocation {
         loop {
             let possible = groups.iter().filter(|group| group.refusal.is_none());
             let accesses: Vec<ResourceAccess> = possible.flat_map(|group| group.accesses.iter().cloned()).collect();
-            let question = self.policy_request(&accesses);
+            let request = self.policy_request(&accesses);
             let judge = |group: &ChangeGroup| {
-                let judged = group.accesses.iter().map(|access| self.host.config.policy.evaluate(access, &question));
+                let judged = group.accesses.iter().map(|access| self.host.config.policy.evaluate(access, &request));
                 let verdict = strictest(judged).unwrap_or_else(Verdict::unknown_effect);
                 match planned.required_review().filter(|_| verdict.decision == Decision::Allow) {
                     Some(review) => verdict.requiring_review(review),
@@ -167,8 +167,8 @@ impl Invocation {
             let kept_accesses: Vec<ResourceAccess> =
                 kept_groups.flat_map(|(group, _)| group.accesses.iter().cloned()).collect();
             let raises = self.policy_request(&kept_accesses).added_taint();
-            if self.session.taint.compare_and_add(question.taint, raises) {
-                return Ok((judged, question.taint));
+            if self.session.taint.compare_and_add(request.taint, raises) {
+                return Ok((judged, request.taint));
             }
         }
     }

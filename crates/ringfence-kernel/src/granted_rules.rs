@@ -38,16 +38,16 @@ impl GrantedRules {
 }
 
 impl Policy for GrantedRules {
-    fn evaluate(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
-        self.rules().evaluate(access, question)
+    fn evaluate(&self, access: &ResourceAccess, request: &PolicyRequest<'_>) -> Verdict {
+        self.rules().evaluate(access, request)
     }
 
-    fn decide(&self, question: &PolicyRequest<'_>) -> Verdict {
-        self.rules().decide(question)
+    fn decide(&self, request: &PolicyRequest<'_>) -> Verdict {
+        self.rules().decide(request)
     }
 
-    fn narrowest_grant(&self, question: &PolicyRequest<'_>) -> Option<RuleText> {
-        self.rules().narrowest_grant(question)
+    fn narrowest_grant(&self, request: &PolicyRequest<'_>) -> Option<RuleText> {
+        self.rules().narrowest_grant(request)
     }
 
     fn set_grants(&self, grants: &[Grant]) -> bool {

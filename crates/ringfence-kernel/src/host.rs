@@ -82,10 +82,10 @@ pub struct Host {
 
 impl Host {
     /// A host without grants, see [`Host::with_grants`].
-    pub fn new(parts: HostConfig) -> Self {
+    pub fn new(config: HostConfig) -> Self {
         Self {
-            workers: Arc::new(WorkerLimits::new(parts.workers)),
-            config: Arc::new(parts),
+            workers: Arc::new(WorkerLimits::new(config.workers)),
+            config: Arc::new(config),
             mount_identities: Arc::default(),
             approval_queues: Arc::default(),
         }

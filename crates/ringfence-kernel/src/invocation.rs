@@ -163,7 +163,7 @@ impl Invocation {
         self.finish_refused(&accesses, &refused, cx)
     }
 
-    /// Whether everything that a plan accesses may be read without a question, and without a trace in the session.
+    /// Whether everything that a plan accesses may be read without approval, and without taint for the session.
     fn may_read_without_approval(&self, accesses: &[ResourceAccess]) -> bool {
         let may_read = |access: &ResourceAccess| {
             let read = ResourceAccess { action: PolicyAction::Read, resource: access.resource.clone() };
@@ -223,8 +223,8 @@ impl Invocation {
         may_run: impl Fn(&Verdict) -> bool,
     ) -> Result<(Verdict, TaintSet), HostError> {
         loop {
-            let question = self.policy_request(accesses);
-            let verdict = self.host.config.policy.decide(&question);
+            let request = self.policy_request(accesses);
+            let verdict = self.host.config.policy.decide(&request);
             let review = planned.required_review().filter(|_| verdict.decision == Decision::Allow);
             let verdict = match review {
                 Some(review) => verdict.requiring_review(review),
@@ -237,8 +237,8 @@ impl Invocation {
             }
             // A non-blocking attempt that adds taint is repeated by a worker, and must not meet its own taint there.
             let runs = may_run(&verdict) && cx.io_mode == IoMode::Blocking;
-            if !runs || self.session.taint.compare_and_add(question.taint, question.added_taint()) {
-                return Ok((verdict, question.taint));
+            if !runs || self.session.taint.compare_and_add(request.taint, request.added_taint()) {
+                return Ok((verdict, request.taint));
             }
         }
     }
@@ -453,10 +453,10 @@ pub(crate) fn plan_changed_error() -> ToolError {
 }
 
 /// Lets the policy know which grants hold now. True when they are others than before.
-pub(crate) fn load_grants(parts: &HostConfig, directories: &BTreeMap<String, String>) -> Result<bool, StoreError> {
-    let grants = parts.store.grants(SystemTime::now())?;
+pub(crate) fn load_grants(config: &HostConfig, directories: &BTreeMap<String, String>) -> Result<bool, StoreError> {
+    let grants = config.store.grants(SystemTime::now())?;
     let ours: Vec<Grant> = grants.into_iter().filter(|grant| grant.applies_to(directories)).collect();
-    Ok(parts.policy.set_grants(&ours))
+    Ok(config.policy.set_grants(&ours))
 }
 
 /// The reply to a call that waits for an answer.

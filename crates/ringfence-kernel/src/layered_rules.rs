@@ -135,10 +135,10 @@ impl LayeredRules {
 }
 
 impl Policy for LayeredRules {
-    fn evaluate(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
-        let (seen, taint) = (RuleSubject::from_access(access), question.taint_without(access));
-        let judge = |layer: PolicyLayer, rule: &PolicyRule| build_verdict(layer, rule, access, &seen, question.tool);
-        let about = |rule: &&PolicyRule| rule.matches(&seen, question, taint);
+    fn evaluate(&self, access: &ResourceAccess, request: &PolicyRequest<'_>) -> Verdict {
+        let (seen, taint) = (RuleSubject::from_access(access), request.taint_without(access));
+        let judge = |layer: PolicyLayer, rule: &PolicyRule| build_verdict(layer, rule, access, &seen, request.tool);
+        let about = |rule: &&PolicyRule| rule.matches(&seen, request, taint);
         if let Some((layer, rule)) = self.denials().find(|(_, rule)| about(rule)) {
             return judge(layer, rule);
         }
@@ -166,12 +166,12 @@ impl Policy for LayeredRules {
         strictest(guard.into_iter().chain(decided).chain(tightened)).unwrap_or_else(Verdict::unknown_effect)
     }
 
-    fn decide(&self, question: &PolicyRequest<'_>) -> Verdict {
-        let judged = question.accesses.iter().map(|access| self.evaluate(access, question));
+    fn decide(&self, request: &PolicyRequest<'_>) -> Verdict {
+        let judged = request.accesses.iter().map(|access| self.evaluate(access, request));
         if let Some(verdict) = strictest(judged) {
             return verdict;
         }
-        let denial = self.denials().find(|(_, rule)| rule.matches_any_access(question));
+        let denial = self.denials().find(|(_, rule)| rule.matches_any_access(request));
         denial.map_or_else(Verdict::unknown_effect, |(layer, rule)| Verdict {
             decision: Decision::Deny,
             rule: rule.name.clone(),
@@ -182,13 +182,13 @@ impl Policy for LayeredRules {
         })
     }
 
-    fn narrowest_grant(&self, question: &PolicyRequest<'_>) -> Option<RuleText> {
-        narrowest_grant(self, question)
+    fn narrowest_grant(&self, request: &PolicyRequest<'_>) -> Option<RuleText> {
+        narrowest_grant(self, request)
     }
 }
 
 impl Policy for Preset {
-    fn evaluate(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
+    fn evaluate(&self, access: &ResourceAccess, request: &PolicyRequest<'_>) -> Verdict {
         static RULES: LazyLock<[LayeredRules; 3]> = LazyLock::new(|| Preset::ALL.map(LayeredRules::from_preset));
         let [edits, ask, read_only] = &*RULES;
         let rules = match self {
@@ -196,7 +196,7 @@ impl Policy for Preset {
             Self::Ask => ask,
             Self::ReadOnly => read_only,
         };
-        rules.evaluate(access, question)
+        rules.evaluate(access, request)
     }
 }
 
@@ -330,10 +330,10 @@ fn allow_rule_line(access: &ResourceAccess, tool: &str) -> Option<String> {
 }
 
 /// The narrowest rule that would let the call happen, if it may be granted and is enough.
-pub(crate) fn narrowest_grant(rules: &LayeredRules, question: &PolicyRequest<'_>) -> Option<RuleText> {
+pub(crate) fn narrowest_grant(rules: &LayeredRules, request: &PolicyRequest<'_>) -> Option<RuleText> {
     let mut asking = Vec::new();
-    for access in question.accesses {
-        let verdict = rules.evaluate(access, question);
+    for access in request.accesses {
+        let verdict = rules.evaluate(access, request);
         match verdict.decision {
             Decision::Allow => {}
             Decision::Ask if is_grantable(access, &verdict) => asking.push(access),
@@ -350,15 +350,15 @@ pub(crate) fn narrowest_grant(rules: &LayeredRules, question: &PolicyRequest<'_>
     path.dedup();
     let text = RuleText {
         decision: Decision::Allow.name().to_owned(),
-        tool: Some(vec![question.tool.to_owned()]),
+        tool: Some(vec![request.tool.to_owned()]),
         effect: Some(vec![first.action.as_str().to_owned()]),
         mount: Some(vec![first.resource.mount.to_string()]),
         path: Some(path),
-        agent: question.session.agent.clone().map(|agent| vec![agent]),
+        agent: request.session.agent.clone().map(|agent| vec![agent]),
         ..RuleText::default()
     };
     let rule = PolicyRule::new(text.clone(), "granted").ok()?;
-    let granted = rules.clone().with_layer(PolicyLayer::Grants, vec![rule]).decide(question);
+    let granted = rules.clone().with_layer(PolicyLayer::Grants, vec![rule]).decide(request);
     (granted.decision == Decision::Allow).then_some(text)
 }
 

@@ -86,8 +86,9 @@ impl PathPatterns {
         })
     }
 
-    pub(crate) fn matches(&self, name: &CandidatePath, reach: MatchBreadth) -> bool {
-        (self.include.is_empty() || self.include.matches(name, reach)) && !self.exclude.matches(name, reach.inverse())
+    pub(crate) fn matches(&self, name: &CandidatePath, breadth: MatchBreadth) -> bool {
+        (self.include.is_empty() || self.include.matches(name, breadth))
+            && !self.exclude.matches(name, breadth.inverse())
     }
 }
 
@@ -123,8 +124,8 @@ impl PathGlobs {
         self.exact.is_empty()
     }
 
-    fn matches(&self, name: &CandidatePath, reach: MatchBreadth) -> bool {
-        match reach {
+    fn matches(&self, name: &CandidatePath, breadth: MatchBreadth) -> bool {
+        match breadth {
             _ if self.is_empty() => false,
             MatchBreadth::Narrow => self.exact.is_match(&name.exact),
             MatchBreadth::Wide => name.folded_forms().any(|path| self.folded.is_match(path)),
@@ -197,13 +198,13 @@ impl HostPatterns {
     }
 
     /// `target` is `host:port`, with `/path` behind it where that is known.
-    pub(crate) fn matches(&self, target: &str, reach: MatchBreadth) -> bool {
+    pub(crate) fn matches(&self, target: &str, breadth: MatchBreadth) -> bool {
         let (host, path) = split_path(target);
         let (name, port) = split_port(host);
-        let any = |hosts: &[HostPattern], reach| {
-            hosts.iter().any(|host| host.matches_name(&name, port, reach) && host.path.matches(path, reach))
+        let any = |hosts: &[HostPattern], breadth| {
+            hosts.iter().any(|host| host.matches_name(&name, port, breadth) && host.path.matches(path, breadth))
         };
-        (self.include.is_empty() || any(&self.include, reach)) && !any(&self.exclude, reach.inverse())
+        (self.include.is_empty() || any(&self.include, breadth)) && !any(&self.exclude, breadth.inverse())
     }
 }
 
@@ -221,16 +222,16 @@ struct UrlPathPrefix(String);
 impl UrlPathPrefix {
     /// A path that is not known, such as that of an encrypted connection, is never allowed by its beginning, and always
     /// forbidden by it. The same holds where servers differ about what the path is.
-    fn matches(&self, path: Option<&str>, reach: MatchBreadth) -> bool {
+    fn matches(&self, path: Option<&str>, breadth: MatchBreadth) -> bool {
         let prefix = self.0.trim_end_matches('/');
         let Some(path) = path.filter(|_| !self.0.is_empty()) else {
-            return self.0.is_empty() || reach == MatchBreadth::Wide;
+            return self.0.is_empty() || breadth == MatchBreadth::Wide;
         };
         let begins = |path: &str, prefix: &str| {
             path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        match reach {
-            _ if is_ambiguous_path(path) => reach == MatchBreadth::Wide,
+        match breadth {
+            _ if is_ambiguous_path(path) => breadth == MatchBreadth::Wide,
             MatchBreadth::Narrow => begins(path, prefix),
             MatchBreadth::Wide => begins(&path.to_lowercase(), &prefix.to_lowercase()),
         }
@@ -288,13 +289,13 @@ impl HostPattern {
         same && (other.path.0.is_empty() || other.path.matches(Some(path), MatchBreadth::Narrow))
     }
 
-    fn matches_name(&self, name: &str, port: Option<u16>, reach: MatchBreadth) -> bool {
+    fn matches_name(&self, name: &str, port: Option<u16>, breadth: MatchBreadth) -> bool {
         let named = match &self.name {
             HostNamePattern::Any => true,
             HostNamePattern::Exact(exact) => name == exact,
             HostNamePattern::Subdomains(domain) => name.len() > domain.len() && name.ends_with(domain.as_str()),
         };
-        let at_port = match (self.port, reach) {
+        let at_port = match (self.port, breadth) {
             (Some(wanted), MatchBreadth::Wide) => port.is_none_or(|port| port == wanted),
             (Some(wanted), MatchBreadth::Narrow) => port == Some(wanted),
             (None, MatchBreadth::Wide) => true,

@@ -16,11 +16,11 @@ use crate::verdict::{Verdict, strictest};
 /// Decides about plans. Where it cannot decide, it asks.
 pub trait Policy: Send + Sync + fmt::Debug {
     /// The decision about one of the accesses of a plan.
-    fn evaluate(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict;
+    fn evaluate(&self, access: &ResourceAccess, request: &PolicyRequest<'_>) -> Verdict;
 
     /// The decision about the whole plan: the strictest one about any of its accesses.
-    fn decide(&self, question: &PolicyRequest<'_>) -> Verdict {
-        let judged = question.accesses.iter().map(|access| self.evaluate(access, question));
+    fn decide(&self, request: &PolicyRequest<'_>) -> Verdict {
+        let judged = request.accesses.iter().map(|access| self.evaluate(access, request));
         strictest(judged).unwrap_or_else(Verdict::unknown_effect)
     }
 

@@ -248,8 +248,8 @@ mod tests {
     #[test]
     fn a_preset_by_itself_grants_nothing() {
         let (session, accesses) = (session(), [access(PolicyAction::Overwrite, "a", None)]);
-        let question = PolicyRequest::new(&session, "t", &accesses, TaintSet::default());
-        assert!(Preset::Ask.narrowest_grant(&question).is_none());
+        let request = PolicyRequest::new(&session, "t", &accesses, TaintSet::default());
+        assert!(Preset::Ask.narrowest_grant(&request).is_none());
         assert!(!Preset::Ask.set_grants(&[]));
     }
 

@@ -70,12 +70,12 @@ impl ToolRegistry {
         let (tool, bindings) = (Arc::new(tool), Vec::from_iter(bindings));
         let names: Arc<[_]> = bindings.iter().map(ToolBinding::name).collect();
         for binding in bindings {
-            let offer = bind(Arc::clone(&tool), binding, Arc::clone(&names));
-            let ToolDefinition { dialect, name, .. } = offer.definition();
+            let bound = bind(Arc::clone(&tool), binding, Arc::clone(&names));
+            let ToolDefinition { dialect, name, .. } = bound.definition();
             if self.get(*dialect, name).is_some() {
                 return Err(DuplicateToolError { dialect: *dialect, name: name.clone() });
             }
-            self.tools.push(offer);
+            self.tools.push(bound);
         }
         Ok(())
     }
@@ -87,7 +87,7 @@ impl ToolRegistry {
 
     /// The definitions of all tools of a dialect.
     pub fn list(&self, dialect: Dialect) -> impl Iterator<Item = &ToolDefinition> {
-        self.tools.iter().map(|offer| offer.definition()).filter(move |definition| definition.dialect == dialect)
+        self.tools.iter().map(|bound| bound.definition()).filter(move |definition| definition.dialect == dialect)
     }
 
     /// Fails at the first name that no tool of the dialect has.
@@ -105,7 +105,7 @@ impl ToolRegistry {
         names: impl IntoIterator<Item = &'a str>,
     ) -> Result<(), UnknownToolError> {
         let is_there = |name: &str| {
-            is_mcp_tool(name) || self.tools.iter().any(|offer| name_matches(&offer.definition().name, name))
+            is_mcp_tool(name) || self.tools.iter().any(|bound| name_matches(&bound.definition().name, name))
         };
         let missing = names.into_iter().find(|name| !is_there(name));
         missing.map_or(Ok(()), |name| Err(self.unknown_tool_error(dialect, name)))
@@ -115,9 +115,9 @@ impl ToolRegistry {
     /// each of its names.
     pub fn catalog(&self, dialect: Dialect, choice: &ToolFilter) -> Result<ToolCatalog, UnknownToolError> {
         self.require_in_any_dialect(dialect, choice.allow.iter().flatten().chain(&choice.deny).map(String::as_str))?;
-        let offered = |offer: &&Arc<dyn ErasedTool>| {
-            let is_in = |names: &BTreeSet<String>| names.iter().any(|wanted| any_name_matches(offer.names(), wanted));
-            offer.definition().dialect == dialect && !is_in(&choice.deny) && choice.allow.as_ref().is_none_or(is_in)
+        let offered = |bound: &&Arc<dyn ErasedTool>| {
+            let is_in = |names: &BTreeSet<String>| names.iter().any(|wanted| any_name_matches(bound.names(), wanted));
+            bound.definition().dialect == dialect && !is_in(&choice.deny) && choice.allow.as_ref().is_none_or(is_in)
         };
         Ok(ToolCatalog { tools: self.tools.iter().filter(offered).cloned().collect() })
     }
@@ -140,12 +140,12 @@ pub struct ToolCatalog {
 impl ToolCatalog {
     /// The definition of an offered tool by its name.
     pub fn get(&self, name: &str) -> Option<&ToolDefinition> {
-        self.find_tool(name).map(|offer| offer.definition())
+        self.find_tool(name).map(|bound| bound.definition())
     }
 
     /// The definitions of all offered tools.
     pub fn list(&self) -> impl Iterator<Item = &ToolDefinition> {
-        self.tools.iter().map(|offer| offer.definition())
+        self.tools.iter().map(|bound| bound.definition())
     }
 
     /// The bare OpenAI form: `{name, description, parameters}`. That API allows no dot in a name: a hyphen stands for it.
@@ -167,11 +167,11 @@ impl ToolCatalog {
 
     /// Whether a tool of the session has this name too, in whatever dialect.
     pub(crate) fn has_alias(&self, tool: &str, wanted: &str) -> bool {
-        name_matches(tool, wanted) || self.find_tool(tool).is_some_and(|offer| any_name_matches(offer.names(), wanted))
+        name_matches(tool, wanted) || self.find_tool(tool).is_some_and(|bound| any_name_matches(bound.names(), wanted))
     }
 
     pub(crate) fn find_tool(&self, name: &str) -> Option<&Arc<dyn ErasedTool>> {
-        self.tools.iter().find(|offer| name_matches(&offer.definition().name, name))
+        self.tools.iter().find(|bound| name_matches(&bound.definition().name, name))
     }
 }
 
@@ -194,7 +194,7 @@ fn any_name_matches(names: &[Cow<'static, str>], wanted: &str) -> bool {
 
 impl fmt::Debug for ToolRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.tools.iter().map(|offer| offer.definition().name.as_ref())).finish()
+        f.debug_list().entries(self.tools.iter().map(|bound| bound.definition().name.as_ref())).finish()
     }
 }
 

@@ -114,18 +114,18 @@ impl PolicyRule {
         self.mounts.iter().map(String::as_str)
     }
 
-    pub(crate) fn matches(&self, seen: &RuleSubject<'_>, question: &PolicyRequest<'_>, taint: TaintSet) -> bool {
-        self.matches_call(question, taint) && self.matches_access(seen)
+    pub(crate) fn matches(&self, seen: &RuleSubject<'_>, request: &PolicyRequest<'_>, taint: TaintSet) -> bool {
+        self.matches_call(request, taint) && self.matches_access(seen)
     }
 
     /// Whether the rule matches the call, whatever its accesses.
-    pub(crate) fn matches_any_access(&self, question: &PolicyRequest<'_>) -> bool {
+    pub(crate) fn matches_any_access(&self, request: &PolicyRequest<'_>) -> bool {
         let open = self.actions.is_empty() && self.mounts.is_empty() && self.paths.is_none() && self.hosts.is_none();
-        open && self.secret.is_none() && self.protected.is_none() && self.matches_call(question, question.taint)
+        open && self.secret.is_none() && self.protected.is_none() && self.matches_call(request, request.taint)
     }
 
-    fn matches_call(&self, question: &PolicyRequest<'_>, taint: TaintSet) -> bool {
-        let PolicyRequest { session, tool, .. } = question;
+    fn matches_call(&self, request: &PolicyRequest<'_>, taint: TaintSet) -> bool {
+        let PolicyRequest { session, tool, .. } = request;
         let one_of = |names: &[String], name: Option<&str>| {
             names.is_empty() || name.is_some_and(|name| names.iter().any(|one| one == name))
         };
@@ -136,9 +136,9 @@ impl PolicyRule {
     }
 
     pub(crate) fn matches_access(&self, seen: &RuleSubject<'_>) -> bool {
-        let reach = self.match_breadth();
+        let breadth = self.match_breadth();
         // An allow must match every name of the resource; an ask or deny, one.
-        let holds = |test: &dyn Fn(&SubjectName) -> bool| match reach {
+        let holds = |test: &dyn Fn(&SubjectName) -> bool| match breadth {
             MatchBreadth::Wide => seen.names.iter().any(test),
             MatchBreadth::Narrow => seen.names.iter().all(test),
         };
@@ -150,17 +150,17 @@ impl PolicyRule {
         let of_path = |test: &dyn Fn(&SubjectName) -> bool| seen.may_match(has_path) && holds(test);
         // A moved file can be read under its new name.
         let reads = |action: PolicyAction| {
-            reach == MatchBreadth::Wide && action == PolicyAction::Move && self.actions.contains(&PolicyAction::Read)
+            breadth == MatchBreadth::Wide && action == PolicyAction::Move && self.actions.contains(&PolicyAction::Read)
         };
         seen.may_match(|action| self.actions.is_empty() || self.actions.contains(&action) || reads(action))
             && (self.mounts.is_empty()
                 || seen.mount.is_none_or(|of| self.mounts.iter().any(|mount| is_same_mount(mount, of))))
-            && self.paths.as_ref().is_none_or(|paths| of_path(&|name| paths.matches(&name.path, reach)))
+            && self.paths.as_ref().is_none_or(|paths| of_path(&|name| paths.matches(&name.path, breadth)))
             && self.secret.is_none_or(|secret| of_file(&|name| name.sensitivity.secret == secret))
             && self.protected.is_none_or(|protected| of_file(&|name| name.sensitivity.protected == protected))
             && self.hosts.as_ref().is_none_or(|hosts| {
                 seen.may_match(|action| action == PolicyAction::Fetch)
-                    && holds(&|name| hosts.matches(name.path.text(), reach))
+                    && holds(&|name| hosts.matches(name.path.text(), breadth))
             })
     }
 
