@@ -13,6 +13,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use serde::Deserialize;
+
 use crate::journal::effect::JournalEffect;
 use crate::journal::log::{ChangeClock, ChangeStatus, JournalChange, JournalEntry, JournalLine, image_owner};
 use crate::journal::state::FileState;
@@ -246,7 +248,8 @@ impl JournalIndex {
         Ok(end)
     }
 
-    /// Reads what came to the log since the last time. A line without its end is not there yet.
+    /// Reads what came to the log since the last time. A line without its end is not there yet; a record of a newer
+    /// version, which cannot be understood, is `Unsupported`.
     pub(super) fn read_new_lines(&mut self) -> io::Result<()> {
         let size = FileStat::from_stat(&fstat(&self.log)?).size;
         let mut wanted = CHUNK;
@@ -256,9 +259,11 @@ impl JournalIndex {
             let before = self.read;
             for line in bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
                 let end = self.read + line.len() as u64;
-                // A line that is not ours says nothing.
-                if let Ok(heard) = serde_json::from_slice(line) {
-                    self.apply_line(heard, self.read..end)?;
+                match serde_json::from_slice(line) {
+                    Ok(heard) => self.apply_line(heard, self.read..end)?,
+                    Err(_) if is_record(line) => return Err(io::ErrorKind::Unsupported.into()),
+                    // Bytes that a power cut left say nothing.
+                    Err(_) => {}
                 }
                 self.read = end;
             }
@@ -514,6 +519,16 @@ impl JournalIndex {
         }
         Ok(bytes)
     }
+}
+
+/// Whether a line is a record, of whatever kind.
+fn is_record(line: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct RecordKind {
+        #[serde(rename = "record")]
+        _kind: String,
+    }
+    serde_json::from_slice::<RecordKind>(line).is_ok()
 }
 
 #[cfg(test)]

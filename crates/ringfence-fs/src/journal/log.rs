@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::journal::effect::JournalEffect;
 use crate::journal::index::{IndexedChange, JournalIndex};
+use crate::lock::check_state_version;
 use crate::root::stat;
 use crate::sys::file_ref::InodeIdentity;
 use crate::sys::own_files::{SAFE_OPEN, acquire_lock, release_lock, write_all};
@@ -168,8 +169,10 @@ impl JournalEntry {
 }
 
 impl Journal {
-    /// Opens the journal in a directory of our own, and makes it if there is none.
-    pub(crate) fn open(directory: OwnedFd, newest: &Arc<ChangeClock>) -> Result<Self, Errno> {
+    /// Opens the journal in a directory of our own, and makes it if there is none. `Unsupported` if it is of a newer
+    /// version.
+    pub(crate) fn open(directory: OwnedFd, newest: &Arc<ChangeClock>) -> io::Result<Self> {
+        check_state_version(directory.as_fd())?;
         let (lock, log) = (open_private_file(&directory, LOCK)?, open_private_file(&directory, LOG)?);
         let (known, long) = (Mutex::new(JournalIndex::new(log, newest)), AtomicU64::new(MAX_LOG_BYTES));
         Ok(Self {
@@ -183,9 +186,8 @@ impl Journal {
     }
 
     /// Reads the log, so that a change on another mount gets a later sequence number.
-    pub(crate) fn read(&self) {
-        // Changes of a log that cannot be read now are ordered by their time.
-        drop(self.current_index());
+    pub(crate) fn read(&self) -> io::Result<()> {
+        self.current_index().map(drop)
     }
 
     /// The time of a change that is made now, and its sequence number where that differs.
@@ -235,13 +237,20 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes a line, on disk too where that is wanted.
+    /// Writes a line, on disk too where that is wanted. An intent is refused with `Unsupported` if a newer version has
+    /// written to the journal; the outcome of a change that was begun is not.
     pub(crate) fn append(&self, line: &JournalLine, wanted: LogSync) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');
         let mut known = self.lock_index();
         acquire_lock(&self.lock)?;
-        let written = self.refresh(&mut known).and_then(|()| known.write(&bytes));
+        let written = self.refresh(&mut known).and_then(|()| {
+            if matches!(line, JournalLine::Intent(_)) {
+                check_state_version(self.directory.as_fd())?;
+                known.read_new_lines()?;
+            }
+            known.write(&bytes)
+        });
         release_lock(&self.lock);
         let log = Arc::clone(&known.log);
         drop(known);

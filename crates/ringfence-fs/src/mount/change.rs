@@ -3,6 +3,7 @@
 //! Not here: the log and its files (`journal/`), and undoing changes (`undo/`).
 
 use std::collections::BTreeSet;
+use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use ringfence_kernel::{
@@ -167,7 +168,7 @@ impl Mount {
     ) -> Result<PendingChange<'_>, ToolError> {
         self.check_foreseen(&effects, ticket)?;
         let origin = ticket.context().origin().cloned().unwrap_or_default();
-        let entered = PendingChange {
+        let mut entered = PendingChange {
             mount: self,
             change: ticket.change_id().to_owned(),
             session: origin.session.clone(),
@@ -188,7 +189,14 @@ impl Mount {
             undoes,
             effects,
         };
-        journal.append(&JournalLine::Intent(change), LogSync::Immediate).map_err(journal_write_error)?;
+        if let Err(error) = journal.append(&JournalLine::Intent(change), LogSync::Immediate) {
+            // Nothing at all is written to the journal of a newer version. After other errors the intent may be there.
+            if error.kind() == io::ErrorKind::Unsupported {
+                entered.open = false;
+                delete_images(self, &entered.copies);
+            }
+            return Err(journal_write_error(error));
+        }
         Ok(entered)
     }
 

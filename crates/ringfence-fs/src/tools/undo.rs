@@ -272,8 +272,8 @@ impl MountUndo {
     fn lock_and_replan(self, force: UndoForce, ticket: &Ticket<'_>) -> Result<LockedUndo, ToolError> {
         let Self { mount, entries, plan: reversal } = self;
         let tree = mount.locks.lock_tree(TreeLockMode::Exclusive, ticket.context())?;
-        recover_tree(&mount, &tree);
-        recover_notes(&mount);
+        recover_tree(&mount, &tree)?;
+        recover_notes(&mount)?;
         check_still_undoable(&mount, &entries)?;
         let now = UndoPlan::plan(&mount, &entries, force, ticket.context())?;
         check_conflicts(&mount, &now, &ticket.context().origin().cloned().unwrap_or_default())?;
