@@ -45,7 +45,7 @@ pub struct HostFile {
 /// A directory to be mounted.
 #[derive(Clone, Debug)]
 pub struct MountSpec {
-    /// `project` for what callers write as `@project/…`.
+    /// `data` for what callers write as `@data/…`.
     pub alias: String,
     pub path: PathBuf,
     pub rights: MountAccess,

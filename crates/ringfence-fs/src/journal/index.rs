@@ -3,7 +3,7 @@
 //! A server that runs for weeks has every change with pre-images here, so each takes little memory: the offset of its
 //! line, its outcome, and its size in the quota. Rare fields are stored apart, and the rest is read from the log again.
 //!
-//! Not here: who may read and write the log (`index.rs`).
+//! Not here: reading and appending under the lock (`log.rs`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher as _};

@@ -5,7 +5,7 @@
 //! would have git run its commands later. Hooks are in the directory that `core.hooksPath` of a repository names, or
 //! that a link `.git/hooks` leads to. And a shell runs the files in the `bin` of a virtual environment or of
 //! `node_modules` under the names of ordinary commands. Settings can be reached through links of their name
-//! (`linked_directories.rs`).
+//! (`sensitive/linked_directories.rs`).
 //!
 //! Such a directory comes to be by the last of several changes, each of them harmless when it was planned. So it is asked
 //! twice: for the plan, and once more under the lock of the tree, right before any change is made (`Mount::enter`).

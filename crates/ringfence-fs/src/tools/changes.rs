@@ -140,7 +140,7 @@ struct ShowChange {
     fence: Fence,
 }
 
-/// Show what one change did, as a diff where it is text.
+/// Show what one change did, as a diff for text files.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ShowChangeArgs {

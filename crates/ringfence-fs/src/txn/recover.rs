@@ -44,7 +44,7 @@ pub(crate) fn recover(mount: &Mount, held: &FileLock, intents: &[WriteIntent]) -
         }
     }
     if !all {
-        let message = "an interrupted call cannot be cleaned up now; nothing was changed";
+        let message = "an interrupted change cannot be recovered now; nothing was changed";
         return Err(ToolError::new(ErrorKind::Io, message).hint("try again"));
     }
     held.clear_all_intents();
