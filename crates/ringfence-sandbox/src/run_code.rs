@@ -394,7 +394,7 @@ impl RunCodeTool {
         let mut printed = RunSummary::new(&ended, limits);
         // A run with egress gets no hint that there is no network.
         printed.denied =
-            printed.denied.filter(|denied| job.egress.is_none() || denied.wall != SandboxDenialKind::Network);
+            printed.denied.filter(|denied| job.egress.is_none() || denied.kind != SandboxDenialKind::Network);
         let report = match limit_error(&ended, limits) {
             Some(error) => return Err(printed.attach_to(error)),
             None => RunCodeReport::new(printed, ended.exit_code),
