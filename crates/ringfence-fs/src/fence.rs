@@ -204,12 +204,12 @@ impl Fence {
 
     /// The same, for tools that several dialects offer.
     pub(crate) fn locate_arg(&self, given: &PathArg, cx: &CallContext<'_>) -> Result<LocatedPath, ToolError> {
-        let spot = match given {
+        let located = match given {
             PathArg::Workspace(text) => self.find(text)?,
             PathArg::Standard(text) => self.find_standard(text)?,
             PathArg::Mounted(text) => self.find_mounted(text)?,
         };
-        announce_lookup(spot, cx)
+        announce_lookup(located, cx)
     }
 
     /// Whether two paths of the standard dialect are equal after normalisation by text.
@@ -284,8 +284,8 @@ impl Fence {
     }
 
     /// Names that mean a mount where they stand at the start of a path, so that an entry of that name is not meant.
-    pub(crate) fn shadowing_aliases(&self, spot: &LocatedPath) -> Vec<String> {
-        let at_start = spot.path.is_root() && Arc::ptr_eq(&spot.mount, &self.mounts[0]) && self.mounts.len() > 1;
+    pub(crate) fn shadowing_aliases(&self, located: &LocatedPath) -> Vec<String> {
+        let at_start = located.path.is_root() && Arc::ptr_eq(&located.mount, &self.mounts[0]) && self.mounts.len() > 1;
         if at_start { self.mounts.iter().map(|mount| format!("@{}", mount.alias)).collect() } else { Vec::new() }
     }
 
@@ -339,12 +339,12 @@ fn with_single_slash(named: &str) -> Cow<'_, str> {
 }
 
 /// Says where a call looks, to those who have to know before it does.
-fn announce_lookup(spot: LocatedPath, cx: &CallContext<'_>) -> Result<LocatedPath, ToolError> {
-    cx.set_subject(&spot.shown);
-    cx.add_lookup(spot.clone());
-    spot.mount.check_in_place(cx.io_mode)?;
-    spot.mount.scan_root(cx)?;
-    Ok(spot)
+fn announce_lookup(located: LocatedPath, cx: &CallContext<'_>) -> Result<LocatedPath, ToolError> {
+    cx.set_subject(&located.shown);
+    cx.add_lookup(located.clone());
+    located.mount.check_in_place(cx.io_mode)?;
+    located.mount.scan_root(cx)?;
+    Ok(located)
 }
 
 /// Whether replies have the mount of a path.
@@ -499,7 +499,7 @@ mod tests {
             for (mount, root) in fence.mounts.iter_mut().zip(roots) {
                 Arc::get_mut(mount).unwrap().base.host_roots = vec![root.into()];
             }
-            let found = |path: &str| fence.find_standard(path).map_or("refused".to_owned(), |spot| spot.shown);
+            let found = |path: &str| fence.find_standard(path).map_or("refused".to_owned(), |located| located.shown);
             ["/workspace/a", "/workspace/one/a", "/workspace/data/a", "/workspaces/a"].map(found)
         };
         assert_eq!(stand_at(["/home/x", "/srv/y"]), ["a", "one/a", "data/a", "refused"]);

@@ -332,11 +332,11 @@ fn caller_supplied_text_is_truncated_in_a_record() {
         display_path: long.clone(),
         ..PolicyResource::default()
     };
-    let touches: Vec<ResourceAccess> =
+    let accesses: Vec<ResourceAccess> =
         (0..30).map(|_| ResourceAccess { action: PolicyAction::Read, resource: place.clone() }).collect();
     let error = ToolError::new(ErrorKind::NotFound, "no");
     let session = session();
-    for touches in [&touches[..], &[]] {
+    for accesses in [&accesses[..], &[]] {
         // One process after another: each has to find the end of what the last one wrote.
         let log = AuditLog::open(state.path()).unwrap();
         let made_up = CallRecord {
@@ -346,7 +346,7 @@ fn caller_supplied_text_is_truncated_in_a_record() {
             tool: &long,
             arguments: &long,
             subject: Some(&long),
-            accesses: touches,
+            accesses,
             event: AuditEvent::Refused { error: &error, reply: "no", duration: Duration::ZERO },
         };
         log.record(&made_up).unwrap();
@@ -409,12 +409,12 @@ fn a_record_has_the_real_place_where_the_caller_called_it_otherwise() {
         display_path: "@w/way/f".to_owned(),
         ..PolicyResource::default()
     };
-    let touches = [None, Some("real/f")]
+    let accesses = [None, Some("real/f")]
         .map(|resolved| ResourceAccess { action: PolicyAction::Create, resource: place(resolved) });
     record(
         &log,
         "1",
-        &touches,
+        &accesses,
         AuditEvent::Begin { rule: "r", layer: PolicyLayer::Preset, approved: None, change: "c-1" },
     );
     drop(log);

@@ -536,7 +536,7 @@ mod tests {
     use super::{ChangeIdMap, IndexedChange, digits};
 
     #[test]
-    fn names_are_told_apart_whoever_made_them() {
+    fn minted_and_foreign_change_ids_are_distinct() {
         let minted = ["c-00000000000000000000", "c-0123456789abcdefffff"];
         let others = ["c-0123456789ABCDEFFFFF", "c-012", "n-0123456789abcdefffff", "", "c-0123456789abcdeffff\u{e9}"];
         assert!(minted.iter().all(|name| digits(name).is_some()) && others.iter().all(|name| digits(name).is_none()));

@@ -48,7 +48,7 @@ impl DisplacedFileAction {
 
 /// One of the files that a change displaces.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct DisplacementTurn {
+pub(crate) struct DisplacementPosition {
     /// Its number among them.
     pub(crate) index: usize,
     /// Size of those before it, as the quota counts it.
