@@ -138,9 +138,9 @@ impl LockTable {
     pub(crate) fn lock(&self, id: FileId, cx: &CallContext<'_>) -> Result<(FileLock, Vec<WriteIntent>), ToolError> {
         let stripe = self.open(stripe_of(id)).map_err(lock_error)?;
         wait_for_lock(&stripe, FlockOperation::NonBlockingLockExclusive, cx)?;
-        let held = FileLock::new(stripe);
-        let left = held.read_intents()?;
-        Ok((held, left))
+        let lock = FileLock::new(stripe);
+        let left = lock.read_intents()?;
+        Ok((lock, left))
     }
 
     /// Waits for the tree lock: shared by changes to files, exclusive for moving directories. The directories of judged
@@ -227,10 +227,10 @@ impl LockTable {
             if flock(&stripe, FlockOperation::NonBlockingLockExclusive).is_err() {
                 continue;
             }
-            let held = FileLock::new(stripe);
-            match held.read_intents() {
+            let lock = FileLock::new(stripe);
+            match lock.read_intents() {
                 Ok(intents) if intents.is_empty() => {}
-                Ok(intents) => found.push((held, intents)),
+                Ok(intents) => found.push((lock, intents)),
                 Err(IntentReadError::Newer) => return Err(IntentReadError::Newer.into()),
                 // The next change to its files reports the error.
                 Err(IntentReadError::Io(_)) => {}

@@ -178,20 +178,20 @@ fn append(
 ) -> Result<WriteResult, ToolError> {
     let parent = target.base();
     let place = target.lock_directory(TreeLockMode::Shared, ticket.context())?;
-    let (held, old) = lock_and_open(target, parent, ticket.context())?;
+    let (lock, old) = lock_and_open(target, parent, ticket.context())?;
     let Some(old) = old else {
         check_unchanged(target, seen, None, ticket)?;
-        drop((held, place));
+        drop((lock, place));
         return replace(target, None, ticket, |_| Ok(FileBody::Bytes(content.to_vec())));
     };
     check_unchanged(target, seen, Some(old.stat), ticket)?;
     check_previewed(target, shown, Some(&old), ticket.context())?;
     check_grown_size(target, &old, content, ticket.context())?;
     if old.stat.links == 1 && !target.is_guarded() {
-        return append_in_place(target, parent, &held, &old, content, ticket);
+        return append_in_place(target, parent, &lock, &old, content, ticket);
     }
     // The other names of this file may be outside: they keep what they had. A rule judges a file whole.
-    drop((held, place));
+    drop((lock, place));
     replace(target, seen, ticket, |old| {
         check_previewed(target, shown, old, ticket.context())?;
         let Some(old) = old else { return Ok(FileBody::Bytes(content.to_vec())) };
@@ -217,7 +217,7 @@ fn check_grown_size(
 fn append_in_place(
     target: &WriteTarget,
     parent: BorrowedFd<'_>,
-    held: &FileLock,
+    lock: &FileLock,
     old: &CurrentFile,
     content: &[u8],
     ticket: &Ticket<'_>,
@@ -247,11 +247,11 @@ fn append_in_place(
         change: ticket.change_id().as_bytes().to_vec(),
     };
     // After a power cut the disk may have a part of the contents.
-    held.log_intent_durably(&intent)?;
+    lock.log_intent_durably(&intent)?;
     let entered = target.mount.begin_change(ticket, Vec::new(), vec![effect(target, &now, after, hashed)])?;
     if let Err(given_up) = ticket.commit() {
         drop(entered);
-        held.clear_intent();
+        lock.clear_intent();
         return Err(given_up);
     }
     let added = write_all(file.as_fd(), content)
@@ -267,16 +267,16 @@ fn append_in_place(
         let size = FileStat::from_stat(&fstat(&file).map_err(|errno| sync_error(errno, &target.shown))?).size;
         if size > after {
             entered.commit();
-            held.clear_intent();
+            lock.clear_intent();
             return Err(sync_error(errno, &target.shown));
         }
         ftruncate(&file, before).map_err(|errno| sync_error(errno, &target.shown))?;
         drop(entered);
-        held.clear_intent();
+        lock.clear_intent();
         return Err(fail(errno));
     }
     entered.commit();
-    held.clear_intent();
+    lock.clear_intent();
     // The bytes are added, also when it cannot be determined whether the name still leads to the file.
     if target.stat_in(parent).is_ok_and(|now| now.is_none_or(|now| now.id != old.stat.id)) {
         return Err(replaced_error(target));

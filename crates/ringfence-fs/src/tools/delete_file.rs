@@ -138,8 +138,8 @@ impl Tool for DeleteFile {
         let tree = if manifest.is_some() { TreeLockMode::Exclusive } else { TreeLockMode::Shared };
         let _place = target.lock_directory(tree, cx)?;
         check_directory_writable(parent, &target.shown)?;
-        let (held, left) = target.mount.locks.lock(seen.id, cx)?;
-        recover(&target.mount, &held, &left)?;
+        let (lock, left) = target.mount.locks.lock(seen.id, cx)?;
+        recover(&target.mount, &lock, &left)?;
         check_approved(&target, &seen, manifest.as_ref(), ticket)?;
         check_previewed_at(&target, shown, &seen, cx)?;
         target.judge_removal(ticket)?;
@@ -167,8 +167,8 @@ impl Tool for DeleteFile {
             }
         };
         match &away {
-            RemovalDestination::Image(_) => held.log_intent(&note)?,
-            RemovalDestination::Temporary(_) => held.log_intent_durably(&note)?,
+            RemovalDestination::Image(_) => lock.log_intent(&note)?,
+            RemovalDestination::Temporary(_) => lock.log_intent_durably(&note)?,
         }
         let entered = target.mount.begin_change(ticket, Vec::new(), vec![effect])?;
         ticket.commit()?;
@@ -191,7 +191,7 @@ impl Tool for DeleteFile {
             RemovalDestination::Temporary(name) => purge(&target.mount, parent, name, cx).is_err(),
         };
         if !leftover {
-            held.clear_intent();
+            lock.clear_intent();
         }
         synced?;
         let below = manifest

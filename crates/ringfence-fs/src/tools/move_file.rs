@@ -178,9 +178,10 @@ impl Tool for MoveFile {
         to.check_directory()?;
         check_directory_writable(from.base(), &from.shown)?;
         check_directory_writable(to.base(), &to.shown)?;
-        let held = from.mount.locks.lock_both(seen.id, target.map_or(seen.id, |target| target.id), ticket.context())?;
-        for (held, left) in &held {
-            recover(&from.mount, held, left)?;
+        let locks =
+            from.mount.locks.lock_both(seen.id, target.map_or(seen.id, |target| target.id), ticket.context())?;
+        for (lock, left) in &locks {
+            recover(&from.mount, lock, left)?;
         }
         check_unmoved(&work, ticket)?;
         from.judge_removal(ticket)?;
@@ -194,7 +195,7 @@ impl Tool for MoveFile {
             Durability::Ordered => Vec::new(),
         };
         let (effects, image) = effects(&work, ticket)?;
-        let Some((held, _)) = held.first() else { return Err(changed_error(&from.shown)) };
+        let Some((lock, _)) = locks.first() else { return Err(changed_error(&from.shown)) };
         let note =
             |target: &WriteTarget, inode| InodeRef { parent: target.parent_path(), name: target.name.clone(), inode };
         let intent = match target {
@@ -206,8 +207,8 @@ impl Tool for MoveFile {
             None => WriteIntent::SingleSyscall { change: ticket.change_id().as_bytes().to_vec() },
         };
         match (target, from.mount.durability) {
-            (Some(_), Durability::Full) => held.log_intent_durably(&intent)?,
-            _ => held.log_intent(&intent)?,
+            (Some(_), Durability::Full) => lock.log_intent_durably(&intent)?,
+            _ => lock.log_intent(&intent)?,
         }
         let moved = from.mount.begin_change(ticket, Vec::new(), effects).and_then(|entered| {
             ticket.commit()?;
@@ -219,7 +220,7 @@ impl Tool for MoveFile {
             Ok(())
         });
         // Done or refused, what it is about stands where it should.
-        held.clear_intent();
+        lock.clear_intent();
         moved?;
         for directory in &listings {
             fsync(directory).map_err(|errno| sync_error(errno, &to.shown))?;

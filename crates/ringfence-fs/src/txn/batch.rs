@@ -124,14 +124,14 @@ pub(crate) fn change_all(
 fn lock_all(mount: &Mount, targets: &[BatchTarget], cx: &CallContext<'_>) -> Result<Vec<FileLock>, ToolError> {
     loop {
         let ids = targets.iter().map(|target| lock_id(&target.target)).collect::<Result<Vec<_>, _>>()?;
-        let mut held = Vec::new();
+        let mut locks = Vec::new();
         for (lock, left) in mount.locks.lock_all(&ids, cx)? {
             recover(mount, &lock, &left)?;
-            held.push(lock);
+            locks.push(lock);
         }
         // While waiting for one lock, another file may have replaced this one.
         if targets.iter().zip(&ids).all(|(target, id)| lock_id(&target.target).is_ok_and(|now| now == *id)) {
-            return Ok(held);
+            return Ok(locks);
         }
         cx.check()?;
     }

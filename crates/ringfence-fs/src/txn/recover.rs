@@ -25,7 +25,7 @@ use crate::txn::step::{finalize, roll_back};
 
 /// Finishes or rolls back intents, then removes them. On a read-only disk they stay, and their files are not changed
 /// before they are resolved.
-pub(crate) fn recover(mount: &Mount, held: &FileLock, intents: &[WriteIntent]) -> Result<(), ToolError> {
+pub(crate) fn recover(mount: &Mount, lock: &FileLock, intents: &[WriteIntent]) -> Result<(), ToolError> {
     if intents.is_empty() {
         return Ok(());
     }
@@ -47,7 +47,7 @@ pub(crate) fn recover(mount: &Mount, held: &FileLock, intents: &[WriteIntent]) -
         let message = "an interrupted change cannot be recovered now; nothing was changed";
         return Err(ToolError::new(ErrorKind::Io, message).hint("try again"));
     }
-    held.clear_all_intents();
+    lock.clear_all_intents();
     Ok(())
 }
 
@@ -73,9 +73,9 @@ fn check_journal(mount: &Mount) -> Result<(), ToolError> {
 
 /// Recovers from the intents of crashed processes. Fails if one of them had a newer version.
 pub(crate) fn recover_notes(mount: &Mount) -> Result<(), ToolError> {
-    for (held, intents) in mount.locks.abandoned_locks()? {
+    for (lock, intents) in mount.locks.abandoned_locks()? {
         // The next change to these files reports the error.
-        let _ = recover(mount, &held, &intents);
+        let _ = recover(mount, &lock, &intents);
     }
     recover_batches(mount)
 }
@@ -156,10 +156,10 @@ impl WriteTarget {
         // And of two writers that add the last entries of a repository, the second has to see the first.
         let alone = self.lacks_parents() || is_repository_entry(&self.name);
         let hold = if alone { TreeLockMode::Exclusive } else { hold };
-        let held = self.mount.locks.lock_tree(hold, cx)?;
-        recover_tree(&self.mount, &held)?;
+        let lock = self.mount.locks.lock_tree(hold, cx)?;
+        recover_tree(&self.mount, &lock)?;
         self.check_directory()?;
-        Ok(held)
+        Ok(lock)
     }
 }
 

@@ -94,7 +94,7 @@ pub(crate) fn replace(
 ) -> Result<WriteResult, ToolError> {
     let cx = ticket.context();
     let _place = target.lock_directory(TreeLockMode::Shared, cx)?;
-    let (made, held, old) = lock_for_change(target, cx)?;
+    let (made, lock, old) = lock_for_change(target, cx)?;
     let parent = made.parent.as_fd();
     check_unchanged(target, seen, old.as_ref().map(|old| old.stat), ticket)?;
     check_writable(target, parent, old.as_ref())?;
@@ -107,8 +107,8 @@ pub(crate) fn replace(
         let journal = JournalRef::new(ticket.change_id(), None);
         let intent = WriteIntent::Remove { parent: target.parent_path(), name: name.clone(), inodes, journal };
         match target.mount.durability {
-            Durability::Full => held.log_intent_durably(&intent),
-            Durability::Ordered => held.log_intent(&intent),
+            Durability::Full => lock.log_intent_durably(&intent),
+            Durability::Ordered => lock.log_intent(&intent),
         }
     };
     // Any process's sync may put a name on disk as soon as it is made. Without an intent there, recovery would not find
@@ -132,7 +132,7 @@ pub(crate) fn replace(
             DisplacedFileAction::Discarded | DisplacedFileAction::Copied { .. } => intend(inodes)?,
             DisplacedFileAction::Stored { image } => {
                 let journal = JournalRef::new(ticket.change_id(), Some(image));
-                held.log_intent(&WriteIntent::Remove {
+                lock.log_intent(&WriteIntent::Remove {
                     parent: target.parent_path(),
                     name: name.clone(),
                     inodes,
@@ -157,7 +157,7 @@ pub(crate) fn replace(
     made.persist(target.mount.durability, &target.shown)?;
     // A note about a name that could not be removed stays, for the next who opens the workspace.
     if rest == TempFilePresence::Removed {
-        held.clear_intent();
+        lock.clear_intent();
     }
     let links_broken = old.as_ref().map_or(0, |old| old.stat.links.saturating_sub(1));
     Ok(WriteResult {
@@ -208,18 +208,18 @@ fn lock_for_change(
 ) -> Result<(CreatedParents, FileLock, Option<CurrentFile>), ToolError> {
     if !target.lacks_parents() {
         let made = target.make_parents(cx)?;
-        let (held, old) = lock_and_open(target, made.parent.as_fd(), cx)?;
-        return Ok((made, held, old));
+        let (lock, old) = lock_and_open(target, made.parent.as_fd(), cx)?;
+        return Ok((made, lock, old));
     }
     // The lock first: a call that is cancelled while waiting for it leaves no directories behind.
     let id =
         new_file_lock_id(target.base(), &target.parent_path()).map_err(|errno| errno_error(errno, &target.shown))?;
-    let (held, left) = target.mount.locks.lock(id, cx)?;
-    recover(&target.mount, &held, &left)?;
+    let (lock, left) = target.mount.locks.lock(id, cx)?;
+    recover(&target.mount, &lock, &left)?;
     cx.check()?;
     let made = target.make_parents(cx)?;
     let old = open_current(target, made.parent.as_fd())?;
-    Ok((made, held, old))
+    Ok((made, lock, old))
 }
 
 /// Locks the file at a target, and opens it.
@@ -234,14 +234,14 @@ pub(crate) fn lock_and_open(
             Some(old) => old.stat.id,
             None => new_file_lock_id(parent, &target.name).map_err(|errno| errno_error(errno, &target.shown))?,
         };
-        let (held, left) = target.mount.locks.lock(id, cx)?;
-        recover(&target.mount, &held, &left)?;
+        let (lock, left) = target.mount.locks.lock(id, cx)?;
+        recover(&target.mount, &lock, &left)?;
         // While we waited for the lock of one file, another may have come to stand here.
         match (old, target.stat_in(parent)?) {
-            (None, None) => return Ok((held, None)),
+            (None, None) => return Ok((lock, None)),
             (Some(old), Some(now)) if old.stat.id == now.id => {
                 let stamp = FileStat::from_stat(&fstat(&old.fd).map_err(|errno| errno_error(errno, &target.shown))?);
-                return Ok((held, Some(CurrentFile { stat: stamp, ..old })));
+                return Ok((lock, Some(CurrentFile { stat: stamp, ..old })));
             }
             _ => cx.check()?,
         }
