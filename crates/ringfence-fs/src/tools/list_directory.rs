@@ -56,7 +56,7 @@ struct MiniclawListArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CrewagentListArgs {
-    /// Path of the directory: `@mount/path`.
+    /// Path of the directory, starting with a mount alias.
     path: String,
 }
 

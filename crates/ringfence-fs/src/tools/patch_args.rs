@@ -53,7 +53,7 @@ pub(super) struct DiffPatchArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct CrewagentPatchArgs {
-    /// Path of the file: `@mount/path`.
+    /// Path of the file, starting with a mount alias.
     path: String,
     /// What to change.
     #[schemars(required)]

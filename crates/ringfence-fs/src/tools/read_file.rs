@@ -66,7 +66,7 @@ struct MiniclawReadArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CrewagentReadArgs {
-    /// Path of the file: `@mount/path`.
+    /// Path of the file, starting with a mount alias.
     path: String,
     /// First line to read, from 1.
     #[schemars(range(min = 1))]

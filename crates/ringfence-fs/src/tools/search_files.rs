@@ -73,7 +73,7 @@ struct StandardSearchArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CrewagentSearchArgs {
-    /// Path of a file or a directory: `@mount/path`.
+    /// Path of a file or a directory, starting with a mount alias.
     path: String,
     /// Plain text, or a regular expression between slashes: `/fn \w+/`, or `/todo/i` to ignore case.
     pattern: String,

@@ -61,7 +61,7 @@ struct MiniclawWriteArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CrewagentWriteArgs {
-    /// Path of the file, on a writable mount: `@mount/path`.
+    /// Path of the file, starting with the alias of a writable mount.
     path: String,
     /// The new contents of the file.
     content: String,
