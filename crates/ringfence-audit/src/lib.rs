@@ -76,6 +76,26 @@ struct ChainLink {
     prev: String,
 }
 
+impl ChainLink {
+    /// The link of a record. `Unsupported` if a newer version wrote it, whose fields may mean something else.
+    fn parse(line: &[u8]) -> io::Result<Self> {
+        #[derive(Deserialize)]
+        struct RecordVersion {
+            v: u64,
+        }
+        if let Ok(RecordVersion { v: found }) = serde_json::from_slice(line)
+            && found > RECORD_VERSION
+        {
+            let message = format!(
+                "it has records of version {found}, and this ringfence supports up to {RECORD_VERSION}; install the newer \
+                 version, or use another state directory"
+            );
+            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+        }
+        Ok(serde_json::from_slice(line)?)
+    }
+}
+
 /// A signed word about how far the chain reached.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct SignedHead {

@@ -149,7 +149,10 @@ impl ChainVerifier {
             }
             let broken = |problem| AuditChainError::Record { file: file.to_owned(), line: number, problem };
             let Some(text) = line.strip_suffix(b"\n") else { return Err(broken("the record is incomplete")) };
-            let link: ChainLink = serde_json::from_slice(text).map_err(|_| broken("not a record"))?;
+            let link = ChainLink::parse(text).map_err(|error| match error.kind() {
+                io::ErrorKind::Unsupported => AuditChainError::Read(error),
+                _ => broken("not a record"),
+            })?;
             if link.seq != self.seq + 1 {
                 return Err(broken("the sequence number does not follow the previous record"));
             }

@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use crate::keys::AuditKeys;
 use crate::vocabulary::RECORD_VERSION;
-use crate::{ANCHOR, DIRECTORY, GENESIS_HASH, HEADS, LOCK, line_hash, open_file, segment_name, segments};
+use crate::{ANCHOR, ChainLink, DIRECTORY, GENESIS_HASH, HEADS, LOCK, line_hash, open_file, segment_name, segments};
 
 /// A segment that has grown past this is closed, and the next one begun.
 const SEGMENT_BYTES: u64 = 64 << 20;
@@ -90,8 +90,9 @@ impl AuditLog {
         let directory = open_state_dir(state, DIRECTORY)?;
         let lock = open_file(&directory, LOCK, OFlags::RDWR | OFlags::CREATE).map_err(io::Error::from)?;
         acquire_lock(&lock)?;
-        let keys = AuditKeys::load(&directory);
+        let keys = last_record(&directory).and_then(|_| AuditKeys::load(&directory));
         release_lock(&lock);
+        let keys = keys?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND;
         let anchor = open_file(&open_state(state)?, ANCHOR, flags).map_err(io::Error::from)?;
         let now = Instant::now();
@@ -100,7 +101,7 @@ impl AuditLog {
             path: state.join(DIRECTORY),
             directory,
             lock,
-            keys: keys?,
+            keys,
             anchor,
             head_copy: None,
             segment_bytes: SEGMENT_BYTES,
@@ -179,28 +180,26 @@ impl AuditLog {
         {
             return self.rotate_if_full(state);
         }
-        let segment = self.last_segment()?;
-        let file = self.open_segment(segment.max(1))?;
+        let segment = self.last_segment()?.max(1);
+        let file = self.open_segment(segment)?;
         let size = FileStat::from_stat(&fstat(&file)?).size;
         let tail = read_tail(&file, size)?;
-        let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        let torn = (tail.len() - whole) as u64;
+        let last = match last_line(&tail) {
+            Some(line) => Some(parse_end(line)?),
+            None => last_record(&self.directory)?,
+        };
+        let torn = (tail.len() - complete_length(&tail)) as u64;
         let length = size - torn;
         if torn > 0 {
             ftruncate(&file, length)?;
         }
-        let last = tail[..whole].trim_ascii_end().rsplit(|byte| *byte == b'\n').next().filter(|line| !line.is_empty());
-        let (seq, hash) = match last {
-            Some(line) => {
-                let link: crate::ChainLink = serde_json::from_slice(line).map_err(io::Error::other)?;
-                (link.seq, line_hash(line))
-            }
-            None => (0, GENESIS_HASH.to_owned()),
-        };
         let fresh = last.is_none();
-        state.end = Some(ChainTail { segment: segment.max(1), file, length, seq, hash });
-        if fresh {
+        let (seq, hash) = last.unwrap_or_else(|| (0, GENESIS_HASH.to_owned()));
+        state.end = Some(ChainTail { segment, file, length, seq, hash });
+        if length == 0 {
             self.write_line(state, &AuditLine::event("genesis"))?;
+        }
+        if fresh {
             // From here on it is known that there is a log.
             if let Some(line) = self.head_line(state)? {
                 append_line(&self.anchor, &line)?;
@@ -331,7 +330,7 @@ impl RefusalLimiter {
 fn append_line(file: &OwnedFd, line: &[u8]) -> io::Result<()> {
     let size = FileStat::from_stat(&fstat(file)?).size;
     let tail = read_tail(file, size)?;
-    let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let whole = complete_length(&tail);
     if whole < tail.len() {
         ftruncate(file, size - (tail.len() - whole) as u64)?;
     }
@@ -410,7 +409,7 @@ struct ContentHash {
 struct AuditLineAccess<'a> {
     action: &'static str,
     path: &'a str,
-    /// Where that really was, if it is not what the caller called it.
+    /// The resolved path, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     real: Option<String>,
 }
@@ -499,6 +498,33 @@ fn timestamp_now() -> String {
 
 fn sync(state: &AuditWriterState) -> io::Result<()> {
     state.end.as_ref().map_or(Ok(()), |end| Ok(fdatasync(&end.file)?))
+}
+
+/// The number and the hash of the last record. A process that died between two segments left the last one empty.
+fn last_record(directory: &OwnedFd) -> io::Result<Option<(u64, String)>> {
+    for segment in segments(directory)?.into_iter().rev() {
+        let file = open_file(directory, &segment_name(segment), OFlags::RDONLY)?;
+        let tail = read_tail(&file, FileStat::from_stat(&fstat(&file)?).size)?;
+        if let Some(line) = last_line(&tail) {
+            return parse_end(line).map(Some);
+        }
+    }
+    Ok(None)
+}
+
+/// The number and the hash of a record.
+fn parse_end(line: &[u8]) -> io::Result<(u64, String)> {
+    Ok((ChainLink::parse(line)?.seq, line_hash(line)))
+}
+
+fn last_line(tail: &[u8]) -> Option<&[u8]> {
+    let complete = tail[..complete_length(tail)].trim_ascii_end();
+    complete.rsplit(|byte| *byte == b'\n').next().filter(|line| !line.is_empty())
+}
+
+/// Length up to the end of the last complete line.
+fn complete_length(bytes: &[u8]) -> usize {
+    bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1)
 }
 
 /// The end of a file: the last whole line, however long it is, and what may stand behind it.

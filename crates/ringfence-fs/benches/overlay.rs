@@ -70,8 +70,8 @@ impl Tool for CommitBenchTool {
     fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<Self::Prepared>, ToolError> {
         let view = WorkspaceView { started: UNIX_EPOCH + Duration::from_nanos(args.started), ..self.0.view(cx)? };
         let work = self.0.changes(&view, fs::File::open(args.upper).expect("a layer").into(), cx)?;
-        let touches = work.groups().into_iter().flat_map(|group| group.accesses).collect();
-        Ok(ToolPlan { accesses: touches, prepared: work })
+        let accesses = work.groups().into_iter().flat_map(|group| group.accesses).collect();
+        Ok(ToolPlan { accesses, prepared: work })
     }
 
     fn preview(&self, work: &mut Self::Prepared, cx: &CallContext<'_>) -> Result<Preview, ToolError> {

@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::guard::{ChangeRule, GuardedFile};
-use crate::journal::{ChangeClock, Journal, JournalEntry};
-use crate::lock::LockTable;
+use crate::journal::{ChangeClock, Journal, JournalEntry, journal_read_error};
+use crate::lock::{LockTable, check_state_version};
 use crate::mount::{LocatedPath, Mount, RunStateMount};
 use crate::path::guest::GuestPath;
 use crate::path::name::NameRule;
@@ -45,7 +45,7 @@ pub struct HostFile {
 /// A directory to be mounted.
 #[derive(Clone, Debug)]
 pub struct MountSpec {
-    /// `project` for what callers write as `@project/…`.
+    /// `data` for what callers write as `@data/…`.
     pub alias: String,
     pub path: PathBuf,
     pub rights: MountAccess,
@@ -105,6 +105,11 @@ pub enum FenceError {
     Alias(String),
     #[error("two mounts are named `{0}`")]
     AliasTaken(String),
+    #[error(
+        "the state of the mount `{0}` was written by a newer version of Ringfence; install the newer version, or use another \
+         state directory"
+    )]
+    NewerState(String),
     #[error("cannot guard `{0}`: unknown mount, or already in use")]
     Guard(String),
 }
@@ -147,9 +152,8 @@ impl Fence {
                 }
             }
             if mount.rights == MountAccess::ReadWrite {
-                recover_all(&mount);
+                recover_all(&mount).map_err(|_| FenceError::NewerState(mount.alias.to_string()))?;
             }
-            mount.journal.iter().for_each(Journal::read);
             mounts.push(Arc::new(mount));
         }
         Ok(Self { mounts, run_state: options.run_state })
@@ -200,12 +204,12 @@ impl Fence {
 
     /// The same, for tools that several dialects offer.
     pub(crate) fn locate_arg(&self, given: &PathArg, cx: &CallContext<'_>) -> Result<LocatedPath, ToolError> {
-        let spot = match given {
+        let located = match given {
             PathArg::Workspace(text) => self.find(text)?,
             PathArg::Standard(text) => self.find_standard(text)?,
             PathArg::Mounted(text) => self.find_mounted(text)?,
         };
-        announce_lookup(spot, cx)
+        announce_lookup(located, cx)
     }
 
     /// Whether two paths of the standard dialect are equal after normalisation by text.
@@ -271,14 +275,17 @@ impl Fence {
 
     /// The journal of each mount, the oldest change first.
     pub(crate) fn mount_changes(&self) -> Result<Vec<MountChanges>, ToolError> {
-        let unreadable = |_| ToolError::new(ErrorKind::Unavailable, "cannot read the journal");
+        let unreadable = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::Unsupported => journal_read_error(error),
+            _ => ToolError::new(ErrorKind::Unavailable, "cannot read the journal"),
+        };
         let journals = self.mounts.iter().filter_map(|mount| Some((mount, mount.journal.as_ref()?)));
         journals.map(|(mount, journal)| Ok((Arc::clone(mount), journal.entries().map_err(unreadable)?))).collect()
     }
 
     /// Names that mean a mount where they stand at the start of a path, so that an entry of that name is not meant.
-    pub(crate) fn shadowing_aliases(&self, spot: &LocatedPath) -> Vec<String> {
-        let at_start = spot.path.is_root() && Arc::ptr_eq(&spot.mount, &self.mounts[0]) && self.mounts.len() > 1;
+    pub(crate) fn shadowing_aliases(&self, located: &LocatedPath) -> Vec<String> {
+        let at_start = located.path.is_root() && Arc::ptr_eq(&located.mount, &self.mounts[0]) && self.mounts.len() > 1;
         if at_start { self.mounts.iter().map(|mount| format!("@{}", mount.alias)).collect() } else { Vec::new() }
     }
 
@@ -332,12 +339,12 @@ fn with_single_slash(named: &str) -> Cow<'_, str> {
 }
 
 /// Says where a call looks, to those who have to know before it does.
-fn announce_lookup(spot: LocatedPath, cx: &CallContext<'_>) -> Result<LocatedPath, ToolError> {
-    cx.set_subject(&spot.shown);
-    cx.add_lookup(spot.clone());
-    spot.mount.check_in_place(cx.io_mode)?;
-    spot.mount.scan_root(cx)?;
-    Ok(spot)
+fn announce_lookup(located: LocatedPath, cx: &CallContext<'_>) -> Result<LocatedPath, ToolError> {
+    cx.set_subject(&located.shown);
+    cx.add_lookup(located.clone());
+    located.mount.check_in_place(cx.io_mode)?;
+    located.mount.scan_root(cx)?;
+    Ok(located)
 }
 
 /// Whether replies have the mount of a path.
@@ -381,15 +388,20 @@ fn open_mount(spec: MountSpec, named: bool, own: &StateDirs, options: FenceOptio
     let stripes = format!("{:x}-{:x}", stamp.id.device, stamp.id.inode);
     let locks = open_private_dir(&own.locks, stripes.as_bytes())
         .map_err(|errno| FenceError::Open { what: "lock directory".to_owned(), source: errno.into() })?;
+    let state_error = |what: &str, error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::Unsupported => FenceError::NewerState(spec.alias.clone()),
+        _ => FenceError::Open { what: what.to_owned(), source: error },
+    };
+    check_state_version(locks.as_fd()).map_err(|error| state_error("lock directory", error))?;
     let journal = match (spec.rights, options.journal) {
         (MountAccess::ReadWrite, JournalMode::On) => {
             let born = FileRef::open(&root).birth_time();
-            Some(open_journal(&own.journal, &stripes, born).and_then(|directory| Journal::open(directory, &own.clock)))
+            let directory = open_journal(&own.journal, &stripes, born).map_err(std::io::Error::from);
+            Some(directory.and_then(|directory| Journal::open(directory, &own.clock)))
         }
         _ => None,
     };
-    let journal = journal.transpose();
-    let journal = journal.map_err(|errno| FenceError::Open { what: "journal".to_owned(), source: errno.into() })?;
+    let journal = journal.transpose().map_err(|error| state_error("journal", error))?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | SAFE_OPEN;
     let note = openat(&locks, c"secrets", flags, Mode::RUSR | Mode::WUSR)
         .map_err(|errno| FenceError::Open { what: "list of secret files".to_owned(), source: errno.into() })?;
@@ -487,7 +499,7 @@ mod tests {
             for (mount, root) in fence.mounts.iter_mut().zip(roots) {
                 Arc::get_mut(mount).unwrap().base.host_roots = vec![root.into()];
             }
-            let found = |path: &str| fence.find_standard(path).map_or("refused".to_owned(), |spot| spot.shown);
+            let found = |path: &str| fence.find_standard(path).map_or("refused".to_owned(), |located| located.shown);
             ["/workspace/a", "/workspace/one/a", "/workspace/data/a", "/workspaces/a"].map(found)
         };
         assert_eq!(stand_at(["/home/x", "/srv/y"]), ["a", "one/a", "data/a", "refused"]);

@@ -7,6 +7,7 @@
 //! Not here: safety against programs that do not take the lock. Replacing compares what it displaced.
 
 use std::cell::Cell;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -27,6 +28,13 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(4);
 /// Notes are shorter than the first, but for what an append is to add, which is shorter than the second.
 const SHORT_NOTE: usize = 16 << 10;
 const LONGEST_NOTE: usize = 80 << 20;
+
+/// Kinds of intents. One of a newer version must not begin like one of these, or it would be taken for a torn one.
+const INTENT_KINDS: [&[u8]; 4] = [b"remove", b"overwrite", b"step", b"append"];
+
+/// Version of the formats in the state of a mount: intents, transaction records and the journal.
+const STATE_VERSION: u32 = 1;
+const VERSION_FILE: &str = "version";
 
 /// The locks of one mount.
 #[derive(Debug)]
@@ -130,9 +138,9 @@ impl LockTable {
     pub(crate) fn lock(&self, id: FileId, cx: &CallContext<'_>) -> Result<(FileLock, Vec<WriteIntent>), ToolError> {
         let stripe = self.open(stripe_of(id)).map_err(lock_error)?;
         wait_for_lock(&stripe, FlockOperation::NonBlockingLockExclusive, cx)?;
-        let held = FileLock::new(stripe);
-        let left = held.read_intents().map_err(lock_error)?;
-        Ok((held, left))
+        let lock = FileLock::new(stripe);
+        let left = lock.read_intents()?;
+        Ok((lock, left))
     }
 
     /// Waits for the tree lock: shared by changes to files, exclusive for moving directories. The directories of judged
@@ -205,8 +213,8 @@ impl LockTable {
         self.directory.as_fd()
     }
 
-    /// Every lock in which dead holders left notes.
-    pub(crate) fn abandoned_locks(&self) -> Vec<(FileLock, Vec<WriteIntent>)> {
+    /// Every lock in which crashed holders left intents. Fails if one of them had a newer version.
+    pub(crate) fn abandoned_locks(&self) -> Result<Vec<(FileLock, Vec<WriteIntent>)>, ToolError> {
         let mut found = Vec::new();
         let all = || (0..STRIPES).map(stripe_name).collect();
         // Few are there before many files were changed. Where they cannot be listed, all are tried.
@@ -219,14 +227,16 @@ impl LockTable {
             if flock(&stripe, FlockOperation::NonBlockingLockExclusive).is_err() {
                 continue;
             }
-            let held = FileLock::new(stripe);
-            if let Ok(intents) = held.read_intents()
-                && !intents.is_empty()
-            {
-                found.push((held, intents));
+            let lock = FileLock::new(stripe);
+            match lock.read_intents() {
+                Ok(intents) if intents.is_empty() => {}
+                Ok(intents) => found.push((lock, intents)),
+                Err(IntentReadError::Newer) => return Err(IntentReadError::Newer.into()),
+                // The next change to its files reports the error.
+                Err(IntentReadError::Io(_)) => {}
             }
         }
-        found
+        Ok(found)
     }
 
     fn open(&self, stripe: u64) -> Result<OwnedFd, Errno> {
@@ -290,20 +300,23 @@ impl FileLock {
         }
     }
 
-    fn read_intents(&self) -> Result<Vec<WriteIntent>, Errno> {
+    fn read_intents(&self) -> Result<Vec<WriteIntent>, IntentReadError> {
         let mut note = vec![0; SHORT_NOTE];
-        let mut length = pread(&self.stripe, &mut note, 0)?;
+        let mut length = pread(&self.stripe, &mut note, 0).map_err(IntentReadError::Io)?;
         // Only what is to be appended makes a note long.
         if length == SHORT_NOTE {
             note.resize(LONGEST_NOTE, 0);
             while length < LONGEST_NOTE {
-                match pread(&self.stripe, &mut note[length..], length as u64)? {
+                match pread(&self.stripe, &mut note[length..], length as u64).map_err(IntentReadError::Io)? {
                     0 => break,
                     more => length += more,
                 }
             }
         }
         let (intents, whole) = WriteIntent::decode_all(&note[..length]);
+        if has_unknown_kind(&note[whole..length]) {
+            return Err(IntentReadError::Newer);
+        }
         // The next intent is written over an incomplete one.
         self.intents_length.set(whole);
         self.abandoned_length.set(whole);
@@ -311,6 +324,21 @@ impl FileLock {
             self.clear_intent();
         }
         Ok(intents)
+    }
+}
+
+/// Failure to read the intents in a lock.
+enum IntentReadError {
+    Io(Errno),
+    Newer,
+}
+
+impl From<IntentReadError> for ToolError {
+    fn from(error: IntentReadError) -> Self {
+        match error {
+            IntentReadError::Io(errno) => lock_error(errno),
+            IntentReadError::Newer => newer_state_error(),
+        }
     }
 }
 
@@ -411,6 +439,37 @@ impl WriteIntent {
     }
 }
 
+/// Whether what cannot be decoded is an intent of a newer version. A torn one has a known kind or the start of one.
+fn has_unknown_kind(note: &[u8]) -> bool {
+    field(note).is_some_and(|(kind, _)| !INTENT_KINDS.iter().any(|known| known.starts_with(kind)))
+}
+
+/// Fails with `Unsupported` if a newer version keeps the state in this directory. It says so in a file: without one the
+/// version is 1.
+pub(crate) fn check_state_version(directory: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | SAFE_OPEN;
+    let file = match openat(directory, VERSION_FILE, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(()),
+        file => file?,
+    };
+    let mut text = [0u8; 16];
+    let length = pread(&file, &mut text, 0)?;
+    let version = std::str::from_utf8(&text[..length]).ok().and_then(|text| text.trim_end().parse().ok());
+    if version.is_some_and(|version: u32| version <= STATE_VERSION) {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// Reply to a change where a newer version left something to recover.
+pub(crate) fn newer_state_error() -> ToolError {
+    let message = "a newer version of Ringfence was interrupted in a change; nothing was changed";
+    ToolError::new(ErrorKind::Unavailable, message).hint(INSTALL_NEWER)
+}
+
+pub(crate) const INSTALL_NEWER: &str = "install the newer version, or use another state directory";
+
 /// The text up to the next zero, and what is behind that.
 fn field(note: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = note.iter().position(|byte| *byte == 0)?;
@@ -452,7 +511,7 @@ pub(crate) fn lock_error(errno: Errno) -> ToolError {
 
 #[cfg(test)]
 mod tests {
-    use super::{InodeRef, JournalRef, WriteIntent};
+    use super::{InodeRef, JournalRef, WriteIntent, has_unknown_kind};
 
     #[test]
     fn a_note_is_read_back_and_a_torn_one_is_none() {
@@ -490,6 +549,7 @@ mod tests {
             assert_eq!(WriteIntent::decode_all(&note), (vec![intent.clone()], note.len()));
             for end in 0..note.len() {
                 assert_eq!(WriteIntent::decode_all(&note[..end]), (Vec::new(), 0));
+                assert!(!has_unknown_kind(&note[..end]));
             }
             all.extend(note);
         }
@@ -511,6 +571,7 @@ mod tests {
             let lost = vec![0; second.len() - kept];
             let on_disk = [&first[..], &second[..kept], &lost].concat();
             assert_eq!(WriteIntent::decode_all(&on_disk), (vec![note(&[])], first.len()), "{kept}");
+            assert!(!has_unknown_kind(&on_disk[first.len()..]), "{kept}");
         }
     }
 }

@@ -49,20 +49,20 @@ pub(crate) struct FileContents<'a> {
 
 impl<'a> FileContents<'a> {
     /// The contents of a write target, which must be the file that the plan found.
-    pub(crate) fn read_target(slot: &WriteTarget, seen: &FileStat, cx: &CallContext<'_>) -> Result<Self, ToolError> {
+    pub(crate) fn read_target(target: &WriteTarget, seen: &FileStat, cx: &CallContext<'_>) -> Result<Self, ToolError> {
         if seen.kind != FileKind::File || seen.denies_read() {
             return Ok(Self { size: seen.size, digest: None, bytes: None });
         }
-        let fd = match slot.mount.open_at(slot.base(), &slot.name, OFlags::RDONLY) {
+        let fd = match target.mount.open_at(target.base(), &target.name, OFlags::RDONLY) {
             Ok(fd) => fd,
             Err(Errno::ACCESS) => return Ok(Self { size: seen.size, digest: None, bytes: None }),
-            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Err(changed_error(&slot.shown)),
-            Err(errno) => return Err(errno_error(errno, &slot.shown)),
+            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Err(changed_error(&target.shown)),
+            Err(errno) => return Err(errno_error(errno, &target.shown)),
         };
-        if FileStat::from_stat(&fstat(&fd).map_err(|errno| errno_error(errno, &slot.shown))?) != *seen {
-            return Err(changed_error(&slot.shown));
+        if FileStat::from_stat(&fstat(&fd).map_err(|errno| errno_error(errno, &target.shown))?) != *seen {
+            return Err(changed_error(&target.shown));
         }
-        Self::read_file(fd.as_fd(), seen, &slot.shown, cx)
+        Self::read_file(fd.as_fd(), seen, &target.shown, cx)
     }
 
     /// The contents of an open file.
@@ -144,40 +144,40 @@ pub(crate) fn fingerprint(of: impl Debug) -> String {
 /// Fails where the file at a write target was swapped since approval was requested. Call it before anything is opened
 /// for the change, so that the error names the swap and not a fault of the other file.
 pub(crate) fn check_still_planned(
-    slot: &WriteTarget,
+    target: &WriteTarget,
     seen: Option<&FileStat>,
     ticket: &Ticket<'_>,
 ) -> Result<(), ToolError> {
-    if !ticket.is_approved() || slot.stat()?.as_ref() == seen {
+    if !ticket.is_approved() || target.stat()?.as_ref() == seen {
         return Ok(());
     }
-    Err(changed_error(&slot.shown))
+    Err(changed_error(&target.shown))
 }
 
 /// Fails where the file that is to be replaced no longer has the contents that were previewed. Times can be set back,
 /// contents cannot. Without an approval there is no preview to compare with.
 pub(crate) fn check_previewed(
-    slot: &WriteTarget,
+    target: &WriteTarget,
     shown: Option<Digest>,
     old: Option<&CurrentFile>,
     cx: &CallContext<'_>,
 ) -> Result<(), ToolError> {
     let Some(shown) = shown else { return Ok(()) };
-    let now = old.map(|old| hash_up_to(old.fd.as_fd(), old.stat.size, &slot.shown, cx)).transpose()?;
-    if now == Some(shown) { Ok(()) } else { Err(changed_error(&slot.shown)) }
+    let now = old.map(|old| hash_up_to(old.fd.as_fd(), old.stat.size, &target.shown, cx)).transpose()?;
+    if now == Some(shown) { Ok(()) } else { Err(changed_error(&target.shown)) }
 }
 
 /// The same for a file that goes or moves as it is.
 pub(crate) fn check_previewed_at(
-    slot: &WriteTarget,
+    target: &WriteTarget,
     shown: Option<Digest>,
     seen: &FileStat,
     cx: &CallContext<'_>,
 ) -> Result<(), ToolError> {
-    if shown.is_none() || FileContents::read_target(slot, seen, cx)?.digest == shown {
+    if shown.is_none() || FileContents::read_target(target, seen, cx)?.digest == shown {
         Ok(())
     } else {
-        Err(changed_error(&slot.shown))
+        Err(changed_error(&target.shown))
     }
 }
 

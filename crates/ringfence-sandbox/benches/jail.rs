@@ -257,9 +257,9 @@ fn ringfence_jail(name: &'static str, pool: u32, workspace: &Path) -> BenchSandb
         assert_eq!(ended.exit_code, 0, "{}", ended.stderr.text());
         ended.isolation
     };
-    let walls = run(&["/bin/true"]);
+    let isolation = run(&["/bin/true"]);
     let run = Box::new(move |program: &[&str]| _ = run(program));
-    BenchSandbox { name, isolation: walls, run, every: 1 }
+    BenchSandbox { name, isolation, run, every: 1 }
 }
 
 fn view(workspace: &Path) -> WorkspaceView {

@@ -42,11 +42,12 @@ pub(crate) enum JailBackend {
     Bwrap,
 }
 
-/// Whether the fallback is what helps: namespaces are refused, `bwrap` gets them, and whatever it does not bring stands.
+/// Whether the fallback is what helps: namespaces are refused, `bwrap` gets them, and the other mechanisms are available.
 pub fn needs_bwrap_fallback(statuses: &[IsolationStatus]) -> bool {
-    let stands = |mechanism: &Isolation| statuses.iter().any(|standing| standing.wall == *mechanism && standing.stands);
-    !BWRAP_ISOLATION.iter().all(stands)
-        && [Isolation::Bwrap, Isolation::Landlock, Isolation::Seccomp, Isolation::Pidfd].iter().all(stands)
+    let available =
+        |mechanism: &Isolation| statuses.iter().any(|status| status.mechanism == *mechanism && status.available);
+    !BWRAP_ISOLATION.iter().all(available)
+        && [Isolation::Bwrap, Isolation::Landlock, Isolation::Seccomp, Isolation::Pidfd].iter().all(available)
 }
 
 /// Isolation that `bwrap` provides.
@@ -301,13 +302,13 @@ mod tests {
     #[test]
     fn it_is_the_fallback_only_where_it_brings_what_is_missing() {
         let check = |missing: &[Isolation], expected: bool| {
-            let standing = |mechanism| IsolationStatus {
-                wall: mechanism,
-                stands: !missing.contains(&mechanism),
+            let status = |mechanism| IsolationStatus {
+                mechanism,
+                available: !missing.contains(&mechanism),
                 note: String::new(),
                 advice: None,
             };
-            let statuses: Vec<IsolationStatus> = Isolation::ALL.into_iter().map(standing).collect();
+            let statuses: Vec<IsolationStatus> = Isolation::ALL.into_iter().map(status).collect();
             assert_eq!(needs_bwrap_fallback(&statuses), expected, "without {missing:?}");
         };
         check(&[], false);

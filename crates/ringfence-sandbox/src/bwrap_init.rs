@@ -23,7 +23,7 @@ use crate::seccomp::SeccompFilters;
 use crate::sys::{self, ForkResult};
 
 /// The one argument by which it knows what it is.
-pub(crate) const NAME: &str = "ringfence-inmate";
+pub(crate) const NAME: &str = "ringfence-bwrap-init";
 
 /// The descriptors that it is given, in their order: our binary, where to reply, and those of the run.
 pub(crate) fn descriptor_order<'a>(own: [&'a OwnedFd; 2], run: &'a [OwnedFd]) -> impl Iterator<Item = BorrowedFd<'a>> {

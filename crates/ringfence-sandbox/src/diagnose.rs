@@ -16,7 +16,8 @@ pub const WRITABLE_BY_BWRAP: &[&str] = &["/tmp"];
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SandboxDenial {
     /// The mechanism that refused it.
-    pub wall: SandboxDenialKind,
+    #[serde(rename = "wall")]
+    pub kind: SandboxDenialKind,
     /// For the reader.
     pub message: String,
     /// Paths where it would have been allowed.
@@ -42,13 +43,13 @@ pub enum SandboxDenialKind {
 /// A denial that is certain without the output: a run that had too many processes.
 pub fn process_limit_denial(most: u64, writable: &'static [&'static str]) -> SandboxDenial {
     let message = format!("the run reached its limit of {most} processes and threads");
-    SandboxDenial { wall: SandboxDenialKind::Processes, message, writable }
+    SandboxDenial { kind: SandboxDenialKind::Processes, message, writable }
 }
 
 /// Looks at what a program printed as errors, the last lines first: they say why it ended.
 pub fn diagnose_stderr(stderr: &str, writable: &'static [&'static str]) -> Option<SandboxDenial> {
-    let (wall, message) = stderr.lines().rev().find_map(|line| diagnose_line(line, writable))?;
-    Some(SandboxDenial { wall, message, writable })
+    let (kind, message) = stderr.lines().rev().find_map(|line| diagnose_line(line, writable))?;
+    Some(SandboxDenial { kind, message, writable })
 }
 
 fn diagnose_line(line: &str, writable: &[&str]) -> Option<(SandboxDenialKind, String)> {
@@ -149,7 +150,7 @@ mod tests {
     #[track_caller]
     fn check(stderr: &str, expected: Option<(SandboxDenialKind, &str)>) {
         let found = diagnose_stderr(stderr, WRITABLE);
-        let found = found.as_ref().map(|denied| (denied.wall, denied.message.as_str()));
+        let found = found.as_ref().map(|denied| (denied.kind, denied.message.as_str()));
         assert_eq!(found, expected, "{stderr}");
     }
 

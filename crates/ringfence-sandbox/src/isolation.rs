@@ -30,7 +30,7 @@ use crate::limits::MemoryLimiter;
 use crate::seccomp::SeccompFilters;
 
 /// Name of this program when it runs as the prober.
-const PROBE_NAME: &str = "ringfence-walls";
+const PROBE_NAME: &str = "ringfence-probe";
 
 /// A probe that takes longer hangs, and is ended.
 const PROBE_SECONDS: u32 = 20;
@@ -50,8 +50,8 @@ pub(crate) fn probe_main() -> Option<ExitCode> {
     // SAFETY: only asks for a signal, which ends this process.
     unsafe { libc::alarm(PROBE_SECONDS) };
     let mut out = io::stdout().lock();
-    let written = probe_all().try_for_each(|standing| {
-        let line = serde_json::to_string(&standing)?;
+    let written = probe_all().try_for_each(|status| {
+        let line = serde_json::to_string(&status)?;
         writeln!(out, "{line}")?;
         out.flush()
     });
@@ -62,10 +62,10 @@ pub(crate) fn probe_main() -> Option<ExitCode> {
 fn parse(printed: &[u8]) -> Vec<IsolationStatus> {
     let lines = printed.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
     let mut reported: BTreeMap<Isolation, IsolationStatus> =
-        lines.map(|standing: IsolationStatus| (standing.wall, standing)).collect();
+        lines.map(|status: IsolationStatus| (status.mechanism, status)).collect();
     let unknown = |mechanism| IsolationStatus {
-        wall: mechanism,
-        stands: false,
+        mechanism,
+        available: false,
         note: "could not be tested".to_owned(),
         advice: None,
     };
@@ -85,18 +85,13 @@ fn probe_one(mechanism: Isolation) -> IsolationStatus {
         Isolation::Cgroup => cgroup(),
         Isolation::Bwrap => bwrap(),
         Isolation::IdmappedMounts if !getuid().is_root() => {
-            IsolationStatus { wall: mechanism, stands: true, note: "only needed as root".to_owned(), advice: None }
+            IsolationStatus { mechanism, available: true, note: "only needed as root".to_owned(), advice: None }
         }
         _ => match in_child(|| try_isolation(mechanism)) {
-            Ok(()) => IsolationStatus { wall: mechanism, stands: true, note: "works".to_owned(), advice: None },
+            Ok(()) => IsolationStatus { mechanism, available: true, note: "works".to_owned(), advice: None },
             Err(error) => {
                 let advice = Some(advice(mechanism, error, &KernelRestrictions::read()));
-                IsolationStatus {
-                    wall: mechanism,
-                    stands: false,
-                    note: format!("refused: {}", errno_text(error)),
-                    advice,
-                }
+                IsolationStatus { mechanism, available: false, note: format!("refused: {}", errno_text(error)), advice }
             }
         },
     }
@@ -260,7 +255,7 @@ fn check_seccomp() -> Result<(), Errno> {
 fn landlock() -> IsolationStatus {
     // SAFETY: asks for the version and gives nothing to read or write.
     let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, 1) };
-    let (stands, note, advice) = match abi {
+    let (available, note, advice) = match abi {
         6.. => (true, format!("version {abi}"), None),
         2..6 => (
             true,
@@ -278,19 +273,19 @@ fn landlock() -> IsolationStatus {
             Some("use Linux 5.19 or newer with `landlock` in the kernel's `lsm=` list".to_owned()),
         ),
     };
-    IsolationStatus { wall: Isolation::Landlock, stands, note, advice }
+    IsolationStatus { mechanism: Isolation::Landlock, available, note, advice }
 }
 
 fn cgroup() -> IsolationStatus {
     let delegate = "start with `systemd-run --user --scope -p Delegate=yes`, or in a service with `Delegate=yes`";
-    let (stands, note, advice) = match CgroupManager::detect().version() {
+    let (available, note, advice) = match CgroupManager::detect().version() {
         Some(CgroupVersion::V2) => (true, "version 2", None),
         Some(CgroupVersion::V1) => (true, "version 1", None),
         None => {
             (false, "no delegated cgroup; resource limits apply to each process instead", Some(delegate.to_owned()))
         }
     };
-    IsolationStatus { wall: Isolation::Cgroup, stands, note: note.to_owned(), advice }
+    IsolationStatus { mechanism: Isolation::Cgroup, available, note: note.to_owned(), advice }
 }
 
 fn bwrap() -> IsolationStatus {
@@ -306,11 +301,11 @@ fn bwrap() -> IsolationStatus {
             "only needed where user namespaces are refused: an administrator can allow them for bwrap"
         }
     };
-    let (stands, note, advice) = match found {
+    let (available, note, advice) = match found {
         Ok(BwrapBinary { version: (major, minor), .. }) => (true, format!("version {major}.{minor}"), None),
         Err(problem) => (false, problem.to_string(), Some(advice(problem).to_owned())),
     };
-    IsolationStatus { wall: Isolation::Bwrap, stands, note, advice }
+    IsolationStatus { mechanism: Isolation::Bwrap, available, note, advice }
 }
 
 /// Settings of the machine that are known to disable isolation mechanisms.
@@ -416,32 +411,36 @@ mod tests {
     use super::{Isolation, IsolationStatus, KernelRestrictions, advice, parse, probe, probe_all};
 
     #[test]
-    fn every_wall_is_tried_and_what_does_not_stand_has_advice() {
+    fn every_mechanism_is_probed_and_an_unavailable_one_has_advice() {
         let found: Vec<IsolationStatus> = probe_all().collect();
-        assert_eq!(found.iter().map(|standing| standing.wall).collect::<Vec<_>>(), Isolation::ALL);
-        for standing in found {
-            println!("{}: {} ({})", standing.wall, standing.stands, standing.note);
-            assert!(standing.stands || standing.advice.is_some(), "{standing:?}");
+        assert_eq!(found.iter().map(|status| status.mechanism).collect::<Vec<_>>(), Isolation::ALL);
+        for status in found {
+            println!("{}: {} ({})", status.mechanism, status.available, status.note);
+            assert!(status.available || status.advice.is_some(), "{status:?}");
         }
     }
 
     #[test]
-    fn a_prober_that_says_nothing_means_that_nothing_stands() {
+    fn a_silent_prober_means_that_nothing_is_available() {
         for program in ["/bin/true", "/nonexistent"] {
             let found = probe(Path::new(program));
             assert_eq!(found.len(), Isolation::ALL.len());
-            assert!(found.iter().all(|standing| !standing.stands && standing.note == "could not be tested"));
+            assert!(found.iter().all(|status| !status.available && status.note == "could not be tested"));
         }
     }
 
     #[test]
     fn the_probers_output_is_parsed() {
-        let reported =
-            IsolationStatus { wall: Isolation::Landlock, stands: true, note: "version 7".to_owned(), advice: None };
+        let reported = IsolationStatus {
+            mechanism: Isolation::Landlock,
+            available: true,
+            note: "version 7".to_owned(),
+            advice: None,
+        };
         let printed = format!("noise\n{}\n", serde_json::to_string(&reported).unwrap());
         assert!(printed.contains(r#""wall":"landlock""#), "{printed}");
         let found = parse(printed.as_bytes());
-        assert_eq!(found.iter().filter(|standing| standing.stands).collect::<Vec<_>>(), [&reported]);
+        assert_eq!(found.iter().filter(|status| status.available).collect::<Vec<_>>(), [&reported]);
     }
 
     #[test]

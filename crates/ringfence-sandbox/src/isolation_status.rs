@@ -91,8 +91,10 @@ impl fmt::Display for Isolation {
 /// Availability of one mechanism.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IsolationStatus {
-    pub wall: Isolation,
-    pub stands: bool,
+    #[serde(rename = "wall")]
+    pub mechanism: Isolation,
+    #[serde(rename = "stands")]
+    pub available: bool,
     /// The finding.
     pub note: String,
     /// Advice, where it is unavailable or could be better.

@@ -238,7 +238,8 @@ pub(crate) struct RunCodeReply {
     #[serde(skip_serializing_if = "Option::is_none")]
     denied: Option<RunCodeDenial>,
     /// The isolation mechanisms that were active.
-    walls: Vec<String>,
+    #[serde(rename = "walls")]
+    isolation: Vec<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -262,7 +263,7 @@ struct RunCodeDenial {
 
 impl From<RunCodeReport> for RunCodeReply {
     fn from(report: RunCodeReport) -> Self {
-        let RunSummary { stdout, stderr, truncated, duration, signal, exit_reason: ended_by, isolation: walls, denied } =
+        let RunSummary { stdout, stderr, truncated, duration, signal, exit_reason: ended_by, isolation, denied } =
             report.summary;
         Self {
             stdout,
@@ -279,7 +280,7 @@ impl From<RunCodeReport> for RunCodeReply {
             discarded: report.discarded,
             denied: denied
                 .map(|SandboxDenial { message, writable, .. }| RunCodeDenial { message, writable: writable.to_vec() }),
-            walls,
+            isolation,
         }
     }
 }

@@ -48,7 +48,7 @@ pub fn register(registry: &mut ToolRegistry, jail: RunCodeSetup) -> Result<(), D
 
 /// Run Python or bash code in a sandbox, in the workspace. It sees the workspace and the system's programs, and no network
 /// except the hosts in `network`. When it exits, each changed file is checked by the policy like a change by any other tool:
-/// what is kept is one change for `undo`, and an error lists what was not kept. Only `/workspace` and `/tmp` are writable;
+/// kept changes form one change for `undo`; an error lists the rest. Only `/workspace` and `/tmp` are writable;
 /// `/tmp` is empty in each run.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -394,7 +394,7 @@ impl RunCodeTool {
         let mut printed = RunSummary::new(&ended, limits);
         // A run with egress gets no hint that there is no network.
         printed.denied =
-            printed.denied.filter(|denied| job.egress.is_none() || denied.wall != SandboxDenialKind::Network);
+            printed.denied.filter(|denied| job.egress.is_none() || denied.kind != SandboxDenialKind::Network);
         let report = match limit_error(&ended, limits) {
             Some(error) => return Err(printed.attach_to(error)),
             None => RunCodeReport::new(printed, ended.exit_code),
@@ -483,7 +483,7 @@ fn limit_error(ended: &RunResult, limits: &JailLimits) -> Option<ToolError> {
         ),
         ExitReason::Output => error(
             ErrorKind::Execution,
-            "the program printed far more than is kept and was ended; its changes are dropped; write to a file instead"
+            "the program exceeded the output limit and was terminated; its changes were discarded; write to a file instead"
                 .to_owned(),
         ),
     }

@@ -83,9 +83,9 @@ impl Sandbox {
             JailUser { uid: geteuid().as_raw(), gid: getegid().as_raw() }
         };
         let cgroups = CgroupManager::detect();
-        let warden = start_backend(&settings, identity, &cgroups)?;
-        let (backend, warden) = (warden.backend(), Mutex::new(Some(Arc::new(warden))));
-        Ok(Self { settings, backend, identity, spawner: warden, cgroups, isolation: OnceLock::new() })
+        let spawner = start_backend(&settings, identity, &cgroups)?;
+        let (backend, spawner) = (spawner.backend(), Mutex::new(Some(Arc::new(spawner))));
+        Ok(Self { settings, backend, identity, spawner, cgroups, isolation: OnceLock::new() })
     }
 
     /// Availability of each isolation mechanism here. Probed on first use.
@@ -95,11 +95,11 @@ impl Sandbox {
 
     /// Runs a program to its end, and to the end of all that it started.
     pub fn run(&self, job: &JailJob<'_>, watch: &dyn ProgramObserver) -> Result<RunResult, JailError> {
-        let warden = self.spawner()?;
-        let result = self.run_with(&warden, job, watch);
-        if matches!(result, Err(JailError::UnexpectedExit(_))) && warden.is_dead() {
+        let spawner = self.spawner()?;
+        let result = self.run_with(&spawner, job, watch);
+        if matches!(result, Err(JailError::UnexpectedExit(_))) && spawner.is_dead() {
             let mut now = self.lock();
-            if now.as_ref().is_some_and(|now| Arc::ptr_eq(now, &warden)) {
+            if now.as_ref().is_some_and(|now| Arc::ptr_eq(now, &spawner)) {
                 *now = None;
             }
         }
@@ -108,7 +108,7 @@ impl Sandbox {
 
     fn run_with(
         &self,
-        warden: &SpawnerHandle,
+        spawner: &SpawnerHandle,
         job: &JailJob<'_>,
         watch: &dyn ProgramObserver,
     ) -> Result<RunResult, JailError> {
@@ -118,11 +118,11 @@ impl Sandbox {
             job.toolchains,
             has_egress,
         )?;
-        let (sources, identity) = self.mount_sources(warden, job)?;
-        let jail = warden.lease(identity, toolchain_paths(job.toolchains), &job.limits)?;
+        let (sources, identity) = self.mount_sources(spawner, job)?;
+        let jail = spawner.lease(identity, toolchain_paths(job.toolchains), &job.limits)?;
         let spec = run_spec(job, env, &sources, jail.has_cgroup());
-        let result = spec.and_then(|spec| run_in(warden, &jail, &spec, &sources, job, watch));
-        warden.release(jail);
+        let result = spec.and_then(|spec| run_in(spawner, &jail, &spec, &sources, job, watch));
+        spawner.release(jail);
         result
     }
 
@@ -130,7 +130,7 @@ impl Sandbox {
     /// directories, and a program that is the owner.
     fn mount_sources<'a>(
         &self,
-        warden: &SpawnerHandle,
+        spawner: &SpawnerHandle,
         job: &'a JailJob<'_>,
     ) -> Result<(Vec<MountSource<'a>>, JailUser), JailError> {
         let views = std::iter::once(&job.view.workspace).chain(&job.view.read_only_mounts);
@@ -141,10 +141,10 @@ impl Sandbox {
         if self.backend == JailBackend::Bwrap {
             return Ok((held(), workspace_owner(&job.view.workspace, "and the system's bwrap cannot map its owner")?));
         }
-        match warden.idmapped_mount(&job.view.workspace.directory, self.identity)? {
+        match spawner.idmapped_mount(&job.view.workspace.directory, self.identity)? {
             Ok(workspace) => {
                 let beside = job.view.read_only_mounts.iter().map(|shown| {
-                    let mapped = warden.idmapped_mount(&shown.directory, self.identity)?;
+                    let mapped = spawner.idmapped_mount(&shown.directory, self.identity)?;
                     Ok(mapped.map_or(MountSource::HeldDir(&shown.directory), MountSource::IdmappedMount))
                 });
                 let sources = std::iter::once(Ok(MountSource::IdmappedMount(workspace)))
@@ -162,8 +162,8 @@ impl Sandbox {
     /// The one that runs, or a new one after that died.
     fn spawner(&self) -> Result<Arc<SpawnerHandle>, JailError> {
         let mut now = self.lock();
-        if let Some(warden) = now.as_ref() {
-            return Ok(Arc::clone(warden));
+        if let Some(spawner) = now.as_ref() {
+            return Ok(Arc::clone(spawner));
         }
         let new = Arc::new(start_spawner(&self.settings, self.backend, self.identity, &self.cgroups)?);
         *now = Some(Arc::clone(&new));
@@ -208,7 +208,7 @@ fn start_spawner(
 
 /// Gives a jail its order, and follows the run to its end.
 fn run_in(
-    warden: &SpawnerHandle,
+    spawner: &SpawnerHandle,
     jail: &JailLease,
     spec: &RunSpec,
     sources: &[MountSource<'_>],
@@ -226,7 +226,7 @@ fn run_in(
     if descriptors.len() >= sys::MAX_DESCRIPTORS {
         return Err(JailError::unavailable("there are too many mounts", "declare fewer mounts"));
     }
-    warden.start_run(jail, &descriptors)?;
+    spawner.start_run(jail, &descriptors)?;
     // From here on only the jail holds the other ends.
     drop(descriptors);
     drop((their_output, their_errors));

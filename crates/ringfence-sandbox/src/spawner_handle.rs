@@ -108,7 +108,7 @@ impl SpawnerHandle {
             }
         });
         let cleaner = Some(cleaner.map_err(JailError::io("start a thread"))?);
-        let warden = Self {
+        let spawner = Self {
             channel: line,
             pidfd: process,
             spawner_thread: Some(keeper),
@@ -116,9 +116,9 @@ impl SpawnerHandle {
             cleaner,
             user_ns_cache: Mutex::default(),
         };
-        warden.channel.set_toolchains(&mut warden.channel.lock_pool(), toolchains)?;
-        warden.channel.refill()?;
-        Ok(warden)
+        spawner.channel.set_toolchains(&mut spawner.channel.lock_pool(), toolchains)?;
+        spawner.channel.refill()?;
+        Ok(spawner)
     }
 
     pub(crate) fn backend(&self) -> JailBackend {

@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn pings_keep_a_line_open_but_not_for_ever() {
+    fn pings_keep_a_connection_open_for_a_limited_time() {
         let (asked, timeouts) = (Instant::now(), ProviderTimeouts::default());
         let second = |count: u64| asked + Duration::from_secs(count);
         let mut clock = ResponseTimer::new(timeouts, asked);

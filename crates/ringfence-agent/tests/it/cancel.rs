@@ -151,7 +151,7 @@ async fn while_it_searches() {
 }
 
 #[tokio::test]
-async fn while_somebody_is_asked() {
+async fn while_an_approval_is_pending() {
     let world = || {
         let setup = AgentSetup {
             preset: Preset::Ask,
@@ -167,7 +167,7 @@ async fn while_somebody_is_asked() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_cancelled_before_it_begins_asks_nobody() {
+async fn a_run_that_is_cancelled_before_it_starts_sends_no_request() {
     let mut world = AgentFixture::new(AgentSetup::default(), &[text("never")]);
     let cancel = CancellationToken::new();
     cancel.cancel();

@@ -114,16 +114,16 @@ impl RecordFeeder {
         Self { tap: LedgerSink::default(), session: world.agent.session }
     }
 
-    fn record(&self, call: &str, tool: &str, touches: &[(PolicyAction, &str)], moment: AuditEvent<'_>) {
-        let touch = |(verb, path): &(PolicyAction, &str)| ResourceAccess {
-            action: *verb,
+    fn record(&self, call: &str, tool: &str, accesses: &[(PolicyAction, &str)], moment: AuditEvent<'_>) {
+        let access = |(action, path): &(PolicyAction, &str)| ResourceAccess {
+            action: *action,
             resource: PolicyResource {
                 requested_path: (*path).to_owned(),
                 display_path: (*path).to_owned(),
                 ..PolicyResource::default()
             },
         };
-        let touches: Vec<ResourceAccess> = touches.iter().map(touch).collect();
+        let accesses: Vec<ResourceAccess> = accesses.iter().map(access).collect();
         let record = CallRecord {
             time: std::time::SystemTime::UNIX_EPOCH,
             session: &self.session,
@@ -131,17 +131,17 @@ impl RecordFeeder {
             tool,
             arguments: "{}",
             subject: None,
-            accesses: &touches,
+            accesses: &accesses,
             event: moment,
         };
         self.tap.record(&record).unwrap();
     }
 
-    fn begin(&self, call: &str, tool: &str, touches: &[(PolicyAction, &str)], change: &str) {
+    fn begin(&self, call: &str, tool: &str, accesses: &[(PolicyAction, &str)], change: &str) {
         self.record(
             call,
             tool,
-            touches,
+            accesses,
             AuditEvent::Begin { rule: "r", layer: PolicyLayer::Preset, approved: None, change },
         );
     }

@@ -33,7 +33,7 @@ async fn permanent_errors_are_reported_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_not_asked_for_ever() {
+async fn retries_are_limited() {
     let script = vec![json!({"error": "server"}); 9];
     let bounds = AgentLimits { retries: 3, ..AgentLimits::default() };
     let mut world = AgentFixture::new(AgentSetup { bounds, ..AgentSetup::default() }, &script);

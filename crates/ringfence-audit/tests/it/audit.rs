@@ -1,5 +1,7 @@
 //! Audit log: every change is detected, and no acknowledged record is missing.
 
+use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -330,11 +332,11 @@ fn caller_supplied_text_is_truncated_in_a_record() {
         display_path: long.clone(),
         ..PolicyResource::default()
     };
-    let touches: Vec<ResourceAccess> =
+    let accesses: Vec<ResourceAccess> =
         (0..30).map(|_| ResourceAccess { action: PolicyAction::Read, resource: place.clone() }).collect();
     let error = ToolError::new(ErrorKind::NotFound, "no");
     let session = session();
-    for touches in [&touches[..], &[]] {
+    for accesses in [&accesses[..], &[]] {
         // One process after another: each has to find the end of what the last one wrote.
         let log = AuditLog::open(state.path()).unwrap();
         let made_up = CallRecord {
@@ -344,7 +346,7 @@ fn caller_supplied_text_is_truncated_in_a_record() {
             tool: &long,
             arguments: &long,
             subject: Some(&long),
-            accesses: touches,
+            accesses,
             event: AuditEvent::Refused { error: &error, reply: "no", duration: Duration::ZERO },
         };
         log.record(&made_up).unwrap();
@@ -407,12 +409,12 @@ fn a_record_has_the_real_place_where_the_caller_called_it_otherwise() {
         display_path: "@w/way/f".to_owned(),
         ..PolicyResource::default()
     };
-    let touches = [None, Some("real/f")]
+    let accesses = [None, Some("real/f")]
         .map(|resolved| ResourceAccess { action: PolicyAction::Create, resource: place(resolved) });
     record(
         &log,
         "1",
-        &touches,
+        &accesses,
         AuditEvent::Begin { rule: "r", layer: PolicyLayer::Preset, approved: None, change: "c-1" },
     );
     drop(log);
@@ -448,17 +450,93 @@ fn new_records_have_the_current_vocabulary() {
     }
 }
 
+/// Appends a record of a version with a vocabulary of its own.
+fn append_record_of_version(version: u64, state: &Path, file: &Path) -> String {
+    let end = verify(state, &[]).unwrap();
+    let foreign = json!({"v": version, "seq": end.records + 1, "what": "another vocabulary", "prev": end.hash});
+    let text = format!("{}{foreign}\n", std::fs::read_to_string(file).unwrap());
+    std::fs::write(file, &text).unwrap();
+    text
+}
+
 #[test]
-fn a_log_of_any_version_verifies_and_is_appended_to() {
-    for version in [1, 2, 3] {
+fn a_log_of_an_earlier_version_verifies_and_is_appended_to() {
+    for version in [1, 2] {
         let (state, file, _) = sample();
-        let verified = verify(state.path(), &[]).unwrap();
-        let foreign = json!({"v": version, "seq": 8, "what": "another vocabulary", "prev": verified.hash}).to_string();
-        let former = std::fs::read_to_string(&file).unwrap() + &foreign + "\n";
-        std::fs::write(&file, &former).unwrap();
+        let former = append_record_of_version(version, state.path(), &file);
         assert_eq!(verify(state.path(), &[]).unwrap().records, 8);
         call(&AuditLog::open(state.path()).unwrap(), "4");
         assert_eq!(verify(state.path(), &[]).unwrap().records, 10);
         assert!(std::fs::read_to_string(&file).unwrap().starts_with(&former), "version {version}");
+    }
+}
+
+/// Every file below a directory, with its contents.
+fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(contents(&path));
+        } else {
+            found.insert(path.clone(), std::fs::read(&path).unwrap());
+        }
+    }
+    found
+}
+
+const NEWER: &str = "it has records of version 3, and this ringfence supports up to 2; install the newer version, or use \
+                     another state directory";
+
+#[test]
+fn a_log_of_a_newer_version_is_not_opened_and_not_called_damaged() {
+    for torn in ["", "{\"v\":3,\"se"] {
+        let (state, file, _) = sample();
+        append_record_of_version(3, state.path(), &file);
+        let text = std::fs::read_to_string(&file).unwrap() + torn;
+        std::fs::write(&file, text).unwrap();
+        // A newer version may do without this file.
+        std::fs::remove_file(state.path().join(ANCHOR)).unwrap();
+        let before = contents(state.path());
+        let refused = AuditLog::open(state.path()).unwrap_err();
+        assert_eq!(refused.source().unwrap().to_string(), NEWER);
+        let unread = verify(state.path(), &[]).unwrap_err();
+        assert_eq!(unread.to_string(), format!("the audit log cannot be read: {NEWER}"));
+        assert_eq!(contents(state.path()), before);
+    }
+}
+
+#[test]
+fn an_open_log_that_a_newer_version_continued_takes_no_record() {
+    let (state, file, _) = sample();
+    let log = AuditLog::open(state.path()).unwrap();
+    call(&log, "4");
+    append_record_of_version(3, state.path(), &file);
+    let before = contents(state.path());
+    let session = session();
+    let record = CallRecord {
+        time: SystemTime::now(),
+        session: &session,
+        call_id: "5",
+        tool: "write_file",
+        arguments: "",
+        subject: None,
+        accesses: &[],
+        event: AuditEvent::Begin { rule: "preset", layer: PolicyLayer::Preset, approved: None, change: "" },
+    };
+    let lost = log.record(&record).unwrap_err();
+    assert!(format!("{lost:?}").contains(NEWER), "{lost:?}");
+    drop(log);
+    assert_eq!(contents(state.path()), before);
+}
+
+#[test]
+fn a_segment_that_a_dying_process_left_empty_continues_the_chain() {
+    for torn in ["", "{\"v\":2,\"se"] {
+        let (state, _, _) = sample();
+        std::fs::write(state.path().join("audit/000002.jsonl"), torn).unwrap();
+        call(&AuditLog::open(state.path()).unwrap(), "4");
+        verify(state.path(), &[]).unwrap();
+        assert_eq!(records(state.path())[7]["event"], "genesis");
     }
 }

@@ -221,7 +221,7 @@ fn tabs_do_not_indent() {
 }
 
 #[test]
-fn characters_that_nobody_sees_are_refused() {
+fn invisible_characters_are_refused() {
     check_block("a: b\0c", expect!["line 2: a control character; write it as an escape in double quotes"]);
     check_block("a: 1\n# b\0c", expect!["line 3: a control character; write it as an escape in double quotes"]);
     check_block("a: 1\nb: \u{1b}[31m", expect!["line 3: a control character; write it as an escape in double quotes"]);

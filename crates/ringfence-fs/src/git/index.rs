@@ -190,7 +190,7 @@ fn check_cached(
     if count >= 0 {
         let said = reader.take(20)?;
         if trees.get(prefix.as_slice()).is_none_or(|tree| tree != said) {
-            return Err(GitReadError("the index has cached a tree that its entries do not make"));
+            return Err(GitReadError("the index caches a tree that does not match its entries"));
         }
     }
     for _ in 0..children {

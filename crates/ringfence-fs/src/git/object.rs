@@ -189,7 +189,7 @@ impl<'a> GitObjectStore<'a> {
                 GitObjectKind::Commit => return header(&object.data, b"tree "),
                 GitObjectKind::Tag => oid = header(&object.data, b"object ")?,
                 // A tag of a file leads to no tree.
-                GitObjectKind::Blob => return Err(GitReadError("a reference leads to no tree")),
+                GitObjectKind::Blob => return Err(GitReadError("a reference does not lead to a tree")),
             }
         }
         Err(GitReadError("a tag chain is too long"))

@@ -33,10 +33,10 @@ impl<'a> GitRefStore<'a> {
     /// The objects of all references, loose and packed.
     pub(crate) fn values(&self) -> Result<HashSet<GitOid>, GitReadError> {
         let mut values: HashSet<GitOid> = self.packed.values().copied().collect();
-        let (mut left, mut looked_at) = (vec![b"refs".to_vec()], 0);
+        let (mut left, mut scanned_directories) = (vec![b"refs".to_vec()], 0);
         while let Some(path) = left.pop() {
-            looked_at += 1;
-            if looked_at > MOST_REFERENCES {
+            scanned_directories += 1;
+            if scanned_directories > MOST_REFERENCES {
                 return Err(GitReadError("there are too many references"));
             }
             match self.files.open(&path)? {

@@ -116,7 +116,7 @@ fn an_index_that_has_cached_another_tree_than_its_entries_make_is_not_read() {
     assert!(GitIndex::parse(&honest).is_ok());
     assert_eq!(
         GitIndex::parse(&lying).unwrap_err(),
-        GitReadError("the index has cached a tree that its entries do not make")
+        GitReadError("the index caches a tree that does not match its entries")
     );
 }
 

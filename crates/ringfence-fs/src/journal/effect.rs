@@ -12,7 +12,7 @@ use crate::path::relative::split;
 use crate::root::{MountRoot, parent_at, stat};
 use crate::sys::stat::FileStat;
 
-/// One effect. Paths are below the root, in the text form of `name.rs`; an image is a name in the image store.
+/// One effect. Paths are below the root, in the text form of `path/name.rs`; an image is a name in the image store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "effect", rename_all = "lowercase")]
 pub(crate) enum JournalEffect {

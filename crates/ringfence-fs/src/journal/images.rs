@@ -219,10 +219,10 @@ fn is_unclaimed(mount: &MountRoot, found: &FileStat) -> bool {
 
 fn foreign_store_error() -> ToolError {
     let message = format!("`{IMAGE_DIR}` at the root was not created by Ringfence; nothing was changed");
-    ToolError::new(ErrorKind::Unavailable, message).hint("a person has to move it elsewhere")
+    ToolError::new(ErrorKind::Unavailable, message).hint("move it away by hand")
 }
 
 fn exposed_store_error() -> ToolError {
     let message = format!("`{IMAGE_DIR}` at the root is accessible to other users; nothing was changed");
-    ToolError::new(ErrorKind::Unavailable, message).hint("a person has to restore its owner and mode 700")
+    ToolError::new(ErrorKind::Unavailable, message).hint("restore its owner and mode 700 by hand")
 }

@@ -3,7 +3,7 @@
 //! A server that runs for weeks has every change with pre-images here, so each takes little memory: the offset of its
 //! line, its outcome, and its size in the quota. Rare fields are stored apart, and the rest is read from the log again.
 //!
-//! Not here: who may read and write the log (`index.rs`).
+//! Not here: reading and appending under the lock (`log.rs`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -12,6 +12,8 @@ use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+
+use serde::Deserialize;
 
 use crate::journal::effect::JournalEffect;
 use crate::journal::log::{ChangeClock, ChangeStatus, JournalChange, JournalEntry, JournalLine, image_owner};
@@ -165,10 +167,10 @@ impl ChangeIdMap {
         }
     }
 
-    fn insert(&mut self, change: &str, place: u32) {
+    fn insert(&mut self, change: &str, position: u32) {
         match digits(change) {
-            Some(digits) => self.by_digits.insert(digits, place),
-            None => self.by_name.insert(change.into(), place),
+            Some(digits) => self.by_digits.insert(digits, position),
+            None => self.by_name.insert(change.into(), position),
         };
     }
 }
@@ -246,7 +248,8 @@ impl JournalIndex {
         Ok(end)
     }
 
-    /// Reads what came to the log since the last time. A line without its end is not there yet.
+    /// Reads what came to the log since the last time. A line without its end is not there yet; a record of a newer
+    /// version, which cannot be understood, is `Unsupported`.
     pub(super) fn read_new_lines(&mut self) -> io::Result<()> {
         let size = FileStat::from_stat(&fstat(&self.log)?).size;
         let mut wanted = CHUNK;
@@ -256,9 +259,11 @@ impl JournalIndex {
             let before = self.read;
             for line in bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
                 let end = self.read + line.len() as u64;
-                // A line that is not ours says nothing.
-                if let Ok(heard) = serde_json::from_slice(line) {
-                    self.apply_line(heard, self.read..end)?;
+                match serde_json::from_slice(line) {
+                    Ok(heard) => self.apply_line(heard, self.read..end)?,
+                    Err(_) if is_record(line) => return Err(io::ErrorKind::Unsupported.into()),
+                    // Bytes that a power cut left say nothing.
+                    Err(_) => {}
                 }
                 self.read = end;
             }
@@ -287,14 +292,14 @@ impl JournalIndex {
         Ok(bytes)
     }
 
-    fn apply_line(&mut self, line: JournalLine, place: Range<u64>) -> io::Result<()> {
+    fn apply_line(&mut self, line: JournalLine, position: Range<u64>) -> io::Result<()> {
         match line {
-            JournalLine::Intent(change) => self.begin(change, place)?,
+            JournalLine::Intent(change) => self.begin(change, position)?,
             JournalLine::Done { change } => {
                 let keeps_first = self.mark_done(&change);
-                self.update(&change, |held| {
-                    held.status = ChangeStatus::Done;
-                    held.keeps_original |= keeps_first;
+                self.update(&change, |indexed| {
+                    indexed.status = ChangeStatus::Done;
+                    indexed.keeps_original |= keeps_first;
                 });
                 for undone in self.undoes(&change) {
                     self.set_undone(&undone, Some(&change));
@@ -306,20 +311,21 @@ impl JournalIndex {
                 self.resolve_shared_images(&change)?;
             }
             JournalLine::Void { change } => {
-                _ = self.positions_by_id.get(&change).and_then(|place| self.pending.remove(&place));
-                self.update(&change, |held| held.status = ChangeStatus::Void);
+                _ = self.positions_by_id.get(&change).and_then(|position| self.pending.remove(&position));
+                self.update(&change, |indexed| indexed.status = ChangeStatus::Void);
             }
-            JournalLine::Evicted { change } => self.update(&change, |held| held.evicted = true),
+            JournalLine::Evicted { change } => self.update(&change, |indexed| indexed.evicted = true),
         }
         Ok(())
     }
 
     /// A change was made. True where it keeps something that its session did not make.
     fn mark_done(&mut self, change: &str) -> bool {
-        let Some(place) = self.positions_by_id.get(change) else { return false };
-        let Some(effects) = self.pending.remove(&place) else { return false };
-        let is_undo = self.undo_links.get(&place).is_some_and(|ties| !ties.undoes.is_empty());
-        let session = self.entries.get(place as usize).and_then(|held| self.sessions.get_mut(held.session as usize));
+        let Some(position) = self.positions_by_id.get(change) else { return false };
+        let Some(effects) = self.pending.remove(&position) else { return false };
+        let is_undo = self.undo_links.get(&position).is_some_and(|ties| !ties.undoes.is_empty());
+        let session =
+            self.entries.get(position as usize).and_then(|indexed| self.sessions.get_mut(indexed.session as usize));
         session.is_some_and(|session| session.record_effects(&effects, is_undo))
     }
 
@@ -338,8 +344,8 @@ impl JournalIndex {
             known.last_change = known.last_change.max(Some(at));
         }
         self.newest.observe(change.sequence());
-        let place = number(self.entries.len())?;
-        self.positions_by_id.insert(&change.change, place);
+        let position = number(self.entries.len())?;
+        self.positions_by_id.insert(&change.change, position);
         let entry = JournalEntry::new(change);
         self.entries.push(IndexedChange {
             start: line.start,
@@ -351,36 +357,36 @@ impl JournalIndex {
             is_undone: false,
             keeps_original: false,
         });
-        self.pending.insert(place, entry.change.effects.clone().into());
+        self.pending.insert(position, entry.change.effects.clone().into());
         if entry.is_undo() {
-            self.undo_links.insert(place, UndoLinks { undoes: entry.change.undoes.into(), ..UndoLinks::default() });
+            self.undo_links.insert(position, UndoLinks { undoes: entry.change.undoes.into(), ..UndoLinks::default() });
         }
         Ok(())
     }
 
     fn set_undone(&mut self, change: &str, by: Option<&str>) {
-        let Some(place) = self.positions_by_id.get(change) else { return };
+        let Some(position) = self.positions_by_id.get(change) else { return };
         match by {
-            Some(by) => self.undo_links.entry(place).or_default().undone_by = Some(by.to_owned()),
+            Some(by) => self.undo_links.entry(position).or_default().undone_by = Some(by.to_owned()),
             None => {
-                if let Some(ties) = self.undo_links.get_mut(&place) {
+                if let Some(ties) = self.undo_links.get_mut(&position) {
                     ties.undone_by = None;
                 }
             }
         }
-        self.update(change, |held| held.is_undone = by.is_some());
+        self.update(change, |indexed| indexed.is_undone = by.is_some());
     }
 
     /// Finds the images of an undo that belong to the changes it undid.
     fn resolve_shared_images(&mut self, change: &str) -> io::Result<()> {
-        let Some(place) = self.positions_by_id.get(change).filter(|_| !self.undoes(change).is_empty()) else {
+        let Some(position) = self.positions_by_id.get(change).filter(|_| !self.undoes(change).is_empty()) else {
             return Ok(());
         };
         let Some(mut entry) = self.find(change)? else { return Ok(()) };
         entry.shared = self.shared_images(&entry);
         let cost = entry.cost();
-        self.undo_links.entry(place).or_default().shared = entry.shared;
-        self.update(change, |held| held.cost = cost);
+        self.undo_links.entry(position).or_default().shared = entry.shared;
+        self.update(change, |indexed| indexed.cost = cost);
         Ok(())
     }
 
@@ -390,36 +396,38 @@ impl JournalIndex {
 
     /// All of a change, if there is one of that name.
     pub(super) fn find(&self, change: &str) -> io::Result<Option<JournalEntry>> {
-        let place = self.positions_by_id.get(change).map(|place| place as usize);
-        place.filter(|place| *place < self.entries.len()).map(|place| self.load(place)).transpose()
+        let position = self.positions_by_id.get(change).map(|position| position as usize);
+        position.filter(|position| *position < self.entries.len()).map(|position| self.load(position)).transpose()
     }
 
     /// Loads all of the change at a position, with the parts that only the log has.
-    pub(super) fn load(&self, place: usize) -> io::Result<JournalEntry> {
-        let held = self.entries.get(place).ok_or(io::ErrorKind::InvalidData)?;
-        let line: JournalLine = serde_json::from_slice(&self.read_range(held.log_range())?)?;
+    pub(super) fn load(&self, position: usize) -> io::Result<JournalEntry> {
+        let indexed = self.entries.get(position).ok_or(io::ErrorKind::InvalidData)?;
+        let line: JournalLine = serde_json::from_slice(&self.read_range(indexed.log_range())?)?;
         let JournalLine::Intent(change) = line else { return Err(io::ErrorKind::InvalidData.into()) };
-        let ties = u32::try_from(place).ok().and_then(|place| self.undo_links.get(&place));
+        let ties = u32::try_from(position).ok().and_then(|position| self.undo_links.get(&position));
         let undone_by = ties.and_then(|ties| ties.undone_by.clone());
         let shared = ties.map(|ties| ties.shared.clone()).unwrap_or_default();
-        Ok(JournalEntry { change, status: held.status, evicted: held.evicted, undone_by, shared })
+        Ok(JournalEntry { change, status: indexed.status, evicted: indexed.evicted, undone_by, shared })
     }
 
     /// Positions of the changes that were not rolled back.
     pub(super) fn committed(&self) -> Vec<usize> {
         let all = self.entries.iter().enumerate();
-        all.filter(|(_, held)| held.status != ChangeStatus::Void).map(|(place, _)| place).collect()
+        all.filter(|(_, indexed)| indexed.status != ChangeStatus::Void).map(|(position, _)| position).collect()
     }
 
     /// Positions of the changes that the one at this position undid.
-    pub(super) fn undone_changes(&self, place: usize) -> impl Iterator<Item = usize> {
-        let ties = u32::try_from(place).ok().and_then(|place| self.undo_links.get(&place));
+    pub(super) fn undone_changes(&self, position: usize) -> impl Iterator<Item = usize> {
+        let ties = u32::try_from(position).ok().and_then(|position| self.undo_links.get(&position));
         let undone = ties.into_iter().flat_map(|ties| ties.undoes.iter());
-        undone.filter_map(|change| self.positions_by_id.get(change)).filter_map(|place| usize::try_from(place).ok())
+        undone
+            .filter_map(|change| self.positions_by_id.get(change))
+            .filter_map(|position| usize::try_from(position).ok())
     }
 
     fn undoes(&self, change: &str) -> Vec<String> {
-        let ties = self.positions_by_id.get(change).and_then(|place| self.undo_links.get(&place));
+        let ties = self.positions_by_id.get(change).and_then(|position| self.undo_links.get(&position));
         ties.map(|ties| ties.undoes.to_vec()).unwrap_or_default()
     }
 
@@ -436,31 +444,32 @@ impl JournalIndex {
 
     /// Positions of a change, and of those whose pre-images it shares.
     pub(super) fn positions_sharing(&self, change: &str) -> Vec<usize> {
-        let place = self.positions_by_id.get(change);
-        let shared = place.and_then(|place| self.undo_links.get(&place)).map(|ties| &*ties.shared).unwrap_or_default();
+        let position = self.positions_by_id.get(change);
+        let shared =
+            position.and_then(|position| self.undo_links.get(&position)).map(|ties| &*ties.shared).unwrap_or_default();
         let owners = shared.iter().filter_map(|image| self.positions_by_id.get(image_owner(image)?));
-        place.into_iter().chain(owners).map(|place| place as usize).collect()
+        position.into_iter().chain(owners).map(|position| position as usize).collect()
     }
 
     /// Positions of changes.
     pub(super) fn positions<'a>(&self, changes: impl Iterator<Item = &'a str>) -> Vec<usize> {
-        changes.filter_map(|change| self.positions_by_id.get(change)).map(|place| place as usize).collect()
+        changes.filter_map(|change| self.positions_by_id.get(change)).map(|position| position as usize).collect()
     }
 
     /// Whether an undo has one of these images, which may be named after another change. For other changes the names
     /// suffice, and reading every line of a long log takes its time.
-    pub(super) fn holds_image_for_other(&self, place: usize, images: &BTreeSet<String>) -> io::Result<bool> {
-        let is_undo = self.undone_changes(place).next().is_some();
-        Ok(is_undo && self.load(place)?.images().iter().any(|image| images.contains(image)))
+    pub(super) fn holds_image_for_other(&self, position: usize, images: &BTreeSet<String>) -> io::Result<bool> {
+        let is_undo = self.undone_changes(position).next().is_some();
+        Ok(is_undo && self.load(position)?.images().iter().any(|image| images.contains(image)))
     }
 
     fn update(&mut self, change: &str, how: impl FnOnce(&mut IndexedChange)) {
-        let place = self.positions_by_id.get(change);
-        let Some(held) = place.and_then(|place| self.entries.get_mut(place as usize)) else { return };
-        let before = held.quota_bytes();
-        how(held);
-        let after = held.quota_bytes();
-        if let Some(session) = self.sessions.get_mut(held.session as usize) {
+        let position = self.positions_by_id.get(change);
+        let Some(indexed) = position.and_then(|position| self.entries.get_mut(position as usize)) else { return };
+        let before = indexed.quota_bytes();
+        how(indexed);
+        let after = indexed.quota_bytes();
+        if let Some(session) = self.sessions.get_mut(indexed.session as usize) {
             session.quota_bytes = session.quota_bytes.saturating_sub(before).saturating_add(after);
         }
         self.total_quota_bytes = self.total_quota_bytes.saturating_sub(before).saturating_add(after);
@@ -472,43 +481,43 @@ impl JournalIndex {
         number.map_or(0, |session| session.quota_bytes)
     }
 
-    pub(super) fn belongs_to(&self, held: &IndexedChange, session: &str) -> bool {
-        self.numbers.get(session) == Some(&held.session)
+    pub(super) fn belongs_to(&self, indexed: &IndexedChange, session: &str) -> bool {
+        self.numbers.get(session) == Some(&indexed.session)
     }
 
     /// Whether the pre-images of a change may be evicted to make room for a session without approval. Of its own those
     /// are versions of a path between the first one and the current one.
-    pub(super) fn is_evictable(&self, held: &IndexedChange, session: &str) -> bool {
-        (self.belongs_to(held, session) && !held.keeps_original) || self.is_session_over(held)
+    pub(super) fn is_evictable(&self, indexed: &IndexedChange, session: &str) -> bool {
+        (self.belongs_to(indexed, session) && !indexed.keeps_original) || self.is_session_over(indexed)
     }
 
     /// Size of the pre-images of a session that may not be evicted, as the quota counts it.
     pub(super) fn unevictable_bytes(&self, session: &str, freed: &[usize]) -> u64 {
-        let stays = |place: &usize, held: &IndexedChange| {
-            self.belongs_to(held, session) && !self.is_evictable(held, session) && !freed.contains(place)
+        let stays = |position: &usize, indexed: &IndexedChange| {
+            self.belongs_to(indexed, session) && !self.is_evictable(indexed, session) && !freed.contains(position)
         };
-        let entries = self.entries.iter().enumerate().filter(|(place, held)| stays(place, held));
-        entries.map(|(_, held)| held.quota_bytes()).fold(0, u64::saturating_add)
+        let entries = self.entries.iter().enumerate().filter(|(position, indexed)| stays(position, indexed));
+        entries.map(|(_, indexed)| indexed.quota_bytes()).fold(0, u64::saturating_add)
     }
 
     /// Whether the session of a change is over.
-    pub(super) fn is_session_over(&self, held: &IndexedChange) -> bool {
-        let last = self.sessions.get(held.session as usize).and_then(|session| session.last_change);
+    pub(super) fn is_session_over(&self, indexed: &IndexedChange) -> bool {
+        let last = self.sessions.get(indexed.session as usize).and_then(|session| session.last_change);
         last.is_some_and(|at| at.elapsed().is_ok_and(|age| age > SESSION_EXPIRY))
     }
 
     /// A change as lines of a log.
-    pub(super) fn lines(&self, place: usize) -> io::Result<Vec<u8>> {
-        let held = self.entries.get(place).ok_or(io::ErrorKind::InvalidData)?;
-        let mut bytes = self.read_range(held.log_range())?;
-        if held.status == ChangeStatus::Pending && !held.evicted {
+    pub(super) fn lines(&self, position: usize) -> io::Result<Vec<u8>> {
+        let indexed = self.entries.get(position).ok_or(io::ErrorKind::InvalidData)?;
+        let mut bytes = self.read_range(indexed.log_range())?;
+        if indexed.status == ChangeStatus::Pending && !indexed.evicted {
             return Ok(bytes);
         }
         let JournalLine::Intent(JournalChange { change, .. }) = serde_json::from_slice(&bytes)? else {
             return Err(io::ErrorKind::InvalidData.into());
         };
-        let ends = (held.status == ChangeStatus::Done).then(|| JournalLine::Done { change: change.clone() });
-        for line in ends.into_iter().chain(held.evicted.then_some(JournalLine::Evicted { change })) {
+        let ends = (indexed.status == ChangeStatus::Done).then(|| JournalLine::Done { change: change.clone() });
+        for line in ends.into_iter().chain(indexed.evicted.then_some(JournalLine::Evicted { change })) {
             serde_json::to_writer(&mut bytes, &line)?;
             bytes.push(b'\n');
         }
@@ -516,23 +525,33 @@ impl JournalIndex {
     }
 }
 
+/// Whether a line is a record, of whatever kind.
+fn is_record(line: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct RecordKind {
+        #[serde(rename = "record")]
+        _kind: String,
+    }
+    serde_json::from_slice::<RecordKind>(line).is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::{ChangeIdMap, IndexedChange, digits};
 
     #[test]
-    fn names_are_told_apart_whoever_made_them() {
+    fn minted_and_foreign_change_ids_are_distinct() {
         let minted = ["c-00000000000000000000", "c-0123456789abcdefffff"];
         let others = ["c-0123456789ABCDEFFFFF", "c-012", "n-0123456789abcdefffff", "", "c-0123456789abcdeffff\u{e9}"];
         assert!(minted.iter().all(|name| digits(name).is_some()) && others.iter().all(|name| digits(name).is_none()));
-        let mut places = ChangeIdMap::default();
-        for (place, name) in (0..).zip(minted.iter().chain(&others)) {
-            places.insert(name, place);
+        let mut positions = ChangeIdMap::default();
+        for (position, name) in (0..).zip(minted.iter().chain(&others)) {
+            positions.insert(name, position);
         }
-        for (place, name) in (0..).zip(minted.iter().chain(&others)) {
-            assert_eq!(places.get(name), Some(place), "{name}");
+        for (position, name) in (0..).zip(minted.iter().chain(&others)) {
+            assert_eq!(positions.get(name), Some(position), "{name}");
         }
-        assert_eq!(places.get("c-0123456789abcdeffffe"), None);
+        assert_eq!(positions.get("c-0123456789abcdeffffe"), None);
     }
 
     #[test]

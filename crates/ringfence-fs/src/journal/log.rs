@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::journal::effect::JournalEffect;
 use crate::journal::index::{IndexedChange, JournalIndex};
+use crate::lock::check_state_version;
 use crate::root::stat;
 use crate::sys::file_ref::InodeIdentity;
 use crate::sys::own_files::{SAFE_OPEN, acquire_lock, release_lock, write_all};
@@ -50,8 +51,8 @@ pub(crate) enum LogSync {
 pub(crate) struct ChangeClock(AtomicU64);
 
 impl ChangeClock {
-    pub(crate) fn observe(&self, place: u64) {
-        self.0.fetch_max(place, Ordering::Relaxed);
+    pub(crate) fn observe(&self, sequence: u64) {
+        self.0.fetch_max(sequence, Ordering::Relaxed);
     }
 
     /// The sequence number of one more change: its time, unless the clock went back.
@@ -168,8 +169,10 @@ impl JournalEntry {
 }
 
 impl Journal {
-    /// Opens the journal in a directory of our own, and makes it if there is none.
-    pub(crate) fn open(directory: OwnedFd, newest: &Arc<ChangeClock>) -> Result<Self, Errno> {
+    /// Opens the journal in a directory of our own, and makes it if there is none. `Unsupported` if it is of a newer
+    /// version.
+    pub(crate) fn open(directory: OwnedFd, newest: &Arc<ChangeClock>) -> io::Result<Self> {
+        check_state_version(directory.as_fd())?;
         let (lock, log) = (open_private_file(&directory, LOCK)?, open_private_file(&directory, LOG)?);
         let (known, long) = (Mutex::new(JournalIndex::new(log, newest)), AtomicU64::new(MAX_LOG_BYTES));
         Ok(Self {
@@ -183,30 +186,29 @@ impl Journal {
     }
 
     /// Reads the log, so that a change on another mount gets a later sequence number.
-    pub(crate) fn read(&self) {
-        // Changes of a log that cannot be read now are ordered by their time.
-        drop(self.current_index());
+    pub(crate) fn read(&self) -> io::Result<()> {
+        self.current_index().map(drop)
     }
 
     /// The time of a change that is made now, and its sequence number where that differs.
     pub(crate) fn next_timestamp(&self) -> (String, Option<u64>) {
         let now = SystemTime::now();
-        let (time, place) = (millis(now), self.clock.next(millis(now)));
-        (humantime::format_rfc3339_millis(now).to_string(), Some(place).filter(|place| *place != time))
+        let (time, sequence) = (millis(now), self.clock.next(millis(now)));
+        (humantime::format_rfc3339_millis(now).to_string(), Some(sequence).filter(|sequence| *sequence != time))
     }
 
     /// Every change, the oldest first.
     pub(crate) fn entries(&self) -> io::Result<Vec<JournalEntry>> {
         let known = self.current_index()?;
-        (0..known.entries.len()).map(|place| known.load(place)).collect()
+        (0..known.entries.len()).map(|position| known.load(position)).collect()
     }
 
     /// Changes without an outcome, or with images that are still to be evicted.
     pub(crate) fn unresolved(&self) -> io::Result<Vec<JournalEntry>> {
         let known = self.current_index()?;
         let all = known.entries.iter().enumerate();
-        let left = all.filter(|(_, held)| held.status == ChangeStatus::Pending || held.evicted);
-        left.map(|(place, _)| known.load(place)).collect()
+        let left = all.filter(|(_, indexed)| indexed.status == ChangeStatus::Pending || indexed.evicted);
+        left.map(|(position, _)| known.load(position)).collect()
     }
 
     pub(crate) fn entry(&self, change: &str) -> io::Result<Option<JournalEntry>> {
@@ -228,20 +230,27 @@ impl Journal {
 
     /// Switches to the current log file: compaction replaces it.
     fn refresh(&self, known: &mut JournalIndex) -> io::Result<()> {
-        let held = FileStat::from_stat(&fstat(&known.log)?).id;
-        if stat(self.directory.as_fd(), LOG.as_bytes())?.is_none_or(|now| now.id != held) {
+        let open_id = FileStat::from_stat(&fstat(&known.log)?).id;
+        if stat(self.directory.as_fd(), LOG.as_bytes())?.is_none_or(|now| now.id != open_id) {
             *known = JournalIndex::new(open_private_file(&self.directory, LOG)?, &self.clock);
         }
         Ok(())
     }
 
-    /// Writes a line, on disk too where that is wanted.
+    /// Writes a line, on disk too where that is wanted. An intent is refused with `Unsupported` if a newer version has
+    /// written to the journal; the outcome of a change that was begun is not.
     pub(crate) fn append(&self, line: &JournalLine, wanted: LogSync) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');
         let mut known = self.lock_index();
         acquire_lock(&self.lock)?;
-        let written = self.refresh(&mut known).and_then(|()| known.write(&bytes));
+        let written = self.refresh(&mut known).and_then(|()| {
+            if matches!(line, JournalLine::Intent(_)) {
+                check_state_version(self.directory.as_fd())?;
+                known.read_new_lines()?;
+            }
+            known.write(&bytes)
+        });
         release_lock(&self.lock);
         let log = Arc::clone(&known.log);
         drop(known);
@@ -262,9 +271,9 @@ impl Journal {
         let Ok(known) = self.current_index() else { return Vec::new() };
         let mut old = known.committed();
         old.truncate(old.len().saturating_sub(MOST_CHANGES));
-        let over = |held: &IndexedChange| held.quota_bytes() > 0 && known.is_session_over(held);
-        let going = old.into_iter().filter(|place| known.entries.get(*place).is_some_and(over));
-        let going = going.filter_map(|place| known.load(place).ok()).collect();
+        let over = |indexed: &IndexedChange| indexed.quota_bytes() > 0 && known.is_session_over(indexed);
+        let going = old.into_iter().filter(|position| known.entries.get(*position).is_some_and(over));
+        let going = going.filter_map(|position| known.load(position).ok()).collect();
         drop(known);
         self.evict(going)
     }
@@ -294,14 +303,15 @@ impl Journal {
         let (mut bytes, mut staying) = (Vec::new(), BTreeSet::new());
         let keeping: BTreeSet<usize> =
             known.positions(kept.iter().filter_map(|image| image_owner(image))).into_iter().collect();
-        for (index, place) in made.into_iter().enumerate() {
-            let Some(held) = known.entries.get(place) else { continue };
+        for (index, position) in made.into_iter().enumerate() {
+            let Some(indexed) = known.entries.get(position) else { continue };
             // An undo of a change that stays does so too, or that change would change its state.
-            let takes_back = || known.undone_changes(place).any(|undone| staying.contains(&undone));
-            let stays = index >= old || held.status == ChangeStatus::Pending || held.quota_bytes() > 0 || takes_back();
-            if stays || keeping.contains(&place) || known.holds_image_for_other(place, kept)? {
-                bytes.extend_from_slice(&known.lines(place)?);
-                staying.insert(place);
+            let undoes_kept = || known.undone_changes(position).any(|undone| staying.contains(&undone));
+            let stays =
+                index >= old || indexed.status == ChangeStatus::Pending || indexed.quota_bytes() > 0 || undoes_kept();
+            if stays || keeping.contains(&position) || known.holds_image_for_other(position, kept)? {
+                bytes.extend_from_slice(&known.lines(position)?);
+                staying.insert(position);
             }
         }
         // Where little would be dropped, compaction would repeat with every append.
@@ -380,14 +390,15 @@ impl Journal {
         {
             return Ok(false);
         }
-        let going = freed.iter().filter_map(|place| known.entries.get(*place)).map(IndexedChange::quota_bytes).sum();
+        let going =
+            freed.iter().filter_map(|position| known.entries.get(*position)).map(IndexedChange::quota_bytes).sum();
         if known.total_quota_bytes.saturating_sub(going).saturating_add(bytes) <= limits.undo_bytes {
             return Ok(true);
         }
-        let stays = known.entries.iter().enumerate().filter(|(place, held)| {
-            held.quota_bytes() > 0 && !known.is_evictable(held, session) && !freed.contains(place)
+        let stays = known.entries.iter().enumerate().filter(|(position, indexed)| {
+            indexed.quota_bytes() > 0 && !known.is_evictable(indexed, session) && !freed.contains(position)
         });
-        Ok(stays.map(|(_, held)| held.quota_bytes()).sum::<u64>().saturating_add(bytes) <= limits.undo_bytes)
+        Ok(stays.map(|(_, indexed)| indexed.quota_bytes()).sum::<u64>().saturating_add(bytes) <= limits.undo_bytes)
     }
 
     /// Says which of the oldest pre-images go for a change that was just made, until those of its session, and those of all,
@@ -402,14 +413,14 @@ impl Journal {
         }
         let stay = known.positions_sharing(change);
         let mut going: Vec<JournalEntry> = Vec::new();
-        for (place, held) in known.entries.iter().enumerate().filter(|(_, held)| held.quota_bytes() > 0) {
-            let own = known.belongs_to(held, session);
+        for (position, indexed) in known.entries.iter().enumerate().filter(|(_, indexed)| indexed.quota_bytes() > 0) {
+            let own = known.belongs_to(indexed, session);
             let too_much = of_all > limits.undo_bytes || (own && of_session > limits.undo_session_bytes);
-            if !stay.contains(&place) && too_much && known.is_evictable(held, session) {
+            if !stay.contains(&position) && too_much && known.is_evictable(indexed, session) {
                 // An image that cannot be read now stays, and the next one is evicted instead.
-                let Ok(entry) = known.load(place) else { continue };
-                of_all = of_all.saturating_sub(held.quota_bytes());
-                of_session = of_session.saturating_sub(if own { held.quota_bytes() } else { 0 });
+                let Ok(entry) = known.load(position) else { continue };
+                of_all = of_all.saturating_sub(indexed.quota_bytes());
+                of_session = of_session.saturating_sub(if own { indexed.quota_bytes() } else { 0 });
                 going.push(entry);
             }
         }
@@ -420,7 +431,8 @@ impl Journal {
     /// Says that what a change keeps goes, because a person agreed to that.
     pub(crate) fn evict_change(&self, change: &str) -> Vec<String> {
         let Ok(known) = self.current_index() else { return Vec::new() };
-        let going = known.positions_sharing(change).into_iter().filter_map(|place| known.load(place).ok()).collect();
+        let going =
+            known.positions_sharing(change).into_iter().filter_map(|position| known.load(position).ok()).collect();
         drop(known);
         self.evict(going)
     }
@@ -477,8 +489,8 @@ mod tests {
     fn a_change_stands_behind_those_before_it_whatever_the_clock_says() {
         let newest = ChangeClock::default();
         newest.observe(1_000);
-        let places: Vec<u64> = [2_000, 2_000, 5, 6, 2_001, 3_000].into_iter().map(|now| newest.next(now)).collect();
-        assert_eq!(places, [2_000, 2_001, 2_002, 2_003, 2_004, 3_000]);
+        let sequence: Vec<u64> = [2_000, 2_000, 5, 6, 2_001, 3_000].into_iter().map(|now| newest.next(now)).collect();
+        assert_eq!(sequence, [2_000, 2_001, 2_002, 2_003, 2_004, 3_000]);
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub(crate) use self::effect::JournalEffect;
 pub(crate) use self::images::ImageStore;
 pub(crate) use self::log::{ChangeClock, ChangeStatus, Journal, JournalChange, JournalEntry, JournalLine, LogSync};
 pub(crate) use self::state::{FileState, FileStateDepth, FileStateKind, cost};
+use crate::lock::INSTALL_NEWER;
 
 /// Handling of a file that a change displaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +48,7 @@ impl DisplacedFileAction {
 
 /// One of the files that a change displaces.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct DisplacementTurn {
+pub(crate) struct DisplacementPosition {
     /// Its number among them.
     pub(crate) index: usize,
     /// Size of those before it, as the quota counts it.
@@ -87,12 +88,18 @@ pub(crate) fn not_kept_error() -> ToolError {
 #[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` gives")]
 pub(crate) fn journal_read_error(error: io::Error) -> ToolError {
     let message = format!("cannot read the journal ({}); nothing was changed", describe_io_error(&error));
+    if error.kind() == io::ErrorKind::Unsupported {
+        return ToolError::new(ErrorKind::Unavailable, message).hint(INSTALL_NEWER);
+    }
     ToolError::new(ErrorKind::Io, message).hint("try again")
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` gives")]
 pub(crate) fn journal_write_error(error: io::Error) -> ToolError {
     let message = format!("cannot write to the journal ({}); nothing was changed", describe_io_error(&error));
+    if error.kind() == io::ErrorKind::Unsupported {
+        return ToolError::new(ErrorKind::Unavailable, message).hint(INSTALL_NEWER);
+    }
     let failed = ToolError::new(ErrorKind::Io, message);
     if error.kind() == io::ErrorKind::TimedOut { failed.hint("try again") } else { failed }
 }
@@ -101,6 +108,7 @@ fn describe_io_error(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(code) => format!("error {code}"),
         None if error.kind() == io::ErrorKind::TimedOut => "another process is using it".to_owned(),
+        None if error.kind() == io::ErrorKind::Unsupported => "a newer version of Ringfence wrote it".to_owned(),
         None => "it is damaged".to_owned(),
     }
 }

@@ -3,6 +3,7 @@
 //! Not here: the log and its files (`journal/`), and undoing changes (`undo/`).
 
 use std::collections::BTreeSet;
+use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use ringfence_kernel::{
@@ -12,7 +13,7 @@ use rustix::fs::{Access, AtFlags};
 use rustix::io::Errno;
 
 use crate::journal::{
-    ChangeStatus, DisplacedFileAction, DisplacementTurn, FileState, Journal, JournalChange, JournalEffect,
+    ChangeStatus, DisplacedFileAction, DisplacementPosition, FileState, Journal, JournalChange, JournalEffect,
     JournalEntry, JournalLine, LogSync, Retention, TempOwner, cost, image_name, journal_read_error,
     journal_write_error, not_kept_error,
 };
@@ -79,16 +80,16 @@ impl Mount {
         &self,
         old: &CurrentFile,
         parent: BorrowedFd<'_>,
-        turn: DisplacementTurn,
+        position: DisplacementPosition,
         ticket: &Ticket<'_>,
     ) -> Result<DisplacedFileAction, ToolError> {
         let Some(journal) = &self.journal else { return Ok(DisplacedFileAction::Discarded) };
         let cx = ticket.context();
-        if !self.fits_quota(cost(old.stat.size, 0).saturating_add(turn.bytes_before), &[], cx)? {
+        if !self.fits_quota(cost(old.stat.size, 0).saturating_add(position.bytes_before), &[], cx)? {
             return if ticket.may_lose() { Ok(DisplacedFileAction::Discarded) } else { Err(not_kept_error()) };
         }
         let keep = journal.create_image_store(self)?;
-        let image = image_name(ticket.change_id(), turn.index);
+        let image = image_name(ticket.change_id(), position.index);
         let here = fstat(parent).map(|stat| FileStat::from_stat(&stat).id.device).unwrap_or_default();
         if old.stat.links == 1 && here == keep.device {
             return Ok(DisplacedFileAction::Stored { image });
@@ -127,16 +128,16 @@ impl Mount {
         &self,
         state: &FileState,
         parent: BorrowedFd<'_>,
-        turn: DisplacementTurn,
+        position: DisplacementPosition,
         ticket: &Ticket<'_>,
     ) -> Result<Option<String>, ToolError> {
         let Some(journal) = &self.journal else { return Ok(None) };
-        let cost = state.cost().saturating_add(turn.bytes_before);
+        let cost = state.cost().saturating_add(position.bytes_before);
         if !self.fits_quota(cost, &[], ticket.context())? || !self.is_on_image_device(parent)? {
             return if ticket.may_lose() { Ok(None) } else { Err(not_kept_error()) };
         }
         journal.create_image_store(self)?;
-        Ok(Some(image_name(ticket.change_id(), turn.index)))
+        Ok(Some(image_name(ticket.change_id(), position.index)))
     }
 
     /// Whether an entry of this directory can be renamed into the image store.
@@ -167,7 +168,7 @@ impl Mount {
     ) -> Result<PendingChange<'_>, ToolError> {
         self.check_foreseen(&effects, ticket)?;
         let origin = ticket.context().origin().cloned().unwrap_or_default();
-        let entered = PendingChange {
+        let mut entered = PendingChange {
             mount: self,
             change: ticket.change_id().to_owned(),
             session: origin.session.clone(),
@@ -188,7 +189,14 @@ impl Mount {
             undoes,
             effects,
         };
-        journal.append(&JournalLine::Intent(change), LogSync::Immediate).map_err(journal_write_error)?;
+        if let Err(error) = journal.append(&JournalLine::Intent(change), LogSync::Immediate) {
+            // Nothing at all is written to the journal of a newer version. After other errors the intent may be there.
+            if error.kind() == io::ErrorKind::Unsupported {
+                entered.open = false;
+                delete_images(self, &entered.copies);
+            }
+            return Err(journal_write_error(error));
+        }
         Ok(entered)
     }
 

@@ -5,7 +5,7 @@
 //! would have git run its commands later. Hooks are in the directory that `core.hooksPath` of a repository names, or
 //! that a link `.git/hooks` leads to. And a shell runs the files in the `bin` of a virtual environment or of
 //! `node_modules` under the names of ordinary commands. Settings can be reached through links of their name
-//! (`linked_directories.rs`).
+//! (`sensitive/linked_directories.rs`).
 //!
 //! Such a directory comes to be by the last of several changes, each of them harmless when it was planned. So it is asked
 //! twice: for the plan, and once more under the lock of the tree, right before any change is made (`Mount::enter`).
@@ -34,9 +34,9 @@ pub(crate) fn is_repository_entry(name: &[u8]) -> bool {
 
 /// The pieces of a repository that a directory was found to have.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct FoundPieces([bool; REPOSITORY_ENTRIES.len()]);
+pub(crate) struct RepositoryEntrySet([bool; REPOSITORY_ENTRIES.len()]);
 
-impl FoundPieces {
+impl RepositoryEntrySet {
     /// Whether this name makes a repository of the directory.
     pub(crate) fn completed_by(&mut self, name: &[u8]) -> bool {
         let was_repository = self.are_repository();
@@ -269,12 +269,12 @@ impl Mount {
 
     /// Paths that the plan of a call declared as protected, or as data of an existing repository.
     fn repository_paths<'a>(&self, ticket: &Ticket<'a>) -> BTreeSet<&'a str> {
-        let touches = ticket
+        let accesses = ticket
             .accesses()
             .iter()
-            .filter(|touch| touch.action.changes_files() && *touch.resource.mount == *self.alias);
-        let protected = touches
-            .map(|touch| &touch.resource)
+            .filter(|access| access.action.changes_files() && *access.resource.mount == *self.alias);
+        let protected = accesses
+            .map(|access| &access.resource)
             .filter(|place| place.effective_sensitivity().protected || place.repository_data);
         protected.map(|place| place.resolved_path.as_deref().unwrap_or(&place.requested_path)).collect()
     }

@@ -21,30 +21,33 @@ use crate::sys::stat::FileKind;
 const MOST_NAMES: usize = 2000;
 
 /// The error for a path that could not be opened.
-pub(crate) fn path_error(spot: &LocatedPath, errno: Errno) -> ToolError {
-    let error = errno_error(errno, &spot.shown);
+pub(crate) fn path_error(located: &LocatedPath, errno: Errno) -> ToolError {
+    let error = errno_error(errno, &located.shown);
     match errno {
-        Errno::XDEV if !spot.path.has_dotdot() => {
+        Errno::XDEV if !located.path.has_dotdot() => {
             error.hint("a link with an absolute target counts as outside, as does another mount")
         }
-        Errno::NOENT => missing_path_error(spot, error),
+        Errno::NOENT => missing_path_error(located, error),
         _ => error,
     }
 }
 
-fn missing_path_error(spot: &LocatedPath, error: ToolError) -> ToolError {
-    if let Err(gone) = spot.mount.check_in_place(IoMode::Blocking) {
+fn missing_path_error(located: &LocatedPath, error: ToolError) -> ToolError {
+    if let Err(gone) = located.mount.check_in_place(IoMode::Blocking) {
         return gone;
     }
-    let Some((parent, name)) = spot.path.split() else { return error };
+    let Some((parent, name)) = located.path.split() else { return error };
     let directory = OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN;
-    let Ok(directory) = spot.mount.lookup(&parent, directory, IoMode::Blocking) else {
-        return error.hint(&format!("the directory `{}` does not exist", parent_display(spot)));
+    let Ok(directory) = located.mount.lookup(&parent, directory, IoMode::Blocking) else {
+        return error.hint(&format!("the directory `{}` does not exist", parent_display(located)));
     };
     if let Ok(Some(stamp)) = stat(directory.fd.as_fd(), name)
         && stamp.kind == FileKind::Link
     {
-        return ToolError::new(ErrorKind::NotFound, format!("`{}` is a link whose target does not exist", spot.shown));
+        return ToolError::new(
+            ErrorKind::NotFound,
+            format!("`{}` is a link whose target does not exist", located.shown),
+        );
     }
     let resolved = directory.resolved;
     // `cap-std` gives a descriptor that cannot be listed.
@@ -68,10 +71,10 @@ fn missing_path_error(spot: &LocatedPath, error: ToolError) -> ToolError {
         directory: PolicyResource {
             requested_path: parent.display(),
             resolved_path: resolved,
-            mount: Arc::clone(&spot.mount.alias),
+            mount: Arc::clone(&located.mount.alias),
             ..PolicyResource::default()
         },
-        display_prefix: match parent_display(spot) {
+        display_prefix: match parent_display(located) {
             "" => String::new(),
             above => format!("{above}/"),
         },
@@ -80,6 +83,6 @@ fn missing_path_error(spot: &LocatedPath, error: ToolError) -> ToolError {
 }
 
 /// The directory of a path, as replies say it; nothing for one in the workspace itself.
-fn parent_display(spot: &LocatedPath) -> &str {
-    spot.shown.rsplit_once('/').map_or("", |(above, _)| above)
+fn parent_display(located: &LocatedPath) -> &str {
+    located.shown.rsplit_once('/').map_or("", |(above, _)| above)
 }

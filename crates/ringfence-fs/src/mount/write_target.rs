@@ -64,77 +64,83 @@ pub(crate) enum TargetKind {
 
 impl WriteTarget {
     /// Resolves the target of a change that may create an entry. Reads only.
-    pub(crate) fn find(spot: &LocatedPath, meant: TargetKind, parents: ParentPolicy) -> Result<Self, ToolError> {
-        let slot = Self::locate(spot, meant, parents)?;
-        if slot.stat()?.is_none() {
-            for name in slot.missing.iter().chain(std::iter::once(&slot.name)) {
-                may_create(name, slot.mount.names)?;
+    pub(crate) fn find(located: &LocatedPath, meant: TargetKind, parents: ParentPolicy) -> Result<Self, ToolError> {
+        let target = Self::locate(located, meant, parents)?;
+        if target.stat()?.is_none() {
+            for name in target.missing.iter().chain(std::iter::once(&target.name)) {
+                may_create(name, target.mount.names)?;
             }
         }
-        Ok(slot)
+        Ok(target)
     }
 
     /// Finds something that has to be there, whatever its name.
-    pub(crate) fn find_existing(spot: &LocatedPath, meant: TargetKind) -> Result<(Self, FileStat), ToolError> {
-        let slot = Self::locate(spot, meant, ParentPolicy::MustExist)?;
-        let seen = slot.stat()?.ok_or_else(|| suggest::path_error(spot, Errno::NOENT))?;
-        Ok((slot, seen))
+    pub(crate) fn find_existing(located: &LocatedPath, meant: TargetKind) -> Result<(Self, FileStat), ToolError> {
+        let target = Self::locate(located, meant, ParentPolicy::MustExist)?;
+        let seen = target.stat()?.ok_or_else(|| suggest::path_error(located, Errno::NOENT))?;
+        Ok((target, seen))
     }
 
-    fn locate(spot: &LocatedPath, meant: TargetKind, parents: ParentPolicy) -> Result<Self, ToolError> {
-        spot.check_writable()?;
-        let slot = Self::at(spot, &spot.path, meant, parents)?;
+    fn locate(located: &LocatedPath, meant: TargetKind, parents: ParentPolicy) -> Result<Self, ToolError> {
+        located.check_writable()?;
+        let target = Self::at(located, &located.path, meant, parents)?;
         let is_link = |found: Option<FileStat>| found.is_some_and(|stamp| stamp.kind == FileKind::Link);
-        if meant == TargetKind::Any || !is_link(slot.stat()?) {
-            return Ok(slot);
+        if meant == TargetKind::Any || !is_link(target.stat()?) {
+            return Ok(target);
         }
-        let target = slot.link_target(spot, meant)?;
-        let slot = Self::at(spot, &target, meant, ParentPolicy::MustExist)?;
+        let linked_path = target.link_target(located, meant)?;
+        let target = Self::at(located, &linked_path, meant, ParentPolicy::MustExist)?;
         // Another link came to stand there since: where that one leads was not looked at.
-        if is_link(slot.stat()?) { Err(wrong_type(&spot.shown, "a link that changes")) } else { Ok(slot) }
+        if is_link(target.stat()?) { Err(wrong_type(&located.shown, "a link that changes")) } else { Ok(target) }
     }
 
-    /// The slot at a path below the root, for what the caller called by the path of `spot`.
-    fn at(spot: &LocatedPath, path: &GuestPath, meant: TargetKind, parents: ParentPolicy) -> Result<Self, ToolError> {
-        let Some((parent, name)) = path.split() else { return Err(no_name_error(spot)) };
-        let ExistingAncestor { fd: base, real: real_parent, missing } = open_existing_ancestor(spot, parent, parents)?;
-        let mut slot = Self {
-            mount: Arc::clone(&spot.mount),
+    /// The target at a path below the root, for what the caller called by the path of `located`.
+    fn at(
+        located: &LocatedPath,
+        path: &GuestPath,
+        meant: TargetKind,
+        parents: ParentPolicy,
+    ) -> Result<Self, ToolError> {
+        let Some((parent, name)) = path.split() else { return Err(no_name_error(located)) };
+        let ExistingAncestor { fd: base, real: real_parent, missing } =
+            open_existing_ancestor(located, parent, parents)?;
+        let mut target = Self {
+            mount: Arc::clone(&located.mount),
             resolved: Some(join_path(&real_parent, &missing, name))
-                .filter(|real| real.as_slice() != spot.path.as_bytes())
+                .filter(|real| real.as_slice() != located.path.as_bytes())
                 .map(|real| escape(&real)),
             base,
             missing,
             name: name.to_vec(),
-            shown: spot.shown.clone(),
-            given_path: spot.path.display(),
+            shown: located.shown.clone(),
+            given_path: located.path.display(),
             real_parent,
             sensitivity: Sensitivity::default(),
         };
-        slot.check_not_run_log()?;
-        slot.check_beside_guards()?;
-        let found = slot.stat()?;
+        target.check_not_run_log()?;
+        target.check_beside_guards()?;
+        let found = target.stat()?;
         if let Some(found) = &found {
-            let at = FileRef { fd: slot.base(), name: &slot.name };
-            slot.sensitivity = slot.mount.classify(slot.resource().effective_sensitivity(), at, found);
+            let at = FileRef { fd: target.base(), name: &target.name };
+            target.sensitivity = target.mount.classify(target.resource().effective_sensitivity(), at, found);
         }
-        let path = slot.path();
-        slot.sensitivity = slot.sensitivity.union(slot.mount.sensitive_files.linked().sensitivity(&path));
-        slot.sensitivity.protected |=
-            RepositoryDetector::with_paths(&slot.mount, std::iter::once(path.as_slice())).contains(&path);
-        if spot.path.must_be_directory()
+        let path = target.path();
+        target.sensitivity = target.sensitivity.union(target.mount.sensitive_files.linked().sensitivity(&path));
+        target.sensitivity.protected |=
+            RepositoryDetector::with_paths(&target.mount, std::iter::once(path.as_slice())).contains(&path);
+        if located.path.must_be_directory()
             && found.is_none_or(|stamp| stamp.kind != FileKind::Directory)
             && meant == TargetKind::Any
         {
             return Err(match found {
-                Some(_) => wrong_type(&spot.shown, "not a directory, but the path ends in `/`"),
-                None => suggest::path_error(spot, Errno::NOENT),
+                Some(_) => wrong_type(&located.shown, "not a directory, but the path ends in `/`"),
+                None => suggest::path_error(located, Errno::NOENT),
             });
         }
         if meant != TargetKind::Any {
-            slot.check_regular_file(spot, found)?;
+            target.check_regular_file(located, found)?;
         }
-        Ok(slot)
+        Ok(target)
     }
 
     /// The log of a run is written by the host alone.
@@ -149,29 +155,29 @@ impl WriteTarget {
     }
 
     /// A file is written where a regular file is, or nothing.
-    fn check_regular_file(&self, spot: &LocatedPath, found: Option<FileStat>) -> Result<(), ToolError> {
+    fn check_regular_file(&self, located: &LocatedPath, found: Option<FileStat>) -> Result<(), ToolError> {
         match found.map(|stamp| stamp.kind) {
-            Some(FileKind::File | FileKind::Link) | None if spot.path.must_be_directory() => {
-                Err(wrong_type(&spot.shown, "a directory path, because it ends in `/`, but a file is required"))
+            Some(FileKind::File | FileKind::Link) | None if located.path.must_be_directory() => {
+                Err(wrong_type(&located.shown, "a directory path, because it ends in `/`, but a file is required"))
             }
             // Where a link leads is looked at by the caller.
             Some(FileKind::File | FileKind::Link) | None => Ok(()),
-            Some(other) => Err(wrong_type(&spot.shown, other.with_article())),
+            Some(other) => Err(wrong_type(&located.shown, other.with_article())),
         }
     }
 
     /// The path of the file that a link leads to: the one that is changed, and judged, and has the lock. The link stays.
-    fn link_target(&self, spot: &LocatedPath, meant: TargetKind) -> Result<GuestPath, ToolError> {
-        let refused = |what| Err(wrong_type(&spot.shown, what).hint("name a file"));
-        match self.mount.lookup(&spot.path, PATH_ONLY, IoMode::Blocking) {
+    fn link_target(&self, located: &LocatedPath, meant: TargetKind) -> Result<GuestPath, ToolError> {
+        let refused = |what| Err(wrong_type(&located.shown, what).hint("name a file"));
+        match self.mount.lookup(&located.path, PATH_ONLY, IoMode::Blocking) {
             // The rule about a file is about its name, and the target has another.
             Ok(_) if meant == TargetKind::FileNoFollow || self.is_guarded() => refused("a link"),
             Ok(OpenFile { stat: FileStat { kind: FileKind::File, .. }, resolved: Some(real), .. }) => {
                 Ok(GuestPath::from_kernel(&unescape(&real)))
             }
-            Ok(opened) => Err(wrong_type(&spot.shown, opened.stat.kind.with_article())),
+            Ok(opened) => Err(wrong_type(&located.shown, opened.stat.kind.with_article())),
             Err(Errno::NOENT | Errno::NOTDIR) => refused("a link whose target does not exist"),
-            Err(Errno::XDEV) => Err(suggest::path_error(spot, Errno::XDEV)),
+            Err(Errno::XDEV) => Err(suggest::path_error(located, Errno::XDEV)),
             Err(_) => refused("a link that does not lead to a file"),
         }
     }
@@ -242,8 +248,10 @@ impl WriteTarget {
 
     /// Whether both are the same name in the same directory.
     pub(crate) fn same_name(&self, other: &Self) -> Result<bool, ToolError> {
-        let id = |slot: &Self| {
-            fstat(&slot.base).map(|stat| FileStat::from_stat(&stat).id).map_err(|errno| errno_error(errno, &slot.shown))
+        let id = |target: &Self| {
+            fstat(&target.base)
+                .map(|stat| FileStat::from_stat(&stat).id)
+                .map_err(|errno| errno_error(errno, &target.shown))
         };
         Ok(self.name == other.name && id(self)? == id(other)?)
     }
@@ -258,7 +266,7 @@ impl WriteTarget {
         self.base.as_fd()
     }
 
-    /// Whether this slot's directory is `id` or lies below it.
+    /// Whether its directory is `id` or lies below it.
     pub(crate) fn is_below(&self, directory: FileId) -> Result<bool, ToolError> {
         let flags = PATH_ONLY | OFlags::DIRECTORY;
         let mut path = self.real_parent.clone();
@@ -350,7 +358,7 @@ pub(crate) struct CreatedParents {
     directories: Vec<(OwnedFd, Vec<u8>)>,
     /// Their paths, below the root.
     created: Vec<(Vec<u8>, FileStat)>,
-    /// The directory of the slot.
+    /// The directory of the target.
     pub(crate) parent: OwnedFd,
 }
 
@@ -397,7 +405,7 @@ struct ExistingAncestor {
 
 /// Opens the directory of a path, or as much of it as exists.
 fn open_existing_ancestor(
-    spot: &LocatedPath,
+    located: &LocatedPath,
     parent: GuestPath,
     parents: ParentPolicy,
 ) -> Result<ExistingAncestor, ToolError> {
@@ -406,18 +414,18 @@ fn open_existing_ancestor(
     let mut missing: Vec<Vec<u8>> = Vec::new();
     let mut lookups_left = PARENT_LOOKUPS;
     loop {
-        match spot.mount.lookup(&here, flags, IoMode::Blocking) {
+        match located.mount.lookup(&here, flags, IoMode::Blocking) {
             Ok(opened) => {
                 let real = opened.resolved.map_or_else(|| here.as_bytes().to_vec(), |name| unescape(&name));
                 let real = if real == b"." { Vec::new() } else { real };
                 if let Some(first) = missing.last()
                     && let Some(found) =
-                        stat(opened.fd.as_fd(), first).map_err(|errno| errno_error(errno, &spot.shown))?
+                        stat(opened.fd.as_fd(), first).map_err(|errno| errno_error(errno, &located.shown))?
                 {
                     // Either a link to nowhere, or another writer created the directory after its lookup.
                     lookups_left -= 1;
                     if lookups_left == 0 {
-                        return Err(not_enterable_error(spot, found.kind));
+                        return Err(not_enterable_error(located, found.kind));
                     }
                     here = parent.clone();
                     missing.clear();
@@ -427,26 +435,26 @@ fn open_existing_ancestor(
                 return Ok(ExistingAncestor { fd: opened.fd, real, missing });
             }
             Err(Errno::NOENT) if parents == ParentPolicy::CreateMissing => {
-                let Some((above, name)) = here.split() else { return Err(suggest::path_error(spot, Errno::NOENT)) };
+                let Some((above, name)) = here.split() else { return Err(suggest::path_error(located, Errno::NOENT)) };
                 missing.push(name.to_vec());
                 here = above;
             }
             Err(Errno::NOENT) => {
-                let message = format!("the parent directory of `{}` does not exist", spot.shown);
+                let message = format!("the parent directory of `{}` does not exist", located.shown);
                 return Err(ToolError::new(ErrorKind::NotFound, message));
             }
-            Err(errno) => return Err(suggest::path_error(spot, errno)),
+            Err(errno) => return Err(suggest::path_error(located, errno)),
         }
     }
 }
 
 /// The name exists and could not be entered, however often it was looked up.
-fn not_enterable_error(spot: &LocatedPath, kind: FileKind) -> ToolError {
+fn not_enterable_error(located: &LocatedPath, kind: FileKind) -> ToolError {
     match kind {
         FileKind::Link => {
-            suggest::path_error(spot, Errno::NOENT).hint("it goes through a link whose target does not exist")
+            suggest::path_error(located, Errno::NOENT).hint("it goes through a link whose target does not exist")
         }
-        _ => parents_changed_error(&spot.shown),
+        _ => parents_changed_error(&located.shown),
     }
 }
 
@@ -456,24 +464,24 @@ fn parents_changed_error(shown: &str) -> ToolError {
 }
 
 /// A path that ends in no name: the root, or something by way of `..`.
-fn no_name_error(spot: &LocatedPath) -> ToolError {
-    if spot.path.is_root() {
-        return root_error(spot);
+fn no_name_error(located: &LocatedPath) -> ToolError {
+    if located.path.is_root() {
+        return root_error(located);
     }
     let flags = PATH_ONLY;
-    match spot.mount.lookup(&spot.path, flags, IoMode::Blocking) {
-        Ok(opened) if opened.stat.id == spot.mount.id => root_error(spot),
+    match located.mount.lookup(&located.path, flags, IoMode::Blocking) {
+        Ok(opened) if opened.stat.id == located.mount.id => root_error(located),
         Ok(_) => {
-            let message = format!("`{}` ends in `..`", spot.shown);
+            let message = format!("`{}` ends in `..`", located.shown);
             ToolError::new(ErrorKind::InvalidPath, message).hint("use a path without `..`")
         }
-        Err(errno) => suggest::path_error(spot, errno),
+        Err(errno) => suggest::path_error(located, errno),
     }
 }
 
-fn root_error(spot: &LocatedPath) -> ToolError {
-    let of = if spot.shown.starts_with('@') { "mount" } else { "workspace" };
-    let message = format!("`{}` is the root of the {of}", spot.shown);
+fn root_error(located: &LocatedPath) -> ToolError {
+    let of = if located.shown.starts_with('@') { "mount" } else { "workspace" };
+    let message = format!("`{}` is the root of the {of}", located.shown);
     ToolError::new(ErrorKind::PermissionDenied, message).hint("it can only be listed")
 }
 

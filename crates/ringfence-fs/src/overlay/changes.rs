@@ -121,7 +121,7 @@ impl OverlayChange {
 impl ChangeSet {
     /// Collects the accesses for the policy: every path, and the contents of directories that are deleted.
     pub(super) fn find_accesses(&mut self, cx: &CallContext<'_>) -> Result<(), ToolError> {
-        let mut touches = Vec::new();
+        let mut accesses = Vec::new();
         // A deletion may be discarded, so the entries of a repository that are deleted count as present.
         let there = self.items.iter().filter(|item| item.upper.is_some()).map(|item| item.path.as_slice());
         let mut repositories = RepositoryDetector::new(&self.mount, there);
@@ -134,7 +134,7 @@ impl ChangeSet {
             place.repository_data = item.is_data;
             place.sensitivity.protected =
                 !item.is_data && (place.sensitivity.protected || repositories.contains(&item.path));
-            let verb = match (&item.lower, &item.upper) {
+            let action = match (&item.lower, &item.upper) {
                 (None, _) => PolicyAction::Create,
                 (_, None) => PolicyAction::Delete,
                 (Some(_), Some(_)) if item.changes_kind() => PolicyAction::Delete,
@@ -144,9 +144,9 @@ impl ChangeSet {
             own.extend(below.flat_map(|tree| accesses_below(&place, &tree.sensitive, PolicyAction::Delete)));
             if item.is_data {
                 // Entries of a directory of objects or references are data as well.
-                for touch in &mut own {
-                    touch.resource.repository_data = true;
-                    touch.resource.sensitivity.protected = false;
+                for access in &mut own {
+                    access.resource.repository_data = true;
+                    access.resource.sensitivity.protected = false;
                 }
             }
             if item.changes_kind() {
@@ -162,10 +162,10 @@ impl ChangeSet {
                         .map(|place| ResourceAccess { action: PolicyAction::Create, resource: place }),
                 );
             }
-            own.push(ResourceAccess { action: verb, resource: place });
-            touches.push(own);
+            own.push(ResourceAccess { action, resource: place });
+            accesses.push(own);
         }
-        self.accesses = touches;
+        self.accesses = accesses;
         Ok(())
     }
 
@@ -281,13 +281,13 @@ impl ChangeSet {
     /// Sensitive changes first, so that they are not among the rest that is only counted, as long as they themselves
     /// fit.
     fn most_sensitive_first(&self) -> Vec<&OverlayChange> {
-        let weighty = |touch: &&ResourceAccess| {
-            touch.action == PolicyAction::Lose || touch.resource.effective_sensitivity().is_any()
+        let weighty = |access: &&ResourceAccess| {
+            access.action == PolicyAction::Lose || access.resource.effective_sensitivity().is_any()
         };
         let weighty = self.accesses.iter().flatten().filter(weighty);
         // A directory that goes is as weighty as what is in it.
         let paths: HashSet<&Path> =
-            weighty.flat_map(|touch| Path::new(&touch.resource.requested_path).ancestors()).collect();
+            weighty.flat_map(|access| Path::new(&access.resource.requested_path).ancestors()).collect();
         let mut items: Vec<&OverlayChange> = self.items.iter().filter(|item| self.needs_approval(item)).collect();
         items.sort_by_key(|item| !paths.contains(Path::new(&escape(&item.path))));
         items

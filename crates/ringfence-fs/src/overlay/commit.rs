@@ -58,8 +58,8 @@ pub(super) fn commit(mut left: ChangeSet, ticket: &Ticket<'_>) -> Result<(), Too
     mount.check_in_place(IoMode::Blocking)?;
     // Excludes every other writer of this program.
     let tree = mount.locks.lock_tree(TreeLockMode::Exclusive, ticket.context())?;
-    recover_tree(mount, &tree);
-    recover_notes(mount);
+    recover_tree(mount, &tree)?;
+    recover_notes(mount)?;
     if has_unresolved_batch(mount) {
         let message = "an earlier change was interrupted and could not be rolled back yet; nothing was changed";
         return Err(ToolError::new(ErrorKind::Conflict, message).hint("check what prevents changes to its files"));

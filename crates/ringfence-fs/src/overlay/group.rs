@@ -92,9 +92,9 @@ impl ChangeSet {
             let group = match repository.and_then(|at| self.items.get(*at)) {
                 Some(item) => item.group,
                 None => {
-                    let touch =
+                    let access =
                         ResourceAccess { action: PolicyAction::Create, resource: resource_at(&self.mount, &one.path) };
-                    self.groups.push(ChangeGroup { accesses: vec![touch], refusal: None });
+                    self.groups.push(ChangeGroup { accesses: vec![access], refusal: None });
                     self.groups.len() - 1
                 }
             };
@@ -125,8 +125,8 @@ impl ChangeSet {
     pub(super) fn merge_groups(&mut self) {
         let groups = std::mem::take(&mut self.groups);
         let refused = groups.iter().find_map(|group| group.refusal.clone());
-        let touches = groups.into_iter().flat_map(|group| group.accesses).collect();
-        self.groups = vec![ChangeGroup { accesses: touches, refusal: refused }];
+        let accesses = groups.into_iter().flat_map(|group| group.accesses).collect();
+        self.groups = vec![ChangeGroup { accesses, refusal: refused }];
         self.decisions = vec![KeepDecision::Ask];
         self.items.iter_mut().for_each(|item| item.group = 0);
         self.rejected.iter_mut().for_each(|(_, group)| *group = 0);

@@ -62,7 +62,7 @@ pub(super) fn staged_mask(path: &[u8], staged: GitStagedEntry) -> ToolError {
         GitStagedEntry::Removed => "git staged the removal of what is in it",
         GitStagedEntry::Object(_) | GitStagedEntry::Known => "git staged an empty file",
     };
-    let message = format!("`{path}` is masked in programs, so {what}; nothing of the repository was kept");
+    let message = format!("`{path}` is masked in programs, so {what}; no changes to the repository were kept");
     let hint = format!("run `git restore --staged {path}`, or commit without it");
     ToolError::new(ErrorKind::PermissionDenied, message).hint(&hint)
 }

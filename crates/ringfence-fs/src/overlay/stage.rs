@@ -3,7 +3,7 @@
 //! Contents are streamed from the upper directory, and must be those that were compared and perhaps previewed. One call
 //! syncs all of them, however many there are.
 //!
-//! Not here: publishing them (`step.rs`).
+//! Not here: publishing them (`txn/step.rs`).
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};

@@ -165,9 +165,9 @@ fn is_denied(
     if cx.origin().is_none() {
         return Ok(false);
     }
-    let allows = |verb| {
-        let touch = ResourceAccess { action: verb, resource: resource_at(mount, path) };
-        cx.evaluate(&touch).decision == Decision::Allow
+    let allows = |action| {
+        let access = ResourceAccess { action, resource: resource_at(mount, path) };
+        cx.evaluate(&access).decision == Decision::Allow
     };
     Ok(!allows(PolicyAction::Read) || (walk.is_directory(entry)? && !allows(PolicyAction::List)))
 }

@@ -289,7 +289,7 @@ impl LineCounter {
                 if self.captured.len() as u64 > self.limit {
                     let message =
                         format!("the requested lines of `{shown}` exceed the {} bytes that may be read", self.limit);
-                    return Err(ToolError::new(ErrorKind::ReadLimit, message).hint("ask for fewer lines"));
+                    return Err(ToolError::new(ErrorKind::ReadLimit, message).hint("request fewer lines"));
                 }
             } else if self.is_past_range() {
                 // Only the count still matters.

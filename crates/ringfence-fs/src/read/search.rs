@@ -276,12 +276,12 @@ fn enqueue_files(
         if scope.glob.as_ref().is_some_and(|only| !only.is_match(&path)) {
             continue;
         }
-        let touch = ResourceAccess { action: PolicyAction::Read, resource: at.resource.join(&path) };
-        if named.secret || touch.resource.effective_sensitivity().secret {
+        let access = ResourceAccess { action: PolicyAction::Read, resource: at.resource.join(&path) };
+        if named.secret || access.resource.effective_sensitivity().secret {
             board.record_skip(index, SkipReason::Secret);
             continue;
         }
-        if cx.evaluate(&touch).strictness() > of_whole {
+        if cx.evaluate(&access).strictness() > of_whole {
             board.record_skip(index, SkipReason::Denied);
             continue;
         }

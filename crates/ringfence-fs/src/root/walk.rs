@@ -269,7 +269,7 @@ pub(crate) fn read_directory(
         }
         if entries.len() as u64 == most {
             let message = format!("`{shown}` exceeds the {} entries that one call may visit", cx.limits.walk_entries);
-            return Err(ToolError::new(ErrorKind::ReadLimit, message).hint("name a smaller directory"));
+            return Err(ToolError::new(ErrorKind::ReadLimit, message).hint("choose a smaller directory"));
         }
         let kind = FileKind::from_file_type(entry.file_type()).map(|kind| match kind {
             FileKind::Directory => DirentKind::Directory,

@@ -57,13 +57,13 @@ pub(crate) struct SensitiveFiles {
     note: OwnedFd,
     /// Bytes of the note that were read.
     bytes_read: AtomicU64,
-    looked_at: RwLock<Option<LookedAt>>,
+    scanned_directories: RwLock<Option<ScannedDirectories>>,
     linked_directories: LinkedDirectories,
 }
 
 /// The directories that were looked through, each with the time of its last change. Links that are made there later change it.
 #[derive(Debug, Default)]
-struct LookedAt {
+struct ScannedDirectories {
     root: i128,
     directories: Vec<(String, i128)>,
 }
@@ -88,7 +88,7 @@ impl SensitiveFiles {
             files: RwLock::default(),
             note,
             bytes_read: AtomicU64::new(0),
-            looked_at: RwLock::default(),
+            scanned_directories: RwLock::default(),
             linked_directories: LinkedDirectories::default(),
         };
         known.read_new_lines();
@@ -270,7 +270,8 @@ impl SensitiveFiles {
         }
         let root = mount.root.as_fd();
         // Before it is listed: what comes while it is being listed counts as later.
-        let mut looked_at = LookedAt { root: self.root_changed(mount).unwrap_or_default(), ..LookedAt::default() };
+        let mut scanned_directories =
+            ScannedDirectories { root: self.root_changed(mount).unwrap_or_default(), ..ScannedDirectories::default() };
         let mut names = default_if_absent(typed_names_in(root, MOST_NAMES))?;
         // Images keep the sensitivity of their files, and are not settings.
         names.retain(|(name, _)| !is_reserved(name.as_bytes()));
@@ -286,7 +287,7 @@ impl SensitiveFiles {
             if let Ok(directory) = &opened
                 && let Ok(stat) = fstat(directory)
             {
-                looked_at.directories.push((above.clone(), FileStat::from_stat(&stat).changed));
+                scanned_directories.directories.push((above.clone(), FileStat::from_stat(&stat).changed));
             }
             let opened = opened.or_else(|_| self.open_followed(mount, above, FOLLOWED_DIRECTORY));
             let Some(directory) = default_if_absent(opened.map(Some))? else { continue };
@@ -298,7 +299,7 @@ impl SensitiveFiles {
                 }
             }
         }
-        *self.looked_at.write().unwrap_or_else(PoisonError::into_inner) = Some(looked_at);
+        *self.scanned_directories.write().unwrap_or_else(PoisonError::into_inner) = Some(scanned_directories);
         Ok(())
     }
 
@@ -309,11 +310,11 @@ impl SensitiveFiles {
     /// Whether the directories that were looked through have the entries that they had. A call that must not wait asks about
     /// the root alone.
     fn is_as_looked_at(&self, mount: &MountRoot, pace: IoMode) -> bool {
-        let looked_at = self.looked_at.read().unwrap_or_else(PoisonError::into_inner);
+        let scanned_directories = self.scanned_directories.read().unwrap_or_else(PoisonError::into_inner);
         let is_same = |(name, changed): &(String, i128)| matches!(stat(mount.root.as_fd(), name.as_bytes()), Ok(Some(stamp)) if stamp.changed == *changed);
-        looked_at.as_ref().is_some_and(|looked_at| {
-            self.root_changed(mount) == Some(looked_at.root)
-                && (pace == IoMode::NonBlocking || looked_at.directories.iter().all(is_same))
+        scanned_directories.as_ref().is_some_and(|scanned_directories| {
+            self.root_changed(mount) == Some(scanned_directories.root)
+                && (pace == IoMode::NonBlocking || scanned_directories.directories.iter().all(is_same))
         })
     }
 

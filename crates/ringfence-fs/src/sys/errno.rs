@@ -11,7 +11,7 @@ pub(crate) fn errno_error(errno: Errno, shown: &str) -> ToolError {
         Errno::NOENT => (ErrorKind::NotFound, format!("`{shown}` does not exist")),
         Errno::EXIST => (ErrorKind::AlreadyExists, format!("`{shown}` already exists")),
         Errno::XDEV => (ErrorKind::OutsideWorkspace, format!("`{shown}` leads outside the workspace")),
-        Errno::NOTDIR => (ErrorKind::WrongType, format!("`{shown}` is not a directory, or a part of the path is not")),
+        Errno::NOTDIR => (ErrorKind::WrongType, format!("`{shown}` or one of its parents is not a directory")),
         Errno::ISDIR => (ErrorKind::WrongType, format!("`{shown}` is a directory")),
         Errno::NOTEMPTY => (ErrorKind::WrongType, format!("`{shown}` is a directory that is not empty")),
         Errno::NXIO | Errno::NODEV => (ErrorKind::WrongType, format!("`{shown}` is not a regular file")),

@@ -113,16 +113,16 @@ impl Tool for AppendFile {
     const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Create, PolicyAction::Overwrite, PolicyAction::Lose];
 
     fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedAppend>, ToolError> {
-        let spot = self.fence.locate_arg(&args.path, cx)?;
+        let located = self.fence.locate_arg(&args.path, cx)?;
         check_size("content", "max_append_bytes", args.content.len() as u64, cx.limits.append_bytes)?;
-        let slot = WriteTarget::find(&spot, TargetKind::File, args.parents)?;
-        let seen = slot.stat()?;
-        let verb = if seen.is_some() { PolicyAction::Overwrite } else { PolicyAction::Create };
-        let touches = vec![ResourceAccess { action: verb, resource: slot.resource() }];
+        let target = WriteTarget::find(&located, TargetKind::File, args.parents)?;
+        let seen = target.stat()?;
+        let action = if seen.is_some() { PolicyAction::Overwrite } else { PolicyAction::Create };
+        let accesses = vec![ResourceAccess { action, resource: target.resource() }];
         Ok(ToolPlan {
-            accesses: touches,
+            accesses,
             prepared: PreparedAppend {
-                target: slot,
+                target,
                 planned_stat: seen,
                 content: args.content.into_bytes(),
                 previewed: None,
@@ -131,110 +131,110 @@ impl Tool for AppendFile {
     }
 
     fn preview(&self, work: &mut PreparedAppend, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
-        let PreparedAppend { target: slot, planned_stat: seen, content, previewed: shown } = work;
+        let PreparedAppend { target, planned_stat: seen, content, previewed: shown } = work;
         let mut diffs = DiffPreview::new();
         let (text, digest) = match seen {
             Some(seen) => {
-                let old = FileContents::read_target(slot, seen, cx)?;
-                diffs.add_at_end(&slot.shown, &old, &String::from_utf8_lossy(content));
+                let old = FileContents::read_target(target, seen, cx)?;
+                diffs.add_at_end(&target.shown, &old, &String::from_utf8_lossy(content));
                 (
-                    format!("add {} bytes to the end of `{}` ({} bytes)", content.len(), slot.shown, seen.size),
+                    format!("add {} bytes to the end of `{}` ({} bytes)", content.len(), target.shown, seen.size),
                     old.digest,
                 )
             }
             None => {
-                diffs.add(&slot.shown, None, Some(&FileContents::from_bytes(content)));
-                (format!("create `{}` with {} bytes", slot.shown, content.len()), None)
+                diffs.add(&target.shown, None, Some(&FileContents::from_bytes(content)));
+                (format!("create `{}` with {} bytes", target.shown, content.len()), None)
             }
         };
         *shown = digest;
         let preview = Preview::new(&text, fingerprint((*seen, digest)));
-        Ok(preview.with_body(diffs.into_body()).with_secret(slot.resource().effective_sensitivity().secret))
+        Ok(preview.with_body(diffs.into_body()).with_secret(target.resource().effective_sensitivity().secret))
     }
 
     fn run(&self, work: PreparedAppend, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let PreparedAppend { target: slot, planned_stat: seen, content, previewed: shown } = work;
-        check_still_planned(&slot, seen.as_ref(), ticket)?;
+        let PreparedAppend { target, planned_stat: seen, content, previewed: shown } = work;
+        check_still_planned(&target, seen.as_ref(), ticket)?;
         let added = content.len();
         let written = match seen {
-            None => replace(&slot, seen, ticket, |_| Ok(FileBody::Bytes(content)))?,
-            Some(_) => append(&slot, seen, &content, shown, ticket)?,
+            None => replace(&target, seen, ticket, |_| Ok(FileBody::Bytes(content)))?,
+            Some(_) => append(&target, seen, &content, shown, ticket)?,
         };
-        slot.carry_sensitivity(slot.sensitivity);
+        target.carry_sensitivity(target.sensitivity);
         // An access that may append to a secret may not read it, and could guess contents by hashes.
-        let unread = !written.created && slot.resource().effective_sensitivity().secret;
-        let changed = ChangedFile::new(slot.shown, &written, ticket);
+        let unread = !written.created && target.resource().effective_sensitivity().secret;
+        let changed = ChangedFile::new(target.shown, &written, ticket);
         let sha256 = changed.sha256.clone().filter(|_| !unread);
         Ok(Outcome { changed: ChangedFile { sha256, ..changed }, added })
     }
 }
 
 fn append(
-    slot: &WriteTarget,
+    target: &WriteTarget,
     seen: Option<FileStat>,
     content: &[u8],
     shown: Option<Digest>,
     ticket: &Ticket<'_>,
 ) -> Result<WriteResult, ToolError> {
-    let parent = slot.base();
-    let place = slot.lock_directory(TreeLockMode::Shared, ticket.context())?;
-    let (held, old) = lock_and_open(slot, parent, ticket.context())?;
+    let parent = target.base();
+    let place = target.lock_directory(TreeLockMode::Shared, ticket.context())?;
+    let (lock, old) = lock_and_open(target, parent, ticket.context())?;
     let Some(old) = old else {
-        check_unchanged(slot, seen, None, ticket)?;
-        drop((held, place));
-        return replace(slot, None, ticket, |_| Ok(FileBody::Bytes(content.to_vec())));
+        check_unchanged(target, seen, None, ticket)?;
+        drop((lock, place));
+        return replace(target, None, ticket, |_| Ok(FileBody::Bytes(content.to_vec())));
     };
-    check_unchanged(slot, seen, Some(old.stat), ticket)?;
-    check_previewed(slot, shown, Some(&old), ticket.context())?;
-    check_grown_size(slot, &old, content, ticket.context())?;
-    if old.stat.links == 1 && !slot.is_guarded() {
-        return append_in_place(slot, parent, &held, &old, content, ticket);
+    check_unchanged(target, seen, Some(old.stat), ticket)?;
+    check_previewed(target, shown, Some(&old), ticket.context())?;
+    check_grown_size(target, &old, content, ticket.context())?;
+    if old.stat.links == 1 && !target.is_guarded() {
+        return append_in_place(target, parent, &lock, &old, content, ticket);
     }
     // The other names of this file may be outside: they keep what they had. A rule judges a file whole.
-    drop((held, place));
-    replace(slot, seen, ticket, |old| {
-        check_previewed(slot, shown, old, ticket.context())?;
+    drop((lock, place));
+    replace(target, seen, ticket, |old| {
+        check_previewed(target, shown, old, ticket.context())?;
         let Some(old) = old else { return Ok(FileBody::Bytes(content.to_vec())) };
-        check_grown_size(slot, old, content, ticket.context())?;
+        check_grown_size(target, old, content, ticket.context())?;
         let mut bytes =
-            read_up_to(&old.fd, old.stat.size, ticket.context()).map_err(|errno| errno_error(errno, &slot.shown))?;
+            read_up_to(&old.fd, old.stat.size, ticket.context()).map_err(|errno| errno_error(errno, &target.shown))?;
         bytes.extend_from_slice(content);
         Ok(FileBody::Bytes(bytes))
     })
 }
 
 fn check_grown_size(
-    slot: &WriteTarget,
+    target: &WriteTarget,
     old: &CurrentFile,
     content: &[u8],
     cx: &CallContext<'_>,
 ) -> Result<(), ToolError> {
     let size = old.stat.size.saturating_add(content.len() as u64);
-    let what = format!("`{}` after appending", slot.shown);
+    let what = format!("`{}` after appending", target.shown);
     check_size(&what, "max_appended_file_bytes", size, cx.limits.appended_file_bytes)
 }
 
 fn append_in_place(
-    slot: &WriteTarget,
+    target: &WriteTarget,
     parent: BorrowedFd<'_>,
-    held: &FileLock,
+    lock: &FileLock,
     old: &CurrentFile,
     content: &[u8],
     ticket: &Ticket<'_>,
 ) -> Result<WriteResult, ToolError> {
-    let fail = |errno| errno_error(errno, &slot.shown);
+    let fail = |errno| errno_error(errno, &target.shown);
     if old.stat.denies_write() {
         return Err(fail(Errno::ACCESS));
     }
-    let file = slot.mount.open_at(parent, &slot.name, OFlags::WRONLY | OFlags::APPEND).map_err(fail)?;
+    let file = target.mount.open_at(parent, &target.name, OFlags::WRONLY | OFlags::APPEND).map_err(fail)?;
     let now = FileStat::from_stat(&fstat(&file).map_err(fail)?);
     if now.id != old.stat.id || now.links != 1 {
-        return Err(replaced_error(slot));
+        return Err(replaced_error(target));
     }
     let before = now.size;
     let after = before + content.len() as u64;
-    let (parent_path, name) = (slot.parent_path(), slot.name.clone());
-    let hashed = hash_both(slot, old, content, ticket.context())?;
+    let (parent_path, name) = (target.parent_path(), target.name.clone());
+    let hashed = hash_both(target, old, content, ticket.context())?;
     if content.is_empty() {
         return Ok(WriteResult::no_change(before, hashed.map(|(_, after)| after)));
     }
@@ -247,11 +247,11 @@ fn append_in_place(
         change: ticket.change_id().as_bytes().to_vec(),
     };
     // After a power cut the disk may have a part of the contents.
-    held.log_intent_durably(&intent)?;
-    let entered = slot.mount.begin_change(ticket, Vec::new(), vec![effect(slot, &now, after, hashed)])?;
+    lock.log_intent_durably(&intent)?;
+    let entered = target.mount.begin_change(ticket, Vec::new(), vec![effect(target, &now, after, hashed)])?;
     if let Err(given_up) = ticket.commit() {
         drop(entered);
-        held.clear_intent();
+        lock.clear_intent();
         return Err(given_up);
     }
     let added = write_all(file.as_fd(), content)
@@ -264,22 +264,22 @@ fn append_in_place(
     if let Err(errno) = added {
         // After an error the caller retries, and must not find the bytes there already. Bytes that another program
         // added behind them stay, and so do ours.
-        let size = FileStat::from_stat(&fstat(&file).map_err(|errno| sync_error(errno, &slot.shown))?).size;
+        let size = FileStat::from_stat(&fstat(&file).map_err(|errno| sync_error(errno, &target.shown))?).size;
         if size > after {
             entered.commit();
-            held.clear_intent();
-            return Err(sync_error(errno, &slot.shown));
+            lock.clear_intent();
+            return Err(sync_error(errno, &target.shown));
         }
-        ftruncate(&file, before).map_err(|errno| sync_error(errno, &slot.shown))?;
+        ftruncate(&file, before).map_err(|errno| sync_error(errno, &target.shown))?;
         drop(entered);
-        held.clear_intent();
+        lock.clear_intent();
         return Err(fail(errno));
     }
     entered.commit();
-    held.clear_intent();
+    lock.clear_intent();
     // The bytes are added, also when it cannot be determined whether the name still leads to the file.
-    if slot.stat_in(parent).is_ok_and(|now| now.is_none_or(|now| now.id != old.stat.id)) {
-        return Err(replaced_error(slot));
+    if target.stat_in(parent).is_ok_and(|now| now.is_none_or(|now| now.id != old.stat.id)) {
+        return Err(replaced_error(target));
     }
     let digest = hashed.map(|(_, after)| after);
     Ok(WriteResult { unchanged: false, size: after, digest, created: false, links_broken: 0, collides_with: None })
@@ -287,7 +287,7 @@ fn append_in_place(
 
 /// Hashes the current and the new contents in one pass. `None` where the file may be written and not read.
 fn hash_both(
-    slot: &WriteTarget,
+    target: &WriteTarget,
     old: &CurrentFile,
     content: &[u8],
     cx: &CallContext<'_>,
@@ -303,11 +303,11 @@ fn hash_both(
         Err(errno) => {
             cx.check()?;
             // Without its hash, the change could not be distinguished from another and undone.
-            return Err(errno_error(errno, &slot.shown));
+            return Err(errno_error(errno, &target.shown));
         }
     };
     if bytes.len() as u64 != old.stat.size {
-        return Err(replaced_error(slot));
+        return Err(replaced_error(target));
     }
     let mut hasher = Sha256Hasher::default();
     hasher.update(&bytes);
@@ -316,8 +316,8 @@ fn hash_both(
     Ok(Some((before, hasher.finish())))
 }
 
-fn effect(slot: &WriteTarget, now: &FileStat, size: u64, hashed: Option<(Digest, Digest)>) -> JournalEffect {
-    let path = escape(&slot.path());
+fn effect(target: &WriteTarget, now: &FileStat, size: u64, hashed: Option<(Digest, Digest)>) -> JournalEffect {
+    let path = escape(&target.path());
     let (before, after) = hashed.unzip();
     let before = FileState::of_file(now, before);
     // Its times are not known yet, and not compared where the hash is.
@@ -325,6 +325,6 @@ fn effect(slot: &WriteTarget, now: &FileStat, size: u64, hashed: Option<(Digest,
     JournalEffect::Appended { path, before, after }
 }
 
-fn replaced_error(slot: &WriteTarget) -> ToolError {
-    ToolError::new(ErrorKind::Conflict, format!("`{}` was replaced concurrently by another program", slot.shown))
+fn replaced_error(target: &WriteTarget) -> ToolError {
+    ToolError::new(ErrorKind::Conflict, format!("`{}` was replaced concurrently by another program", target.shown))
 }

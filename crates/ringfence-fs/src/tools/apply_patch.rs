@@ -154,11 +154,11 @@ fn repository_accesses(targets: &[BatchTarget]) -> Vec<ResourceAccess> {
     let mut repositories = RepositoryDetector::with_paths(&first.mount, paths.iter().map(Vec::as_slice));
     let unseen = targets.iter().zip(&paths).filter(|(target, _)| !target.target.resource().sensitivity.protected);
     let found = unseen.filter(|(_, path)| repositories.contains(path));
-    let touch = |place: PolicyResource| ResourceAccess {
+    let access = |place: PolicyResource| ResourceAccess {
         action: PolicyAction::Create,
         resource: PolicyResource { sensitivity: Sensitivity { protected: true, ..place.sensitivity }, ..place },
     };
-    found.map(|(target, _)| touch(target.target.resource())).collect()
+    found.map(|(target, _)| access(target.target.resource())).collect()
 }
 
 impl Tool for ApplyPatch {
@@ -171,15 +171,15 @@ impl Tool for ApplyPatch {
     fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedPatch>, ToolError> {
         match args {
             Args::Update { path, update, if_match } => {
-                let spot = self.fence.locate_arg(&path, cx)?;
-                check_is_state(&self.fence, &spot)?;
-                let (slot, seen) = WriteTarget::find_existing(&spot, TargetKind::File)?;
-                let touches = [PolicyAction::Read, PolicyAction::Overwrite]
-                    .map(|verb| ResourceAccess { action: verb, resource: slot.resource() });
-                let touches = touches.into_iter().chain(slot.loss(&seen, cx)?).collect();
-                let target = BatchTarget { target: slot, planned_stat: Some(seen) };
+                let located = self.fence.locate_arg(&path, cx)?;
+                check_is_state(&self.fence, &located)?;
+                let (target, seen) = WriteTarget::find_existing(&located, TargetKind::File)?;
+                let accesses = [PolicyAction::Read, PolicyAction::Overwrite]
+                    .map(|action| ResourceAccess { action, resource: target.resource() });
+                let accesses = accesses.into_iter().chain(target.loss(&seen, cx)?).collect();
+                let target = BatchTarget { target, planned_stat: Some(seen) };
                 Ok(ToolPlan {
-                    accesses: touches,
+                    accesses,
                     prepared: PreparedPatch::Update(Box::new(PreparedUpdate {
                         target,
                         update,
@@ -189,28 +189,30 @@ impl Tool for ApplyPatch {
                 })
             }
             Args::Diff { path, files, if_match } => {
-                let (mut touches, mut targets, mut places) = (Vec::new(), Vec::new(), BTreeSet::new());
+                let (mut accesses, mut targets, mut places) = (Vec::new(), Vec::new(), BTreeSet::new());
                 let mut displaced = 0u64;
                 for file in &files {
                     let named = self.path_of(file, path.as_deref(), files.len())?;
-                    let (target, verbs) = locate_target(&self.fence.locate(&named, cx)?, file.change)?;
+                    let (target, actions) = locate_target(&self.fence.locate(&named, cx)?, file.change)?;
                     if !places.insert(target.target.path()) {
                         let message = format!("the patch has the same file twice: `{}`", target.target.shown);
                         return Err(ToolError::new(ErrorKind::InvalidArgs, message));
                     }
-                    touches.extend(
-                        verbs.iter().map(|verb| ResourceAccess { action: *verb, resource: target.target.resource() }),
+                    accesses.extend(
+                        actions
+                            .iter()
+                            .map(|action| ResourceAccess { action: *action, resource: target.target.resource() }),
                     );
                     if let Some(seen) = &target.planned_stat {
-                        touches.extend(target.target.loss_after(displaced, seen, cx)?);
+                        accesses.extend(target.target.loss_after(displaced, seen, cx)?);
                         displaced = displaced.saturating_add(cost(seen.size, 0));
                     }
                     targets.push(target);
                 }
                 check_one_mount(&targets)?;
-                touches.extend(repository_accesses(&targets));
+                accesses.extend(repository_accesses(&targets));
                 Ok(ToolPlan {
-                    accesses: touches,
+                    accesses,
                     prepared: PreparedPatch::Diff(PreparedDiff { targets, files, if_match, previewed: Vec::new() }),
                 })
             }
@@ -235,13 +237,13 @@ impl Tool for ApplyPatch {
 }
 
 /// The state of a run is what has a front matter that others go by.
-fn check_is_state(fence: &Fence, spot: &LocatedPath) -> Result<(), ToolError> {
-    if spot.mount.run_state.is_some() {
+fn check_is_state(fence: &Fence, located: &LocatedPath) -> Result<(), ToolError> {
+    if located.mount.run_state.is_some() {
         return Ok(());
     }
     let state =
         fence.run_state().map_or_else(|| "the state of a run".to_owned(), |state| format!("`@{}`", state.alias));
-    let message = format!("`{}` is not in {state}; front matter can only be updated there", spot.shown);
+    let message = format!("`{}` is not in {state}; front matter can only be updated there", located.shown);
     Err(ToolError::new(ErrorKind::InvalidPath, message))
 }
 
@@ -261,25 +263,28 @@ impl ApplyPatch {
 }
 
 /// Finds the write target of one file of a diff, and the actions on it.
-fn locate_target(spot: &LocatedPath, change: PatchKind) -> Result<(BatchTarget, &'static [PolicyAction]), ToolError> {
+fn locate_target(
+    located: &LocatedPath,
+    change: PatchKind,
+) -> Result<(BatchTarget, &'static [PolicyAction]), ToolError> {
     match change {
         PatchKind::Create => {
-            let slot = WriteTarget::find(spot, TargetKind::File, ParentPolicy::CreateMissing)?;
-            if slot.stat()?.is_some() {
-                return Err(ToolError::new(ErrorKind::AlreadyExists, format!("`{}` already exists", slot.shown))
+            let target = WriteTarget::find(located, TargetKind::File, ParentPolicy::CreateMissing)?;
+            if target.stat()?.is_some() {
+                return Err(ToolError::new(ErrorKind::AlreadyExists, format!("`{}` already exists", target.shown))
                     .hint("the patch creates it"));
             }
-            Ok((BatchTarget { target: slot, planned_stat: None }, &[PolicyAction::Create]))
+            Ok((BatchTarget { target, planned_stat: None }, &[PolicyAction::Create]))
         }
         PatchKind::Modify | PatchKind::Delete => {
             // Without its target a link would be left that leads nowhere.
             let meant = if change == PatchKind::Delete { TargetKind::FileNoFollow } else { TargetKind::File };
-            let (slot, seen) = WriteTarget::find_existing(spot, meant)?;
-            let verbs: &[PolicyAction] = match change {
+            let (target, seen) = WriteTarget::find_existing(located, meant)?;
+            let actions: &[PolicyAction] = match change {
                 PatchKind::Delete => &[PolicyAction::Read, PolicyAction::Delete],
                 _ => &[PolicyAction::Read, PolicyAction::Overwrite],
             };
-            Ok((BatchTarget { target: slot, planned_stat: Some(seen) }, verbs))
+            Ok((BatchTarget { target, planned_stat: Some(seen) }, actions))
         }
     }
 }
@@ -296,51 +301,51 @@ fn check_one_mount(targets: &[BatchTarget]) -> Result<(), ToolError> {
 
 impl PreparedUpdate {
     fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
-        let BatchTarget { target: slot, planned_stat: seen } = &self.target;
-        let old = seen.map(|seen| FileContents::read_target(slot, &seen, cx)).transpose()?;
+        let BatchTarget { target, planned_stat: seen } = &self.target;
+        let old = seen.map(|seen| FileContents::read_target(target, &seen, cx)).transpose()?;
         let mut diffs = DiffPreview::new();
         let mut failure = None;
         match old.as_ref().and_then(FileContents::text).map(|text| ringfence_front_matter::apply(text, &self.update)) {
             Some(Ok(updated)) => {
-                diffs.add(&slot.shown, old.as_ref(), Some(&FileContents::from_bytes(updated.as_bytes())))
+                diffs.add(&target.shown, old.as_ref(), Some(&FileContents::from_bytes(updated.as_bytes())))
             }
             Some(Err(error)) => {
-                let error = error.to_tool_error(&slot.shown);
+                let error = error.to_tool_error(&target.shown);
                 diffs.add_note(&format!("this will be refused: {error}"));
                 failure = Some(error);
             }
             None => diffs.add_note("this will be refused: it is not readable text"),
         }
         let known = old.as_ref().filter(|old| old.digest.is_some());
-        if let Some(Err(error)) = known.map(|old| check_match(&slot.shown, self.if_match, old.digest)) {
+        if let Some(Err(error)) = known.map(|old| check_match(&target.shown, self.if_match, old.digest)) {
             diffs.add_note(&format!("this will be refused: {error}"));
             failure = Some(error);
         }
         self.previewed = old.and_then(|old| old.digest);
         let bound = fingerprint((seen, self.previewed));
         let preview =
-            Preview::new(&format!("update the front matter of `{}`", slot.shown), bound).with_failure(failure);
-        Ok(preview.with_body(diffs.into_body()).with_secret(slot.resource().effective_sensitivity().secret))
+            Preview::new(&format!("update the front matter of `{}`", target.shown), bound).with_failure(failure);
+        Ok(preview.with_body(diffs.into_body()).with_secret(target.resource().effective_sensitivity().secret))
     }
 
     fn run(&self, ticket: &Ticket<'_>) -> Result<PatchedFile, ToolError> {
-        let (slot, cx) = (&self.target.target, ticket.context());
-        check_still_planned(slot, self.target.planned_stat.as_ref(), ticket)?;
+        let (target, cx) = (&self.target.target, ticket.context());
+        check_still_planned(target, self.target.planned_stat.as_ref(), ticket)?;
         let mut before = None;
-        let written = replace(slot, self.target.planned_stat, ticket, |old| {
-            let old = old.ok_or_else(|| errno_error(Errno::NOENT, &slot.shown))?;
-            let text = read_text(slot, old, cx)?;
+        let written = replace(target, self.target.planned_stat, ticket, |old| {
+            let old = old.ok_or_else(|| errno_error(Errno::NOENT, &target.shown))?;
+            let text = read_text(target, old, cx)?;
             let digest = Digest::of(text.as_bytes());
-            check_match(&slot.shown, self.if_match, Some(digest))?;
-            check_previewed_digest(slot, self.previewed, digest)?;
+            check_match(&target.shown, self.if_match, Some(digest))?;
+            check_previewed_digest(target, self.previewed, digest)?;
             before = Some(digest);
-            let updated =
-                ringfence_front_matter::apply(&text, &self.update).map_err(|error| error.to_tool_error(&slot.shown))?;
+            let updated = ringfence_front_matter::apply(&text, &self.update)
+                .map_err(|error| error.to_tool_error(&target.shown))?;
             check_size("the updated file", "max_edit_bytes", updated.len() as u64, cx.limits.edit_bytes)?;
             Ok(FileBody::Bytes(updated.into_bytes()))
         })?;
-        slot.carry_sensitivity(slot.sensitivity);
-        Ok(PatchedFile::new(slot, before, Some(&written), Vec::new()))
+        target.carry_sensitivity(target.sensitivity);
+        Ok(PatchedFile::new(target, before, Some(&written), Vec::new()))
     }
 }
 
@@ -349,20 +354,20 @@ impl PreparedDiff {
     fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
         let (mut diffs, mut failure) = (DiffPreview::new(), None);
         self.previewed.clear();
-        for (BatchTarget { target: slot, planned_stat: seen }, file) in self.targets.iter().zip(&self.files) {
-            let old = seen.map(|seen| FileContents::read_target(slot, &seen, cx)).transpose()?;
+        for (BatchTarget { target, planned_stat: seen }, file) in self.targets.iter().zip(&self.files) {
+            let old = seen.map(|seen| FileContents::read_target(target, &seen, cx)).transpose()?;
             cx.check()?;
             let text = old.as_ref().map_or(Some(""), FileContents::text);
-            match text.map(|text| patch::apply(text, file, &slot.shown)) {
-                Some(Ok(_)) if file.change == PatchKind::Delete => diffs.add(&slot.shown, old.as_ref(), None),
+            match text.map(|text| patch::apply(text, file, &target.shown)) {
+                Some(Ok(_)) if file.change == PatchKind::Delete => diffs.add(&target.shown, old.as_ref(), None),
                 Some(Ok(applied)) => {
-                    diffs.add(&slot.shown, old.as_ref(), Some(&FileContents::from_bytes(applied.text.as_bytes())));
+                    diffs.add(&target.shown, old.as_ref(), Some(&FileContents::from_bytes(applied.text.as_bytes())));
                 }
                 Some(Err(error)) => {
                     diffs.add_note(&format!("this will be refused: {error}"));
                     failure.get_or_insert(error);
                 }
-                None => diffs.add_note(&format!("this will be refused: `{}` is not readable text", slot.shown)),
+                None => diffs.add_note(&format!("this will be refused: `{}` is not readable text", target.shown)),
             }
             self.previewed.push(old.and_then(|old| old.digest));
         }
@@ -376,8 +381,8 @@ impl PreparedDiff {
 
     fn run(&self, ticket: &Ticket<'_>) -> Result<Vec<PatchedFile>, ToolError> {
         let Self { targets, files, if_match, previewed: shown } = self;
-        for BatchTarget { target: slot, planned_stat: seen } in targets {
-            check_still_planned(slot, seen.as_ref(), ticket)?;
+        for BatchTarget { target, planned_stat: seen } in targets {
+            check_still_planned(target, seen.as_ref(), ticket)?;
         }
         let shown = shown.iter().copied().chain(std::iter::repeat(None));
         let mut patches: Vec<FilePatcher<'_>> = targets.iter().zip(files).zip(shown).map(FilePatcher::new).collect();
@@ -397,7 +402,7 @@ impl PreparedDiff {
                 })?
             }
         };
-        targets.iter().for_each(|BatchTarget { target: slot, .. }| slot.carry_sensitivity(slot.sensitivity));
+        targets.iter().for_each(|BatchTarget { target, .. }| target.carry_sensitivity(target.sensitivity));
         let done = patches.into_iter().zip(&written);
         Ok(done
             .map(|(patch, written)| PatchedFile::new(patch.target, patch.before, written.as_ref(), patch.hunks))
@@ -406,8 +411,8 @@ impl PreparedDiff {
 }
 
 /// Fails unless the current contents are those that were previewed.
-fn check_previewed_digest(slot: &WriteTarget, shown: Option<Digest>, now: Digest) -> Result<(), ToolError> {
-    if shown.is_none_or(|shown| shown == now) { Ok(()) } else { Err(changed_error(&slot.shown)) }
+fn check_previewed_digest(target: &WriteTarget, shown: Option<Digest>, now: Digest) -> Result<(), ToolError> {
+    if shown.is_none_or(|shown| shown == now) { Ok(()) } else { Err(changed_error(&target.shown)) }
 }
 
 /// The error for new contents that exceed the limit in total: all are in memory until the last one is known.
@@ -470,13 +475,13 @@ impl<'a> FilePatcher<'a> {
 
 impl PatchedFile {
     fn new(
-        slot: &WriteTarget,
+        target: &WriteTarget,
         before: Option<Digest>,
         written: Option<&WriteResult>,
         hunks: Vec<HunkPlacement>,
     ) -> Self {
         Self {
-            path: slot.shown.clone(),
+            path: target.shown.clone(),
             action: match (before, written) {
                 (_, None) => PatchAction::Deleted,
                 (None, Some(_)) => PatchAction::Created,

@@ -102,9 +102,9 @@ impl Tool for ListChanges {
     const IDEMPOTENT: bool = true;
 
     fn plan(&self, args: ListChangesArgs, cx: &CallContext<'_>) -> Result<ToolPlan<Option<String>>, ToolError> {
-        let spot = self.fence.locate(".", cx)?;
-        let touches = vec![ResourceAccess { action: PolicyAction::List, resource: spot.resource(None) }];
-        Ok(ToolPlan { accesses: touches, prepared: args.session })
+        let located = self.fence.locate(".", cx)?;
+        let accesses = vec![ResourceAccess { action: PolicyAction::List, resource: located.resource(None) }];
+        Ok(ToolPlan { accesses, prepared: args.session })
     }
 
     fn preview(&self, _: &mut Option<String>, _: &CallContext<'_>) -> Result<Preview, ToolError> {
@@ -140,7 +140,7 @@ struct ShowChange {
     fence: Fence,
 }
 
-/// Show what one change did, as a diff where it is text.
+/// Show what one change did, as a diff for text files.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ShowChangeArgs {
@@ -189,8 +189,8 @@ impl Tool for ShowChange {
                         ..PolicyResource::default()
                     },
                 };
-                let touches = entry.change.effects.iter().flat_map(JournalEffect::paths).map(read).collect();
-                return Ok(ToolPlan { accesses: touches, prepared: PreparedShow { mount, entry, images } });
+                let accesses = entry.change.effects.iter().flat_map(JournalEffect::paths).map(read).collect();
+                return Ok(ToolPlan { accesses, prepared: PreparedShow { mount, entry, images } });
             }
         }
         let id = &args.change[..args.change.floor_char_boundary(64)];

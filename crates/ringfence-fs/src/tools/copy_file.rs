@@ -75,16 +75,16 @@ impl Tool for CopyFile {
         }
         let read = source.resource_of(&mut from, cx)?;
         let from_secret = read.effective_sensitivity().secret;
-        let mut touches = vec![
+        let mut accesses = vec![
             ResourceAccess { action: PolicyAction::Read, resource: read },
             ResourceAccess {
                 action: if target.is_some() { PolicyAction::Overwrite } else { PolicyAction::Create },
                 resource: to.resource(),
             },
         ];
-        touches.extend(target.map(|target| to.loss(&target, cx)).transpose()?.flatten());
+        accesses.extend(target.map(|target| to.loss(&target, cx)).transpose()?.flatten());
         Ok(ToolPlan {
-            accesses: touches,
+            accesses,
             prepared: PreparedCopy {
                 from,
                 from_shown: source.shown,

@@ -47,7 +47,7 @@ enum PreparedMkdir {
         shown: String,
     },
     Make {
-        slot: WriteTarget,
+        target: WriteTarget,
     },
 }
 
@@ -70,23 +70,23 @@ impl Tool for CreateDirectory {
     const IDEMPOTENT: bool = true;
 
     fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedMkdir>, ToolError> {
-        let spot = self.fence.locate(&args.path, cx)?.allow_slash_for(FileKind::Directory);
-        let slot = WriteTarget::find(&spot, TargetKind::Any, ParentPolicy::CreateMissing)?;
-        let place = slot.resource();
-        Ok(match slot.stat()? {
+        let located = self.fence.locate(&args.path, cx)?.allow_slash_for(FileKind::Directory);
+        let target = WriteTarget::find(&located, TargetKind::Any, ParentPolicy::CreateMissing)?;
+        let place = target.resource();
+        Ok(match target.stat()? {
             None => {
-                slot.check_not_guarded()?;
+                target.check_not_guarded()?;
                 ToolPlan {
                     accesses: vec![ResourceAccess { action: PolicyAction::Create, resource: place }],
-                    prepared: PreparedMkdir::Make { slot },
+                    prepared: PreparedMkdir::Make { target },
                 }
             }
             Some(found) if found.kind == FileKind::Directory => ToolPlan {
                 accesses: vec![ResourceAccess { action: PolicyAction::List, resource: place }],
-                prepared: PreparedMkdir::Exists { shown: slot.shown },
+                prepared: PreparedMkdir::Exists { shown: target.shown },
             },
             Some(found) => {
-                let message = format!("`{}` already exists and is {}", slot.shown, found.kind.with_article());
+                let message = format!("`{}` already exists and is {}", target.shown, found.kind.with_article());
                 return Err(ToolError::new(ErrorKind::AlreadyExists, message));
             }
         })
@@ -95,7 +95,7 @@ impl Tool for CreateDirectory {
     fn preview(&self, work: &mut PreparedMkdir, _: &CallContext<'_>) -> Result<Preview, ToolError> {
         let (text, fingerprint) = match work {
             PreparedMkdir::Exists { shown } => (format!("the directory `{shown}` already exists"), "exists"),
-            PreparedMkdir::Make { slot } => (format!("create the directory `{}`", slot.shown), "make"),
+            PreparedMkdir::Make { target } => (format!("create the directory `{}`", target.shown), "make"),
         };
         Ok(Preview::new(&text, fingerprint))
     }
@@ -103,9 +103,9 @@ impl Tool for CreateDirectory {
     fn run(&self, work: PreparedMkdir, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
         let (path, created) = match work {
             PreparedMkdir::Exists { shown } => (shown, false),
-            PreparedMkdir::Make { slot } => {
-                let created = make(&slot, ticket)?;
-                (slot.shown, created)
+            PreparedMkdir::Make { target } => {
+                let created = make(&target, ticket)?;
+                (target.shown, created)
             }
         };
         Ok(Outcome { path, created, change: created.then(|| ticket.change_id().to_owned()) })
@@ -113,31 +113,31 @@ impl Tool for CreateDirectory {
 }
 
 /// Makes a directory with those above it. False if it exists already.
-fn make(slot: &WriteTarget, ticket: &Ticket<'_>) -> Result<bool, ToolError> {
-    let _place = slot.lock_directory(TreeLockMode::Shared, ticket.context())?;
-    let made = slot.make_parents(ticket.context())?;
+fn make(target: &WriteTarget, ticket: &Ticket<'_>) -> Result<bool, ToolError> {
+    let _place = target.lock_directory(TreeLockMode::Shared, ticket.context())?;
+    let made = target.make_parents(ticket.context())?;
     let parent = made.parent.as_fd();
-    check_directory_writable(parent, &slot.shown)?;
+    check_directory_writable(parent, &target.shown)?;
     let after = FileState::planned(FileStateKind::Directory);
     let mut effects = made.effects();
-    effects.push(JournalEffect::Created { path: escape(&slot.path()), after, image: None });
-    let entered = slot.mount.begin_change(ticket, Vec::new(), effects)?;
+    effects.push(JournalEffect::Created { path: escape(&target.path()), after, image: None });
+    let entered = target.mount.begin_change(ticket, Vec::new(), effects)?;
     ticket.commit()?;
-    let created = match mkdirat(parent, slot.name.as_slice(), Mode::from_raw_mode(0o755)) {
+    let created = match mkdirat(parent, target.name.as_slice(), Mode::from_raw_mode(0o755)) {
         Ok(()) => true,
-        Err(Errno::EXIST) if slot.stat_in(parent)?.is_some_and(|found| found.kind == FileKind::Directory) => false,
-        Err(errno) => return Err(errno_error(errno, &slot.shown)),
+        Err(Errno::EXIST) if target.stat_in(parent)?.is_some_and(|found| found.kind == FileKind::Directory) => false,
+        Err(errno) => return Err(errno_error(errno, &target.shown)),
     };
     if created {
         entered.commit();
         // It is there by now: with a mode that the umask made, rather than as an error about something that was done.
-        if let Ok(child) = slot.mount.resolver.open_child(parent, &slot.name) {
+        if let Ok(child) = target.mount.resolver.open_child(parent, &target.name) {
             let _ = chmod_past_umask(child.as_fd(), parent, 0o755);
         }
     }
-    if slot.mount.durability == Durability::Full {
-        fsync(parent).map_err(|errno| sync_error(errno, &slot.shown))?;
+    if target.mount.durability == Durability::Full {
+        fsync(parent).map_err(|errno| sync_error(errno, &target.shown))?;
     }
-    made.persist(slot.mount.durability, &slot.shown)?;
+    made.persist(target.mount.durability, &target.shown)?;
     Ok(created)
 }

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::journal::{DisplacementTurn, FileState, FileStateDepth, JournalEffect, cost};
+use crate::journal::{DisplacementPosition, FileState, FileStateDepth, JournalEffect, cost};
 use crate::lock::{JournalRef, TreeLockMode, WriteIntent};
 use crate::mount::suggest;
 use crate::mount::write_target::{TargetKind, WriteTarget};
@@ -74,132 +74,131 @@ impl Tool for DeleteFile {
     const IDEMPOTENT: bool = true;
 
     fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedDelete>, ToolError> {
-        let spot = self.fence.locate(&args.path, cx)?;
-        let (slot, seen) = WriteTarget::find_existing(&spot, TargetKind::Any)?;
+        let located = self.fence.locate(&args.path, cx)?;
+        let (target, seen) = WriteTarget::find_existing(&located, TargetKind::Any)?;
         if seen.kind == FileKind::Directory {
-            slot.check_nothing_guarded_inside()?;
+            target.check_nothing_guarded_inside()?;
         }
-        let place = slot.resource();
+        let place = target.resource();
         let manifest = match seen.kind {
             FileKind::Directory => {
-                let directory = slot.mount.resolver.open_child(slot.base(), &slot.name);
-                let directory = directory.map_err(|errno| suggest::path_error(&spot, errno))?;
+                let directory = target.mount.resolver.open_child(target.base(), &target.name);
+                let directory = directory.map_err(|errno| suggest::path_error(&located, errno))?;
                 let whole = [TreeAccess::new(PolicyAction::Delete, &place, cx)];
-                Some(scan_tree(&slot.mount, directory, &slot.shown, |path| EntryClass::of(&whole, path, cx), cx)?)
+                Some(scan_tree(&target.mount, directory, &target.shown, |path| EntryClass::of(&whole, path, cx), cx)?)
             }
             _ => None,
         };
         if let Some(TreeManifest { entries: 1.., .. }) = &manifest
             && !args.recursive
         {
-            let message = format!("`{}` is a directory that is not empty", slot.shown);
+            let message = format!("`{}` is a directory that is not empty", target.shown);
             return Err(
                 ToolError::new(ErrorKind::WrongType, message).hint("set recursive to delete it and its contents")
             );
         }
         if let Some(TreeManifest { locked_directory: Some(locked), .. }) = &manifest {
             // Begun, it could not be finished.
-            let inner = if locked.is_empty() { slot.shown.clone() } else { format!("{}/{locked}", slot.shown) };
+            let inner = if locked.is_empty() { target.shown.clone() } else { format!("{}/{locked}", target.shown) };
             return Err(errno_error(Errno::ACCESS, &inner));
         }
-        let mut touches = vec![ResourceAccess { action: PolicyAction::Delete, resource: place.clone() }];
-        touches.extend(
+        let mut accesses = vec![ResourceAccess { action: PolicyAction::Delete, resource: place.clone() }];
+        accesses.extend(
             manifest.iter().flat_map(|manifest| accesses_below(&place, &manifest.sensitive, PolicyAction::Delete)),
         );
         let (bytes, below) = manifest.as_ref().map_or((seen.size, 0), |manifest| (manifest.bytes, manifest.entries));
-        touches.extend(slot.loss_of_all(cost(bytes, below), cx)?);
-        Ok(ToolPlan {
-            accesses: touches,
-            prepared: PreparedDelete { target: slot, planned_stat: seen, manifest, previewed: None },
-        })
+        accesses.extend(target.loss_of_all(cost(bytes, below), cx)?);
+        Ok(ToolPlan { accesses, prepared: PreparedDelete { target, planned_stat: seen, manifest, previewed: None } })
     }
 
     fn preview(&self, work: &mut PreparedDelete, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
-        let PreparedDelete { target: slot, planned_stat: seen, manifest, previewed: shown } = work;
+        let PreparedDelete { target, planned_stat: seen, manifest, previewed: shown } = work;
         let Some(manifest) = manifest else {
             if seen.kind != FileKind::File {
-                let text = format!("delete `{}`, which is {}", slot.shown, seen.kind.with_article());
+                let text = format!("delete `{}`, which is {}", target.shown, seen.kind.with_article());
                 return Ok(Preview::new(&text, fingerprint(*seen)));
             }
-            let text = format!("delete `{}` ({} bytes)", slot.shown, seen.size);
-            let old = FileContents::read_target(slot, seen, cx)?;
+            let text = format!("delete `{}` ({} bytes)", target.shown, seen.size);
+            let old = FileContents::read_target(target, seen, cx)?;
             *shown = old.digest;
             let preview = Preview::new(&text, fingerprint((*seen, *shown))).with_body(old.head());
-            return Ok(preview.with_secret(slot.resource().effective_sensitivity().secret));
+            return Ok(preview.with_secret(target.resource().effective_sensitivity().secret));
         };
         let TreeManifest { entries, bytes, digest, .. } = manifest;
-        let text = format!("delete the directory `{}` with {entries} entries ({bytes} bytes)", slot.shown);
+        let text = format!("delete the directory `{}` with {entries} entries ({bytes} bytes)", target.shown);
         Ok(Preview::new(&text, fingerprint((*seen, digest))).with_body(manifest.to_body()))
     }
 
     fn run(&self, work: PreparedDelete, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let PreparedDelete { target: slot, planned_stat: seen, manifest, previewed: shown } = work;
+        let PreparedDelete { target, planned_stat: seen, manifest, previewed: shown } = work;
         let cx = ticket.context();
-        let parent = slot.base();
-        let fail = |errno| errno_error(errno, &slot.shown);
+        let parent = target.base();
+        let fail = |errno| errno_error(errno, &target.shown);
         // The contents of a directory are deleted as they were listed: nothing may change in there meanwhile.
         let tree = if manifest.is_some() { TreeLockMode::Exclusive } else { TreeLockMode::Shared };
-        let _place = slot.lock_directory(tree, cx)?;
-        check_directory_writable(parent, &slot.shown)?;
-        let (held, left) = slot.mount.locks.lock(seen.id, cx)?;
-        recover(&slot.mount, &held, &left)?;
-        check_approved(&slot, &seen, manifest.as_ref(), ticket)?;
-        check_previewed_at(&slot, shown, &seen, cx)?;
-        slot.judge_removal(ticket)?;
+        let _place = target.lock_directory(tree, cx)?;
+        check_directory_writable(parent, &target.shown)?;
+        let (lock, left) = target.mount.locks.lock(seen.id, cx)?;
+        recover(&target.mount, &lock, &left)?;
+        check_approved(&target, &seen, manifest.as_ref(), ticket)?;
+        check_previewed_at(&target, shown, &seen, cx)?;
+        target.judge_removal(ticket)?;
         // Once it has happened, nothing that can be had before may fail.
-        let directory = match slot.mount.durability {
+        let directory = match target.mount.durability {
             Durability::Full => Some(reopen_for_listing(parent).map_err(fail)?),
             Durability::Ordered => None,
         };
-        let state = FileState::read_at(&slot.mount, parent, &slot.name, FileStateDepth::Recursive, cx)?;
-        let state = state.ok_or_else(|| gone_error(&slot))?;
-        let away = match slot.mount.removal_image(&state, parent, DisplacementTurn::default(), ticket)? {
+        let state = FileState::read_at(&target.mount, parent, &target.name, FileStateDepth::Recursive, cx)?;
+        let state = state.ok_or_else(|| gone_error(&target))?;
+        let away = match target.mount.removal_image(&state, parent, DisplacementPosition::default(), ticket)? {
             Some(image) => RemovalDestination::Image(image),
             None => RemovalDestination::Temporary(temporary_name().map_err(fail)?),
         };
-        let path = escape(&slot.path());
+        let path = escape(&target.path());
         let (note, effect) = match &away {
             RemovalDestination::Image(image) => (
                 WriteIntent::SingleSyscall { change: ticket.change_id().as_bytes().to_vec() },
                 JournalEffect::Removed { path, before: state, image: image.clone(), copied: false },
             ),
             RemovalDestination::Temporary(name) => {
-                let (parent, name, inodes) = (slot.parent_path(), name.clone(), vec![seen.id.inode]);
+                let (parent, name, inodes) = (target.parent_path(), name.clone(), vec![seen.id.inode]);
                 let journal = JournalRef::new(ticket.change_id(), None);
                 (WriteIntent::Remove { parent, name, inodes, journal }, JournalEffect::Lost { path })
             }
         };
         match &away {
-            RemovalDestination::Image(_) => held.log_intent(&note)?,
-            RemovalDestination::Temporary(_) => held.log_intent_durably(&note)?,
+            RemovalDestination::Image(_) => lock.log_intent(&note)?,
+            RemovalDestination::Temporary(_) => lock.log_intent_durably(&note)?,
         }
-        let entered = slot.mount.begin_change(ticket, Vec::new(), vec![effect])?;
+        let entered = target.mount.begin_change(ticket, Vec::new(), vec![effect])?;
         ticket.commit()?;
         match &away {
             RemovalDestination::Image(image) => {
-                let keep = slot.mount.image_store().ok_or_else(|| fail(Errno::NOENT))?;
+                let keep = target.mount.image_store().ok_or_else(|| fail(Errno::NOENT))?;
                 let kept = (keep.fd(), image.as_bytes());
-                rename_aside((parent, &slot.name), kept, seen.id, &slot.shown)?;
+                rename_aside((parent, &target.name), kept, seen.id, &target.shown)?;
             }
             RemovalDestination::Temporary(name) => {
-                rename_aside((parent, &slot.name), (parent, name), seen.id, &slot.shown)?
+                rename_aside((parent, &target.name), (parent, name), seen.id, &target.shown)?
             }
         }
         entered.commit();
-        let synced = directory.map_or(Ok(()), fsync).map_err(|errno| sync_error(errno, &slot.shown));
+        let synced = directory.map_or(Ok(()), fsync).map_err(|errno| sync_error(errno, &target.shown));
         // The entry is deleted for every reader; contents that cannot be removed now are removed by the next holder of
         // the lock.
         let leftover = match &away {
             RemovalDestination::Image(_) => false,
-            RemovalDestination::Temporary(name) => purge(&slot.mount, parent, name, cx).is_err(),
+            RemovalDestination::Temporary(name) => purge(&target.mount, parent, name, cx).is_err(),
         };
         if !leftover {
-            held.clear_intent();
+            lock.clear_intent();
         }
         synced?;
-        let below =
-            manifest.iter().flat_map(|manifest| &manifest.listed).map(|entry| format!("{}/{}", slot.shown, entry.path));
-        let deleted: Vec<String> = std::iter::once(slot.shown.clone()).chain(below).collect();
+        let below = manifest
+            .iter()
+            .flat_map(|manifest| &manifest.listed)
+            .map(|entry| format!("{}/{}", target.shown, entry.path));
+        let deleted: Vec<String> = std::iter::once(target.shown.clone()).chain(below).collect();
         let most = usize::try_from(cx.limits.delete_names).unwrap_or(usize::MAX);
         let count = 1 + manifest.as_ref().map_or(0, |manifest| manifest.entries);
         Ok(Outcome {
@@ -219,30 +218,33 @@ enum RemovalDestination {
     Temporary(Vec<u8>),
 }
 
-fn gone_error(slot: &WriteTarget) -> ToolError {
-    let message = format!("`{}` was removed since the call was planned; nothing was deleted", slot.shown);
+fn gone_error(target: &WriteTarget) -> ToolError {
+    let message = format!("`{}` was removed since the call was planned; nothing was deleted", target.shown);
     ToolError::new(ErrorKind::Conflict, message)
 }
 
 /// Fails unless the entry is the one that was approved or, without an approval, the one that was planned with.
 fn check_approved(
-    slot: &WriteTarget,
+    target: &WriteTarget,
     seen: &FileStat,
     manifest: Option<&TreeManifest>,
     ticket: &Ticket<'_>,
 ) -> Result<(), ToolError> {
     let changed = || {
-        let message = format!("`{}` changed since the call was planned; nothing was deleted", slot.shown);
+        let message = format!("`{}` changed since the call was planned; nothing was deleted", target.shown);
         ToolError::new(ErrorKind::Conflict, message)
     };
-    let now = slot.stat()?.ok_or_else(changed)?;
+    let now = target.stat()?.ok_or_else(changed)?;
     if now.id != seen.id || (ticket.is_approved() && now != *seen) {
         return Err(changed());
     }
     if let (Some(manifest), true) = (manifest, ticket.is_approved()) {
-        let directory =
-            slot.mount.resolver.open_child(slot.base(), &slot.name).map_err(|errno| errno_error(errno, &slot.shown))?;
-        let now = scan_tree(&slot.mount, directory, &slot.shown, |_| EntryClass::default(), ticket.context())?;
+        let directory = target
+            .mount
+            .resolver
+            .open_child(target.base(), &target.name)
+            .map_err(|errno| errno_error(errno, &target.shown))?;
+        let now = scan_tree(&target.mount, directory, &target.shown, |_| EntryClass::default(), ticket.context())?;
         if now.digest != manifest.digest {
             return Err(changed());
         }

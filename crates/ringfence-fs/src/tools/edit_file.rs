@@ -213,34 +213,34 @@ impl Tool for EditFile {
 
     fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedEdit>, ToolError> {
         let Args { path, edits, if_match } = args;
-        let spot = self.fence.locate_arg(&path, cx)?;
-        let (slot, seen) = WriteTarget::find_existing(&spot, TargetKind::File)?;
-        let touches = [PolicyAction::Read, PolicyAction::Overwrite]
-            .map(|verb| ResourceAccess { action: verb, resource: slot.resource() });
+        let located = self.fence.locate_arg(&path, cx)?;
+        let (target, seen) = WriteTarget::find_existing(&located, TargetKind::File)?;
+        let accesses = [PolicyAction::Read, PolicyAction::Overwrite]
+            .map(|action| ResourceAccess { action, resource: target.resource() });
         // One that is too large to be edited is refused for that.
-        let loss = slot.loss(&seen, cx)?.filter(|_| seen.size <= cx.limits.appended_file_bytes);
-        let touches = touches.into_iter().chain(loss).collect();
+        let loss = target.loss(&seen, cx)?.filter(|_| seen.size <= cx.limits.appended_file_bytes);
+        let accesses = accesses.into_iter().chain(loss).collect();
         Ok(ToolPlan {
-            accesses: touches,
-            prepared: PreparedEdit { target: slot, planned_stat: seen, edits, if_match, previewed: None },
+            accesses,
+            prepared: PreparedEdit { target, planned_stat: seen, edits, if_match, previewed: None },
         })
     }
 
     fn preview(&self, work: &mut PreparedEdit, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
-        let PreparedEdit { target: slot, planned_stat: seen, edits, if_match, previewed: shown } = work;
+        let PreparedEdit { target, planned_stat: seen, edits, if_match, previewed: shown } = work;
         let unit = if edits.len() == 1 { "replacement" } else { "replacements" };
-        let text = format!("make {} {unit} in `{}`", edits.len(), slot.shown);
-        let old = FileContents::read_target(slot, seen, cx)?;
+        let text = format!("make {} {unit} in `{}`", edits.len(), target.shown);
+        let old = FileContents::read_target(target, seen, cx)?;
         let mut diffs = DiffPreview::new();
         let edited = match old.text() {
-            Some(text) => check_match(&slot.shown, *if_match, old.digest)
-                .and_then(|()| apply_all(text, edits, &slot.shown, cx))
+            Some(text) => check_match(&target.shown, *if_match, old.digest)
+                .and_then(|()| apply_all(text, edits, &target.shown, cx))
                 .map_err(Some),
             None => Err(None),
         };
         let failure = match edited {
             Ok(edited) => {
-                diffs.add(&slot.shown, Some(&old), Some(&FileContents::from_bytes(edited.text.as_bytes())));
+                diffs.add(&target.shown, Some(&old), Some(&FileContents::from_bytes(edited.text.as_bytes())));
                 None
             }
             Err(error) => {
@@ -252,25 +252,25 @@ impl Tool for EditFile {
         cx.check()?;
         *shown = old.digest;
         let preview = Preview::new(&text, fingerprint((*seen, *shown))).with_failure(failure);
-        Ok(preview.with_body(diffs.into_body()).with_secret(slot.resource().effective_sensitivity().secret))
+        Ok(preview.with_body(diffs.into_body()).with_secret(target.resource().effective_sensitivity().secret))
     }
 
     fn run(&self, work: PreparedEdit, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let PreparedEdit { target: slot, planned_stat: seen, edits, if_match, previewed: shown } = work;
-        check_still_planned(&slot, Some(&seen), ticket)?;
+        let PreparedEdit { target, planned_stat: seen, edits, if_match, previewed: shown } = work;
+        check_still_planned(&target, Some(&seen), ticket)?;
         let (mut replaced, mut mixed_endings) = (0, false);
-        let written = replace(&slot, Some(seen), ticket, |old| {
-            let Some(old) = old else { return Err(errno_error(Errno::NOENT, &slot.shown)) };
-            check_previewed(&slot, shown, Some(old), ticket.context())?;
-            let text = read_text(&slot, old, ticket.context())?;
-            check_match(&slot.shown, if_match, Some(Digest::of(text.as_bytes())))?;
-            let edited = apply_all(&text, &edits, &slot.shown, ticket.context())?;
+        let written = replace(&target, Some(seen), ticket, |old| {
+            let Some(old) = old else { return Err(errno_error(Errno::NOENT, &target.shown)) };
+            check_previewed(&target, shown, Some(old), ticket.context())?;
+            let text = read_text(&target, old, ticket.context())?;
+            check_match(&target.shown, if_match, Some(Digest::of(text.as_bytes())))?;
+            let edited = apply_all(&text, &edits, &target.shown, ticket.context())?;
             replaced = edited.replaced;
             mixed_endings = !has_mixed_endings(&text) && has_mixed_endings(&edited.text);
             Ok(FileBody::Bytes(edited.text.into_bytes()))
         })?;
-        slot.carry_sensitivity(slot.sensitivity);
-        Ok(Outcome { changed: ChangedFile::new(slot.shown, &written, ticket), replaced, mixed_endings })
+        target.carry_sensitivity(target.sensitivity);
+        Ok(Outcome { changed: ChangedFile::new(target.shown, &written, ticket), replaced, mixed_endings })
     }
 }
 

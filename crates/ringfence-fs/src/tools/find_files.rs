@@ -92,14 +92,14 @@ impl Tool for FindFiles {
     const IDEMPOTENT: bool = true;
 
     fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedFind>, ToolError> {
-        let spot = self.fence.locate(&args.path, cx)?;
-        let opened = spot.open_directory(cx)?;
-        let real = opened.resolved.clone().unwrap_or_else(|| spot.path.display());
-        let place = spot.resource(opened.resolved);
-        let touches = vec![ResourceAccess { action: PolicyAction::List, resource: place.clone() }];
+        let located = self.fence.locate(&args.path, cx)?;
+        let opened = located.open_directory(cx)?;
+        let real = opened.resolved.clone().unwrap_or_else(|| located.path.display());
+        let place = located.resource(opened.resolved);
+        let accesses = vec![ResourceAccess { action: PolicyAction::List, resource: place.clone() }];
         Ok(ToolPlan {
-            accesses: touches,
-            prepared: PreparedFind { located: spot, resource: place, directory: opened.fd, real_path: real, args },
+            accesses,
+            prepared: PreparedFind { located, resource: place, directory: opened.fd, real_path: real, args },
         })
     }
 
@@ -109,21 +109,21 @@ impl Tool for FindFiles {
     }
 
     fn run(&self, work: PreparedFind, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let PreparedFind { located: spot, resource: place, directory, real_path: real, args } = work;
+        let PreparedFind { located, resource: place, directory, real_path: real, args } = work;
         let cx = ticket.context();
         let most = args.most.unwrap_or(u64::MAX).min(cx.limits.find_results);
         let mut outcome = Outcome { paths: Vec::new(), truncated: false, scanned: 0, unreadable: 0 };
         let mut left = cx.limits.list_bytes;
         let of_whole =
             cx.evaluate(&ResourceAccess { action: PolicyAction::List, resource: place.clone() }).strictness();
-        let mut walk = TreeWalk::new(&spot.mount, directory, &spot.shown, cx)?;
+        let mut walk = TreeWalk::new(&located.mount, directory, &located.shown, cx)?;
         while let Some(step) = walk.next()? {
             let WalkStep::Entry(entry) = step else { continue };
             outcome.scanned += 1;
             let path = walk.path_of(&entry.name);
             let is_directory = walk.is_directory(&entry)?;
             if !is_directory {
-                spot.mount.observe(&format!("{real}/{}", escape(&path)), walk.directory()?, &entry.name);
+                located.mount.observe(&format!("{real}/{}", escape(&path)), walk.directory()?, &entry.name);
             }
             if args.matcher.is_match(std::ffi::OsStr::from_bytes(&path)) {
                 let shown = format!("{}{}", escape(&path), if is_directory { "/" } else { "" });

@@ -78,33 +78,33 @@ impl Tool for GetFileInfo {
     const IDEMPOTENT: bool = true;
 
     fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedFileInfo>, ToolError> {
-        let spot = self.fence.locate(&args.path, cx)?;
-        let lookup = |path: &_| spot.mount.lookup(path, PATH_ONLY, IoMode::Blocking);
-        let (parent, stamp, resolved) = match spot.path.split() {
+        let located = self.fence.locate(&args.path, cx)?;
+        let lookup = |path: &_| located.mount.lookup(path, PATH_ONLY, IoMode::Blocking);
+        let (parent, stamp, resolved) = match located.path.split() {
             None => {
-                let found = lookup(&spot.path).map_err(|errno| suggest::path_error(&spot, errno))?;
+                let found = lookup(&located.path).map_err(|errno| suggest::path_error(&located, errno))?;
                 (None, found.stat, found.resolved)
             }
             Some((directory, name)) => {
-                let above = lookup(&directory).map_err(|errno| suggest::path_error(&spot, errno))?;
-                let found = stat(above.fd.as_fd(), name).map_err(|errno| errno_error(errno, &spot.shown))?;
-                let stamp = found.ok_or_else(|| suggest::path_error(&spot, Errno::NOENT))?;
+                let above = lookup(&directory).map_err(|errno| suggest::path_error(&located, errno))?;
+                let found = stat(above.fd.as_fd(), name).map_err(|errno| errno_error(errno, &located.shown))?;
+                let stamp = found.ok_or_else(|| suggest::path_error(&located, Errno::NOENT))?;
                 let resolved = above.resolved.map(|directory| format!("{directory}/{}", escape(name)));
                 (Some(above.fd), stamp, resolved)
             }
         };
-        if spot.path.must_be_directory() && stamp.kind != FileKind::Directory {
-            return Err(errno_error(Errno::NOTDIR, &spot.shown));
+        if located.path.must_be_directory() && stamp.kind != FileKind::Directory {
+            return Err(errno_error(Errno::NOTDIR, &located.shown));
         }
-        let mut place = spot.resource(resolved);
-        if let (Some(parent), Some((_, name))) = (&parent, spot.path.split()) {
+        let mut place = located.resource(resolved);
+        if let (Some(parent), Some((_, name))) = (&parent, located.path.split()) {
             place.sensitivity =
-                spot.mount.classify(place.effective_sensitivity(), FileRef { fd: parent.as_fd(), name }, &stamp);
+                located.mount.classify(place.effective_sensitivity(), FileRef { fd: parent.as_fd(), name }, &stamp);
         }
         let secret = place.effective_sensitivity().secret;
         Ok(ToolPlan {
             accesses: vec![ResourceAccess { action: PolicyAction::List, resource: place }],
-            prepared: PreparedFileInfo { located: spot, parent, stat: stamp, secret },
+            prepared: PreparedFileInfo { located, parent, stat: stamp, secret },
         })
     }
 
@@ -113,8 +113,8 @@ impl Tool for GetFileInfo {
     }
 
     fn run(&self, work: PreparedFileInfo, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let PreparedFileInfo { located: spot, parent, stat: stamp, secret } = work;
-        let target = match (&parent, spot.path.split()) {
+        let PreparedFileInfo { located, parent, stat: stamp, secret } = work;
+        let target = match (&parent, located.path.split()) {
             (Some(parent), Some((_, name))) if stamp.kind == FileKind::Link => readlinkat(parent, name)
                 .ok()
                 .map(|target| escape(target.as_bytes()))
@@ -129,19 +129,19 @@ impl Tool for GetFileInfo {
             changed: timestamp(stamp.changed),
             links: stamp.links,
             target,
-            sha256: if secret { None } else { digest(&spot, &stamp, ticket.context())?.map(Digest::to_hex) },
-            path: spot.shown,
+            sha256: if secret { None } else { digest(&located, &stamp, ticket.context())?.map(Digest::to_hex) },
+            path: located.shown,
         })
     }
 }
 
 /// The digest of the very file that was described, if it can be had.
-fn digest(spot: &LocatedPath, stamp: &FileStat, cx: &CallContext<'_>) -> Result<Option<Digest>, ToolError> {
+fn digest(located: &LocatedPath, stamp: &FileStat, cx: &CallContext<'_>) -> Result<Option<Digest>, ToolError> {
     if stamp.kind != FileKind::File {
         return Ok(None);
     }
-    match spot.open_content(cx) {
-        Ok(file) if file.stat.id == stamp.id => hash(&spot.mount.digests, &file, &spot.shown, cx),
+    match located.open_content(cx) {
+        Ok(file) if file.stat.id == stamp.id => hash(&located.mount.digests, &file, &located.shown, cx),
         _ => Ok(None),
     }
 }

@@ -56,7 +56,7 @@ struct MiniclawListArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CrewagentListArgs {
-    /// Path of the directory, starting with a mount such as `@project`.
+    /// Path of the directory, starting with a mount alias.
     path: String,
 }
 
@@ -211,12 +211,12 @@ impl Tool for ListDirectory {
 
     fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedList>, ToolError> {
         let Args { path, depth, hidden, links } = args;
-        let spot = self.fence.locate_arg(&path, cx)?;
-        let opened = spot.open_directory(cx)?;
-        let real = opened.resolved.clone().unwrap_or_else(|| spot.path.display());
-        let place = spot.resource(opened.resolved);
+        let located = self.fence.locate_arg(&path, cx)?;
+        let opened = located.open_directory(cx)?;
+        let real = opened.resolved.clone().unwrap_or_else(|| located.path.display());
+        let place = located.resource(opened.resolved);
         let work = PreparedList {
-            located: spot,
+            located,
             resource: place.clone(),
             directory: opened.fd,
             real_path: real,
@@ -243,11 +243,12 @@ impl Tool for ListDirectory {
 
 /// One directory: every name is read, only those that are listed are looked at.
 fn list(work: PreparedList, cx: &CallContext<'_>) -> Result<Outcome, ToolError> {
-    let PreparedList { located: spot, directory, real_path: real, hidden, links, .. } = work;
-    let mut names = read_directory(directory.as_fd(), TempVisibility::Hidden, cx.limits.walk_entries, &spot.shown, cx)?;
+    let PreparedList { located, directory, real_path: real, hidden, links, .. } = work;
+    let mut names =
+        read_directory(directory.as_fd(), TempVisibility::Hidden, cx.limits.walk_entries, &located.shown, cx)?;
     for entry in &names {
         // Also what is not listed: another name of it may be read.
-        spot.mount.observe(&format!("{real}/{}", escape(&entry.name)), directory.as_fd(), &entry.name);
+        located.mount.observe(&format!("{real}/{}", escape(&entry.name)), directory.as_fd(), &entry.name);
     }
     names.retain(|entry| hidden == HiddenEntries::Included || !entry.name.starts_with(b"."));
     if links == LinkEntries::Excluded {
@@ -265,27 +266,27 @@ fn list(work: PreparedList, cx: &CallContext<'_>) -> Result<Outcome, ToolError> 
     names.sort_unstable();
     let mut entries = Vec::with_capacity(names.len());
     for entry in names {
-        match stat(directory.as_fd(), &entry.name).map_err(|errno| errno_error(errno, &spot.shown))? {
+        match stat(directory.as_fd(), &entry.name).map_err(|errno| errno_error(errno, &located.shown))? {
             Some(stamp) => entries.push((escape(&entry.name), stamp)),
             // It went away since its name was read.
             None => total -= 1,
         }
     }
-    Ok(Outcome { shown: spot.shown, entries, total, unreadable: 0, shadowed: Vec::new() })
+    Ok(Outcome { shown: located.shown, entries, total, unreadable: 0, shadowed: Vec::new() })
 }
 
 /// A whole tree: past the limit, entries are only counted.
 fn list_all(work: PreparedList, cx: &CallContext<'_>) -> Result<Outcome, ToolError> {
-    let PreparedList { located: spot, directory, resource: place, real_path: real, hidden, .. } = work;
+    let PreparedList { located, directory, resource: place, real_path: real, hidden, .. } = work;
     let mut outcome =
-        Outcome { shown: spot.shown.clone(), entries: Vec::new(), total: 0, unreadable: 0, shadowed: Vec::new() };
+        Outcome { shown: located.shown.clone(), entries: Vec::new(), total: 0, unreadable: 0, shadowed: Vec::new() };
     let mut left = cx.limits.list_bytes;
     let of_whole = cx.evaluate(&ResourceAccess { action: PolicyAction::List, resource: place.clone() }).strictness();
-    let mut walk = TreeWalk::new(&spot.mount, directory, &spot.shown, cx)?;
+    let mut walk = TreeWalk::new(&located.mount, directory, &located.shown, cx)?;
     while let Some(step) = walk.next()? {
         let WalkStep::Entry(entry) = step else { continue };
         let path = format!("{real}/{}", escape(&walk.path_of(&entry.name)));
-        spot.mount.observe(&path, walk.directory()?, &entry.name);
+        located.mount.observe(&path, walk.directory()?, &entry.name);
         if hidden == HiddenEntries::Excluded && entry.name.starts_with(b".") {
             continue;
         }

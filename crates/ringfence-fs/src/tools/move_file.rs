@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::journal::{DisplacedFileAction, DisplacementTurn, FileState, FileStateDepth, JournalEffect};
+use crate::journal::{DisplacedFileAction, DisplacementPosition, FileState, FileStateDepth, JournalEffect};
 use crate::lock::{InodeRef, JournalRef, TreeLockMode, WriteIntent};
 use crate::mount::repository::is_repository_entry;
 use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget};
@@ -99,16 +99,16 @@ impl Tool for MoveFile {
         let at = (from.base(), from.name.as_slice());
         check_links_stay_inside(&from.mount, PathRelocation { at, from: &from.path(), to: &to.path() }, cx)?;
         let (away, there) = (from.resource(), to.resource());
-        let mut touches = vec![
+        let mut accesses = vec![
             ResourceAccess { action: PolicyAction::Move, resource: away.clone() },
             ResourceAccess {
                 action: if target.is_some() { PolicyAction::Overwrite } else { PolicyAction::Create },
                 resource: there.clone(),
             },
         ];
-        touches.extend(target.as_ref().map(|target| to.loss(target, cx)).transpose()?.flatten());
+        accesses.extend(target.as_ref().map(|target| to.loss(target, cx)).transpose()?.flatten());
         if seen.kind == FileKind::Link {
-            touches.extend(
+            accesses.extend(
                 there
                     .settings_through_link()
                     .map(|place| ResourceAccess { action: PolicyAction::Create, resource: place }),
@@ -124,12 +124,12 @@ impl Tool for MoveFile {
                 [TreeAccess::new(PolicyAction::Move, &away, cx), TreeAccess::new(PolicyAction::Create, &there, cx)];
             let classify = |path: &str| EntryClass::of(&wholes, path, cx);
             let found = scan_tree(&from.mount, directory, &from.shown, classify, cx)?;
-            touches.extend(accesses_below(&away, &found.sensitive, PolicyAction::Move));
-            touches.extend(accesses_below(&there, &found.sensitive, PolicyAction::Create));
+            accesses.extend(accesses_below(&away, &found.sensitive, PolicyAction::Move));
+            accesses.extend(accesses_below(&there, &found.sensitive, PolicyAction::Create));
             manifest = Some(found);
         }
         Ok(ToolPlan {
-            accesses: touches,
+            accesses,
             prepared: PreparedMove {
                 from,
                 to,
@@ -178,9 +178,10 @@ impl Tool for MoveFile {
         to.check_directory()?;
         check_directory_writable(from.base(), &from.shown)?;
         check_directory_writable(to.base(), &to.shown)?;
-        let held = from.mount.locks.lock_both(seen.id, target.map_or(seen.id, |target| target.id), ticket.context())?;
-        for (held, left) in &held {
-            recover(&from.mount, held, left)?;
+        let locks =
+            from.mount.locks.lock_both(seen.id, target.map_or(seen.id, |target| target.id), ticket.context())?;
+        for (lock, left) in &locks {
+            recover(&from.mount, lock, left)?;
         }
         check_unmoved(&work, ticket)?;
         from.judge_removal(ticket)?;
@@ -194,8 +195,9 @@ impl Tool for MoveFile {
             Durability::Ordered => Vec::new(),
         };
         let (effects, image) = effects(&work, ticket)?;
-        let Some((held, _)) = held.first() else { return Err(changed_error(&from.shown)) };
-        let note = |slot: &WriteTarget, inode| InodeRef { parent: slot.parent_path(), name: slot.name.clone(), inode };
+        let Some((lock, _)) = locks.first() else { return Err(changed_error(&from.shown)) };
+        let note =
+            |target: &WriteTarget, inode| InodeRef { parent: target.parent_path(), name: target.name.clone(), inode };
         let intent = match target {
             Some(target) => WriteIntent::Overwrite {
                 from: note(from, seen.id.inode),
@@ -205,8 +207,8 @@ impl Tool for MoveFile {
             None => WriteIntent::SingleSyscall { change: ticket.change_id().as_bytes().to_vec() },
         };
         match (target, from.mount.durability) {
-            (Some(_), Durability::Full) => held.log_intent_durably(&intent)?,
-            _ => held.log_intent(&intent)?,
+            (Some(_), Durability::Full) => lock.log_intent_durably(&intent)?,
+            _ => lock.log_intent(&intent)?,
         }
         let moved = from.mount.begin_change(ticket, Vec::new(), effects).and_then(|entered| {
             ticket.commit()?;
@@ -218,7 +220,7 @@ impl Tool for MoveFile {
             Ok(())
         });
         // Done or refused, what it is about stands where it should.
-        held.clear_intent();
+        lock.clear_intent();
         moved?;
         for directory in &listings {
             fsync(directory).map_err(|errno| sync_error(errno, &to.shown))?;
@@ -236,10 +238,10 @@ impl Tool for MoveFile {
 /// copied there.
 fn effects(work: &PreparedMove, ticket: &Ticket<'_>) -> Result<(Vec<JournalEffect>, Option<String>), ToolError> {
     let PreparedMove { from, to, overwritten_stat: target, .. } = work;
-    let state = |slot: &WriteTarget| {
+    let state = |target: &WriteTarget| {
         let state =
-            FileState::read_at(&slot.mount, slot.base(), &slot.name, FileStateDepth::Shallow, ticket.context())?;
-        state.ok_or_else(|| changed_error(&slot.shown))
+            FileState::read_at(&target.mount, target.base(), &target.name, FileStateDepth::Shallow, ticket.context())?;
+        state.ok_or_else(|| changed_error(&target.shown))
     };
     let (path, mut effects, mut fate) = (escape(&to.path()), Vec::new(), DisplacedFileAction::Discarded);
     if let Some(target) = target {
@@ -247,7 +249,7 @@ fn effects(work: &PreparedMove, ticket: &Ticket<'_>) -> Result<(Vec<JournalEffec
         let fd = fd.or_else(|_| to.mount.resolver.open_named(to.base(), &to.name, PATH_ONLY));
         let old = CurrentFile { fd: fd.map_err(|errno| errno_error(errno, &to.shown))?, stat: *target };
         // It is moved to the image store from the source's directory.
-        let displaced = DisplacedFile::new(to, from.base(), &old, DisplacementTurn::default(), ticket)?;
+        let displaced = DisplacedFile::new(to, from.base(), &old, DisplacementPosition::default(), ticket)?;
         effects.push(match &displaced.disposition {
             DisplacedFileAction::Discarded => JournalEffect::Lost { path: path.clone() },
             DisplacedFileAction::Stored { image } | DisplacedFileAction::Copied { image } => JournalEffect::Removed {

@@ -19,10 +19,10 @@ use crate::fence::PathArg;
 use crate::patch::{self, FilePatch};
 use crate::read::digest::Digest;
 
-/// Apply a unified diff, as printed by `git diff`: pass it as `patch`. Several files are changed all or none.
+/// Apply a unified diff, as printed by `git diff`: pass it as `patch`. Changes to several files are atomic.
 /// Context and removed lines must match the file exactly; line numbers may be omitted where these lines occur only
-/// once. To update the front matter of a file in `@state`, set `path`, and pass as `patch` an object
-/// with the operation `updateFrontmatter`.
+/// once. To update the front matter of a run's state file, set `path`, and pass as `patch` an object with the
+/// operation `updateFrontmatter`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct StandardPatchArgs {
@@ -35,7 +35,7 @@ pub(super) struct StandardPatchArgs {
     if_match_sha256: Option<String>,
 }
 
-/// Change files by a unified diff, such as `git diff` prints. Several files are changed all or none.
+/// Apply a unified diff, as printed by `git diff`. Changes to several files are atomic.
 // The same where there is no run, and so no front matter to update: its schema is most of the other one.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -45,15 +45,15 @@ pub(super) struct DiffPatchArgs {
     /// The diff.
     #[schemars(with = "String")]
     patch: PatchInput,
-    /// Only if the file has this SHA-256 now. For one file only.
+    /// Apply only if the file has this SHA-256. For one file only.
     if_match_sha256: Option<String>,
 }
 
-/// Update the front matter of a file in `@state`; the rest of the file does not change.
+/// Update the front matter of a run's state file; the rest of the file does not change.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct CrewagentPatchArgs {
-    /// Path of the file, starting with `@state/`.
+    /// Path of the file, starting with a mount alias.
     path: String,
     /// What to change.
     #[schemars(required)]

@@ -66,7 +66,7 @@ struct MiniclawReadArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CrewagentReadArgs {
-    /// Path of the file, starting with a mount such as `@project`.
+    /// Path of the file, starting with a mount alias.
     path: String,
     /// First line to read, from 1.
     #[schemars(range(min = 1))]
@@ -188,8 +188,8 @@ impl Tool for ReadFile {
     const SUPPORTS_NON_BLOCKING: bool = true;
 
     fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedRead>, ToolError> {
-        let spot = self.fence.locate_arg(&args.path, cx)?;
-        let mut file = spot.open_content(cx)?;
+        let located = self.fence.locate_arg(&args.path, cx)?;
+        let mut file = located.open_content(cx)?;
         // A long read is started once, on a thread that may block.
         if cx.io_mode == IoMode::NonBlocking && (args.window.is_some() || file.stat.size > NONBLOCKING_BYTES) {
             return Err(cx.would_block());
@@ -197,10 +197,10 @@ impl Tool for ReadFile {
         if args.oversize == OversizePolicy::Refuse && file.stat.size > cx.limits.read_bytes {
             return Err(too_large_error(cx));
         }
-        let place = spot.resource_of(&mut file, cx)?;
+        let place = located.resource_of(&mut file, cx)?;
         Ok(ToolPlan {
             accesses: vec![ResourceAccess { action: PolicyAction::Read, resource: place }],
-            prepared: PreparedRead { located: spot, file, args },
+            prepared: PreparedRead { located, file, args },
         })
     }
 
@@ -210,11 +210,11 @@ impl Tool for ReadFile {
     }
 
     fn run(&self, work: PreparedRead, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let PreparedRead { located: spot, file, args } = work;
+        let PreparedRead { located, file, args } = work;
         let cx = ticket.context();
         let FileExcerpt { mut bytes, truncated, digest, lines, changed_during_read: unsteady } = match args.window {
-            None => read_start(&spot.mount.digests, &file, args.hashing, &spot.shown, cx)?,
-            Some(window) => read_window(&spot.mount.digests, &file, window, args.hashing, &spot.shown, cx)?,
+            None => read_start(&located.mount.digests, &file, args.hashing, &located.shown, cx)?,
+            Some(window) => read_window(&located.mount.digests, &file, window, args.hashing, &located.shown, cx)?,
         };
         if truncated && args.oversize == OversizePolicy::Refuse {
             return Err(too_large_error(cx));
@@ -223,12 +223,12 @@ impl Tool for ReadFile {
             bytes.truncate(most);
         }
         let payload = match args.encoding {
-            ContentEncoding::Utf8 => decode_text(bytes, truncated, &spot.shown)?,
+            ContentEncoding::Utf8 => decode_text(bytes, truncated, &located.shown)?,
             ContentEncoding::Base64 => STANDARD.encode(bytes),
         };
         let Args { encoding, window, .. } = args;
         Ok(Outcome {
-            shown: spot.shown,
+            shown: located.shown,
             payload,
             encoding,
             window,

@@ -73,7 +73,7 @@ struct StandardSearchArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CrewagentSearchArgs {
-    /// Path of a file or a directory, starting with a mount such as `@project`.
+    /// Path of a file or a directory, starting with a mount alias.
     path: String,
     /// Plain text, or a regular expression between slashes: `/fn \w+/`, or `/todo/i` to ignore case.
     pattern: String,
@@ -244,22 +244,22 @@ impl Tool for SearchFiles {
     const IDEMPOTENT: bool = true;
 
     fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedSearch>, ToolError> {
-        let spot = self.fence.locate_arg(&args.path, cx)?;
-        let (target, place) = match spot.open_directory(cx) {
+        let located = self.fence.locate_arg(&args.path, cx)?;
+        let (target, place) = match located.open_directory(cx) {
             Ok(opened) => {
-                let place = spot.resource(opened.resolved);
+                let place = located.resource(opened.resolved);
                 (SearchTarget::Tree { start: opened.fd, place: place.clone() }, place)
             }
             Err(error) if error.kind == ErrorKind::WrongType => {
-                let mut opened = spot.open_content(cx)?;
-                let place = spot.resource_of(&mut opened, cx)?;
+                let mut opened = located.open_content(cx)?;
+                let place = located.resource_of(&mut opened, cx)?;
                 (SearchTarget::File(opened.fd), place)
             }
             Err(error) => return Err(error),
         };
         Ok(ToolPlan {
             accesses: vec![ResourceAccess { action: PolicyAction::Read, resource: place }],
-            prepared: PreparedSearch { located: spot, target, args },
+            prepared: PreparedSearch { located, target, args },
         })
     }
 
@@ -269,7 +269,7 @@ impl Tool for SearchFiles {
     }
 
     fn run(&self, work: PreparedSearch, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let PreparedSearch { located: spot, target, args } = work;
+        let PreparedSearch { located, target, args } = work;
         let cx = ticket.context();
         let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let query = SearchQuery {
@@ -283,29 +283,29 @@ impl Tool for SearchFiles {
             SearchTarget::File(file) => search_file(&query, file, cx)?,
             SearchTarget::Tree { start, place } => {
                 let rules =
-                    ignore_rules_above(&spot, place.resolved_path.as_deref().unwrap_or(&place.requested_path), cx);
+                    ignore_rules_above(&located, place.resolved_path.as_deref().unwrap_or(&place.requested_path), cx);
                 let at = SearchRoot {
-                    mount: &spot.mount,
-                    sensitive_files: &spot.mount.sensitive_files,
-                    shown: &spot.shown,
+                    mount: &located.mount,
+                    sensitive_files: &located.mount.sensitive_files,
+                    shown: &located.shown,
                     resource: &place,
                 };
                 search_tree(&query, start, rules, at, cx)?
             }
         };
-        Ok(Outcome::new(found, &spot, cx.limits.search_bytes))
+        Ok(Outcome::new(found, &located, cx.limits.search_bytes))
     }
 }
 
 impl Outcome {
     /// As many matches as fit.
-    fn new(found: TextSearchResult, spot: &LocatedPath, most_bytes: u64) -> Self {
+    fn new(found: TextSearchResult, located: &LocatedPath, most_bytes: u64) -> Self {
         let TextSearchResult { hits, mut truncated, scanned, skipped } = found;
         let matches_found = hits.len() as u64;
         let mut left = most_bytes;
         let mut matches = Vec::with_capacity(hits.len());
         for LineMatch { path, line, column, text, before, after } in hits {
-            let path = match (path.is_empty(), spot.shown.as_str()) {
+            let path = match (path.is_empty(), located.shown.as_str()) {
                 (true, shown) => shown.to_owned(),
                 (false, ".") => path,
                 (false, shown) => format!("{shown}/{path}"),
@@ -333,7 +333,7 @@ impl Outcome {
 }
 
 /// The ignore rules of the directories above the one that is searched.
-fn ignore_rules_above(spot: &LocatedPath, real: &str, cx: &CallContext<'_>) -> IgnoreRules {
+fn ignore_rules_above(located: &LocatedPath, real: &str, cx: &CallContext<'_>) -> IgnoreRules {
     let mut rules = IgnoreRules::default();
     let bytes = unescape(real);
     if bytes == b"." {
@@ -343,8 +343,8 @@ fn ignore_rules_above(spot: &LocatedPath, real: &str, cx: &CallContext<'_>) -> I
     for end in std::iter::once(0).chain(ends) {
         let (above, below) = (&bytes[..end], bytes[end..].strip_prefix(b"/").unwrap_or(&bytes[end..]));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN;
-        if let Ok(directory) = spot.mount.lookup(&GuestPath::from_kernel(above), flags, IoMode::Blocking) {
-            rules.enter_above(&spot.mount, directory.fd.as_fd(), below, cx);
+        if let Ok(directory) = located.mount.lookup(&GuestPath::from_kernel(above), flags, IoMode::Blocking) {
+            rules.enter_above(&located.mount, directory.fd.as_fd(), below, cx);
         }
     }
     rules

@@ -187,20 +187,17 @@ impl Tool for UndoTool {
             mount.scan_root(cx)?;
             parts.push(MountUndo { mount, entries, plan: reversal });
         }
-        let mut touches = Vec::new();
+        let mut accesses = Vec::new();
         for MountUndo { mount, plan: reversal, .. } in &parts {
             if args.dry_run {
-                touches.extend(read_accesses(mount, reversal));
+                accesses.extend(read_accesses(mount, reversal));
             } else {
                 check_redoable(mount, reversal, args.force, cx)?;
-                touches.extend(change_accesses(mount, reversal, cx)?);
+                accesses.extend(change_accesses(mount, reversal, cx)?);
             }
         }
-        let secret = touches.iter().any(|touch| touch.resource.effective_sensitivity().secret);
-        Ok(ToolPlan {
-            accesses: touches,
-            prepared: PreparedUndo { parts, force: args.force, dry_run: args.dry_run, secret },
-        })
+        let secret = accesses.iter().any(|access| access.resource.effective_sensitivity().secret);
+        Ok(ToolPlan { accesses, prepared: PreparedUndo { parts, force: args.force, dry_run: args.dry_run, secret } })
     }
 
     fn preview(&self, work: &mut PreparedUndo, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
@@ -209,7 +206,7 @@ impl Tool for UndoTool {
             .iter()
             .flat_map(|MountUndo { mount, plan: reversal, .. }| {
                 let doings = reversal.actions().into_iter();
-                doings.map(|doing| format!("{} `{}`", doing.verb.as_str(), mount.display_path(&doing.path)))
+                doings.map(|doing| format!("{} `{}`", doing.action.as_str(), mount.display_path(&doing.path)))
             })
             .collect();
         let mut words: Vec<String> = doings.iter().take(MOST_NAMED).cloned().collect();
@@ -272,8 +269,8 @@ impl MountUndo {
     fn lock_and_replan(self, force: UndoForce, ticket: &Ticket<'_>) -> Result<LockedUndo, ToolError> {
         let Self { mount, entries, plan: reversal } = self;
         let tree = mount.locks.lock_tree(TreeLockMode::Exclusive, ticket.context())?;
-        recover_tree(&mount, &tree);
-        recover_notes(&mount);
+        recover_tree(&mount, &tree)?;
+        recover_notes(&mount)?;
         check_still_undoable(&mount, &entries)?;
         let now = UndoPlan::plan(&mount, &entries, force, ticket.context())?;
         check_conflicts(&mount, &now, &ticket.context().origin().cloned().unwrap_or_default())?;
@@ -496,8 +493,8 @@ fn read_accesses(mount: &Mount, reversal: &UndoPlan) -> Vec<ResourceAccess> {
 fn change_accesses(mount: &Mount, reversal: &UndoPlan, cx: &CallContext<'_>) -> Result<Vec<ResourceAccess>, ToolError> {
     let known = mount.sensitivity_of(reversal.effects());
     let mut repositories = RepositoryDetector::after_effects(mount, reversal.effects());
-    let mut touches = Vec::new();
-    for UndoAction { verb, path, tree } in reversal.actions() {
+    let mut accesses = Vec::new();
+    for UndoAction { action, path, tree } in reversal.actions() {
         let completes = repositories.contains(&unescape(&path));
         let known = known.union(Sensitivity { secret: false, protected: completes });
         let place = resource_at(mount, &path);
@@ -507,21 +504,21 @@ fn change_accesses(mount: &Mount, reversal: &UndoPlan, cx: &CallContext<'_>) -> 
             mount.resolver.open_child(std::os::fd::AsFd::as_fd(&parent), &name).ok()
         });
         if let Some(directory) = directory {
-            let wholes = [TreeAccess::new(verb, &place, cx)];
+            let wholes = [TreeAccess::new(action, &place, cx)];
             let classify = |path: &str| EntryClass::of(&wholes, path, cx);
             let found = scan_tree(mount, directory, &place.display_path, classify, cx)?;
-            touches.extend(accesses_below(&place, &found.sensitive, verb));
+            accesses.extend(accesses_below(&place, &found.sensitive, action));
         }
-        touches.push(ResourceAccess { action: verb, resource: place });
+        accesses.push(ResourceAccess { action, resource: place });
     }
     if !reversal.fits_quota(mount, cx)? {
         let lost = |path| ResourceAccess {
             action: PolicyAction::Lose,
             resource: PolicyResource { sensitivity: known, ..resource_at(mount, path) },
         };
-        touches.extend(reversal.displaced().map(lost));
+        accesses.extend(reversal.displaced().map(lost));
     }
-    Ok(touches)
+    Ok(accesses)
 }
 
 fn resource_at(mount: &Mount, path: &str) -> PolicyResource {

@@ -61,7 +61,7 @@ struct MiniclawWriteArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CrewagentWriteArgs {
-    /// Path of the file, starting with a writable mount such as `@project`.
+    /// Path of the file, starting with the alias of a writable mount.
     path: String,
     /// The new contents of the file.
     content: String,
@@ -146,52 +146,52 @@ impl Tool for WriteFile {
 
     fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedWrite>, ToolError> {
         let Args { path, content, parents, if_match } = args;
-        let spot = self.fence.locate_arg(&path, cx)?;
+        let located = self.fence.locate_arg(&path, cx)?;
         check_size("content", "max_write_bytes", content.len() as u64, cx.limits.write_bytes)?;
-        let slot = WriteTarget::find(&spot, TargetKind::File, parents)?;
-        let seen = slot.stat()?;
-        let verb = if seen.is_some() { PolicyAction::Overwrite } else { PolicyAction::Create };
-        let mut touches = vec![ResourceAccess { action: verb, resource: slot.resource() }];
-        touches.extend(seen.map(|seen| slot.loss(&seen, cx)).transpose()?.flatten());
+        let target = WriteTarget::find(&located, TargetKind::File, parents)?;
+        let seen = target.stat()?;
+        let action = if seen.is_some() { PolicyAction::Overwrite } else { PolicyAction::Create };
+        let mut accesses = vec![ResourceAccess { action, resource: target.resource() }];
+        accesses.extend(seen.map(|seen| target.loss(&seen, cx)).transpose()?.flatten());
         Ok(ToolPlan {
-            accesses: touches,
-            prepared: PreparedWrite { target: slot, planned_stat: seen, content, if_match, previewed: None },
+            accesses,
+            prepared: PreparedWrite { target, planned_stat: seen, content, if_match, previewed: None },
         })
     }
 
     fn preview(&self, work: &mut PreparedWrite, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
-        let PreparedWrite { target: slot, planned_stat: seen, content, if_match, previewed: shown } = work;
+        let PreparedWrite { target, planned_stat: seen, content, if_match, previewed: shown } = work;
         let text = match seen {
-            Some(seen) => format!("replace `{}` ({} bytes) with {} bytes", slot.shown, seen.size, content.len()),
-            None => format!("create `{}` with {} bytes", slot.shown, content.len()),
+            Some(seen) => format!("replace `{}` ({} bytes) with {} bytes", target.shown, seen.size, content.len()),
+            None => format!("create `{}` with {} bytes", target.shown, content.len()),
         };
-        let old = seen.map(|seen| FileContents::read_target(slot, &seen, cx)).transpose()?;
+        let old = seen.map(|seen| FileContents::read_target(target, &seen, cx)).transpose()?;
         let mut diffs = DiffPreview::new();
-        diffs.add(&slot.shown, old.as_ref(), Some(&FileContents::from_bytes(content)));
+        diffs.add(&target.shown, old.as_ref(), Some(&FileContents::from_bytes(content)));
         *shown = old.as_ref().and_then(|old| old.digest);
         let bound = fingerprint((*seen, *shown));
         // Of a file that is too large to be read here it is not known.
         let is_known = old.is_none() || shown.is_some();
-        let failure = check_match(&slot.shown, if_match.filter(|_| is_known), *shown).err();
+        let failure = check_match(&target.shown, if_match.filter(|_| is_known), *shown).err();
         Ok(Preview::new(&text, bound)
             .with_failure(failure)
             .with_body(diffs.into_body())
-            .with_secret(slot.resource().effective_sensitivity().secret))
+            .with_secret(target.resource().effective_sensitivity().secret))
     }
 
     fn run(&self, work: PreparedWrite, ticket: &Ticket<'_>) -> Result<ChangedFile, ToolError> {
-        let PreparedWrite { target: slot, planned_stat: seen, content, if_match, previewed: shown } = work;
-        check_still_planned(&slot, seen.as_ref(), ticket)?;
-        let written = replace(&slot, seen, ticket, |old| {
-            check_previewed(&slot, shown, old, ticket.context())?;
+        let PreparedWrite { target, planned_stat: seen, content, if_match, previewed: shown } = work;
+        check_still_planned(&target, seen.as_ref(), ticket)?;
+        let written = replace(&target, seen, ticket, |old| {
+            check_previewed(&target, shown, old, ticket.context())?;
             if if_match.is_some() {
                 let hash = |old: &crate::root::CurrentFile| {
-                    hash_up_to(std::os::fd::AsFd::as_fd(&old.fd), old.stat.size, &slot.shown, ticket.context())
+                    hash_up_to(std::os::fd::AsFd::as_fd(&old.fd), old.stat.size, &target.shown, ticket.context())
                 };
-                check_match(&slot.shown, if_match, old.map(hash).transpose()?)?;
+                check_match(&target.shown, if_match, old.map(hash).transpose()?)?;
             }
             Ok(FileBody::Bytes(content))
         })?;
-        Ok(ChangedFile::new(slot.shown, &written, ticket))
+        Ok(ChangedFile::new(target.shown, &written, ticket))
     }
 }

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use ringfence_kernel::{CallContext, ErrorKind, Ticket, ToolError};
 use rustix::io::Errno;
 
-use crate::journal::{DisplacedFileAction, DisplacementTurn, FileState, JournalEffect};
+use crate::journal::{DisplacedFileAction, DisplacementPosition, FileState, JournalEffect};
 use crate::lock::{FileLock, TreeLockMode};
 use crate::mount::Mount;
 use crate::mount::write_target::{CreatedParents, WriteTarget};
@@ -80,11 +80,11 @@ pub(crate) fn change_all(
     let locks = lock_all(mount, targets, cx)?;
     let mut made = BatchParents(Vec::new());
     let mut goals = Vec::new();
-    for (index, BatchTarget { target: slot, planned_stat: seen }) in targets.iter().enumerate() {
-        let parents = slot.make_parents(cx)?;
-        let old = open_current(slot, parents.parent.as_fd())?;
-        check_unchanged(slot, *seen, old.as_ref().map(|old| old.stat), ticket)?;
-        check_writable(slot, parents.parent.as_fd(), old.as_ref())?;
+    for (index, BatchTarget { target, planned_stat: seen }) in targets.iter().enumerate() {
+        let parents = target.make_parents(cx)?;
+        let old = open_current(target, parents.parent.as_fd())?;
+        check_unchanged(target, *seen, old.as_ref().map(|old| old.stat), ticket)?;
+        check_writable(target, parents.parent.as_fd(), old.as_ref())?;
         goals.push((make(index, old.as_ref())?, old));
         made.0.push(parents);
     }
@@ -124,27 +124,27 @@ pub(crate) fn change_all(
 fn lock_all(mount: &Mount, targets: &[BatchTarget], cx: &CallContext<'_>) -> Result<Vec<FileLock>, ToolError> {
     loop {
         let ids = targets.iter().map(|target| lock_id(&target.target)).collect::<Result<Vec<_>, _>>()?;
-        let mut held = Vec::new();
+        let mut locks = Vec::new();
         for (lock, left) in mount.locks.lock_all(&ids, cx)? {
             recover(mount, &lock, &left)?;
-            held.push(lock);
+            locks.push(lock);
         }
         // While waiting for one lock, another file may have replaced this one.
         if targets.iter().zip(&ids).all(|(target, id)| lock_id(&target.target).is_ok_and(|now| now == *id)) {
-            return Ok(held);
+            return Ok(locks);
         }
         cx.check()?;
     }
 }
 
-fn lock_id(slot: &WriteTarget) -> Result<FileId, ToolError> {
-    let fail = |errno| errno_error(errno, &slot.shown);
-    if slot.lacks_parents() {
-        return new_file_lock_id(slot.base(), &slot.parent_path()).map_err(fail);
+fn lock_id(target: &WriteTarget) -> Result<FileId, ToolError> {
+    let fail = |errno| errno_error(errno, &target.shown);
+    if target.lacks_parents() {
+        return new_file_lock_id(target.base(), &target.parent_path()).map_err(fail);
     }
-    match slot.stat()? {
+    match target.stat()? {
         Some(found) => Ok(found.id),
-        None => new_file_lock_id(slot.base(), &slot.name).map_err(fail),
+        None => new_file_lock_id(target.base(), &target.name).map_err(fail),
     }
 }
 
@@ -172,7 +172,7 @@ struct BatchMember<'a> {
 
 impl<'a> BatchMember<'a> {
     fn plan(
-        slot: &'a WriteTarget,
+        target: &'a WriteTarget,
         made: &'a CreatedParents,
         goal: DesiredContents,
         old: Option<CurrentFile>,
@@ -180,18 +180,18 @@ impl<'a> BatchMember<'a> {
     ) -> Result<Self, ToolError> {
         let goal = match goal {
             DesiredContents::Contents(body) => {
-                DesiredContents::Contents(slot.judge_contents(body, old.as_ref(), ticket)?)
+                DesiredContents::Contents(target.judge_contents(body, old.as_ref(), ticket)?)
             }
-            DesiredContents::Absent if old.is_none() => return Err(errno_error(Errno::NOENT, &slot.shown)),
+            DesiredContents::Absent if old.is_none() => return Err(errno_error(Errno::NOENT, &target.shown)),
             DesiredContents::Absent => {
-                slot.judge_removal(ticket)?;
+                target.judge_removal(ticket)?;
                 DesiredContents::Absent
             }
         };
-        let temporary = temporary_name().map_err(|errno| errno_error(errno, &slot.shown))?;
+        let temporary = temporary_name().map_err(|errno| errno_error(errno, &target.shown))?;
         let parent = made.parent.as_fd();
         Ok(Self {
-            target: slot,
+            target,
             parent,
             parents: made,
             goal,
@@ -204,13 +204,13 @@ impl<'a> BatchMember<'a> {
     }
 
     /// Finds out what becomes of the file that is displaced.
-    fn plan_image(&mut self, turn: DisplacementTurn, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+    fn plan_image(&mut self, position: DisplacementPosition, ticket: &Ticket<'_>) -> Result<(), ToolError> {
         let Some(old) = &self.old else { return Ok(()) };
         self.displaced = Some(match self.goal {
-            DesiredContents::Contents(_) => DisplacedFile::new(self.target, self.parent, old, turn, ticket)?,
+            DesiredContents::Contents(_) => DisplacedFile::new(self.target, self.parent, old, position, ticket)?,
             DesiredContents::Absent => {
                 let state = FileState::of_open(&old.fd, &old.stat, &self.target.shown, ticket.context())?;
-                let image = self.target.mount.removal_image(&state, self.parent, turn, ticket)?;
+                let image = self.target.mount.removal_image(&state, self.parent, position, ticket)?;
                 DisplacedFile {
                     state,
                     disposition: image
@@ -279,29 +279,29 @@ impl<'a> BatchMember<'a> {
 
     /// Publishes the staged file, or returns an error and leaves everything as it was.
     fn publish(&self) -> Result<(), ToolError> {
-        let Self { target: slot, parent, temporary, .. } = self;
-        let (here, there) = ((*parent, temporary.as_slice()), (*parent, slot.name.as_slice()));
+        let Self { target, parent, temporary, .. } = self;
+        let (here, there) = ((*parent, temporary.as_slice()), (*parent, target.name.as_slice()));
         match (&self.goal, &self.old) {
             (DesiredContents::Contents(_), None) => rename_noreplace(here, there).map_err(|errno| match errno {
-                Errno::EXIST => concurrent_change_error(slot, None),
-                other => errno_error(other, &slot.shown),
+                Errno::EXIST => concurrent_change_error(target, None),
+                other => errno_error(other, &target.shown),
             }),
             (DesiredContents::Contents(_), Some(old)) => {
-                exchange(*parent, temporary, &slot.name).map_err(|errno| exchange_error(errno, slot))?;
+                exchange(*parent, temporary, &target.name).map_err(|errno| exchange_error(errno, target))?;
                 if self.is_displaced(old) {
                     return Ok(());
                 }
                 // The displaced file is not the one that was read: it gets its name back.
-                exchange(*parent, temporary, &slot.name).map_err(|errno| errno_error(errno, &slot.shown))?;
-                Err(concurrent_change_error(slot, None))
+                exchange(*parent, temporary, &target.name).map_err(|errno| errno_error(errno, &target.shown))?;
+                Err(concurrent_change_error(target, None))
             }
             (DesiredContents::Absent, old) => {
-                rename_noreplace(there, here).map_err(|errno| errno_error(errno, &slot.shown))?;
+                rename_noreplace(there, here).map_err(|errno| errno_error(errno, &target.shown))?;
                 if old.as_ref().is_some_and(|old| self.is_displaced(old)) {
                     return Ok(());
                 }
-                rename_noreplace(here, there).map_err(|errno| errno_error(errno, &slot.shown))?;
-                Err(concurrent_change_error(slot, None))
+                rename_noreplace(here, there).map_err(|errno| errno_error(errno, &target.shown))?;
+                Err(concurrent_change_error(target, None))
             }
         }
     }
@@ -325,13 +325,14 @@ impl<'a> BatchMember<'a> {
 
 /// Each displaced file counts for the next: all of them together must fit.
 fn plan_images(members: &mut [BatchMember<'_>], ticket: &Ticket<'_>) -> Result<(), ToolError> {
-    let mut turn = DisplacementTurn::default();
+    let mut position = DisplacementPosition::default();
     for member in members {
-        member.plan_image(turn, ticket)?;
+        member.plan_image(position, ticket)?;
         let kept =
             member.displaced.as_ref().filter(|displaced| displaced.disposition != DisplacedFileAction::Discarded);
-        turn.bytes_before = turn.bytes_before.saturating_add(kept.map_or(0, |displaced| displaced.state.cost()));
-        turn.index += 1;
+        position.bytes_before =
+            position.bytes_before.saturating_add(kept.map_or(0, |displaced| displaced.state.cost()));
+        position.index += 1;
     }
     Ok(())
 }
@@ -409,13 +410,13 @@ fn rollback_incomplete(refused: ToolError) -> ToolError {
         .detail("committed", "unknown")
 }
 
-fn exchange_error(errno: Errno, slot: &WriteTarget) -> ToolError {
+fn exchange_error(errno: Errno, target: &WriteTarget) -> ToolError {
     match errno {
-        Errno::NOENT => concurrent_change_error(slot, None),
+        Errno::NOENT => concurrent_change_error(target, None),
         Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP => {
             let message = "this file system does not support changes to several files that can be rolled back";
             ToolError::new(ErrorKind::Unavailable, message).hint("change the files one by one")
         }
-        other => errno_error(other, &slot.shown),
+        other => errno_error(other, &target.shown),
     }
 }

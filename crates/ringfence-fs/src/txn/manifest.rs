@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::path::Arg;
 
 use crate::mount::Mount;
-use crate::mount::repository::FoundPieces;
+use crate::mount::repository::RepositoryEntrySet;
 use crate::path::name::escape;
 use crate::read::digest::{Digest, Sha256Hasher};
 use crate::root::walk::{TempVisibility, TreeWalk, WalkStep};
@@ -67,8 +67,8 @@ pub(crate) struct TreeAccess {
 }
 
 impl TreeAccess {
-    pub(crate) fn new(verb: PolicyAction, place: &PolicyResource, cx: &CallContext<'_>) -> Self {
-        let access = ResourceAccess { action: verb, resource: place.clone() };
+    pub(crate) fn new(action: PolicyAction, place: &PolicyResource, cx: &CallContext<'_>) -> Self {
+        let access = ResourceAccess { action, resource: place.clone() };
         let decision = cx.evaluate(&access).strictness();
         Self { access, decision }
     }
@@ -78,11 +78,11 @@ impl EntryClass {
     /// The properties of `path` below each of these.
     pub(crate) fn of(wholes: &[TreeAccess], path: &str, cx: &CallContext<'_>) -> Self {
         let mut class = Self::default();
-        for (TreeAccess { access: ResourceAccess { action: verb, resource: place }, decision: of_whole }, name) in
+        for (TreeAccess { access: ResourceAccess { action, resource: place }, decision: of_whole }, name) in
             wholes.iter().zip(&mut class.names)
         {
             *name = sensitive_below(place, path);
-            let said = cx.evaluate(&ResourceAccess { action: *verb, resource: place.join(path) }).strictness();
+            let said = cx.evaluate(&ResourceAccess { action: *action, resource: place.join(path) }).strictness();
             class.stricter = class.stricter.max(Some(said).filter(|said| said > of_whole));
         }
         class
@@ -111,7 +111,7 @@ pub(crate) fn scan_tree(
     let mut kinds: HashMap<EntryClass, usize> = HashMap::new();
     // For each directory from the start to the current one, whether it lets nothing go, and what it has of a repository.
     let mut closed = vec![denies_removal(start.as_fd(), c".").map_err(|errno| errno_error(errno, shown))?];
-    let mut pieces = vec![FoundPieces::default()];
+    let mut pieces = vec![RepositoryEntrySet::default()];
     // Files that are being staged there are seen too: a directory is not moved from under them.
     let mut walk = TreeWalk::with_temp_visibility(TempVisibility::Visible, mount, start, shown, cx)?;
     while let Some(step) = walk.next()? {
@@ -155,7 +155,7 @@ pub(crate) fn scan_tree(
             manifest.listed.push(PreviewEntry { path, size, kind: stamp.kind.name() });
         }
         if walk.is_directory(&entry)? {
-            pieces.push(FoundPieces::default());
+            pieces.push(RepositoryEntrySet::default());
             closed.push(
                 denies_removal(walk.directory()?, entry.name.as_slice()).map_err(|errno| errno_error(errno, shown))?,
             );
@@ -188,16 +188,13 @@ fn denies_removal(parent: BorrowedFd<'_>, name: impl Arg + Copy) -> Result<bool,
 pub(crate) fn accesses_below(
     place: &PolicyResource,
     paths: &[(String, Sensitivity)],
-    verb: PolicyAction,
+    action: PolicyAction,
 ) -> Vec<ResourceAccess> {
-    let touch = |(path, known): &(String, Sensitivity)| {
+    let access = |(path, known): &(String, Sensitivity)| {
         let place = place.join(path);
-        ResourceAccess {
-            action: verb,
-            resource: PolicyResource { sensitivity: place.sensitivity.union(*known), ..place },
-        }
+        ResourceAccess { action, resource: PolicyResource { sensitivity: place.sensitivity.union(*known), ..place } }
     };
-    paths.iter().map(touch).collect()
+    paths.iter().map(access).collect()
 }
 
 /// Sensitivity of the name of an entry below `place`.

@@ -306,8 +306,8 @@ fn encode(entries: &[TxnEntry]) -> Vec<u8> {
     note
 }
 
-/// The last list that was written whole.
-pub(super) fn decode(note: &[u8]) -> Vec<TxnEntry> {
+/// The last list that was written whole. `None` if it has a step of a newer version.
+pub(super) fn decode(note: &[u8]) -> Option<Vec<TxnEntry>> {
     let mut fields = note.split(|byte| *byte == 0);
     let (mut whole, mut list) = (Vec::new(), Vec::new());
     while let Some(kind) = fields.next() {
@@ -335,13 +335,13 @@ pub(super) fn decode(note: &[u8]) -> Vec<TxnEntry> {
             Some(b"over") => TxnStep::Exchange { old, new },
             Some(b"away") => TxnStep::Displace { old },
             Some(b"mode") => TxnStep::Chmod { inode: old.inode, from: old.to_mode(), to: new.to_mode() },
-            _ => break,
+            _ => return None,
         };
         let mut inode = || std::str::from_utf8(words.next()?).ok()?.parse().ok();
         let directories = [inode(), inode()];
         list.push(TxnEntry { step, parent, directories, name, temporary, other });
     }
-    whole
+    Some(whole)
 }
 
 #[cfg(test)]
@@ -375,24 +375,29 @@ mod tests {
             entry(TxnStep::Chmod { inode: 10, from: 0o755, to: 0o500 }),
         ];
         let (one, two) = (encode(&first), [encode(&first), encode(&second)].concat());
-        assert_eq!(decode(&two), second);
+        assert_eq!(decode(&two).unwrap(), second);
         for end in 0..one.len() - 1 {
-            assert_eq!(decode(&one[..end]), [], "{end}");
+            assert_eq!(decode(&one[..end]).unwrap(), [], "{end}");
         }
         for end in one.len()..two.len() - 1 {
-            assert_eq!(decode(&two[..end]), first, "{end}");
+            assert_eq!(decode(&two[..end]).unwrap(), first, "{end}");
         }
     }
 
     #[test]
     fn a_note_of_an_earlier_version_is_read_too() {
         let note = b"swap\x007:0:0\x008:0:0\0d\0f\0c-1-0\0\0.\0";
-        let [TxnEntry { step: TxnStep::SwapImage { here, kept }, directories: [None, None], .. }] = &decode(note)[..]
-        else {
-            panic!("{:?}", decode(note));
+        let entries = decode(note).unwrap();
+        let [TxnEntry { step: TxnStep::SwapImage { here, kept }, directories: [None, None], .. }] = &entries[..] else {
+            panic!("{entries:?}");
         };
         let found = |inode| Some(FileIdentity { inode, size: 5, modified: 6, birth_time: None });
         assert!(here.matches(found(7)) && kept.matches(found(8)) && !here.matches(found(8)) && !here.matches(None));
+    }
+
+    #[test]
+    fn a_step_of_a_newer_version_is_not_skipped() {
+        assert_eq!(decode(b".\0clone\x007:0:0\x008:0:0\0d\0f\0c-1-0\0\0.\0"), None);
     }
 
     #[test]

@@ -2,14 +2,15 @@
 //!
 //! An intent names the files of an interrupted change. Every step here is safe to repeat, and changes only those files.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{CallContext, CallLimits, CommitState, Dialect, ErrorKind, IoMode, ToolError};
 use rustix::fs::{AtFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 
-use crate::journal::TempOwner;
-use crate::lock::{FileLock, TreeLock, TreeLockMode, WriteIntent};
+use crate::journal::{Journal, TempOwner, journal_read_error};
+use crate::lock::{FileLock, TreeLock, TreeLockMode, WriteIntent, newer_state_error};
 use crate::mount::Mount;
 use crate::mount::repository::is_repository_entry;
 use crate::mount::write_target::WriteTarget;
@@ -24,10 +25,11 @@ use crate::txn::step::{finalize, roll_back};
 
 /// Finishes or rolls back intents, then removes them. On a read-only disk they stay, and their files are not changed
 /// before they are resolved.
-pub(crate) fn recover(mount: &Mount, held: &FileLock, intents: &[WriteIntent]) -> Result<(), ToolError> {
+pub(crate) fn recover(mount: &Mount, lock: &FileLock, intents: &[WriteIntent]) -> Result<(), ToolError> {
     if intents.is_empty() {
         return Ok(());
     }
+    check_journal(mount)?;
     let mut all = true;
     for intent in intents {
         let change = match intent {
@@ -42,46 +44,57 @@ pub(crate) fn recover(mount: &Mount, held: &FileLock, intents: &[WriteIntent]) -
         }
     }
     if !all {
-        let message = "an interrupted call cannot be cleaned up now; nothing was changed";
+        let message = "an interrupted change cannot be recovered now; nothing was changed";
         return Err(ToolError::new(ErrorKind::Io, message).hint("try again"));
     }
-    held.clear_all_intents();
+    lock.clear_all_intents();
     Ok(())
 }
 
-/// Cleans up whatever dead processes left on a mount.
-pub(crate) fn recover_all(mount: &Mount) {
-    recover_notes(mount);
+/// Cleans up whatever dead processes left on a mount. Fails, before anything is changed, if one had a newer version.
+pub(crate) fn recover_all(mount: &Mount) -> Result<(), ToolError> {
+    check_journal(mount)?;
+    recover_notes(mount)?;
     // Under the exclusive lock, every change without an outcome belongs to a crashed process.
     if let Some(tree) = mount.locks.try_lock_tree() {
         tree.clear_intent();
         mount.resolve_all_changes();
     }
+    Ok(())
 }
 
-/// Recovers from the intents of crashed processes.
-pub(crate) fn recover_notes(mount: &Mount) {
-    for (held, intents) in mount.locks.abandoned_locks() {
-        // The next change to these files reports the error.
-        let _ = recover(mount, &held, &intents);
+/// Fails if a newer version wrote to the journal. One that cannot be read now is left to the change that needs it.
+fn check_journal(mount: &Mount) -> Result<(), ToolError> {
+    match mount.journal.as_ref().map(Journal::read) {
+        Some(Err(error)) if error.kind() == io::ErrorKind::Unsupported => Err(journal_read_error(error)),
+        _ => Ok(()),
     }
-    recover_batches(mount);
+}
+
+/// Recovers from the intents of crashed processes. Fails if one of them had a newer version.
+pub(crate) fn recover_notes(mount: &Mount) -> Result<(), ToolError> {
+    for (lock, intents) in mount.locks.abandoned_locks()? {
+        // The next change to these files reports the error.
+        let _ = recover(mount, &lock, &intents);
+    }
+    recover_batches(mount)
 }
 
 /// Recovers before a change under the tree lock: its last exclusive holder may have crashed.
-pub(crate) fn recover_tree(mount: &Mount, tree: &TreeLock) {
+pub(crate) fn recover_tree(mount: &Mount, tree: &TreeLock) -> Result<(), ToolError> {
     if let Some(id) = tree.batch() {
-        recover_batch(mount, &id);
+        recover_batch(mount, &id)?;
         tree.clear_intent();
     }
+    Ok(())
 }
 
 /// Finishes a batch whose process died. Called for a batch that the tree lock names, so the record can only be held by
 /// another process that recovers it.
-fn recover_batch(mount: &Mount, id: &[u8]) {
-    for prefix in [PENDING, DONE] {
-        recover_file(mount, &record_name(prefix, id), FlockOperation::LockExclusive);
-    }
+fn recover_batch(mount: &Mount, id: &[u8]) -> Result<(), ToolError> {
+    [PENDING, DONE]
+        .into_iter()
+        .try_for_each(|prefix| recover_file(mount, &record_name(prefix, id), FlockOperation::LockExclusive))
 }
 
 /// Whether a batch of a crashed process is still to be rolled back.
@@ -90,25 +103,24 @@ pub(crate) fn has_unresolved_batch(mount: &Mount) -> bool {
 }
 
 /// Finishes every batch whose process died.
-fn recover_batches(mount: &Mount) {
+fn recover_batches(mount: &Mount) -> Result<(), ToolError> {
     for name in names_in(mount.locks.directory(), usize::MAX).unwrap_or_default() {
         if name.starts_with(PENDING) || name.starts_with(DONE) {
-            recover_file(mount, name.as_bytes(), FlockOperation::NonBlockingLockExclusive);
+            recover_file(mount, name.as_bytes(), FlockOperation::NonBlockingLockExclusive)?;
         }
     }
+    Ok(())
 }
 
-fn recover_file(mount: &Mount, name: &[u8], wait: FlockOperation) -> Option<()> {
-    let file = mount.locks.open_named(name).ok()?;
-    flock(&file, wait).ok()?;
-    // Another process may have recovered it already.
-    if fstat(&file).ok()?.st_nlink == 0 {
-        return None;
-    }
+/// Recovers a batch, unless its process is alive. Fails if that had a newer version.
+fn recover_file(mount: &Mount, name: &[u8], wait: FlockOperation) -> Result<(), ToolError> {
+    let Some((_locked, record)) = lock_record(mount, name, wait) else { return Ok(()) };
+    let entries = decode(&record).ok_or_else(newer_state_error)?;
+    check_journal(mount)?;
     let is_done = name.starts_with(DONE.as_bytes());
     let mut all = true;
     let directories = TxnDirectories::new(mount);
-    for entry in decode(&read_all(&file).ok()?).into_iter().rev() {
+    for entry in entries.into_iter().rev() {
         let settled = match directories.open(&entry.parent, entry.directories[0]) {
             // Where the directory is gone, there is nothing to roll back.
             Ok(None) => true,
@@ -124,7 +136,16 @@ fn recover_file(mount: &Mount, name: &[u8], wait: FlockOperation) -> Option<()> 
         mount.resolve_change(&String::from_utf8_lossy(change));
         mount.locks.remove(name);
     }
-    Some(())
+    Ok(())
+}
+
+/// The record of a batch, locked. `None` if its process is alive, or another process recovered it already.
+fn lock_record(mount: &Mount, name: &[u8], wait: FlockOperation) -> Option<(OwnedFd, Vec<u8>)> {
+    let file = mount.locks.open_named(name).ok()?;
+    flock(&file, wait).ok()?;
+    let is_there = fstat(&file).ok()?.st_nlink > 0;
+    let record = read_all(&file).ok()?;
+    is_there.then_some((file, record))
 }
 
 impl WriteTarget {
@@ -135,10 +156,10 @@ impl WriteTarget {
         // And of two writers that add the last entries of a repository, the second has to see the first.
         let alone = self.lacks_parents() || is_repository_entry(&self.name);
         let hold = if alone { TreeLockMode::Exclusive } else { hold };
-        let held = self.mount.locks.lock_tree(hold, cx)?;
-        recover_tree(&self.mount, &held);
+        let lock = self.mount.locks.lock_tree(hold, cx)?;
+        recover_tree(&self.mount, &lock)?;
         self.check_directory()?;
-        Ok(held)
+        Ok(lock)
     }
 }
 

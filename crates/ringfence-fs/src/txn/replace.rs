@@ -12,7 +12,7 @@ use ringfence_kernel::{CallContext, ErrorKind, Ticket, ToolError};
 use rustix::fs::{Access, AtFlags, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::Errno;
 
-use crate::journal::{DisplacedFileAction, DisplacementTurn, FileState};
+use crate::journal::{DisplacedFileAction, DisplacementPosition, FileState};
 use crate::lock::{FileLock, JournalRef, TreeLockMode, WriteIntent};
 use crate::mount::write_target::{CreatedParents, WriteTarget};
 use crate::path::name::TEMP_PREFIX;
@@ -84,45 +84,45 @@ impl WriteResult {
     }
 }
 
-/// Gives a slot new contents. `seen` is what the plan found there; `make` is called with what is there now,
+/// Gives a target new contents. `seen` is what the plan found there; `make` is called with what is there now,
 /// under the lock, and says what shall be there instead.
 pub(crate) fn replace(
-    slot: &WriteTarget,
+    target: &WriteTarget,
     seen: Option<FileStat>,
     ticket: &Ticket<'_>,
     make: impl FnOnce(Option<&CurrentFile>) -> Result<FileBody, ToolError>,
 ) -> Result<WriteResult, ToolError> {
     let cx = ticket.context();
-    let _place = slot.lock_directory(TreeLockMode::Shared, cx)?;
-    let (made, held, old) = lock_for_change(slot, cx)?;
+    let _place = target.lock_directory(TreeLockMode::Shared, cx)?;
+    let (made, lock, old) = lock_for_change(target, cx)?;
     let parent = made.parent.as_fd();
-    check_unchanged(slot, seen, old.as_ref().map(|old| old.stat), ticket)?;
-    check_writable(slot, parent, old.as_ref())?;
-    let body = slot.judge_contents(make(old.as_ref())?, old.as_ref(), ticket)?;
+    check_unchanged(target, seen, old.as_ref().map(|old| old.stat), ticket)?;
+    check_writable(target, parent, old.as_ref())?;
+    let body = target.judge_contents(make(old.as_ref())?, old.as_ref(), ticket)?;
     if let Some(kept) = old.as_ref().and_then(|old| body.unchanged_result(old, cx)) {
         return Ok(kept);
     }
-    let name = temporary_name().map_err(|errno| errno_error(errno, &slot.shown))?;
+    let name = temporary_name().map_err(|errno| errno_error(errno, &target.shown))?;
     let intend = |inodes| {
         let journal = JournalRef::new(ticket.change_id(), None);
-        let intent = WriteIntent::Remove { parent: slot.parent_path(), name: name.clone(), inodes, journal };
-        match slot.mount.durability {
-            Durability::Full => held.log_intent_durably(&intent),
-            Durability::Ordered => held.log_intent(&intent),
+        let intent = WriteIntent::Remove { parent: target.parent_path(), name: name.clone(), inodes, journal };
+        match target.mount.durability {
+            Durability::Full => lock.log_intent_durably(&intent),
+            Durability::Ordered => lock.log_intent(&intent),
         }
     };
     // Any process's sync may put a name on disk as soon as it is made. Without an intent there, recovery would not find
     // it after a power cut.
     intend(Vec::new())?;
-    let fail = |errno| errno_error(errno, &slot.shown);
+    let fail = |errno| errno_error(errno, &target.shown);
     let fresh = StagedFile::create(parent, name.clone(), body.mode(old.as_ref())).map_err(fail)?;
-    let (size, digest) = fresh.fill(&body, cx, &slot.shown)?;
-    fresh.set_access(&body, old.as_ref(), &slot.shown)?;
+    let (size, digest) = fresh.fill(&body, cx, &target.shown)?;
+    fresh.set_access(&body, old.as_ref(), &target.shown)?;
     let ours = FileStat::from_stat(&fstat(&fresh.fd).map_err(fail)?);
     fsync(&fresh.fd).map_err(fail)?;
     let displaced = old
         .as_ref()
-        .map(|old| DisplacedFile::new(slot, parent, old, DisplacementTurn::default(), ticket))
+        .map(|old| DisplacedFile::new(target, parent, old, DisplacementPosition::default(), ticket))
         .transpose()?;
     if let (Some(old), Some(DisplacedFile { disposition: fate, .. })) = (&old, &displaced) {
         // From now on the temporary name may have our file or the old one; any other belongs to another program. Where
@@ -132,8 +132,8 @@ pub(crate) fn replace(
             DisplacedFileAction::Discarded | DisplacedFileAction::Copied { .. } => intend(inodes)?,
             DisplacedFileAction::Stored { image } => {
                 let journal = JournalRef::new(ticket.change_id(), Some(image));
-                held.log_intent(&WriteIntent::Remove {
-                    parent: slot.parent_path(),
+                lock.log_intent(&WriteIntent::Remove {
+                    parent: target.parent_path(),
                     name: name.clone(),
                     inodes,
                     journal,
@@ -142,22 +142,22 @@ pub(crate) fn replace(
         }
     }
     let before = displaced.as_ref().map(|displaced| (&displaced.state, &displaced.disposition));
-    let effects = slot.effects(&made, before, FileState::of_file(&ours, Some(digest)));
-    let entered = slot.mount.begin_change(ticket, Vec::new(), effects)?;
+    let effects = target.effects(&made, before, FileState::of_file(&ours, Some(digest)));
+    let entered = target.mount.begin_change(ticket, Vec::new(), effects)?;
     ticket.commit()?;
     let rest = match (&old, &displaced) {
-        (Some(old), Some(displaced)) => fresh.publish_over(slot, old, &displaced.disposition)?,
-        _ => fresh.publish_new(slot)?,
+        (Some(old), Some(displaced)) => fresh.publish_over(target, old, &displaced.disposition)?,
+        _ => fresh.publish_new(target)?,
     };
     entered.commit();
-    if slot.mount.durability == Durability::Full {
-        fsync(parent).map_err(|errno| sync_error(errno, &slot.shown))?;
+    if target.mount.durability == Durability::Full {
+        fsync(parent).map_err(|errno| sync_error(errno, &target.shown))?;
     }
-    let collides_with = if old.is_none() { slot.collision(parent) } else { None };
-    made.persist(slot.mount.durability, &slot.shown)?;
+    let collides_with = if old.is_none() { target.collision(parent) } else { None };
+    made.persist(target.mount.durability, &target.shown)?;
     // A note about a name that could not be removed stays, for the next who opens the workspace.
     if rest == TempFilePresence::Removed {
-        held.clear_intent();
+        lock.clear_intent();
     }
     let links_broken = old.as_ref().map_or(0, |old| old.stat.links.saturating_sub(1));
     Ok(WriteResult {
@@ -179,20 +179,20 @@ pub(crate) struct DisplacedFile {
 
 impl DisplacedFile {
     pub(crate) fn new(
-        slot: &WriteTarget,
+        target: &WriteTarget,
         parent: BorrowedFd<'_>,
         old: &CurrentFile,
-        turn: DisplacementTurn,
+        position: DisplacementPosition,
         ticket: &Ticket<'_>,
     ) -> Result<Self, ToolError> {
-        let fate = slot.mount.disposition(old, parent, turn, ticket)?;
-        let of_old = || FileState::of_open(&old.fd, &old.stat, &slot.shown, ticket.context());
+        let fate = target.mount.disposition(old, parent, position, ticket)?;
+        let of_old = || FileState::of_open(&old.fd, &old.stat, &target.shown, ticket.context());
         let state = match &fate {
             DisplacedFileAction::Discarded => FileState::from_stat(&old.stat),
             DisplacedFileAction::Stored { .. } => of_old()?,
             // The copy is the pre-image.
             DisplacedFileAction::Copied { image } => {
-                let copy = slot.mount.image_store().and_then(|keep| keep.stat(image));
+                let copy = target.mount.image_store().and_then(|keep| keep.stat(image));
                 let copy = FileState::from_stat(&copy.unwrap_or(old.stat));
                 FileState { inode: copy.inode, modified: copy.modified, ..of_old()? }
             }
@@ -201,80 +201,81 @@ impl DisplacedFile {
     }
 }
 
-/// The directory of a slot, made if it is missing; the lock; and what is there.
+/// The directory of a target, made if it is missing; the lock; and what is there.
 fn lock_for_change(
-    slot: &WriteTarget,
+    target: &WriteTarget,
     cx: &CallContext<'_>,
 ) -> Result<(CreatedParents, FileLock, Option<CurrentFile>), ToolError> {
-    if !slot.lacks_parents() {
-        let made = slot.make_parents(cx)?;
-        let (held, old) = lock_and_open(slot, made.parent.as_fd(), cx)?;
-        return Ok((made, held, old));
+    if !target.lacks_parents() {
+        let made = target.make_parents(cx)?;
+        let (lock, old) = lock_and_open(target, made.parent.as_fd(), cx)?;
+        return Ok((made, lock, old));
     }
     // The lock first: a call that is cancelled while waiting for it leaves no directories behind.
-    let id = new_file_lock_id(slot.base(), &slot.parent_path()).map_err(|errno| errno_error(errno, &slot.shown))?;
-    let (held, left) = slot.mount.locks.lock(id, cx)?;
-    recover(&slot.mount, &held, &left)?;
+    let id =
+        new_file_lock_id(target.base(), &target.parent_path()).map_err(|errno| errno_error(errno, &target.shown))?;
+    let (lock, left) = target.mount.locks.lock(id, cx)?;
+    recover(&target.mount, &lock, &left)?;
     cx.check()?;
-    let made = slot.make_parents(cx)?;
-    let old = open_current(slot, made.parent.as_fd())?;
-    Ok((made, held, old))
+    let made = target.make_parents(cx)?;
+    let old = open_current(target, made.parent.as_fd())?;
+    Ok((made, lock, old))
 }
 
-/// Locks what a slot has, and opens it.
+/// Locks the file at a target, and opens it.
 pub(crate) fn lock_and_open(
-    slot: &WriteTarget,
+    target: &WriteTarget,
     parent: BorrowedFd<'_>,
     cx: &CallContext<'_>,
 ) -> Result<(FileLock, Option<CurrentFile>), ToolError> {
     loop {
-        let old = open_current(slot, parent)?;
+        let old = open_current(target, parent)?;
         let id = match &old {
             Some(old) => old.stat.id,
-            None => new_file_lock_id(parent, &slot.name).map_err(|errno| errno_error(errno, &slot.shown))?,
+            None => new_file_lock_id(parent, &target.name).map_err(|errno| errno_error(errno, &target.shown))?,
         };
-        let (held, left) = slot.mount.locks.lock(id, cx)?;
-        recover(&slot.mount, &held, &left)?;
+        let (lock, left) = target.mount.locks.lock(id, cx)?;
+        recover(&target.mount, &lock, &left)?;
         // While we waited for the lock of one file, another may have come to stand here.
-        match (old, slot.stat_in(parent)?) {
-            (None, None) => return Ok((held, None)),
+        match (old, target.stat_in(parent)?) {
+            (None, None) => return Ok((lock, None)),
             (Some(old), Some(now)) if old.stat.id == now.id => {
-                let stamp = FileStat::from_stat(&fstat(&old.fd).map_err(|errno| errno_error(errno, &slot.shown))?);
-                return Ok((held, Some(CurrentFile { stat: stamp, ..old })));
+                let stamp = FileStat::from_stat(&fstat(&old.fd).map_err(|errno| errno_error(errno, &target.shown))?);
+                return Ok((lock, Some(CurrentFile { stat: stamp, ..old })));
             }
             _ => cx.check()?,
         }
     }
 }
 
-pub(crate) fn open_current(slot: &WriteTarget, parent: BorrowedFd<'_>) -> Result<Option<CurrentFile>, ToolError> {
-    let opened = match slot.mount.open_at(parent, &slot.name, OFlags::RDONLY) {
+pub(crate) fn open_current(target: &WriteTarget, parent: BorrowedFd<'_>) -> Result<Option<CurrentFile>, ToolError> {
+    let opened = match target.mount.open_at(parent, &target.name, OFlags::RDONLY) {
         // It may be written and not read; then it can still be replaced.
-        Err(Errno::ACCESS) => slot.mount.resolver.open_named(parent, &slot.name, PATH_ONLY),
+        Err(Errno::ACCESS) => target.mount.resolver.open_named(parent, &target.name, PATH_ONLY),
         other => other,
     };
     let fd = match opened {
         Ok(fd) => fd,
         Err(Errno::NOENT) => return Ok(None),
-        Err(Errno::LOOP) => return Err(wrong_type(&slot.shown, FileKind::Link.with_article())),
-        Err(errno) => return Err(errno_error(errno, &slot.shown)),
+        Err(Errno::LOOP) => return Err(wrong_type(&target.shown, FileKind::Link.with_article())),
+        Err(errno) => return Err(errno_error(errno, &target.shown)),
     };
-    let stamp = FileStat::from_stat(&fstat(&fd).map_err(|errno| errno_error(errno, &slot.shown))?);
+    let stamp = FileStat::from_stat(&fstat(&fd).map_err(|errno| errno_error(errno, &target.shown))?);
     match stamp.kind {
         FileKind::File => Ok(Some(CurrentFile { fd, stat: stamp })),
-        other => Err(wrong_type(&slot.shown, other.with_article())),
+        other => Err(wrong_type(&target.shown, other.with_article())),
     }
 }
 
 /// Fails unless the file is still the one that was planned with, and perhaps approved.
 pub(crate) fn check_unchanged(
-    slot: &WriteTarget,
+    target: &WriteTarget,
     seen: Option<FileStat>,
     now: Option<FileStat>,
     ticket: &Ticket<'_>,
 ) -> Result<(), ToolError> {
     let conflict = |what: &str| {
-        let message = format!("`{}` {what} since the call was planned; nothing was changed", slot.shown);
+        let message = format!("`{}` {what} since the call was planned; nothing was changed", target.shown);
         Err(ToolError::new(ErrorKind::Conflict, message))
     };
     match (seen, now) {
@@ -286,18 +287,18 @@ pub(crate) fn check_unchanged(
 }
 
 pub(crate) fn check_writable(
-    slot: &WriteTarget,
+    target: &WriteTarget,
     parent: BorrowedFd<'_>,
     old: Option<&CurrentFile>,
 ) -> Result<(), ToolError> {
-    check_directory_writable(parent, &slot.shown)?;
+    check_directory_writable(parent, &target.shown)?;
     let Some(old) = old else { return Ok(()) };
     // Taking a name asks nothing of the file that had it, so we ask.
     if old.stat.denies_write() {
-        return Err(errno_error(Errno::ACCESS, &slot.shown));
+        return Err(errno_error(Errno::ACCESS, &target.shown));
     }
-    accessat(parent, slot.name.as_slice(), Access::WRITE_OK, AtFlags::EACCESS)
-        .map_err(|errno| errno_error(errno, &slot.shown))
+    accessat(parent, target.name.as_slice(), Access::WRITE_OK, AtFlags::EACCESS)
+        .map_err(|errno| errno_error(errno, &target.shown))
 }
 
 /// A file under a temporary name. Removed when dropped.
@@ -389,47 +390,47 @@ impl<'a> StagedFile<'a> {
         fchmod(&self.fd, Mode::from_raw_mode(old.stat.mode & 0o777)).map_err(fail)
     }
 
-    fn publish_new(self, slot: &WriteTarget) -> Result<TempFilePresence, ToolError> {
-        match rename_noreplace((self.parent, &self.name), (self.parent, &slot.name)) {
+    fn publish_new(self, target: &WriteTarget) -> Result<TempFilePresence, ToolError> {
+        match rename_noreplace((self.parent, &self.name), (self.parent, &target.name)) {
             Ok(()) => {
                 self.disarm();
                 Ok(TempFilePresence::Removed)
             }
             Err(Errno::EXIST) => Err(ToolError::new(
                 ErrorKind::Conflict,
-                format!("`{}` was created since the call was planned; nothing was changed", slot.shown),
+                format!("`{}` was created since the call was planned; nothing was changed", target.shown),
             )),
-            Err(errno) => Err(errno_error(errno, &slot.shown)),
+            Err(errno) => Err(errno_error(errno, &target.shown)),
         }
     }
 
     fn publish_over(
         self,
-        slot: &WriteTarget,
+        target: &WriteTarget,
         old: &CurrentFile,
         fate: &DisplacedFileAction,
     ) -> Result<TempFilePresence, ToolError> {
-        let fail = |errno| errno_error(errno, &slot.shown);
+        let fail = |errno| errno_error(errno, &target.shown);
         let keep = match fate {
             DisplacedFileAction::Stored { image } => {
-                Some((slot.mount.image_store().ok_or_else(|| fail(Errno::NOENT))?, image))
+                Some((target.mount.image_store().ok_or_else(|| fail(Errno::NOENT))?, image))
             }
             DisplacedFileAction::Discarded | DisplacedFileAction::Copied { .. } => None,
         };
-        match self.exchange(&slot.name) {
+        match self.exchange(&target.name) {
             Ok(()) => {}
-            Err(Errno::NOENT) => return Err(concurrent_change_error(slot, None)),
+            Err(Errno::NOENT) => return Err(concurrent_change_error(target, None)),
             // No exchange on this file system: look once more, then replace.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                let now = slot.stat_in(self.parent)?;
+                let now = target.stat_in(self.parent)?;
                 if now.is_none_or(|now| !now.same_content(&old.stat)) {
-                    return Err(concurrent_change_error(slot, None));
+                    return Err(concurrent_change_error(target, None));
                 }
                 if let Some((keep, image)) = &keep {
-                    linkat(self.parent, slot.name.as_slice(), keep.fd(), image.as_str(), AtFlags::empty())
+                    linkat(self.parent, target.name.as_slice(), keep.fd(), image.as_str(), AtFlags::empty())
                         .map_err(fail)?;
                 }
-                renameat(self.parent, self.name.as_slice(), self.parent, slot.name.as_slice()).map_err(fail)?;
+                renameat(self.parent, self.name.as_slice(), self.parent, target.name.as_slice()).map_err(fail)?;
                 self.disarm();
                 return Ok(TempFilePresence::Removed);
             }
@@ -441,7 +442,7 @@ impl<'a> StagedFile<'a> {
             // The old file has our temporary name now.
             if let Some((keep, image)) = &keep {
                 if let Err(errno) = keep.store(self.parent, &self.name, image) {
-                    let _ = self.roll_back(slot);
+                    let _ = self.roll_back(target);
                     return Err(fail(errno));
                 }
                 self.disarm();
@@ -451,39 +452,39 @@ impl<'a> StagedFile<'a> {
             self.disarm();
             return Ok(if removed { TempFilePresence::Removed } else { TempFilePresence::Remaining });
         }
-        Err(self.roll_back(slot))
+        Err(self.roll_back(target))
     }
 
     /// Gives the displaced file, which is not the one that was read, its name back.
-    fn roll_back(self, slot: &WriteTarget) -> ToolError {
-        match self.exchange(&slot.name) {
+    fn roll_back(self, target: &WriteTarget) -> ToolError {
+        match self.exchange(&target.name) {
             Ok(()) => {}
             // Ours is gone from there already: what it displaced gets the free name, or the next best.
             Err(Errno::NOENT) => {
-                if rename_noreplace((self.parent, &self.name), (self.parent, &slot.name)).is_err() {
-                    return self.keep_conflict_copy(slot);
+                if rename_noreplace((self.parent, &self.name), (self.parent, &target.name)).is_err() {
+                    return self.keep_conflict_copy(target);
                 }
                 self.disarm();
-                return concurrent_change_error(slot, None);
+                return concurrent_change_error(target, None);
             }
-            Err(_) => return self.keep_conflict_copy(slot),
+            Err(_) => return self.keep_conflict_copy(target),
         }
         match (fstat(&self.fd), stat(self.parent, &self.name)) {
             (Ok(mine), Ok(back)) if back.is_none_or(|back| back.id == FileStat::from_stat(&mine).id) => {
-                concurrent_change_error(slot, None)
+                concurrent_change_error(target, None)
             }
             // Another program replaced the file between our two steps.
-            _ => self.keep_conflict_copy(slot),
+            _ => self.keep_conflict_copy(target),
         }
     }
 
     /// Renames the file at our temporary name, which is another program's, to a visible name.
-    fn keep_conflict_copy(self, slot: &WriteTarget) -> ToolError {
+    fn keep_conflict_copy(self, target: &WriteTarget) -> ToolError {
         let kept = rename_to_conflict(self.parent, &self.name);
         self.disarm();
         match kept {
-            Ok(copy) => concurrent_change_error(slot, Some(&copy)),
-            Err(errno) => errno_error(errno, &slot.shown),
+            Ok(copy) => concurrent_change_error(target, Some(&copy)),
+            Err(errno) => errno_error(errno, &target.shown),
         }
     }
 
@@ -505,8 +506,8 @@ impl Drop for StagedFile<'_> {
     }
 }
 
-pub(crate) fn concurrent_change_error(slot: &WriteTarget, copy: Option<&str>) -> ToolError {
-    let message = format!("`{}` was changed concurrently by another program; nothing was changed", slot.shown);
+pub(crate) fn concurrent_change_error(target: &WriteTarget, copy: Option<&str>) -> ToolError {
+    let message = format!("`{}` was changed concurrently by another program; nothing was changed", target.shown);
     let error = ToolError::new(ErrorKind::Conflict, message);
     match copy {
         Some(copy) => {

@@ -69,7 +69,7 @@ pub(crate) struct UndoConflict {
 /// One thing that would be done, as the policy has to know it.
 #[derive(Debug)]
 pub(crate) struct UndoAction {
-    pub(crate) verb: PolicyAction,
+    pub(crate) action: PolicyAction,
     /// Below the root.
     pub(crate) path: String,
     /// A directory that it is done to, with all that is in it.
@@ -131,7 +131,7 @@ impl UndoPlan {
         for UndoStep { kind, path, image, to, expected: leaving, .. } in &self.steps {
             let is_tree = leaving.as_ref().is_some_and(|state| state.kind == FileStateKind::Directory);
             let here = is_tree.then(|| NodeSource::Disk(path.clone()));
-            let mut doing = |verb, path: &[u8], tree| doings.push(UndoAction { verb, path: escape(path), tree });
+            let mut doing = |action, path: &[u8], tree| doings.push(UndoAction { action, path: escape(path), tree });
             match kind {
                 UndoStepKind::SwapImage | UndoStepKind::Chmod { .. } => doing(PolicyAction::Overwrite, path, None),
                 UndoStepKind::StoreImage => doing(PolicyAction::Delete, path, here),

@@ -2,7 +2,7 @@
 //!
 //! Where several changes of one file are undone, its current contents are compared with those at the end.
 //!
-//! Not here: what has to be done (`plan.rs`), and how a diff looks (`preview.rs`).
+//! Not here: what has to be done (`plan.rs`), and how a diff looks (`preview.rs` of the crate).
 
 use std::collections::HashMap;
 use std::os::fd::AsFd as _;

@@ -54,7 +54,7 @@ fn nothing_comes_to_be_in_a_directory_while_it_moves() {
 }
 
 #[test]
-fn a_text_that_is_not_there_is_not_looked_for_for_ever() {
+fn an_edit_of_a_large_file_with_a_long_missing_text_ends() {
     let world = FsFixture::new();
     world.write("lines", "a\n".repeat(2_000_000));
     let arguments = json!({"path": "lines", "oldText": "B".repeat(4 << 20), "newText": ""});

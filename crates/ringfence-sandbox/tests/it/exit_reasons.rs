@@ -69,8 +69,8 @@ fn time_is_up_for_daemons_too() {
 }
 
 #[test]
-fn a_daemon_ends_with_its_program_and_holds_nobody_up() {
-    as_each_user("exit_reasons::a_daemon_ends_with_its_program_and_holds_nobody_up", || {
+fn a_daemon_ends_with_its_program_and_delays_no_reply() {
+    as_each_user("exit_reasons::a_daemon_ends_with_its_program_and_delays_no_reply", || {
         let began = Instant::now();
         let ended = SandboxFixture::new().bash("(setsid sleep 1000 &) ; echo done");
         assert_eq!((ended.stdout.text().as_str(), ended.exit_reason), ("done\n", ExitReason::Exit));

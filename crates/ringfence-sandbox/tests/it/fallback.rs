@@ -59,8 +59,8 @@ fn attempts_are_held_but_for_what_a_bare_directory_tells() {
 }
 
 #[test]
-fn programs_say_hello_behind_the_same_walls() {
-    as_each_user("fallback::programs_say_hello_behind_the_same_walls", || {
+fn programs_run_with_the_same_isolation() {
+    as_each_user("fallback::programs_run_with_the_same_isolation", || {
         let Some(world) = SandboxFixture::with_bwrap() else { return };
         for _ in 0..3 {
             let ended = world.bash("echo hello; echo oops >&2; pwd; id -u; hostname; exit 3");
@@ -70,7 +70,7 @@ fn programs_say_hello_behind_the_same_walls() {
                 ("oops\n", 3, ExitReason::Exit)
             );
             assert!(ended.upper.is_none());
-            for wall in [
+            for mechanism in [
                 Isolation::Bwrap,
                 Isolation::UserNamespace,
                 Isolation::NetNamespace,
@@ -78,7 +78,7 @@ fn programs_say_hello_behind_the_same_walls() {
                 Isolation::Seccomp,
                 Isolation::Proc,
             ] {
-                assert!(ended.isolation.contains(&wall), "{wall} is not in {:?}", ended.isolation);
+                assert!(ended.isolation.contains(&mechanism), "{mechanism} is not in {:?}", ended.isolation);
             }
             assert!(!ended.isolation.contains(&Isolation::Overlay));
         }
@@ -302,11 +302,13 @@ fn bwrap_builds_jails_when_only_it_can() {
 #[test]
 fn nothing_runs_when_bwrap_is_denied_too() {
     without_namespaces("fallback::nothing_runs_when_bwrap_is_denied_too", || {
-        let walls = probe(&program());
-        let stands = |wall| walls.iter().any(|standing: &IsolationStatus| standing.wall == wall && standing.stands);
+        let statuses = probe(&program());
+        let available = |mechanism| {
+            statuses.iter().any(|status: &IsolationStatus| status.mechanism == mechanism && status.available)
+        };
         assert!(
-            !stands(Isolation::UserNamespace) && !stands(Isolation::Bwrap) && !needs_bwrap_fallback(&walls),
-            "{walls:?}"
+            !available(Isolation::UserNamespace) && !available(Isolation::Bwrap) && !needs_bwrap_fallback(&statuses),
+            "{statuses:?}"
         );
         for fallback in [JailFallback::None, JailFallback::Bwrap] {
             let settings = SandboxSettings { program: program(), fallback, ..SandboxSettings::new() };

@@ -178,8 +178,8 @@ impl SandboxFixture {
     /// One whose jails are built by the system's own `bwrap`, as if nothing else were allowed. Nothing, where there is none.
     pub(crate) fn with_bwrap() -> Option<Self> {
         let found =
-            ringfence_sandbox::probe(&program()).into_iter().find(|standing| standing.wall == Isolation::Bwrap)?;
-        if !found.stands {
+            ringfence_sandbox::probe(&program()).into_iter().find(|status| status.mechanism == Isolation::Bwrap)?;
+        if !found.available {
             skip_without(Requirement::Bwrap, &found.note);
             return None;
         }

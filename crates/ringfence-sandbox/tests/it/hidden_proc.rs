@@ -12,8 +12,8 @@ use crate::fixture::{SandboxFixture, program, with_hidden_proc};
 #[test]
 fn programs_run_without_a_proc_and_that_is_said() {
     with_hidden_proc("hidden_proc::programs_run_without_a_proc_and_that_is_said", || {
-        let walls = probe(&program());
-        assert!(walls.iter().any(|standing| standing.wall == Isolation::Proc && !standing.stands), "{walls:?}");
+        let statuses = probe(&program());
+        assert!(statuses.iter().any(|status| status.mechanism == Isolation::Proc && !status.available), "{statuses:?}");
         let world = SandboxFixture::new();
         world.write("file", "text");
         let ended = world

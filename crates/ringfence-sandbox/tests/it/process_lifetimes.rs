@@ -77,8 +77,8 @@ pub(crate) fn check_dialogue(world: &SandboxFixture) {
 }
 
 #[test]
-fn a_program_is_nobody_and_can_become_nobody_else() {
-    as_each_user("process_lifetimes::a_program_is_nobody_and_can_become_nobody_else", || {
+fn a_program_runs_as_an_unprivileged_user_and_cannot_change_it() {
+    as_each_user("process_lifetimes::a_program_runs_as_an_unprivileged_user_and_cannot_change_it", || {
         let world = SandboxFixture::new();
         let found = world.stdout_of("grep -E '^(Cap|NoNewPrivs|Seccomp:|Uid)' /proc/self/status; ls /proc | grep -c '^[0-9]'; ls /proc/self/fd | wc -l");
         let none = "0000000000000000";

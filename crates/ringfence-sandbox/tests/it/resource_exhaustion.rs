@@ -348,8 +348,8 @@ fn a_run_that_is_stopped_at_once_ends() {
 }
 
 #[test]
-fn deep_directories_and_odd_names_hold_nobody_up() {
-    as_each_user("resource_exhaustion::deep_directories_and_odd_names_hold_nobody_up", || {
+fn deep_directories_and_odd_names_do_not_block_a_run() {
+    as_each_user("resource_exhaustion::deep_directories_and_odd_names_do_not_block_a_run", || {
         let printed = python_stdout(
             &SandboxFixture::new(),
             "import os\nhere = os.getcwd()\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')\nos.chdir(here)\n\

@@ -45,10 +45,10 @@ enum DoctorVerdict {
 
 impl DoctorVerdict {
     fn from_probes(statuses: &[IsolationStatus], fallback: JailFallback) -> Self {
-        match statuses.iter().find(|standing| !standing.stands && is_required(standing.wall)) {
+        match statuses.iter().find(|status| !status.available && is_required(status.mechanism)) {
             None => Self::Available,
             Some(_) if fallback != JailFallback::None && needs_bwrap_fallback(statuses) => Self::BwrapOnly,
-            Some(standing) => Self::Unavailable(standing.wall),
+            Some(status) => Self::Unavailable(status.mechanism),
         }
     }
 }
@@ -62,10 +62,10 @@ fn is_required(mechanism: Isolation) -> bool {
 }
 
 fn isolation_text(statuses: &[IsolationStatus], verdict: &DoctorVerdict) -> String {
-    let width = statuses.iter().map(|standing| standing.wall.to_string().len()).max().unwrap_or_default();
+    let width = statuses.iter().map(|status| status.mechanism.to_string().len()).max().unwrap_or_default();
     let mut text = String::new();
-    for IsolationStatus { wall: mechanism, stands, note, advice } in statuses {
-        let mark = if *stands { "ok" } else { "--" };
+    for IsolationStatus { mechanism, available, note, advice } in statuses {
+        let mark = if *available { "ok" } else { "--" };
         let _ = writeln!(text, "{mark}  {:width$}  {note}", mechanism.to_string());
         if let Some(advice) = advice {
             let _ = writeln!(text, "    {:width$}  {advice}", "");
@@ -124,13 +124,13 @@ mod tests {
     use super::{DoctorVerdict, isolation_text};
 
     fn without(missing: &[Isolation]) -> Vec<IsolationStatus> {
-        let standing = |mechanism| IsolationStatus {
-            wall: mechanism,
-            stands: !missing.contains(&mechanism),
+        let status = |mechanism| IsolationStatus {
+            mechanism,
+            available: !missing.contains(&mechanism),
             note: String::new(),
             advice: None,
         };
-        Isolation::ALL.into_iter().map(standing).collect()
+        Isolation::ALL.into_iter().map(status).collect()
     }
 
     #[test]

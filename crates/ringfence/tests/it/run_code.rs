@@ -440,7 +440,7 @@ fn output_is_heard_as_it_comes_and_a_cancel_ends_the_program() {
 fn by_the_systems_bwrap_the_workspace_is_read_only_and_the_reply_says_so() {
     const PLAIN: u32 = 60_603;
     let bwrap = ringfence_sandbox::probe(std::path::Path::new(PROGRAM));
-    if let Some(missing) = bwrap.iter().find(|standing| standing.wall == Isolation::Bwrap && !standing.stands) {
+    if let Some(missing) = bwrap.iter().find(|status| status.mechanism == Isolation::Bwrap && !status.available) {
         return skip_without(Requirement::Bwrap, &missing.note);
     }
     let site = TestSite::new();

@@ -284,7 +284,7 @@ fn the_prompt_states_the_limits_of_the_agent() {
         - fs.read: Read a text file, or some of its lines.
         - fs.write: Write a text file: create it, or replace its contents.
         - fs.list: List the entries of a directory.
-        - fs.apply_patch: Update the front matter of a file in `@state`; the rest of the file does not change.
+        - fs.apply_patch: Update the front matter of a run's state file; the rest of the file does not change.
         - fs.search: Search a file, or all files in a directory tree, for matching lines.
         Every path begins with one of `@project`, `@pkg` (read-only), `@state`.
         One read returns at most 1000 bytes and one write takes at most 5000; search a larger file, or read it by lines.

@@ -302,7 +302,7 @@ fn a_walk_does_not_follow_links() {
 }
 
 #[test]
-fn links_that_go_round_or_on_for_ever_are_refused() {
+fn link_cycles_and_endless_chains_of_links_are_refused() {
     check(|| {
         vec![
             plain("round")

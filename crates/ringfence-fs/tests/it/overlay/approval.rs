@@ -122,7 +122,7 @@ fn a_person_sees_what_would_change_and_gets_what_they_saw() {
 }
 
 #[test]
-fn a_guarded_file_is_judged_whoever_changes_it() {
+fn a_guard_checks_changes_of_programs_too() {
     #[derive(Debug)]
     struct RejectBadRule;
     impl ringfence_fs::ChangeRule for RejectBadRule {

@@ -111,7 +111,7 @@ fn modes_change_and_special_bits_do_not_come_along() {
 }
 
 #[test]
-fn a_file_that_nobody_may_write_can_be_replaced_as_a_program_can_replace_it() {
+fn a_file_without_write_permission_can_be_replaced_as_a_program_can_replace_it() {
     let layered = OverlayFixture::new(&[("pack.idx", "old"), ("shut", "old")]);
     let mode = |root: &Path, path: &str, mode| {
         fs::set_permissions(root.join(path), fs::Permissions::from_mode(mode)).unwrap();

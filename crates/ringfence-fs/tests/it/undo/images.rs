@@ -24,7 +24,7 @@ fn a_forged_image_store_is_never_used_and_stops_every_change() {
     ] {
         let answer = world.call(tool, &arguments);
         assert_eq!(answer.error, Some(ErrorKind::Unavailable), "{}", answer.text);
-        assert!(answer.text.contains("move it elsewhere"), "{}", answer.text);
+        assert!(answer.text.contains("move it away by hand"), "{}", answer.text);
     }
     assert_eq!(world.value("read_file", &json!({"path": "f"}))["content"], "one");
     std::fs::rename(world.root.join(".ringfence"), world.root.join("moved")).unwrap();

@@ -2,6 +2,7 @@
 
 mod images;
 mod log;
+mod newer_version;
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};

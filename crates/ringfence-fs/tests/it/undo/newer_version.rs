@@ -1,0 +1,121 @@
+//! State of a newer version: it is refused with a sentence, and never written to.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use ringfence_fs::{Fence, FenceError, FenceOptions, MountAccess, MountSpec};
+use ringfence_kernel::ErrorKind;
+use serde_json::json;
+
+use super::journal_of;
+use crate::fixture::FsFixture;
+use crate::snapshot::snapshot;
+
+/// What a newer version left in the state of the workspace.
+type NewerState = fn(&FsFixture);
+
+const NEWER_STATES: [(&str, NewerState); 7] = [
+    ("the journal has a newer version", |world| write(&journal_of(world).join("version"), b"2\n")),
+    ("the locks have a newer version", |world| write(&locks_of(world).join("version"), b"2\n")),
+    ("the version is not a number", |world| write(&locks_of(world).join("version"), b"two")),
+    ("a journal record of an unknown kind", |world| {
+        append(&journal_of(world).join("log"), b"{\"record\":\"renamed\",\"change\":\"c-1\"}\n");
+    }),
+    ("a journal record with an unknown effect", |world| {
+        let intent = json!({"record": "intent", "change": "c-1", "at": "2026-01-01T00:00:00.000Z", "session": "test",
+            "call": "1", "tool": "write_file", "effects": [{"effect": "compressed", "path": "f"}]});
+        append(&journal_of(world).join("log"), format!("{intent}\n").as_bytes());
+    }),
+    ("an intent of an unknown kind", |world| {
+        for stripe in 0..256 {
+            write(&locks_of(world).join(format!("{stripe:02x}")), b"clone\x007,8\0d\0f\0c-1\0.");
+        }
+    }),
+    ("a transaction record with an unknown step", |world| {
+        write(&locks_of(world).join("batch-c-1"), b".\0clone@@\x007:0:0\x008:0:0\0\0f\0.t\0\0.\0");
+        write(&locks_of(world).join("tree"), b"c-1.");
+    }),
+];
+
+fn locks_of(world: &FsFixture) -> PathBuf {
+    let locks = std::fs::read_dir(world.host_path().join("state/locks")).unwrap();
+    locks.last().unwrap().unwrap().path()
+}
+
+fn write(path: &Path, bytes: &[u8]) {
+    std::fs::write(path, bytes).unwrap();
+}
+
+fn append(path: &Path, bytes: &[u8]) {
+    std::fs::OpenOptions::new().append(true).open(path).unwrap().write_all(bytes).unwrap();
+}
+
+/// The files in a directory that are not empty. Lock files are made and emptied by every change that is tried.
+fn written_files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let files = entries.map(|path| (path.clone(), std::fs::read(path).unwrap()));
+    files.filter(|(_, bytes)| !bytes.is_empty()).collect()
+}
+
+/// A workspace with a change.
+fn sample() -> FsFixture {
+    let world = FsFixture::new();
+    world.write("f", "one");
+    world.change("write_file", &json!({"path": "f", "content": "two"}));
+    world
+}
+
+fn open(world: &FsFixture) -> Result<Fence, FenceError> {
+    let workspace = MountSpec { alias: "w".to_owned(), path: world.root.clone(), rights: MountAccess::ReadWrite };
+    Fence::new(workspace, Vec::new(), &world.host_path().join("state"), FenceOptions::default())
+}
+
+#[test]
+fn the_state_of_a_newer_version_is_not_opened() {
+    for (what, newer) in NEWER_STATES {
+        let world = sample();
+        newer(&world);
+        let before = snapshot(world.host_path());
+        let refused = open(&world).map(drop).expect_err(what);
+        assert_eq!(
+            refused.to_string(),
+            "the state of the mount `w` was written by a newer version of Ringfence; install the newer version, or use \
+             another state directory",
+            "{what}"
+        );
+        assert_eq!(snapshot(world.host_path()), before, "{what}");
+    }
+}
+
+#[test]
+fn a_process_that_is_running_changes_nothing_after_a_newer_version_wrote() {
+    // The version of the locks is read once, when they are opened.
+    for (what, newer) in
+        NEWER_STATES.into_iter().filter(|(what, _)| !what.contains("locks") && !what.contains("number"))
+    {
+        let world = sample();
+        newer(&world);
+        let state = || [journal_of(&world), locks_of(&world)].map(|directory| written_files(&directory));
+        let before = state();
+        let answer = world.call("write_file", &json!({"path": "f", "content": "three"}));
+        assert_eq!(answer.error, Some(ErrorKind::Unavailable), "{what}: {}", answer.text);
+        assert!(answer.text.contains("install the newer version, or use another state directory"), "{}", answer.text);
+        let answer = world.call("undo", &json!({}));
+        assert!(answer.error.is_some(), "{what}: {}", answer.text);
+        assert_eq!(world.read("f"), "two", "{what}");
+        assert_eq!(state(), before, "{what}");
+    }
+}
+
+#[test]
+fn the_state_of_this_version_is_opened_with_and_without_a_version_file() {
+    let world = sample();
+    open(&world).unwrap();
+    for directory in [journal_of(&world), locks_of(&world)] {
+        write(&directory.join("version"), b"1\n");
+    }
+    open(&world).unwrap();
+    world.value("undo", &json!({}));
+    assert_eq!(world.read("f"), "one");
+}
