@@ -439,7 +439,7 @@ mod tests {
         let reported =
             IsolationStatus { wall: Isolation::Landlock, stands: true, note: "version 7".to_owned(), advice: None };
         let printed = format!("noise\n{}\n", serde_json::to_string(&reported).unwrap());
-        assert!(printed.contains(r#""wall":"landlock""#), "{printed}");
+        assert!(printed.contains(r#""mechanism":"landlock""#), "{printed}");
         let found = parse(printed.as_bytes());
         assert_eq!(found.iter().filter(|standing| standing.stands).collect::<Vec<_>>(), [&reported]);
     }

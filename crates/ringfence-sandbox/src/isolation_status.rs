@@ -91,7 +91,9 @@ impl fmt::Display for Isolation {
 /// Availability of one mechanism.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IsolationStatus {
+    #[serde(rename = "mechanism")]
     pub wall: Isolation,
+    #[serde(rename = "available")]
     pub stands: bool,
     /// The finding.
     pub note: String,

@@ -1,3 +1,4 @@
-//! Wire formats: percent-encoding.
+//! Wire formats: percent-encoding, renamed keys.
 
 pub(crate) mod percent;
+pub(crate) mod renamed_keys;

@@ -534,6 +534,6 @@ fn doctor_names_every_wall_and_says_whether_programs_can_be_run() {
     assert!(said.out.contains("user namespace") && said.out.contains("programs can"), "{said:?}");
     let said = site.run(&["doctor", "--json"]);
     let all: Value = serde_json::from_str(&said.out).unwrap();
-    assert_eq!(all["walls"].as_array().unwrap().len(), Isolation::ALL.len());
+    assert_eq!(all["isolation"].as_array().unwrap().len(), Isolation::ALL.len());
     assert_eq!(all["clients"], json!([]));
 }

@@ -72,12 +72,12 @@ export function showDiff(text) {
         },
         body,
     );
-    byAndBy(shown, body, lines.length, index => row(lines[index], changed.get(index)));
+    appendInBatches(shown, body, lines.length, index => row(lines[index], changed.get(index)));
     return shown;
 }
 
 /** Fills a list with as many lines as are read at once, and offers the others. */
-export function byAndBy(shown, body, total, line) {
+export function appendInBatches(shown, body, total, line) {
     const more = start => {
         const end = Math.min(start + LINES_AT_ONCE, total);
         for (let index = start; index < end; index++) body.append(line(index));
