@@ -40,6 +40,7 @@ use crate::app::audit_sinks::{CallLog, FanoutSink};
 use crate::app::roots::{RootsPolicy, SessionRoots};
 use crate::app::session_mode::{ModePolicy, SharedMode};
 use crate::app::trust::WorkspaceRules;
+use crate::codec::io_text::IoText;
 use crate::config::host::{jail_settings, reserved_paths};
 use crate::config::{AppSettings, ConfigError, Environment, LogTarget, MAX_FILE_BYTES, MountSetting, WORKSPACE_FILE};
 use crate::mcp_client::{McpStartup, ServerGrants, register_tools};
@@ -113,13 +114,13 @@ pub enum AppError {
     GraphFile(#[from] WorkflowGraphError),
     #[error("`--graph` requires `--run ID`")]
     GraphWithoutRun,
-    #[error("cannot open the run's log: {0}")]
+    #[error("cannot open the run's log: {}", IoText(.0))]
     RunLog(std::io::Error),
-    #[error("cannot open the file for audit log heads: {0}")]
+    #[error("cannot open the file for audit log heads: {}", IoText(.0))]
     Heads(std::io::Error),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("cannot open the log file: {0}")]
+    #[error("cannot open the log file: {}", IoText(.0))]
     Log(std::io::Error),
 }
 

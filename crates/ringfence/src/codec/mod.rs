@@ -1,4 +1,5 @@
-//! Wire formats: percent-encoding, renamed keys.
+//! Texts and wire formats: percent-encoding, renamed keys, I/O errors.
 
+pub(crate) mod io_text;
 pub(crate) mod percent;
 pub(crate) mod renamed_keys;

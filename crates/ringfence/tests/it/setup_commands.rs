@@ -34,7 +34,7 @@ fn the_demo_plays_to_its_end_and_leaves_nothing_behind() {
             assert!(said.out.contains(line), "no {line:?} in {}", said.out);
         }
         assert_eq!(said.out.contains("changed  notes/today.md"), edit == "made", "{}", said.out);
-        assert_eq!(said.out.contains("There is no terminal to ask at"), edit == "refused", "{}", said.out);
+        assert_eq!(said.out.contains("No terminal: the edit was denied"), edit == "refused", "{}", said.out);
         assert!(!said.out.contains(site.root().to_str().unwrap()), "{}", said.out);
     }
     assert!(!site.state.exists() && !site.root().join("xdg-state").exists(), "the user's own state was touched");
