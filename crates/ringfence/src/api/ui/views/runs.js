@@ -94,7 +94,7 @@ function showRun(place, id) {
     const redraw = () =>
         trying(async () => {
             const run = await get(path('runs', id));
-            // A run that is as it was leaves alone what somebody is writing.
+            // An unchanged run is not drawn again: the user may be writing in it.
             if (JSON.stringify(run) !== drawn) fill(head, headOf(run, resumed));
             drawn = JSON.stringify(run);
             // What a server told before it was started again is gone; how it ended is kept.
