@@ -50,7 +50,7 @@ impl AgentStopReason {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Answered => "answered",
-            Self::StepLimit => "step_bound",
+            Self::StepLimit => "step_limit",
             Self::Cancelled => "cancelled",
             Self::Empty => "empty_response",
             Self::Refusal => "refusal",

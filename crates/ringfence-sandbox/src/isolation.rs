@@ -438,7 +438,7 @@ mod tests {
             advice: None,
         };
         let printed = format!("noise\n{}\n", serde_json::to_string(&reported).unwrap());
-        assert!(printed.contains(r#""wall":"landlock""#), "{printed}");
+        assert!(printed.contains(r#""mechanism":"landlock""#), "{printed}");
         let found = parse(printed.as_bytes());
         assert_eq!(found.iter().filter(|status| status.available).collect::<Vec<_>>(), [&reported]);
     }

@@ -91,9 +91,7 @@ impl fmt::Display for Isolation {
 /// Availability of one mechanism.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IsolationStatus {
-    #[serde(rename = "wall")]
     pub mechanism: Isolation,
-    #[serde(rename = "stands")]
     pub available: bool,
     /// The finding.
     pub note: String,

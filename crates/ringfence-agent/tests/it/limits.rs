@@ -29,7 +29,7 @@ async fn at_the_bound_the_model_is_asked_once_more_without_tools() {
     let mut world =
         AgentFixture::new(setup_with_steps(2), &[write("a", "1"), write("b", "2"), text("I wrote a and b")]);
     let outcome = world.prompt("write").await;
-    assert_ended(&outcome, "step_bound");
+    assert_ended(&outcome, "step_limit");
     assert_eq!((outcome.text.as_str(), outcome.steps), ("I wrote a and b", 3));
     let asked = world.model.recorded();
     assert!(asked[0].tools > 0 && asked[1].tools > 0);
@@ -48,7 +48,7 @@ async fn calls_in_the_last_step_are_refused_and_stripped() {
     let last = json!({"text": pseudo, "calls": [{"name": "write_file", "arguments": {"path": "late", "content": ""}}]});
     let mut world = AgentFixture::new(setup_with_steps(1), &[write("a", "1"), last]);
     let outcome = world.prompt("write").await;
-    assert_ended(&outcome, "step_bound");
+    assert_ended(&outcome, "step_limit");
     assert_eq!((outcome.text.as_str(), outcome.by_host), ("All done.", false));
     assert_eq!(world.file("late"), None);
     assert!(world.observer.has_event("a call of `write_file` was refused"));
@@ -64,7 +64,7 @@ async fn the_host_summarizes_when_the_model_gives_no_text() {
     ] {
         let mut world = AgentFixture::new(setup_with_steps(1), &[write("a", "1"), last]);
         let outcome = world.prompt("write").await;
-        assert_ended(&outcome, "step_bound");
+        assert_ended(&outcome, "step_limit");
         assert!(outcome.by_host && outcome.text.contains("created  a"), "{}", outcome.text);
     }
 }

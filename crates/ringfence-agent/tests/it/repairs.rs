@@ -83,7 +83,7 @@ async fn no_call_is_made_in_the_step_without_tools() {
     let setup = AgentSetup { repair: CallRepair::Unambiguous, bounds, ..AgentSetup::default() };
     let script = [call("list_directory", json!({"path": "."})), text(written)];
     let mut world = AgentFixture::new(setup, &script);
-    assert_ended(&world.prompt("write x").await, "step_bound");
+    assert_ended(&world.prompt("write x").await, "step_limit");
     assert_eq!(world.file("x"), None);
 }
 

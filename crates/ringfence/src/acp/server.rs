@@ -4,7 +4,7 @@
 //! own, as `ringfence agent` has it, and one prompt at a time. Notifications and the beginning of a prompt take effect in
 //! the order in which they came, so that a cancellation finds the prompt that it means.
 //!
-//! Not here: the words of the protocol (`words.rs`), and the agent (`crate::agent`).
+//! Not here: the messages of the protocol (`types.rs`), and the agent (`crate::agent`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;

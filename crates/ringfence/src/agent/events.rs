@@ -9,9 +9,9 @@ pub(crate) fn event_json(event: &AgentEvent<'_>) -> Value {
         AgentEvent::Step { step } => json!({"type": "step", "step": step}),
         AgentEvent::Text { text } => json!({"type": "text", "text": text}),
         AgentEvent::Reasoning { text } => json!({"type": "reasoning", "text": text}),
-        AgentEvent::CallStarted { name } => json!({"type": "callComing", "name": name}),
+        AgentEvent::CallStarted { name } => json!({"type": "callStarted", "name": name}),
         AgentEvent::Retrying { why, wait, attempt } => {
-            json!({"type": "beganAgain", "why": why, "waitMs": millis(*wait), "attempt": attempt})
+            json!({"type": "retrying", "why": why, "waitMs": millis(*wait), "attempt": attempt})
         }
         AgentEvent::ResponseComplete { text } => json!({"type": "answered", "text": text}),
         AgentEvent::Note { text } => json!({"type": "note", "text": text}),

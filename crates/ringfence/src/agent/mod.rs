@@ -102,7 +102,7 @@ impl AgentBuilder<'_> {
             return Err(SqliteTranscriptError::Dialect(head.id.clone(), head.dialect.clone()).into());
         }
         let tap = LedgerSink::default();
-        let seat = AgentSessionOptions {
+        let options = AgentSessionOptions {
             resumed: resumed.as_ref().map(|resumed| (resumed.head.id.clone(), resumed.taint)),
             tap: Some(Box::new(FanoutSink(
                 std::iter::once::<Box<dyn AuditSink>>(Box::new(tap.clone())).chain(also).collect(),
@@ -110,7 +110,7 @@ impl AgentBuilder<'_> {
             taint,
             mode: modes,
         };
-        let app = build_agent_app(settings, environment, approver, seat)?;
+        let app = build_agent_app(settings, environment, approver, options)?;
         app.print_warnings();
         let head = TranscriptHeader::new(&app.session, &app.workspace_id, model.name());
         let saved = sessions.open(&head, app.session.taint.clone())?;

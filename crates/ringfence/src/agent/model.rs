@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ringfence_agent::provider::{self, ProviderProtocol, ProviderTimeouts, SecretString};
 use ringfence_agent::{LanguageModel, ModelError};
 
+use crate::codec::io_text::IoText;
 use crate::config::Environment;
 use crate::config::agents::{ModelSettings, ProviderChoice};
 
@@ -41,7 +42,7 @@ pub enum OpenModelError {
     Provider(#[from] ModelError),
     #[error("a scripted model needs a file: set `script`, or use `--script FILE`")]
     MissingScript,
-    #[error("cannot read the script: {0}")]
+    #[error("cannot read the script: {}", IoText(.0))]
     Script(std::io::Error),
 }
 

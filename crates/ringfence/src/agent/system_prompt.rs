@@ -48,7 +48,7 @@ async fn project_instructions(
 ) -> Result<Option<String>, ringfence_kernel::HostError> {
     let (name, path) = match session.dialect {
         Dialect::Standard | Dialect::Miniclaw => ("read_file", INSTRUCTIONS_FILE.to_owned()),
-        Dialect::Crewagent => ("fs.read", format!("@project/{INSTRUCTIONS_FILE}")),
+        Dialect::Crewagent => ("fs.read", format!("@{}/{INSTRUCTIONS_FILE}", session.dialect.workspace_mount())),
     };
     if session.catalog.get(name).is_none() {
         return Ok(None);

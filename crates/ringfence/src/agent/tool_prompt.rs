@@ -2,6 +2,7 @@
 //!
 //! It is made from the session itself, so that the prompt, the offered tools and the enforced rules cannot differ.
 
+use ringfence_crewagent::STATE_ALIAS;
 use ringfence_fs::MountAccess;
 use ringfence_kernel::{Dialect, Session, ToolDefinition};
 
@@ -31,17 +32,17 @@ pub fn tool_prompt(session: &Session, settings: &AppSettings) -> String {
 fn large_file_hint(tools: &[&ToolDefinition]) -> &'static str {
     let has = |argument: &str| tools.iter().any(|tool| tool.parameters["properties"].get(argument).is_some());
     match (has("pattern"), has("startLine")) {
-        (true, true) => "; search a larger file, or read it by lines",
-        (true, false) => "; a larger file is searched",
-        (false, true) => "; a larger file is read by lines",
-        (false, false) => "; a larger file cannot be read",
+        (true, true) => "; search larger files, or read them by lines",
+        (true, false) => "; search larger files",
+        (false, true) => "; read larger files by lines",
+        (false, false) => "; larger files cannot be read",
     }
 }
 
 /// Rules about paths, and about the writable ones.
 fn path_rules(session: &Session, settings: &AppSettings) -> String {
     let declared = settings.mounts.iter().map(|mount| (format!("@{}", mount.alias), mount.rights));
-    let state = settings.run.iter().map(|_| ("@state".to_owned(), MountAccess::ReadWrite));
+    let state = settings.run.iter().map(|_| (format!("@{STATE_ALIAS}"), MountAccess::ReadWrite));
     let mounts: Vec<String> = declared
         .chain(state)
         .map(|(alias, rights)| match rights {
@@ -51,7 +52,8 @@ fn path_rules(session: &Session, settings: &AppSettings) -> String {
         .collect();
     match session.dialect {
         Dialect::Crewagent => {
-            let all: Vec<String> = std::iter::once("`@project`".to_owned()).chain(mounts).collect();
+            let workspace = format!("`@{}`", session.dialect.workspace_mount());
+            let all: Vec<String> = std::iter::once(workspace).chain(mounts).collect();
             format!("Every path begins with one of {}.", all.join(", "))
         }
         _ if mounts.is_empty() => "Paths are relative to the workspace.".to_owned(),

@@ -79,7 +79,7 @@ pub(super) struct FileQuery {
 
 /// The host by which a person looks, and their session on it for one call.
 #[derive(Debug)]
-struct PersonSeat {
+struct PersonSession {
     app: Arc<App>,
     session: Arc<Session>,
     _owner: SessionOwnership,
@@ -87,14 +87,14 @@ struct PersonSeat {
 
 impl ApiState {
     /// The host and session with which a person views a workspace.
-    async fn person_session(&self, who: &TokenIdentity, workspace: Option<&str>) -> Result<PersonSeat, ApiError> {
+    async fn person_session(&self, who: &TokenIdentity, workspace: Option<&str>) -> Result<PersonSession, ApiError> {
         let app = self.hosts.person_host(workspace, who.assurance).await?;
         // The route's scopes were checked; views and undos are calls.
         let mut caller = who.principal();
         caller.scopes.insert(AuthScope::Call);
         let session = Arc::new(Session { agent: None, ..app.session.for_principal(&app.session.id, caller) });
         let _owner = self.feed.owners().register(&session, &who.id);
-        Ok(PersonSeat { app, session, _owner })
+        Ok(PersonSession { app, session, _owner })
     }
 
     /// Whether a call would show a possible secret. A call without a plan shows nothing.
@@ -105,7 +105,7 @@ impl ApiState {
         tool: &str,
         arguments: &Value,
     ) -> Result<bool, ApiError> {
-        let PersonSeat { app, session, _owner } = self.person_session(who, workspace).await?;
+        let PersonSession { app, session, _owner } = self.person_session(who, workspace).await?;
         let explained = app.host.explain(&session, page_call(tool, arguments)).await;
         Ok(explained
             .is_ok_and(|found| found.accesses.iter().any(|each| each.access.resource.effective_sensitivity().secret)))
@@ -151,7 +151,7 @@ impl ApiState {
         tool: &str,
         arguments: Value,
     ) -> Result<R, ApiError> {
-        let PersonSeat { app, session, _owner } = self.person_session(who, workspace).await?;
+        let PersonSession { app, session, _owner } = self.person_session(who, workspace).await?;
         let reply = app.host.call(&session, page_call(tool, &arguments), &CancellationToken::new()).await?;
         let mut outcome: Value = serde_json::from_str(&reply.text).unwrap_or_default();
         let Some(kind) = reply.error else { return Ok(outcome["value"].take().into()) };

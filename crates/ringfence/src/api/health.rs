@@ -53,7 +53,13 @@ pub(super) async fn metrics(api: Arc<ApiState>, _: ApiRequestContext, _: EmptyRe
         ("ringfence_sessions", "gauge", "Open sessions.", api.sessions.count().to_string()),
         ("ringfence_streams", "gauge", "Open event streams.", api.streams.count().to_string()),
         ("ringfence_requests_waiting", "gauge", "Pending approval requests.", waiting.await?.to_string()),
-        ("ringfence_calls_begun_total", "counter", "Calls started.", count(&api.feed.counts().begun)),
+        ("ringfence_calls_started_total", "counter", "Calls started.", count(&api.feed.counts().begun)),
+        (
+            "ringfence_calls_begun_total",
+            "counter",
+            "Deprecated: use ringfence_calls_started_total.",
+            count(&api.feed.counts().begun),
+        ),
         ("ringfence_calls_failed_total", "counter", "Calls that ended in an error.", count(&api.feed.counts().failed)),
         ("ringfence_calls_refused_total", "counter", "Calls that never ran.", count(&api.feed.counts().refused)),
     ];

@@ -6,13 +6,14 @@ use ringfence_audit::{AuditVerification, read_records, to_current_vocabulary, ve
 use ringfence_kernel::{Dialect, Principal, Session, SessionTaint, ToolCall};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::api::ApiState;
 use crate::api::error::ApiError;
 use crate::api::hosts::{HostKey, run_blocking};
 use crate::api::routes::{ApiRequestContext, EmptyRequest};
-use crate::api::views::{AuditRecordView, DocumentedValue, IsolationView, ToolView};
+use crate::api::views::{AuditRecordView, DocumentedValue, IsolationReport, ToolView};
+use crate::app::isolation_report::isolation_report;
 use crate::app::policy_text;
 use crate::app::tool_listing::full_listing;
 
@@ -135,11 +136,6 @@ pub(super) struct ExplainResult {
     rule: Option<String>,
     layer: Option<&'static str>,
     text: String,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct IsolationReport {
-    walls: Vec<DocumentedValue<IsolationView>>,
 }
 
 pub(super) async fn token_info(
@@ -273,8 +269,8 @@ pub(super) async fn isolation(
     api: Arc<ApiState>,
     _: ApiRequestContext,
     _: EmptyRequest,
-) -> Result<IsolationReport, ApiError> {
+) -> Result<DocumentedValue<IsolationReport>, ApiError> {
     let program = api.program.clone();
-    let walls = run_blocking(move || Ok(ringfence_sandbox::probe(&program))).await?;
-    Ok(IsolationReport { walls: walls.iter().map(|wall| json!(wall).into()).collect() })
+    let statuses = run_blocking(move || Ok(ringfence_sandbox::probe(&program))).await?;
+    Ok(isolation_report(&statuses).into())
 }

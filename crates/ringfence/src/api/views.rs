@@ -10,6 +10,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
+use crate::codec::renamed_keys::document_old_keys;
+
 /// A value that is documented as a `T`.
 #[derive(Debug)]
 pub(super) struct DocumentedValue<T> {
@@ -237,13 +239,13 @@ pub(super) struct AuditRecordView {
 pub(super) struct AuditAccessView {
     action: String,
     path: String,
-    /// Where that really was, if it is not what the caller called it.
+    /// The resolved path, if it differs.
     real: Option<String>,
 }
 
 /// A tool. In the formats `openai` and `functions` it has only the fields of that format.
 #[derive(Debug, JsonSchema)]
-#[schemars(rename_all = "camelCase")]
+#[schemars(rename_all = "camelCase", transform = document_old_keys)]
 #[expect(dead_code, reason = "it is the type of a document")]
 pub(super) struct ToolView {
     name: Option<String>,
@@ -253,7 +255,8 @@ pub(super) struct ToolView {
     /// JSON Schema of the value in a successful reply.
     output: Option<Map<String, Value>>,
     effect: Option<ToolEffect>,
-    only_reads: Option<bool>,
+    /// The same as in `effect`.
+    read_only: Option<bool>,
     /// Whether calls require approval under the current policy: `never`, `always`, or `sometimes` if it depends on the
     /// arguments.
     requires_approval: Option<String>,
@@ -263,22 +266,38 @@ pub(super) struct ToolView {
     function: Option<Map<String, Value>>,
 }
 
+/// The effect of a tool, in the terms of MCP's tool annotations.
 #[derive(Debug, JsonSchema)]
-#[schemars(rename_all = "camelCase")]
+#[schemars(rename_all = "camelCase", transform = document_old_keys)]
 #[expect(dead_code, reason = "it is the type of a document")]
 pub(super) struct ToolEffect {
-    only_reads: bool,
-    destroys: bool,
-    reaches_out: bool,
-    same_again: bool,
+    /// It changes nothing.
+    read_only: bool,
+    /// It can delete or overwrite.
+    destructive: bool,
+    /// It reaches other machines or programs.
+    open_world: bool,
+    /// Repeating a call has no further effect.
+    idempotent: bool,
+}
+
+/// The isolation mechanisms that programs run in.
+#[derive(Debug, JsonSchema)]
+#[schemars(transform = document_old_keys)]
+#[expect(dead_code, reason = "it is the type of a document")]
+pub(super) struct IsolationReport {
+    isolation: Vec<IsolationView>,
 }
 
 /// An isolation mechanism on this machine.
 #[derive(Debug, JsonSchema)]
+#[schemars(transform = document_old_keys)]
 #[expect(dead_code, reason = "it is the type of a document")]
 pub(super) struct IsolationView {
-    wall: String,
-    stands: bool,
+    /// The name of the mechanism.
+    mechanism: String,
+    /// It works on this machine.
+    available: bool,
     /// The result of the check.
     note: String,
     /// How to fix or improve it.

@@ -1,6 +1,7 @@
 //! Composition root: builds workspace, mounts, tools, policy, host and session from the settings.
 
 pub mod audit_sinks;
+pub(crate) mod isolation_report;
 pub(crate) mod policy_text;
 pub mod roots;
 pub mod session_mode;
@@ -39,11 +40,12 @@ use crate::app::audit_sinks::{CallLog, FanoutSink};
 use crate::app::roots::{RootsPolicy, SessionRoots};
 use crate::app::session_mode::{ModePolicy, SharedMode};
 use crate::app::trust::WorkspaceRules;
+use crate::codec::io_text::IoText;
 use crate::config::host::{jail_settings, reserved_paths};
 use crate::config::{AppSettings, ConfigError, Environment, LogTarget, MAX_FILE_BYTES, MountSetting, WORKSPACE_FILE};
 use crate::mcp_client::{McpStartup, ServerGrants, register_tools};
 use crate::process::messages::print_error;
-use crate::store::{SqliteStore, refuse_earlier_versions};
+use crate::store::{SqliteStore, refuse_earlier_versions, refuse_newer_store};
 
 /// Most calls that run concurrently.
 const WORKERS: usize = 16;
@@ -112,13 +114,13 @@ pub enum AppError {
     GraphFile(#[from] WorkflowGraphError),
     #[error("`--graph` requires `--run ID`")]
     GraphWithoutRun,
-    #[error("cannot open the run's log: {0}")]
+    #[error("cannot open the run's log: {}", IoText(.0))]
     RunLog(std::io::Error),
-    #[error("cannot open the file for audit log heads: {0}")]
+    #[error("cannot open the file for audit log heads: {}", IoText(.0))]
     Heads(std::io::Error),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("cannot open the log file: {0}")]
+    #[error("cannot open the log file: {}", IoText(.0))]
     Log(std::io::Error),
 }
 
@@ -132,6 +134,7 @@ pub fn create_workflow_run(settings: &AppSettings, environment: &Environment) ->
             WorkflowGraphSource::new(&fence, graph)?.load().map_err(AppError::Graph)?.entry_node_id
         }
     };
+    refuse_newer_store(&settings.state)?;
     let start = WorkflowStart { graph: settings.graph.clone(), entry };
     Ok(create_run(&settings.state, &project, settings.run.as_deref(), &start)?)
 }
@@ -219,18 +222,18 @@ pub fn build_agent_app(
     settings: AppSettings,
     environment: &Environment,
     approver: Box<dyn Approver>,
-    seat: AgentSessionOptions,
+    options: AgentSessionOptions,
 ) -> Result<App, AppError> {
-    let AgentSessionOptions { resumed, taint, tap: ear, mode: modes } = seat;
-    let resumed = resumed.map(|(id, been_through)| {
-        been_through.iter().for_each(|bit| taint.add(bit));
+    let AgentSessionOptions { resumed, taint, tap, mode } = options;
+    let resumed = resumed.map(|(id, earlier_taint)| {
+        earlier_taint.iter().for_each(|bit| taint.add(bit));
         id
     });
     build_app_for(
-        SessionKind::OwnAgent(OwnAgentSession { resumed, taint, mode: modes }),
+        SessionKind::OwnAgent(OwnAgentSession { resumed, taint, mode }),
         settings,
         environment,
-        AppHooks { approver, tap: ear },
+        AppHooks { approver, tap },
     )
 }
 
@@ -489,6 +492,7 @@ fn audit_sink(
     run: Option<&Path>,
     tap: Option<Box<dyn AuditSink>>,
 ) -> Result<Box<dyn AuditSink>, AppError> {
+    refuse_newer_store(&settings.state)?;
     let mut chain = AuditLog::open(&settings.state)?;
     refuse_earlier_versions(&settings.state)?;
     if let Some(heads) = &settings.audit_heads {

@@ -1,6 +1,6 @@
 //! Text output of `ringfence policy`.
 //!
-//! Not here: deciding (the kernel), and printing (`cli.rs`).
+//! Not here: deciding (the kernel), and printing (`cli/mod.rs`).
 
 use std::fmt::Write as _;
 

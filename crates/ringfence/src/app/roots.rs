@@ -4,7 +4,7 @@
 //! workspace, such as `/`, leaves all of it; where every root is outside, nothing is left. A mount that was declared
 //! beside the workspace stays as it is, unless a root lies inside it. A client without any root changes nothing.
 //!
-//! Not here: requesting them from a client (`server.rs`).
+//! Not here: requesting them from a client (`mcp/handler.rs`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};

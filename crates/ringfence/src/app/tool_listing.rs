@@ -9,6 +9,7 @@ use ringfence_kernel::{
 use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::codec::renamed_keys::with_old_keys;
 
 /// An ordinary file, a secret, and a setting that other programs act on.
 const SAMPLE_PATHS: [&str; 3] = ["notes/ordinary.txt", ".env", ".git/config"];
@@ -20,20 +21,20 @@ const SAMPLE_URL: &str = "https://unlisted.invalid/";
 pub(crate) fn full_listing(app: &App) -> Vec<Value> {
     let rules = app.settings.rules();
     let tool = |tool: &ToolDefinition| {
-        json!({
+        with_old_keys(json!({
             "name": tool.name,
             "description": tool.description,
             "parameters": tool.parameters,
             "output": tool.output,
-            "effect": {
-                "onlyReads": tool.capabilities.is_read_only(),
-                "destroys": tool.capabilities.is_destructive(),
-                "reachesOut": tool.capabilities.is_open_world(),
-                "sameAgain": tool.capabilities.idempotent,
-            },
-            "onlyReads": tool.capabilities.is_read_only(),
+            "effect": with_old_keys(json!({
+                "readOnly": tool.capabilities.is_read_only(),
+                "destructive": tool.capabilities.is_destructive(),
+                "openWorld": tool.capabilities.is_open_world(),
+                "idempotent": tool.capabilities.idempotent,
+            })),
+            "readOnly": tool.capabilities.is_read_only(),
             "requiresApproval": requires_approval(&rules, &app.session, tool),
-        })
+        }))
     };
     app.session.catalog.list().map(tool).collect()
 }

@@ -3,7 +3,7 @@
 //! Trust is in one file, by its hash, in one directory: a changed file, or the same one in another directory, is not
 //! trusted. It is about rules and nothing else; the other keys of the file tighten.
 //!
-//! Not here: asking the person (`approval_commands.rs`), and the scope of such a rule (the kernel's
+//! Not here: asking the person (`cli/approvals.rs`), and the scope of such a rule (the kernel's
 //! `layered_rules.rs`).
 
 use ringfence_kernel::{PolicyRule, StoreError};

@@ -4,7 +4,7 @@
 //! and other input are not an answer. Keys count after a short time without input, and an unknown key restarts that
 //! time. Text that does not fit is never omitted silently.
 //!
-//! Not here: the terminal and its clock (`terminal.rs`). This only knows keys, lines, sizes and given times.
+//! Not here: the terminal and its clock (`tty.rs`). This only knows keys, lines, sizes and given times.
 
 use std::time::{Duration, Instant};
 

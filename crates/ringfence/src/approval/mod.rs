@@ -36,7 +36,7 @@ pub fn approver_for(settings: &AppSettings, ask: impl FnOnce() -> Box<dyn Approv
 
 /// Denies everything where no approver is available, with advice.
 pub fn deny_all() -> DenyApprover {
-    DenyApprover { advice: "run at a terminal to be asked for approval".to_owned() }
+    DenyApprover { advice: "run it on a terminal to approve it".to_owned() }
 }
 
 /// Says no, and why.

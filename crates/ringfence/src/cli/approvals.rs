@@ -2,7 +2,7 @@
 //!
 //! Everything that loosens the policy requires a person at the terminal, or is refused.
 //!
-//! Not here: printing (`cli.rs`), and who may do what (the kernel's `inbox.rs`).
+//! Not here: printing (`mod.rs`), and who may do what (the kernel's `inbox.rs`).
 
 use std::time::SystemTime;
 

@@ -2,7 +2,7 @@
 //!
 //! Everything that an agent may have written is shown with escapes for what cannot be seen.
 //!
-//! Not here: printing (`cli.rs`), and the dialog (`dialog.rs`).
+//! Not here: printing (`mod.rs`), and the dialog (`approval/dialog.rs`).
 
 use std::fmt::Write as _;
 use std::time::SystemTime;

@@ -1,6 +1,6 @@
 //! Command-line arguments: commands, flags, value parsers and help texts.
 //!
-//! Manual pages and shell completions are generated from these types. Not here: running the commands (`cli.rs`).
+//! Manual pages and shell completions are generated from these types. Not here: running the commands (`mod.rs`).
 
 use std::path::PathBuf;
 
@@ -33,16 +33,49 @@ const COMMAND_GROUPS: [(&str, &[&str]); 5] = [
     ("Policy and audit commands", &["policy", "approvals", "audit"]),
 ];
 
-/// Commands that only some of the global flags have an effect on, and those flags. They parse all of them.
-const EFFECTIVE_FLAGS: [(&str, &[&str]); 7] = [
+/// Commands that only some of the global flags have an effect on, and those flags. They parse all of them. A command
+/// without a line has those of the command above it.
+const EFFECTIVE_FLAGS: [(&str, &[&str]); 21] = [
     ("demo", &[]),
     ("init", &["workspace", "config"]),
+    ("doctor", &["workspace", "config"]),
     ("completions", &[]),
     ("man", &[]),
+    ("mcp install", &["workspace", "config"]),
     ("token", &["config"]),
+    ("sessions", &["workspace", "config"]),
+    ("tools", OFFER_FLAGS),
+    ("workflow", &["workspace", "mount", "run", "graph", "config"]),
+    ("log", CHANGE_FLAGS),
+    ("diff", CHANGE_FLAGS),
+    ("undo", CHANGE_FLAGS),
+    ("redo", CHANGE_FLAGS),
+    ("policy", &["workspace", "config"]),
+    ("policy explain", OFFER_FLAGS),
+    ("policy show", &["workspace", "run", "graph", "agent", "config", "preset", "read_only"]),
+    ("policy grants", &["config"]),
+    ("policy trust", &["workspace", "config"]),
     ("approvals", &["config"]),
     ("audit", &["config"]),
 ];
+
+/// Where a session's tools and rules are shown and no call is made: nothing is approved.
+const OFFER_FLAGS: &[&str] = &[
+    "workspace",
+    "mount",
+    "run",
+    "graph",
+    "agent",
+    "dialect",
+    "config",
+    "preset",
+    "read_only",
+    "allow_tool",
+    "deny_tool",
+];
+
+/// A person views and reverts changes with every tool, whatever agents have.
+const CHANGE_FLAGS: &[&str] = &["workspace", "mount", "run", "graph", "config"];
 
 /// File, shell and web tools for AI agents: confined to a workspace, with approval and undo.
 #[derive(Debug, Parser)]
@@ -82,10 +115,7 @@ fn help_command() -> Command {
     let mut command = CliArgs::command();
     command.build();
     let command = command.help_template(help_template(&CliArgs::command()));
-    let command = EFFECTIVE_FLAGS.into_iter().fold(command, |command, (name, flags)| {
-        command.mut_subcommand(name, |command| hide_global_flags(command, flags))
-    });
-    describe_help(command)
+    describe_help(command.mut_subcommands(|command| hide_global_flags(command, "", None)))
 }
 
 fn help_template(command: &Command) -> String {
@@ -101,13 +131,16 @@ fn help_template(command: &Command) -> String {
     template + "Options:\n{options}{after-help}"
 }
 
-fn hide_global_flags(command: Command, shown: &[&str]) -> Command {
-    let hidden = |id: &str| !shown.contains(&id) && CommonOptions::has_flag(id);
+/// Hides the global flags without an effect on a command, and on those below it. `shown` are the flags of the command above.
+fn hide_global_flags(command: Command, above: &str, shown: Option<&'static [&'static str]>) -> Command {
+    let path = format!("{above} {}", command.get_name()).trim_start().to_owned();
+    let shown = EFFECTIVE_FLAGS.iter().find(|(name, _)| *name == path).map(|(_, flags)| *flags).or(shown);
+    let hidden = |id: &str| shown.is_some_and(|shown| !shown.contains(&id)) && CommonOptions::has_flag(id);
     let command = command.mut_args(|arg| match hidden(arg.get_id().as_str()) {
         true => arg.hide(true),
         false => arg,
     });
-    command.mut_subcommands(|command| hide_global_flags(command, shown))
+    command.mut_subcommands(|command| hide_global_flags(command, &path, shown))
 }
 
 /// Words the text of every `help` command as the rest is worded.
@@ -187,21 +220,37 @@ Exit codes:
   130  the run was cancelled")]
     Agent(AgentOptions),
     /// Serve the agent to an editor (Agent Client Protocol on stdio).
+    #[command(after_help = "\
+Example:
+  ringfence acp --workspace .   what an editor starts")]
     Acp(AcpOptions),
     #[command(flatten)]
     Changes(ChangesCommand),
     /// List and answer pending approval requests.
+    #[command(after_help = "\
+Examples:
+  ringfence approvals list         pending requests
+  ringfence approvals answer ID    show one and decide")]
     Approvals {
         #[command(subcommand)]
         command: ApprovalsCommand,
     },
     /// Check sandbox support, and find clients that bypass Ringfence.
+    #[command(after_help = "\
+Examples:
+  ringfence doctor          exits with 1 if programs cannot be run
+  ringfence doctor --json   for programs")]
     Doctor {
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
     /// Show and verify the audit log.
+    #[command(after_help = "\
+Examples:
+  ringfence audit show --follow           print records as they are written
+  ringfence audit head > head.txt         keep the head on another machine
+  ringfence audit verify --head \"$(cat head.txt)\"")]
     Audit {
         #[command(subcommand)]
         command: AuditCommand,
@@ -220,7 +269,7 @@ Examples:
         command: Option<McpCommand>,
         /// How long a call waits for approval before it is deferred and its client must call again. Most clients time
         /// out after a minute.
-        #[arg(long, value_name = "SECONDS", default_value_t = 25)]
+        #[arg(long, value_name = "SECONDS", default_value_t = 25, value_parser = seconds)]
         wait: u64,
         /// Return structured content with output schemas, for programs, instead of plain text for models.
         #[arg(long)]
@@ -233,26 +282,52 @@ Examples:
   ringfence serve --public-url https://rf.example.org       behind a reverse proxy with TLS")]
     Serve(ServeOptions),
     /// Create and revoke access tokens for `ringfence serve`.
+    #[command(after_help = "\
+Examples:
+  ringfence token new my-agent   print a token that may make calls
+  ringfence token link           print a sign-in link to the web UI")]
     Token {
         #[command(subcommand)]
         command: TokenCommand,
     },
     /// List, show and export agent sessions.
+    #[command(after_help = "\
+Examples:
+  ringfence sessions list
+  ringfence sessions export ID --format md > session.md")]
     Sessions {
         #[command(subcommand)]
         command: SessionsCommand,
     },
     /// Create workflow runs.
+    #[command(after_help = "\
+Example:
+  ringfence workflow new --mount pkg=DIR --graph @pkg/workflow.graph.json")]
     Workflow {
         #[command(subcommand)]
         command: WorkflowCommand,
     },
     /// Show, explain and trust policy rules and grants.
+    #[command(after_help = "\
+Examples:
+  ringfence policy show
+  ringfence policy explain delete_file '{\"path\": \"README.md\"}'
+  ringfence policy grants revoke ID")]
     Policy {
         #[command(subcommand)]
         command: PolicyCommand,
     },
     /// Print the tools and their schemas.
+    #[command(after_help = "\
+Formats:
+  list       one line per tool, for people
+  full       JSON with reply schemas, effects and whether calls require approval
+  openai     the `tools` list of OpenAI's chat completions
+  functions  the function definitions only: name, description, parameters
+  prompt     the system prompt text about the tools, paths and limits
+
+Example:
+  ringfence tools --dialect miniclaw --format openai")]
     Tools {
         /// The output format.
         #[arg(long, value_enum, default_value_t = ToolListFormat::List)]
@@ -284,6 +359,10 @@ impl ConfiguredCommand {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ChangesCommand {
     /// List changes in the workspace, newest first.
+    #[command(after_help = "\
+Examples:
+  ringfence log
+  ringfence log --session ID --json")]
     Log {
         /// Only changes of this session.
         #[arg(long, value_name = "ID")]
@@ -293,6 +372,9 @@ pub(crate) enum ChangesCommand {
         json: bool,
     },
     /// Show the diff of a change.
+    #[command(after_help = "\
+Example:
+  ringfence diff ID   an id from `ringfence log`")]
     Diff {
         /// The change id, from `ringfence log`.
         change: String,
@@ -324,6 +406,10 @@ Examples:
         force: bool,
     },
     /// Redo the last undo, or a named one.
+    #[command(after_help = "\
+Examples:
+  ringfence redo      the last undo
+  ringfence redo ID   an undo from `ringfence log`")]
     Redo {
         /// The id of the undo, from `ringfence log`.
         change: Option<String>,
@@ -441,17 +527,13 @@ pub(crate) struct CommonOptions {
     deny_tool: Vec<String>,
 }
 
+// The help of `tools` describes them: a description of a value switches the whole help to a longer layout.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum ToolListFormat {
-    /// The `tools` list of OpenAI's chat completions.
-    Openai,
-    /// The function definitions only: name, description, parameters.
-    Functions,
-    /// JSON with reply schemas, effects and whether calls require approval.
-    Full,
-    /// One line per tool, for people.
     List,
-    /// The system prompt text about the tools, paths and limits.
+    Full,
+    Openai,
+    Functions,
     Prompt,
 }
 
@@ -483,6 +565,10 @@ fn known_head(text: &str) -> Result<KnownHead, String> {
         Some((number @ 1.., hash)) if hash.len() == 64 => Ok(KnownHead { number, hash: hash.to_owned() }),
         _ => Err("expected NUMBER:HASH, as printed by `ringfence audit head`".to_owned()),
     }
+}
+
+pub(crate) fn seconds(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "expected a number of seconds".to_owned())
 }
 
 fn time(text: &str) -> Result<String, String> {
@@ -523,20 +609,53 @@ mod tests {
 
     #[test]
     fn flags_without_effect_are_hidden_and_still_parsed() {
-        let help = |name: &str| {
+        let help = |path: &str| {
             let mut command = help_command();
-            command.find_subcommand_mut(name).unwrap().render_help().to_string()
+            let found = path.split(' ').fold(&mut command, |command, name| command.find_subcommand_mut(name).unwrap());
+            found.render_help().to_string()
         };
         let cases = [
             ("man", "--workspace", false),
             ("init", "--workspace", true),
             ("init", "--run", false),
             ("call", "--run", true),
+            ("log", "--workspace", true),
+            ("log", "--allow-tool", false),
+            ("sessions list", "--approve", false),
+            ("policy explain", "--preset", true),
+            ("policy explain", "--approve", false),
+            ("policy grants list", "--workspace", false),
+            ("mcp", "--approve", true),
+            ("mcp install", "--approve", false),
         ];
         for (name, flag, shown) in cases {
             assert_eq!(help(name).contains(flag), shown, "{name} {flag}");
         }
         assert!(CliArgs::try_parse_from(["ringfence", "man", "x", "--workspace", "y"]).is_ok());
+    }
+
+    #[test]
+    fn every_line_of_effective_flags_names_a_command_and_its_flags() {
+        for (path, flags) in EFFECTIVE_FLAGS {
+            let root = CliArgs::command();
+            let found = path.split(' ').try_fold(&root, |command, name| command.find_subcommand(name));
+            assert!(found.is_some(), "{path}");
+            assert!(flags.iter().all(|flag| CommonOptions::has_flag(flag)), "{path} {flags:?}");
+        }
+    }
+
+    #[test]
+    fn every_command_has_one_layout_of_help() {
+        // What makes clap print the longer one for `--help`.
+        fn check(command: &Command) {
+            assert!(command.get_long_about().is_none(), "{}", command.get_name());
+            for arg in command.get_arguments() {
+                let has_help = arg.get_possible_values().iter().any(|value| value.get_help().is_some());
+                assert!(arg.get_long_help().is_none() && !has_help, "{} {}", command.get_name(), arg.get_id());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&CliArgs::command());
     }
 
     #[test]

@@ -19,8 +19,16 @@ pub(crate) fn format_changes(value: &Value) -> String {
     text
 }
 
-/// The result of an undo, or its plan with the difference in contents.
+/// The result of an undo, or its plan with the diff.
 pub(crate) fn format_undo(value: &Value) -> String {
+    format_reversal(value, "undid")
+}
+
+pub(crate) fn format_redo(value: &Value) -> String {
+    format_reversal(value, "redid")
+}
+
+fn format_reversal(value: &Value, done: &str) -> String {
     let undone = texts(&value["undone"]).join(" ");
     let paths: String = texts(&value["paths"]).iter().map(|path| format!("  {path}\n")).collect();
     let lost = match value["lost"] == true {
@@ -28,7 +36,7 @@ pub(crate) fn format_undo(value: &Value) -> String {
         false => "",
     };
     match value["change"].as_str() {
-        Some(change) => format!("undid {undone} (as {change}):\n{paths}{lost}"),
+        Some(change) => format!("{done} {undone} (as {change}):\n{paths}{lost}"),
         None => format!("would undo {undone}:\n{paths}{lost}{}", format_diff(value)),
     }
 }

@@ -7,11 +7,12 @@ use clap_complete::Shell;
 
 use crate::cli::approvals::CommandOutcome;
 use crate::cli::args::CliArgs;
+use crate::codec::io_text::IoText;
 
 /// Failure to make a manual page or completions.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ManualError {
-    #[error("cannot write the manual pages: {0}")]
+    #[error("cannot write the manual pages: {}", IoText(.0))]
     Pages(std::io::Error),
     #[error("the completions are not valid UTF-8: {0}")]
     Completions(std::string::FromUtf8Error),

@@ -28,6 +28,7 @@ use crate::cli::agent::{Console, EXIT_ANSWERED, EXIT_NO_ANSWER, approver, run_pr
 use crate::cli::changes_text;
 use crate::cli::observers::{ProgressObserver, SharedWriter};
 use crate::cli::{CliError, make_call};
+use crate::codec::io_text::IoText;
 use crate::config::ApprovalMode;
 use crate::config::{AppSettings, CliFlags, Environment, load};
 
@@ -48,7 +49,7 @@ pub(crate) struct DemoOptions {
 /// Failure of the demo.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DemoError {
-    #[error("cannot create a temporary directory for the demo: {0}")]
+    #[error("cannot create a temporary directory for the demo: {}", IoText(.0))]
     TempDirectory(io::Error),
 }
 
@@ -92,7 +93,7 @@ pub(crate) fn run_demo(environment: &Environment, options: &DemoOptions, voice: 
         true => "\nThe letter was read. This is a bug: please report it.\n",
     });
     if !asked && !options.yes {
-        out.print("(There is no terminal to ask at, so the edit was refused. At a terminal you decide; `--yes` approves it for you.)\n");
+        out.print("(No terminal: the edit was denied. On a terminal you decide; `--yes` approves it.)\n");
     }
 
     out.print("\n== Audit log\n");

@@ -1,7 +1,7 @@
 //! `ringfence doctor`: isolation mechanisms available on this machine, clients that bypass Ringfence, external MCP servers
 //! that start, and advice.
 //!
-//! Not here: probing the mechanisms (`ringfence_sandbox::probe`), reading settings (`mcp/clients.rs`).
+//! Not here: probing the mechanisms (`ringfence_sandbox::probe`), reading settings (`mcp/install/clients.rs`).
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,6 +11,7 @@ use ringfence_kernel::sanitize_text;
 use ringfence_sandbox::{Isolation, IsolationStatus, JailFallback, needs_bwrap_fallback, probe};
 use serde_json::json;
 
+use crate::app::isolation_report::isolation_report;
 use crate::mcp::install::clients::{BypassState, DetectedClient};
 use crate::mcp_client::McpServerCheck;
 
@@ -25,7 +26,12 @@ pub(crate) fn run_doctor(
     let statuses = probe(program);
     let verdict = DoctorVerdict::from_probes(&statuses, fallback);
     let text = match json {
-        true => json!({"walls": statuses, "clients": clients, "mcpServers": servers}).to_string(),
+        true => {
+            let mut report = isolation_report(&statuses);
+            report["clients"] = json!(clients);
+            report["mcpServers"] = json!(servers);
+            report.to_string()
+        }
         // Some of it quotes other programs.
         false => {
             sanitize_text(&(isolation_text(&statuses, &verdict) + &client_lines(clients) + &server_lines(servers)))
@@ -76,7 +82,7 @@ fn isolation_text(statuses: &[IsolationStatus], verdict: &DoctorVerdict) -> Stri
             text.push_str("programs can be run: every isolation mechanism that `run_code` needs is available")
         }
         DoctorVerdict::BwrapOnly => text.push_str(
-            "programs can be run, but only with the system's bwrap: `run_code` shows them the workspace read-only",
+            "programs can be run, but only with the system's bwrap: `run_code` runs with the workspace read-only",
         ),
         DoctorVerdict::Unavailable(mechanism) => {
             let _ = write!(text, "programs cannot be run: {mechanism} is missing, and `run_code` requires it");
@@ -151,9 +157,6 @@ mod tests {
             DoctorVerdict::Unavailable(Isolation::Landlock)
         );
         let text = isolation_text(&without(&ubuntu), &DoctorVerdict::BwrapOnly);
-        assert!(
-            text.ends_with("only with the system's bwrap: `run_code` shows them the workspace read-only"),
-            "{text}"
-        );
+        assert!(text.ends_with("only with the system's bwrap: `run_code` runs with the workspace read-only"), "{text}");
     }
 }

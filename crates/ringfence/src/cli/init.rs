@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::cli::approvals::CommandOutcome;
+use crate::codec::io_text::IoText;
 use crate::config::{CliFlags, Environment, WORKSPACE_FILE};
 
 /// Every key with its default, as the repository has it.
@@ -31,7 +32,7 @@ pub(crate) struct InitOptions {
 pub(crate) enum InitError {
     #[error("`{0}` already exists and was not changed; `ringfence init --print` shows what would be written")]
     AlreadyExists(String),
-    #[error("cannot write `{0}`: {1}")]
+    #[error("cannot write `{}`: {}", .0, IoText(.1))]
     Write(String, std::io::Error),
     #[error("no config directory: set HOME or XDG_CONFIG_HOME")]
     NoHome,

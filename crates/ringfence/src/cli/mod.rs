@@ -57,6 +57,7 @@ use crate::cli::init::{InitError, init};
 use crate::cli::serve::ServeError;
 use crate::cli::serve::{install_client, result_form, run_token_command, serve_http, serve_mcp};
 use crate::cli::sessions::run_sessions_command;
+use crate::codec::io_text::IoText;
 use crate::config::{AppSettings, CliFlags, ConfigError, Environment, RunCodeSettings, load};
 use crate::mcp::install::InstallError;
 use crate::mcp::install::clients::{SettingsDirs, detect_clients};
@@ -82,7 +83,7 @@ pub(crate) enum CliError {
     Host(#[from] HostError),
     #[error(transparent)]
     Audit(#[from] AuditChainError),
-    #[error("cannot read the file with the heads: {0}")]
+    #[error("cannot read the heads file: {}", IoText(.0))]
     Heads(std::io::Error),
     #[error(transparent)]
     Inbox(#[from] InboxError),
@@ -92,7 +93,7 @@ pub(crate) enum CliError {
     NotInteractive,
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("cannot read the arguments from standard input: {0}")]
+    #[error("cannot read the arguments from standard input: {}", IoText(.0))]
     Input(std::io::Error),
     #[error("the arguments on standard input are larger than {0} bytes")]
     TooMuchInput(u64),
@@ -113,15 +114,18 @@ pub(crate) enum CliError {
     Model(#[from] OpenModelError),
     #[error(transparent)]
     Session(#[from] SqliteTranscriptError),
+    // `--resume` takes the next word as an ID, so it may be a prompt.
+    #[error("this workspace has no session `{0}`; `ringfence sessions list` shows all; pass a prompt with `-p`")]
+    UnknownSession(String),
     #[error(transparent)]
     Demo(#[from] DemoError),
     #[error(transparent)]
     Init(#[from] InitError),
     #[error(transparent)]
     Manual(#[from] ManualError),
-    #[error("cannot start the async runtime: {0}")]
+    #[error("cannot start the async runtime: {}", IoText(.0))]
     Runtime(std::io::Error),
-    #[error("cannot write the reply: {0}")]
+    #[error("cannot write the reply: {}", IoText(.0))]
     Output(std::io::Error),
 }
 
@@ -131,6 +135,7 @@ impl From<AgentError> for CliError {
             AgentError::App(error) => Self::App(error),
             AgentError::Host(error) => Self::Host(error),
             AgentError::Model(error) => Self::Model(error),
+            AgentError::Session(SqliteTranscriptError::Unknown(id)) => Self::UnknownSession(id),
             AgentError::Session(error) => Self::Session(error),
             AgentError::Runtime(error) => Self::Runtime(error),
         }
@@ -264,7 +269,7 @@ fn run_configured(
     }
 }
 
-/// Makes the call that the command stands for, and says in plain words what came of it.
+/// Makes the call of a command, and prints its outcome as text.
 fn changes(app: &App, command: ChangesCommand) -> Result<u8, CliError> {
     let (tool, arguments, form): (_, _, fn(&Value) -> String) = match command {
         ChangesCommand::Log { session, json: true } => {
@@ -279,7 +284,7 @@ fn changes(app: &App, command: ChangesCommand) -> Result<u8, CliError> {
                 json!({"change": change, "session": session, "since": since, "dryRun": dry_run, "force": force});
             ("undo", which, changes_text::format_undo)
         }
-        ChangesCommand::Redo { change } => ("redo", json!({"change": change}), changes_text::format_undo),
+        ChangesCommand::Redo { change } => ("redo", json!({"change": change}), changes_text::format_redo),
     };
     let reply = make_call(app, tool.to_owned(), arguments.to_string())?;
     let outcome: Value = serde_json::from_str(&reply.text).unwrap_or_default();
@@ -444,7 +449,8 @@ fn record_line(line: &str) -> String {
     }
     let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
     let paths = record["accesses"].as_array().into_iter().flatten();
-    let real = |access: &Value| access["real"].as_str().map(|real| format!(" (that is {real:?})")).unwrap_or_default();
+    let real =
+        |access: &Value| access["real"].as_str().map(|real| format!(" (resolves to {real:?})")).unwrap_or_default();
     let paths =
         paths.map(|access| format!("{} {}{}", access["action"].as_str().unwrap_or(""), access["path"], real(access)));
     let about = record["about"].as_str().map(|about| format!("{about:?}"));

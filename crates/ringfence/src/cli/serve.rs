@@ -17,6 +17,8 @@ use crate::approval::approver_for;
 use crate::approval::tty::{TtyApprover, stderr_is_terminal};
 use crate::cli::CliError;
 use crate::cli::approvals::CommandOutcome;
+use crate::cli::args::seconds;
+use crate::codec::io_text::IoText;
 use crate::config::{AppSettings, CliFlags, Environment};
 use crate::http::listener::{self, ConnectionLimits, UnauthenticatedLimits};
 use crate::http::request_source::RequestSourceCheck;
@@ -53,10 +55,10 @@ pub(crate) struct ServeOptions {
     #[arg(long, value_name = "CIDR")]
     trusted_proxy: Vec<CidrBlock>,
     /// How long a call waits for approval before it is deferred and its client must call again
-    #[arg(long, value_name = "SECONDS", default_value_t = 25)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 25, value_parser = seconds)]
     wait: u64,
     /// Requests per second allowed per token
-    #[arg(long, value_name = "REQUESTS", default_value_t = 1000)]
+    #[arg(long, value_name = "REQUESTS", default_value_t = 1000, value_parser = requests)]
     rate: u32,
     /// Return structured content with output schemas, for programs, instead of plain text for models
     #[arg(long)]
@@ -245,7 +247,7 @@ impl HttpServer {
 /// Failure to start the server.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServeError {
-    #[error("cannot listen on the address: {0}")]
+    #[error("cannot listen on the address: {}", IoText(.0))]
     Listen(#[from] std::io::Error),
     #[error(transparent)]
     Wire(#[from] AppError),
@@ -314,6 +316,10 @@ pub(crate) fn run_token_command(
             format!("revoked {name}\n")
         }
     }))
+}
+
+fn requests(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "expected a number of requests per second".to_owned())
 }
 
 /// A scope as it is written.

@@ -2,7 +2,7 @@
 //!
 //! A call that was cut off is described as it is to the model.
 //!
-//! Not here: storing them (`sessions.rs`), and printing (`cli.rs`).
+//! Not here: storing them (`store/transcripts.rs`), and printing (`mod.rs`).
 
 use clap::{Subcommand, ValueEnum};
 use ringfence_agent::{Ledger, TranscriptMessage};
@@ -32,17 +32,16 @@ pub(crate) enum SessionsCommand {
     Export {
         /// The session's id, from `ringfence sessions list`
         id: String,
-        /// The output format
+        /// The output format: every message and the outcome of each prompt, or text for people
         #[arg(long, value_enum, default_value_t = ExportFormat::Json)]
         format: ExportFormat,
     },
 }
 
+// The help of `export` describes them: a description of a value switches the whole help to a longer layout.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum ExportFormat {
-    /// Every message and the outcome of each prompt
     Json,
-    /// Markdown, for people
     Md,
 }
 

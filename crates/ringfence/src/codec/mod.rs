@@ -1,3 +1,5 @@
-//! Wire formats: percent-encoding.
+//! Texts and wire formats: percent-encoding, renamed keys, I/O errors.
 
+pub(crate) mod io_text;
 pub(crate) mod percent;
+pub(crate) mod renamed_keys;

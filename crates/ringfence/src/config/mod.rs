@@ -4,7 +4,7 @@
 //! the command line overrides the user's file, that overrides the defaults. A `ringfence.toml` inside the workspace can
 //! only tighten, but for the rules of a trusted one.
 //!
-//! Not here: putting it to use (`app.rs`).
+//! Not here: using it (`app/mod.rs`).
 
 pub mod agents;
 mod approval_mode;
@@ -31,6 +31,7 @@ use ringfence_sandbox::JailFallback;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::codec::io_text::IoText;
 use crate::config::agents::{AgentKeys, FsKeys, ModelSettings};
 pub use crate::config::approval_mode::ApprovalMode;
 pub use crate::config::environment::{Environment, EnvironmentVariables};
@@ -173,7 +174,7 @@ pub enum LogTarget {
 /// Invalid settings.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("cannot read the config file {file}: {source}")]
+    #[error("cannot read the config file {file}: {}", IoText(.source))]
     Read { file: String, source: std::io::Error },
     #[error(transparent)]
     Unsafe(#[from] UnsafeFile),
@@ -189,7 +190,7 @@ pub enum ConfigError {
     Table(String),
     #[error("no state directory: set HOME or RINGFENCE_STATE_DIR")]
     NoStateDirectory,
-    #[error("cannot determine the current directory: {0}")]
+    #[error("cannot determine the current directory: {}", IoText(.0))]
     NoCurrentDirectory(std::io::Error),
 }
 

@@ -1,6 +1,6 @@
 //! Rules config: validation of `[[rules]]`, with line numbers in errors.
 //!
-//! Not here: what a rule means (the kernel's `rule_text.rs`), and which file is whose (`config.rs`).
+//! Not here: what a rule means (the kernel's `rule_text.rs`), and which file is whose (`mod.rs`).
 
 use std::collections::BTreeMap;
 

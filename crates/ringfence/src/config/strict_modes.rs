@@ -16,6 +16,8 @@ use rustix::fs::lgetxattr;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
+use crate::codec::io_text::IoText;
+
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 const OTHERS_ENTER: u32 = 0o011;
@@ -46,7 +48,7 @@ pub enum UnsafeFile {
         "the default ACL of `{path}` lets other users write to new files in it, and so change {what}; run `setfacl -k {path}`"
     )]
     DefaultAcl { path: String, what: &'static str },
-    #[error("`{path}` cannot be checked for who may write to it: {source}")]
+    #[error("`{path}` cannot be checked for who may write to it: {}", IoText(.source))]
     Stat { path: String, source: std::io::Error },
 }
 

@@ -3,7 +3,7 @@
 //! A token has its own limit first. Of the total, some slots are reserved for people (tokens with the scope `approve`), so
 //! that agents together cannot lock out the person who would stop them.
 //!
-//! Not here: connections that have shown no token yet (`mcp/listener.rs`).
+//! Not here: connections that have shown no token yet (`listener.rs`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

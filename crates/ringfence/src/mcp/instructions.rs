@@ -42,7 +42,8 @@ fn path_rule(dialect: Dialect, mounts: &[MountSpec]) -> String {
     // The workspace comes first.
     let named: Vec<String> = mounts.iter().skip(1).take(MAX_MOUNTS).map(alias).collect();
     if dialect == Dialect::Crewagent {
-        let all: Vec<String> = std::iter::once("@project".to_owned()).chain(named).collect();
+        let workspace = format!("@{}", dialect.workspace_mount());
+        let all: Vec<String> = std::iter::once(workspace).chain(named).collect();
         return format!("Every path begins with one of: {}.", all.join(", "));
     }
     let mut rule = "Paths are relative to the workspace (src/main.rs; . is its root)".to_owned();

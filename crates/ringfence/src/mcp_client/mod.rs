@@ -5,7 +5,7 @@
 //! untrusted content. The list of a server's tools is read once, when a session begins; later changes apply to the next
 //! one.
 //!
-//! Not here: the configured servers (`mcp_config.rs`), and starting programs outside of the jail (`launch.rs`).
+//! Not here: the configured servers (`config/mcp_servers.rs`), and starting programs outside of the jail (`launch.rs`).
 
 mod definition;
 #[cfg(test)]

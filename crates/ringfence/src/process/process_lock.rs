@@ -4,7 +4,7 @@
 //! A killed process releases its lock, and so others know that its requests are abandoned. A process ID would not do:
 //! it is reused, and has another meaning in another container.
 //!
-//! Not here: the abandoned requests (`store.rs`).
+//! Not here: the abandoned requests (`store/mod.rs`).
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;

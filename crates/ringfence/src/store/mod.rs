@@ -3,7 +3,7 @@
 //!
 //! Requests, answers and grants are on disk before they are visible, and survive a restart. The file is made at the
 //! first write, so that a user without requests never has one. A file that is damaged, or was made by a later version,
-//! is an error that says so. A request whose process was killed is removed on the next access (`process_lock.rs`),
+//! is an error that says so. A request whose process was killed is removed on the next access (`process/process_lock.rs`),
 //! unless it was detached.
 //!
 //! Not here: who may answer (the kernel's `inbox.rs`).
@@ -27,7 +27,7 @@ use serde::de::DeserializeOwned;
 
 pub use self::schema::STORE_FILE;
 use self::schema::open;
-pub(crate) use self::schema::{SqliteError, connect, refuse_earlier_versions, store_exists};
+pub(crate) use self::schema::{SqliteError, connect, refuse_earlier_versions, refuse_newer_store, store_exists};
 use crate::process::process_lock::ProcessLock;
 
 /// Lifetime of an idempotency key, and the most keys of a scope (a token and a path) and in all.

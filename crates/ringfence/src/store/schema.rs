@@ -136,6 +136,7 @@ pub(super) fn open(file: &Path) -> Result<Connection, SqliteError> {
         _ => {}
     }
     let mut connection = open_existing(file)?;
+    missing_migrations(schema_version(&connection)?)?;
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     // Arguments have contents of files in them, which are not kept once they are answered.
@@ -147,6 +148,19 @@ pub(super) fn open(file: &Path) -> Result<Connection, SqliteError> {
 /// Whether a state directory has a store, by its name or the former one.
 pub(crate) fn store_exists(state: &Path) -> io::Result<bool> {
     Ok(state.join(STORE_FILE).try_exists()? || is_former_store(&state.join(FORMER_STORE_FILE))?)
+}
+
+/// Fails where a newer version wrote the store. To be called before any file of the state directory is changed: a newer
+/// version may write them in another form. A store that cannot be read is reported where it is used.
+pub(crate) fn refuse_newer_store(state: &Path) -> Result<(), StoreError> {
+    let file = state.join(STORE_FILE);
+    if !file.symlink_metadata().is_ok_and(|found| found.is_file()) {
+        return Ok(());
+    }
+    match open_existing(&file).and_then(|connection| missing_migrations(schema_version(&connection)?)) {
+        Err(error @ SqliteError::Newer { .. }) => Err(error.into_store_error()),
+        _ => Ok(()),
+    }
 }
 
 /// Makes versions before the present name of the store refuse this state directory, also where there is no store: they
@@ -247,21 +261,26 @@ fn schema_version(connection: &Connection) -> rusqlite::Result<u32> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
+/// The migrations from a version on.
+fn missing_migrations(found: u32) -> Result<&'static [&'static str], SqliteError> {
+    let missing = usize::try_from(found).ok().and_then(|found| MIGRATIONS.get(found..));
+    missing.ok_or(SqliteError::Newer { found, newest: newest_version() })
+}
+
+fn newest_version() -> u32 {
+    u32::try_from(MIGRATIONS.len()).unwrap_or(u32::MAX)
+}
+
 fn migrate(connection: &mut Connection) -> Result<(), SqliteError> {
-    let newest = u32::try_from(MIGRATIONS.len()).unwrap_or(u32::MAX);
-    if schema_version(connection)? == newest {
+    if schema_version(connection)? == newest_version() {
         return Ok(());
     }
     // Of several processes at once, one does it and the others find it done.
     let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let found = schema_version(&change)?;
-    let Some(missing) = usize::try_from(found).ok().and_then(|found| MIGRATIONS.get(found..)) else {
-        return Err(SqliteError::Newer { found, newest });
-    };
-    for step in missing {
+    for step in missing_migrations(schema_version(&change)?)? {
         change.execute_batch(step)?;
     }
-    change.pragma_update(None, "user_version", newest)?;
+    change.pragma_update(None, "user_version", newest_version())?;
     Ok(change.commit()?)
 }
 

@@ -14,9 +14,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ringfence_fs::PLAIN_FILE_FLAGS;
-use ringfence_kernel::{Assurance, AuthScope, Principal};
+use ringfence_kernel::{Assurance, AuthScope, Principal, StoreError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+
+use crate::store::refuse_newer_store;
 
 const FILE: &str = "tokens.json";
 const LOCK: &str = "tokens.lock";
@@ -54,6 +56,8 @@ pub enum TokenError {
     TooMany,
     #[error("the system's random number generator failed")]
     Entropy,
+    #[error(transparent)]
+    NewerStore(#[from] StoreError),
     #[error("cannot use the token file")]
     File(#[source] io::Error),
 }
@@ -192,7 +196,7 @@ impl TokenStore {
         Ok(token)
     }
 
-    /// Takes a token back, from the next request on.
+    /// Revokes a token, from the next request on.
     pub fn revoke(&self, name: &str) -> Result<(), TokenError> {
         let _alone = self.lock_exclusive()?;
         let mut all = self.load()?;
@@ -227,8 +231,9 @@ impl TokenStore {
         }))
     }
 
-    /// Locks the file against other writers.
+    /// Locks the file against other writers, unless a newer version wrote the state.
     fn lock_exclusive(&self) -> Result<File, TokenError> {
+        refuse_newer_store(&self.directory)?;
         let lock = || {
             DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
             let mut options = OpenOptions::new();

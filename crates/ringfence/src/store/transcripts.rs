@@ -5,7 +5,7 @@
 //! at a time, and keeps its taint. One that was not continued for 90 days is removed.
 //!
 //! Not here: the part that the model sees (`ringfence-agent`'s `MessageHistory`), and the text for people
-//! (`sessions_text.rs`).
+//! (`cli/sessions.rs`).
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,15 +23,13 @@ use crate::store::{SqliteError, connect, from_json, nanos, store_exists, to_json
 /// Retention of a session that is not continued.
 const RETENTION: Duration = Duration::from_hours(90 * 24);
 
-/// The longest line that stands for a session.
+/// The longest title of a session.
 const MAX_TITLE_CHARS: usize = 80;
 
 /// Failure to use a stored session.
 #[derive(Debug, thiserror::Error)]
 pub enum SqliteTranscriptError {
-    #[error(
-        "this workspace has no session `{0}`; `ringfence sessions list` shows all, and a prompt is passed with `-p`"
-    )]
+    #[error("this workspace has no session `{0}`; `ringfence sessions list` shows all")]
     Unknown(String),
     #[error("this workspace has no session yet")]
     None,

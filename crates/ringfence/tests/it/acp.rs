@@ -221,7 +221,7 @@ fn a_cancelled_prompt_ends_at_once_and_the_session_goes_on() {
     assert!(editor.answer_to(second)["error"]["message"].as_str().unwrap().contains("still running"));
     editor.cancel(&session);
     assert_eq!(editor.answer_to(id)["result"]["stopReason"], "cancelled");
-    // The same while the user is asked: the question is taken back.
+    // The same while the user is asked: the request is withdrawn.
     let id = editor.prompt(&session, "change it");
     let asked = editor.wait(|message| message["method"] == "session/request_permission");
     editor.cancel(&session);

@@ -56,7 +56,7 @@ fn with_json_everything_is_an_object_a_line_in_order() {
     let events = events(&said);
     let types: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
     let whole =
-        ["step", "callComing", "usage", "answered", "call", "result", "step", "text", "usage", "answered", "finished"];
+        ["step", "callStarted", "usage", "answered", "call", "result", "step", "text", "usage", "answered", "finished"];
     assert_eq!(types, whole);
     let last = events.last().unwrap();
     assert_eq!((&last["end"], &last["text"]), (&json!("answered"), &json!("Done.")));

@@ -108,11 +108,11 @@ impl CancelFixture {
         let workspace = Some(site.workspace.display().to_string());
         let settings = load(&CliFlags { workspace, ..CliFlags::default() }, &environment).unwrap();
         let tap = LedgerSink::default();
-        let seat = AgentSessionOptions {
+        let terminal = AgentSessionOptions {
             tap: Some(Box::new(NotifyingSink(tap.clone(), news.clone()))),
             ..AgentSessionOptions::default()
         };
-        let app = build_agent_app(settings, &environment, Box::new(news.clone()), seat).unwrap();
+        let app = build_agent_app(settings, &environment, Box::new(news.clone()), terminal).unwrap();
         let (key, headers, timeouts, model) = (None, Vec::new(), ProviderTimeouts::default(), "model".to_owned());
         let model = open(ModelProvider { kind, base_url, model, key, headers, timeouts, stream: true }).unwrap();
         let agent = Agent {

@@ -380,7 +380,31 @@ fn a_person_sees_files_the_log_and_the_rules() {
     assert!(page.get("/v1/policy")["layers"].as_array().is_some_and(|layers| !layers.is_empty()));
     let judged = json!({"tool": "write_file", "arguments": {"path": "a.txt", "content": "x"}});
     assert_eq!(page.post("/v1/policy/explain", &judged).json()["decision"], "ask");
-    assert!(!page.get("/v1/doctor")["walls"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn renamed_keys_are_sent_under_both_names_for_one_release() {
+    let site = TestSite::new();
+    let server = TestApiServer::start(&site, &[]);
+    let page = server.page();
+    let report = page.get("/v1/doctor");
+    assert!(!report["isolation"].as_array().unwrap().is_empty());
+    assert_eq!(report["isolation"], report["walls"]);
+    let mechanism = &report["isolation"][0];
+    assert!(mechanism["mechanism"].is_string() && mechanism["available"].is_boolean(), "{mechanism}");
+    assert_eq!([&mechanism["mechanism"], &mechanism["available"]], [&mechanism["wall"], &mechanism["stands"]]);
+    let tools = page.get("/v1/tools")["tools"].clone();
+    let read = tools.as_array().unwrap().iter().find(|tool| tool["name"] == "read_file").unwrap();
+    assert_eq!([&read["readOnly"], &read["onlyReads"]], [true, true]);
+    let both = json!({
+        "readOnly": true, "onlyReads": true, "destructive": false, "destroys": false,
+        "openWorld": false, "reachesOut": false, "idempotent": true, "sameAgain": true,
+    });
+    assert_eq!(read["effect"], both);
+    let document = page.get("/v1/openapi.json");
+    let effect = &document["components"]["schemas"]["ToolEffect"]["properties"];
+    assert_eq!(effect["reachesOut"]["deprecated"], true);
+    assert!(effect["openWorld"].get("deprecated").is_none(), "{effect}");
 }
 
 /// A config with a model that writes a file and then says so.

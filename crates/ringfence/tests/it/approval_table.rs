@@ -35,11 +35,11 @@ fn site() -> TestSite {
     site
 }
 
-fn test_app(site: &TestSite, somebody: &ScriptedApprover) -> App {
+fn test_app(site: &TestSite, approver: &ScriptedApprover) -> App {
     let environment = site.environment();
     let workspace = Some(site.workspace.to_str().unwrap().to_owned());
     let settings = load(&CliFlags { workspace, ..CliFlags::default() }, &environment).unwrap();
-    build_app(settings, &environment, Box::new(somebody.clone())).unwrap()
+    build_app(settings, &environment, Box::new(approver.clone())).unwrap()
 }
 
 fn wait<T>(work: impl Future<Output = T>) -> T {
@@ -93,10 +93,10 @@ fn confirmed() -> Vec<(&'static str, Value)> {
 fn automatic_calls_do_not_ask() {
     for (tool, arguments) in automatic() {
         for approved in [true, false] {
-            let (site, somebody) = (site(), ScriptedApprover::always(decision_by_person(answer(approved))));
-            let reply = call(&test_app(&site, &somebody), tool, &arguments);
+            let (site, approver) = (site(), ScriptedApprover::always(decision_by_person(answer(approved))));
+            let reply = call(&test_app(&site, &approver), tool, &arguments);
             assert_eq!(reply.error, None, "{tool} {arguments}: {}", reply.text);
-            assert_eq!(somebody.count(), 0, "{tool} {arguments}");
+            assert_eq!(approver.count(), 0, "{tool} {arguments}");
         }
     }
 }
@@ -104,15 +104,15 @@ fn automatic_calls_do_not_ask() {
 #[test]
 fn a_confirmed_call_runs_only_after_approval() {
     for (tool, arguments) in confirmed() {
-        let (site, somebody) = (site(), ScriptedApprover::always(decision_by_person(answer(false))));
+        let (site, approver) = (site(), ScriptedApprover::always(decision_by_person(answer(false))));
         let before = site.tree();
-        let reply = call(&test_app(&site, &somebody), tool, &arguments);
+        let reply = call(&test_app(&site, &approver), tool, &arguments);
         assert_eq!(reply.error, Some(ErrorKind::ApprovalDenied), "{tool} {arguments}: {}", reply.text);
-        assert_eq!((site.tree(), somebody.count()), (before.clone(), 1), "{tool} {arguments}");
-        let somebody = ScriptedApprover::always(decision_by_person(answer(true)));
-        let reply = call(&test_app(&site, &somebody), tool, &arguments);
+        assert_eq!((site.tree(), approver.count()), (before.clone(), 1), "{tool} {arguments}");
+        let approver = ScriptedApprover::always(decision_by_person(answer(true)));
+        let reply = call(&test_app(&site, &approver), tool, &arguments);
         assert_eq!(reply.error, None, "{tool} {arguments}: {}", reply.text);
-        assert_eq!(somebody.count(), 1, "{tool} {arguments}");
+        assert_eq!(approver.count(), 1, "{tool} {arguments}");
         assert_eq!(site.tree() == before, tool == "read_file", "{tool} {arguments}");
     }
 }
@@ -120,9 +120,9 @@ fn a_confirmed_call_runs_only_after_approval() {
 #[test]
 fn adding_to_a_secret_does_not_tell_its_hash() {
     for (path, told) in [(".env", false), ("a.md", true), ("new/.env", true)] {
-        let (site, somebody) = (site(), ScriptedApprover::always(decision_by_person(answer(true))));
+        let (site, approver) = (site(), ScriptedApprover::always(decision_by_person(answer(true))));
         std::fs::create_dir(site.workspace.join("new")).unwrap();
-        let reply = call(&test_app(&site, &somebody), "append_file", &json!({"path": path, "content": "x"}));
+        let reply = call(&test_app(&site, &approver), "append_file", &json!({"path": path, "content": "x"}));
         let value: Value = serde_json::from_str(&reply.text).unwrap();
         assert_eq!(value["value"]["sha256"].is_string(), told, "{path}: {}", reply.text);
         assert_eq!(value["ok"], true);
@@ -144,10 +144,10 @@ fn changed_arguments_that_leave_the_workspace_are_refused() {
             if changed == arguments || takes_links {
                 continue;
             }
-            let (site, somebody) = (site(), ScriptedApprover::always(decision_by_person(change(changed))));
+            let (site, approver) = (site(), ScriptedApprover::always(decision_by_person(change(changed))));
             std::os::unix::fs::symlink(site.outside.join("secret"), site.workspace.join("way-out")).unwrap();
             let before = site.tree();
-            let reply = call(&test_app(&site, &somebody), tool, &arguments);
+            let reply = call(&test_app(&site, &approver), tool, &arguments);
             let refused = matches!(
                 reply.error,
                 Some(ErrorKind::OutsideWorkspace | ErrorKind::InvalidPath | ErrorKind::WrongType)
@@ -182,7 +182,7 @@ fn resume(site: &TestSite, suspended: &SuspendedCall) -> ToolReply {
 }
 
 fn approve_request(site: &TestSite, suspended: &SuspendedCall) {
-    let (store, person) = (SqliteStore::new(&site.state), Principal::person("somebody"));
+    let (store, person) = (SqliteStore::new(&site.state), Principal::person("approver"));
     let desk = ApprovalInbox { store: &store, principal: &person };
     desk.answer(&suspended.request_id, answer(true), Assurance::Person, SystemTime::now()).unwrap();
 }

@@ -38,6 +38,37 @@ fn format_output(said: &CliOutput) -> String {
 }
 
 #[test]
+fn a_missing_file_is_reported_in_words() {
+    let site = TestSite::new();
+    let commands: [(&[&str], &str); 4] = [
+        (&["tools", "--config", "/missing/file"], "cannot read the config file /missing/file: "),
+        (&["audit", "verify", "--heads", "/missing/file"], "cannot read the heads file: "),
+        (&["agent", "hello", "--script", "/missing/file"], "cannot read the script: "),
+        (&["man", "/missing/directory"], "cannot write the manual pages: "),
+    ];
+    for (command, message) in commands {
+        let said = cli_output(site.program_without_arguments().args(command).output().unwrap());
+        assert_eq!(said.code, Some(2), "{command:?} {said:?}");
+        let expected = format!("ringfence: {message}no such file or directory\n");
+        assert!(said.err.ends_with(&expected), "{command:?} {said:?}");
+    }
+}
+
+#[test]
+fn an_invalid_number_is_reported_with_what_is_expected() {
+    let site = TestSite::new();
+    let commands = [
+        (["serve", "--wait", "x"], "expected a number of seconds"),
+        (["serve", "--rate", "x"], "expected a number of requests per second"),
+        (["mcp", "--wait", "x"], "expected a number of seconds"),
+    ];
+    for (command, expected) in commands {
+        let said = cli_output(site.program_without_arguments().args(command).output().unwrap());
+        assert!(said.code == Some(2) && said.err.contains(expected), "{command:?} {said:?}");
+    }
+}
+
+#[test]
 fn a_reply_is_printed_as_it_is_and_its_kind_is_the_exit_code() {
     check(
         &["call", "read_file", r#"{"path":"README.md"}"#],

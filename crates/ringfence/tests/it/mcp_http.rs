@@ -167,7 +167,7 @@ fn a_request_without_a_token_is_rejected() {
     }
     assert_eq!(served.send(&[], &ping()).status, 401);
     assert_eq!(site.run(&["token", "revoke", "agent"]).code, Some(0));
-    assert_eq!(served.send(&[("Authorization", &good)], &ping()).status, 401, "a token that was taken back");
+    assert_eq!(served.send(&[("Authorization", &good)], &ping()).status, 401, "a revoked token");
 }
 
 #[test]

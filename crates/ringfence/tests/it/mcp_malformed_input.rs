@@ -212,7 +212,7 @@ fn a_flood_of_calls_is_answered_one_by_one_or_refused() {
 fn it_opens_no_terminal() {
     let site = TestSite::new();
     site.write("a", "1");
-    // Nobody can be asked through this client, so a call that needs an answer is where a terminal would be opened.
+    // This client cannot show an approval request, so a call that needs one would open a terminal.
     let mut client = StdioMcpClient::with_handshake(&site, &["--preset", "ask"], json!({}));
     let fds = format!("/proc/{}/fd", client.process.child.id());
     client.send_tool_call("delete_file", json!({"path": "a"}));

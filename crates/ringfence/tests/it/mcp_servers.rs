@@ -318,8 +318,8 @@ fn the_ledger_has_what_was_called() {
     let environment = site.environment();
     let settings = load(&CliFlags { config, workspace, ..CliFlags::default() }, &environment).unwrap();
     let tap = ringfence_agent::LedgerSink::default();
-    let seat = AgentSessionOptions { tap: Some(Box::new(tap.clone())), ..AgentSessionOptions::default() };
-    let app = build_agent_app(settings, &environment, Box::new(ScriptedApprover::denying()), seat).unwrap();
+    let terminal = AgentSessionOptions { tap: Some(Box::new(tap.clone())), ..AgentSessionOptions::default() };
+    let app = build_agent_app(settings, &environment, Box::new(ScriptedApprover::denying()), terminal).unwrap();
     assert!(call(&app, "mcp__far__fail").error.is_some());
     let lines = tap.ledger().lines().join("\n");
     assert!(lines.contains("called   far/fail, an external tool: it cannot be undone"), "{lines}");

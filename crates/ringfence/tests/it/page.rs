@@ -482,7 +482,7 @@ fn every_view_is_there_and_fits_a_phone() {
         ("call", "Run"),
         ("policy", "preset ask"),
         ("audit", "The hash chain is intact"),
-        ("walls", "isolation mechanisms available"),
+        ("sandbox", "isolation mechanisms available"),
     ];
     for look in [BrowserWindow { width: 360, height: 740, dark: true }, DESKTOP] {
         browser.set_window(look);
@@ -498,6 +498,17 @@ fn every_view_is_there_and_fits_a_phone() {
             assert_eq!(nameless, 0, "{view} has something without a name");
         }
     }
+}
+
+#[test]
+fn the_former_address_of_a_view_leads_to_the_view() {
+    let Some(browser) = TestBrowser::start() else { return };
+    let site = site();
+    let served = TestPageServer::start(&site);
+    person(&browser, &served);
+    browser.run("location.hash = '#/walls'");
+    browser.until_text("main", "isolation mechanisms available");
+    assert_eq!(browser.run("return location.hash"), "#/sandbox");
 }
 
 #[test]

@@ -172,7 +172,7 @@ fn a_denial_is_a_reply_that_helps() {
         "write_file",
         json!({"path": "docs/a.md", "content": ""}),
         expect![[
-            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: no approver available; run at a terminal to be asked for approval (overwrite `docs/a.md`)","details":{"grant":"{ decision = \"allow\", tool = \"write_file\", mount = \"workspace\", path = \"docs/a.md\" }","layer":"preset","rule":"preset ask"}}}"#
+            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: no approver available; run it on a terminal to approve it (overwrite `docs/a.md`)","details":{"grant":"{ decision = \"allow\", tool = \"write_file\", mount = \"workspace\", path = \"docs/a.md\" }","layer":"preset","rule":"preset ask"}}}"#
         ]],
     );
     check(

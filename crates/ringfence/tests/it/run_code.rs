@@ -326,9 +326,9 @@ fn hosts_are_shown_before_anything_that_a_caller_makes_long() {
         arguments["args"] = json!(["x".repeat(3000)]);
         arguments["env"] = json!({"A": "y".repeat(3000)});
         arguments["network"] = json!(hosts);
-        let mut seat = TestTerminal::new(&site, &["call", "run_code", &arguments.to_string()]);
-        seat.until(&format!("run 1 line of bash code, which may reach {}:443", hosts[0]));
-        seat.until(ASKED);
+        let mut terminal = TestTerminal::new(&site, &["call", "run_code", &arguments.to_string()]);
+        terminal.until(&format!("run 1 line of bash code, which may reach {}:443", hosts[0]));
+        terminal.until(ASKED);
         let waiting: Value = serde_json::from_str(&site.run(&["approvals", "list", "--json"]).out).unwrap();
         let (summary, preview) = (waiting[0]["summary"].as_str().unwrap(), waiting[0]["preview"].as_str().unwrap());
         assert_eq!(summary.contains(" more"), !others.is_empty(), "{summary}");
@@ -339,10 +339,10 @@ fn hosts_are_shown_before_anything_that_a_caller_makes_long() {
         for words in ["\nwith the arguments [\"xxx", "\nwith the variables {\"A\": \"yyy", "\ntrue"] {
             assert!(preview.contains(words), "no {words:?} in {preview}");
         }
-        seat.press("n");
-        seat.until("reason (optional");
-        seat.press("\r");
-        assert_eq!(seat.end().code, Some(1));
+        terminal.press("n");
+        terminal.until("reason (optional");
+        terminal.press("\r");
+        assert_eq!(terminal.end().code, Some(1));
     }
 }
 
@@ -534,6 +534,6 @@ fn doctor_names_every_wall_and_says_whether_programs_can_be_run() {
     assert!(said.out.contains("user namespace") && said.out.contains("programs can"), "{said:?}");
     let said = site.run(&["doctor", "--json"]);
     let all: Value = serde_json::from_str(&said.out).unwrap();
-    assert_eq!(all["walls"].as_array().unwrap().len(), Isolation::ALL.len());
+    assert_eq!(all["isolation"].as_array().unwrap().len(), Isolation::ALL.len());
     assert_eq!(all["clients"], json!([]));
 }

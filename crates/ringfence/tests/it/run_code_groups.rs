@@ -268,8 +268,8 @@ fn the_ledger_is_what_the_tree_and_the_records_say() {
         let workspace = Some(site.workspace.to_str().unwrap().to_owned());
         let flags = CliFlags { workspace, preset: Some(Preset::ALL[preset]), ..CliFlags::default() };
         let settings = load(&flags, &environment).unwrap();
-        let somebody = ScriptedApprover::always(decision_by_person(answer(approves)));
-        let app = build_app_with_tap(settings, &environment, Box::new(somebody), Box::new(ears.clone())).unwrap();
+        let approver = ScriptedApprover::always(decision_by_person(answer(approves)));
+        let app = build_app_with_tap(settings, &environment, Box::new(approver), Box::new(ears.clone())).unwrap();
         let before = site.tree();
         let call = ToolCall { id: "1".to_owned(), name: "run_code".to_owned(), arguments: arguments.to_string() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

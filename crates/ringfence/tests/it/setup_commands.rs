@@ -34,7 +34,7 @@ fn the_demo_plays_to_its_end_and_leaves_nothing_behind() {
             assert!(said.out.contains(line), "no {line:?} in {}", said.out);
         }
         assert_eq!(said.out.contains("changed  notes/today.md"), edit == "made", "{}", said.out);
-        assert_eq!(said.out.contains("There is no terminal to ask at"), edit == "refused", "{}", said.out);
+        assert_eq!(said.out.contains("No terminal: the edit was denied"), edit == "refused", "{}", said.out);
         assert!(!said.out.contains(site.root().to_str().unwrap()), "{}", said.out);
     }
     assert!(!site.state.exists() && !site.root().join("xdg-state").exists(), "the user's own state was touched");
@@ -44,15 +44,15 @@ fn the_demo_plays_to_its_end_and_leaves_nothing_behind() {
 fn at_a_terminal_the_demo_asks_and_does_what_it_is_told() {
     let site = TestSite::new();
     for (answer, shown) in [("y", "changed  notes/today.md"), ("n", "denied   edit_file")] {
-        let mut seat = TestTerminal::new(&site, &["demo"]);
-        seat.until("rye bread");
-        seat.until(ASKED);
-        seat.press(answer);
+        let mut terminal = TestTerminal::new(&site, &["demo"]);
+        terminal.until("rye bread");
+        terminal.until(ASKED);
+        terminal.press(answer);
         if answer == "n" {
-            seat.until("reason (optional");
-            seat.press("\r");
+            terminal.until("reason (optional");
+            terminal.press("\r");
         }
-        let said = seat.end();
+        let said = terminal.end();
         assert_eq!(said.code, Some(0), "{said:?}");
         assert!(said.out.contains(shown) && said.out.contains("Every file is restored"), "{}", said.out);
     }

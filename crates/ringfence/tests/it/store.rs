@@ -1,5 +1,6 @@
 //! The store on disk: what every store promises, and what a file adds to it.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
@@ -260,6 +261,52 @@ fn a_file_of_a_later_version_is_left_alone() {
     assert_eq!(store_error(state.path()), said);
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)).unwrap();
     assert_eq!(tables, 0);
+}
+
+#[test]
+fn no_command_writes_the_state_of_a_later_version() {
+    let site = TestSite::new();
+    assert_eq!(site.run(&["call", "list_directory", r#"{"path": "."}"#]).code, Some(0));
+    SqliteStore::new(&site.state).open_request(&request("a", 0)).unwrap();
+    let connection = rusqlite::Connection::open(site.state.join(STORE_FILE)).unwrap();
+    connection.pragma_update(None, "user_version", 77).unwrap();
+    drop(connection);
+    let before = directory_contents(&site.state);
+    let commands: [&[&str]; 9] = [
+        &["token", "new", "a"],
+        &["token", "revoke", "a"],
+        &["workflow", "new"],
+        &["call", "write_file", r#"{"path": "a", "content": "b"}"#],
+        &["undo"],
+        &["redo"],
+        &["policy", "trust", "--revoke"],
+        &["policy", "grants", "revoke", "g"],
+        &["approvals", "list"],
+    ];
+    for command in commands {
+        let said = site.run(command);
+        assert_eq!(said.code, Some(2), "{command:?} {said:?}");
+        assert!(said.err.contains("was written by a newer ringfence"), "{command:?} {said:?}");
+        assert_eq!(directory_contents(&site.state), before, "{command:?}");
+    }
+}
+
+/// The files below a directory, without the files that SQLite makes and removes beside a database.
+fn directory_contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
+            let path = entry.path();
+            let name = entry.file_name().into_string().unwrap();
+            if entry.file_type().unwrap().is_dir() {
+                directories.push(path);
+            } else if !name.starts_with(&format!("{STORE_FILE}-")) {
+                files.insert(path.clone(), std::fs::read(path).unwrap());
+            }
+        }
+    }
+    files
 }
 
 #[test]

@@ -139,10 +139,10 @@ impl TestTerminal {
 
 /// Approves a request at a terminal.
 pub(crate) fn approve_at_terminal(site: &TestSite, request: &str) {
-    let mut seat = TestTerminal::new(site, &["approvals", "answer", request]);
-    seat.until(ASKED);
-    seat.press("y");
-    assert_eq!(seat.end().code, Some(0));
+    let mut terminal = TestTerminal::new(site, &["approvals", "answer", request]);
+    terminal.until(ASKED);
+    terminal.press("y");
+    assert_eq!(terminal.end().code, Some(0));
 }
 
 fn site() -> TestSite {
@@ -170,15 +170,15 @@ fn last_record(site: &TestSite, event: &str) -> Value {
 #[test]
 fn a_yes_runs_the_call_and_the_record_says_whose_it_was() {
     let site = site();
-    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
-    seat.until("`command line` wants to call `write_file`");
-    seat.until("this would overwrite `notes.md`");
-    seat.until("preset ask");
-    seat.until(ASKED);
+    let mut terminal = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
+    terminal.until("`command line` wants to call `write_file`");
+    terminal.until("this would overwrite `notes.md`");
+    terminal.until("preset ask");
+    terminal.until(ASKED);
     assert_eq!(site.read("notes.md"), "old\n");
-    seat.press("y");
-    seat.until("write_file: approved");
-    let said = seat.end();
+    terminal.press("y");
+    terminal.until("write_file: approved");
+    let said = terminal.end();
     assert_eq!(said.value()["path"], "notes.md");
     assert_eq!((site.read("notes.md").as_str(), said.err.as_str()), ("new\n", ""));
     let begin = last_record(&site, "begin");
@@ -189,15 +189,15 @@ fn a_yes_runs_the_call_and_the_record_says_whose_it_was() {
 #[test]
 fn a_no_is_told_with_its_reason() {
     let site = site();
-    let mut seat = TestTerminal::call(&site, "delete_file", &json!({"path": "notes.md"}));
-    seat.until(ASKED);
-    seat.press("n");
-    seat.until("reason (optional");
-    seat.press("keep it, plaese\x7f\x7f\x7f\x7fease");
-    seat.until("keep it, please");
-    seat.press("\r");
-    seat.until("delete_file: denied");
-    let said = seat.end();
+    let mut terminal = TestTerminal::call(&site, "delete_file", &json!({"path": "notes.md"}));
+    terminal.until(ASKED);
+    terminal.press("n");
+    terminal.until("reason (optional");
+    terminal.press("keep it, plaese\x7f\x7f\x7f\x7fease");
+    terminal.until("keep it, please");
+    terminal.press("\r");
+    terminal.until("delete_file: denied");
+    let said = terminal.end();
     assert_eq!(said.error(), "APPROVAL_DENIED");
     let message = said.reply()["error"]["message"].as_str().unwrap().to_owned();
     assert_eq!(message, "denied by the user: \"keep it, please\" (delete `notes.md`)");
@@ -207,19 +207,19 @@ fn a_no_is_told_with_its_reason() {
 #[test]
 fn an_unbound_key_does_not_answer() {
     let site = site();
-    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
-    seat.until(ASKED);
-    seat.press("yes\r");
+    let mut terminal = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
+    terminal.until(ASKED);
+    terminal.press("yes\r");
     // The time goes on, so the dialog is still there.
-    seat.until(ASKED);
-    seat.press("?");
-    seat.until("press any key to go back");
-    seat.press("y");
-    seat.until(ASKED);
+    terminal.until(ASKED);
+    terminal.press("?");
+    terminal.until("press any key to go back");
+    terminal.press("y");
+    terminal.until(ASKED);
     assert_eq!(site.read("notes.md"), "old\n");
-    seat.press("y");
-    seat.until("approved");
-    assert_eq!(seat.end().code, Some(0));
+    terminal.press("y");
+    terminal.until("approved");
+    assert_eq!(terminal.end().code, Some(0));
 }
 
 #[test]
@@ -228,12 +228,12 @@ fn typed_ahead_keys_do_not_answer() {
     let (mut master, slave) = terminal();
     master.write_all(b"y").unwrap();
     let arguments = overwrite("notes.md").to_string();
-    let mut seat = TestTerminal::in_terminal((master, slave), &site, &["call", "write_file", &arguments]);
-    seat.until(ASKED);
-    seat.press("n");
-    seat.until("reason (optional");
-    seat.press("\r");
-    assert_eq!(seat.end().error(), "APPROVAL_DENIED");
+    let mut terminal = TestTerminal::in_terminal((master, slave), &site, &["call", "write_file", &arguments]);
+    terminal.until(ASKED);
+    terminal.press("n");
+    terminal.until("reason (optional");
+    terminal.press("\r");
+    assert_eq!(terminal.end().error(), "APPROVAL_DENIED");
     assert_eq!(site.read("notes.md"), "old\n");
 }
 
@@ -241,18 +241,18 @@ fn typed_ahead_keys_do_not_answer() {
 fn arguments_are_edited_shown_and_asked_about_before_they_are_used() {
     let site = site();
     editor(&site, r#"test "$(stat -c %a "$1")" = 600 && sed -i 's/new/mine/' "$1""#);
-    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
-    seat.until(ASKED);
-    seat.press("e");
+    let mut terminal = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
+    terminal.until(ASKED);
+    terminal.press("e");
     // What they would do comes before what they are.
-    seat.until("-old");
-    seat.until("+mine");
-    seat.until("edited by you");
-    seat.until(r#""content": "mine\n""#);
-    seat.until("call with these arguments?");
+    terminal.until("-old");
+    terminal.until("+mine");
+    terminal.until("edited by you");
+    terminal.until(r#""content": "mine\n""#);
+    terminal.until("call with these arguments?");
     assert_eq!(site.read("notes.md"), "old\n");
-    seat.press("y");
-    let said = seat.end();
+    terminal.press("y");
+    let said = terminal.end();
     assert_eq!((said.reply()["modified"].clone(), site.read("notes.md").as_str()), (json!(true), "mine\n"));
     let left = std::fs::read_dir(&site.state).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(left.into_iter().all(|name| !name.to_str().unwrap().starts_with("arguments")));
@@ -265,20 +265,21 @@ fn a_program_that_was_edited_runs_as_it_was_edited() {
     let config = site.root().join("user.toml");
     std::fs::write(&config, "[[rules]]\ndecision = \"ask\"\ntool = \"run_code\"\n").unwrap();
     let arguments = json!({"language": "bash", "code": "echo one"}).to_string();
-    let mut seat = TestTerminal::new(&site, &["--config", config.to_str().unwrap(), "call", "run_code", &arguments]);
-    seat.until(ASKED);
-    seat.press("e");
-    seat.until("call with these arguments?");
-    seat.press("y");
-    let said = seat.end();
+    let mut terminal =
+        TestTerminal::new(&site, &["--config", config.to_str().unwrap(), "call", "run_code", &arguments]);
+    terminal.until(ASKED);
+    terminal.press("e");
+    terminal.until("call with these arguments?");
+    terminal.press("y");
+    let said = terminal.end();
     assert_eq!((&said.reply()["modified"], &said.value()["stdout"]), (&json!(true), &json!("two\n")), "{said:?}");
 }
 
 #[test]
 fn edited_text_must_be_valid_arguments() {
     let site = site();
-    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
-    seat.until(ASKED);
+    let mut terminal = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
+    terminal.until(ASKED);
     for (script, note) in [
         ("echo '{' > \"$1\"", "invalid JSON"),
         ("echo '[1]' > \"$1\"", "the arguments must be a JSON object"),
@@ -286,13 +287,13 @@ fn edited_text_must_be_valid_arguments() {
         ("true", "the arguments are unchanged"),
     ] {
         editor(&site, script);
-        seat.press("e");
-        seat.until(note);
-        seat.until(ASKED);
+        terminal.press("e");
+        terminal.until(note);
+        terminal.until(ASKED);
     }
-    seat.press("y");
-    seat.until("approved");
-    assert_eq!(seat.end().reply().get("modified"), None);
+    terminal.press("y");
+    terminal.until("approved");
+    assert_eq!(terminal.end().reply().get("modified"), None);
     assert_eq!(site.read("notes.md"), "new\n");
 }
 
@@ -301,12 +302,12 @@ fn edited_arguments_that_leave_the_workspace_are_refused() {
     let site = site();
     for outside in ["../outside/secret", "/etc/passwd"] {
         editor(&site, &format!(r#"sed -i 's|notes.md|{outside}|' "$1""#));
-        let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
-        seat.until(ASKED);
-        seat.press("e");
-        seat.until("call with these arguments?");
-        seat.press("y");
-        assert_eq!(seat.end().error(), "INVALID_PATH");
+        let mut terminal = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
+        terminal.until(ASKED);
+        terminal.press("e");
+        terminal.until("call with these arguments?");
+        terminal.press("y");
+        assert_eq!(terminal.end().error(), "INVALID_PATH");
     }
     assert_eq!(std::fs::read_to_string(site.outside.join("secret")).unwrap(), "SECRET\n");
     assert_eq!(site.read("notes.md"), "old\n");
@@ -315,14 +316,14 @@ fn edited_arguments_that_leave_the_workspace_are_refused() {
 #[test]
 fn always_shows_its_rule_and_holds_until_it_is_revoked() {
     let site = site();
-    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
-    seat.until(ASKED);
-    seat.press("a");
-    seat.until(r#"decision = "allow", tool = "write_file", effect = "overwrite""#);
-    seat.until("add this rule?");
-    seat.press("y");
-    seat.until("approved");
-    assert_eq!(seat.end().code, Some(0));
+    let mut terminal = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
+    terminal.until(ASKED);
+    terminal.press("a");
+    terminal.until(r#"decision = "allow", tool = "write_file", effect = "overwrite""#);
+    terminal.until("add this rule?");
+    terminal.press("y");
+    terminal.until("approved");
+    assert_eq!(terminal.end().code, Some(0));
     // The same is not asked about again, nor anything else allowed.
     assert_eq!(site.run(&["call", "write_file", &overwrite("notes.md").to_string()]).code, Some(0));
     site.write("other.md", "old\n");
@@ -342,12 +343,12 @@ fn always_shows_its_rule_and_holds_until_it_is_revoked() {
 #[test]
 fn a_grant_is_none_in_another_workspace() {
     let site = site();
-    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
-    seat.until(ASKED);
-    seat.press("a");
-    seat.until("add this rule?");
-    seat.press("y");
-    assert_eq!(seat.end().code, Some(0));
+    let mut terminal = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
+    terminal.until(ASKED);
+    terminal.press("a");
+    terminal.until("add this rule?");
+    terminal.press("y");
+    assert_eq!(terminal.end().code, Some(0));
     std::fs::write(site.outside.join("notes.md"), "old\n").unwrap();
     let mut command = site.program_without_arguments();
     command.args(["call", "write_file", &overwrite("notes.md").to_string(), "--workspace"]).arg(&site.outside);
@@ -358,13 +359,13 @@ fn a_grant_is_none_in_another_workspace() {
 fn a_secret_is_never_granted() {
     let site = site();
     site.write(".env", "KEY=1\n");
-    let mut seat = TestTerminal::call(&site, "read_file", &json!({"path": ".env"}));
-    seat.until("requires an answer from a person");
-    seat.until(ASKED);
-    seat.press("a");
-    seat.until("this cannot be allowed permanently");
-    seat.press("y");
-    assert_eq!(seat.end().value()["content"], "KEY=1\n");
+    let mut terminal = TestTerminal::call(&site, "read_file", &json!({"path": ".env"}));
+    terminal.until("requires an answer from a person");
+    terminal.until(ASKED);
+    terminal.press("a");
+    terminal.until("this cannot be allowed permanently");
+    terminal.press("y");
+    assert_eq!(terminal.end().value()["content"], "KEY=1\n");
     assert_eq!(site.run(&["policy", "grants"]).out, "");
 }
 
@@ -381,12 +382,12 @@ fn an_unanswered_request_is_denied() {
     let site = site();
     for seconds in [1, 4, 16, 64] {
         set_answer_timeout(&site, &format!("{seconds}s"));
-        let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
-        let first = seat.until_one_of(&[ASKED, TIMED_OUT]);
+        let mut terminal = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
+        let first = terminal.until_one_of(&[ASKED, TIMED_OUT]);
         if first == ASKED {
-            seat.until(TIMED_OUT);
+            terminal.until(TIMED_OUT);
         }
-        let said = seat.end();
+        let said = terminal.end();
         assert_eq!(said.error(), "APPROVAL_DENIED");
         assert_eq!(site.read("notes.md"), "old\n");
         // On a busy machine the time can be over before the dialog is drawn.
@@ -401,27 +402,27 @@ fn an_unanswered_request_is_denied() {
 fn a_window_that_gets_smaller_still_shows_what_can_be_pressed() {
     let site = site();
     let content = (1..100).map(|line| format!("line {line}\n")).collect::<String>();
-    let mut seat = TestTerminal::call(&site, "write_file", &json!({"path": "notes.md", "content": content}));
-    seat.until(ASKED);
-    resize(&seat.slave, 8, 30);
-    seat.until("more lines; `v` shows");
-    seat.until("[v] view");
-    seat.press("v");
-    seat.until("space cont");
+    let mut terminal = TestTerminal::call(&site, "write_file", &json!({"path": "notes.md", "content": content}));
+    terminal.until(ASKED);
+    resize(&terminal.slave, 8, 30);
+    terminal.until("more lines; `v` shows");
+    terminal.until("[v] view");
+    terminal.press("v");
+    terminal.until("space cont");
     // The arguments come after the preview, some pages on.
-    let (before, mut pages) = (seat.read_to, 0);
-    while !seat.seen[before..].contains(r#""path": "notes.md""#) {
-        seat.press(" ");
-        seat.until("[space] next");
+    let (before, mut pages) = (terminal.read_to, 0);
+    while !terminal.seen[before..].contains(r#""path": "notes.md""#) {
+        terminal.press(" ");
+        terminal.until("[space] next");
         pages += 1;
         assert!(pages < 100, "no arguments on any page");
     }
-    assert!(seat.seen[before..].contains("Arguments sent by") && pages > 2, "{pages}");
-    resize(&seat.slave, 40, 200);
-    seat.press("q");
-    seat.until(ASKED);
-    seat.press("y");
-    assert_eq!(seat.end().code, Some(0));
+    assert!(terminal.seen[before..].contains("Arguments sent by") && pages > 2, "{pages}");
+    resize(&terminal.slave, 40, 200);
+    terminal.press("q");
+    terminal.until(ASKED);
+    terminal.press("y");
+    assert_eq!(terminal.end().code, Some(0));
     assert_eq!(site.read("notes.md"), content);
 }
 
@@ -431,23 +432,28 @@ fn no_color_disables_colours() {
         let site = site();
         let mut command = TestTerminal::command(&site, &["call", "write_file", &overwrite("notes.md").to_string()]);
         command.env("NO_COLOR", no_color);
-        let mut seat = TestTerminal::start(terminal(), command);
-        seat.until(ASKED);
-        assert_eq!(seat.seen.contains("\x1b[32m") || seat.seen.contains("\x1b[1;33m"), coloured, "{:?}", seat.seen);
-        assert!(seat.seen.contains("\x1b[1m"));
-        seat.press("y");
-        assert_eq!(seat.end().code, Some(0));
+        let mut terminal = TestTerminal::start(terminal(), command);
+        terminal.until(ASKED);
+        assert_eq!(
+            terminal.seen.contains("\x1b[32m") || terminal.seen.contains("\x1b[1;33m"),
+            coloured,
+            "{:?}",
+            terminal.seen
+        );
+        assert!(terminal.seen.contains("\x1b[1m"));
+        terminal.press("y");
+        assert_eq!(terminal.end().code, Some(0));
     }
 }
 
 #[test]
 fn a_request_of_a_killed_process_is_not_shown() {
     let site = site();
-    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
-    seat.until(ASKED);
+    let mut terminal = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
+    terminal.until(ASKED);
     let id = site.run(&["approvals", "list"]).out.split_whitespace().next().unwrap().to_owned();
-    seat.child.kill().unwrap();
-    seat.child.wait().unwrap();
+    terminal.child.kill().unwrap();
+    terminal.child.wait().unwrap();
     assert_eq!(site.run(&["approvals", "list"]).out, "");
     let said = with_config(&site, "[approval]\nunattended = true\n", &["approvals", "answer", &id, "--yes"]);
     assert!(said.code == Some(2) && said.err.contains("no pending request"), "{said:?}");
@@ -463,13 +469,13 @@ fn a_person_trusts_a_workspace_until_its_file_changes() {
     site.write("ringfence.toml", rules);
     let write = |path: &str| site.run(&["call", "write_file", &overwrite(path).to_string()]);
     let trust = |word: &str| {
-        let mut seat = TestTerminal::new(&site, &["policy", "trust"]);
-        seat.until("ringfence.toml (SHA-256 ");
-        seat.until(r#"decision = "allow", path = ["notes.md", ".env"]"#);
-        seat.until("# ringfence.toml line 1");
-        seat.until("[yes/no]");
-        seat.press(&format!("{word}\r"));
-        seat.end().code
+        let mut terminal = TestTerminal::new(&site, &["policy", "trust"]);
+        terminal.until("ringfence.toml (SHA-256 ");
+        terminal.until(r#"decision = "allow", path = ["notes.md", ".env"]"#);
+        terminal.until("# ringfence.toml line 1");
+        terminal.until("[yes/no]");
+        terminal.press(&format!("{word}\r"));
+        terminal.end().code
     };
     for word in ["no", "", "y", "yess"] {
         assert_eq!(trust(word), Some(1), "{word}");
@@ -504,10 +510,10 @@ fn a_person_resumes_a_session_that_was_refused_too_often() {
     let said = site.run(&["approvals", "resume", "s-1"]);
     assert!(said.code == Some(2) && said.err.contains("requires an interactive terminal"), "{said:?}");
     let resume = |session: &str, word: &str| {
-        let mut seat = TestTerminal::new(&site, &["approvals", "resume", session]);
-        seat.until("resume this session? [yes/no]");
-        seat.press(&format!("{word}\r"));
-        seat.end()
+        let mut terminal = TestTerminal::new(&site, &["approvals", "resume", session]);
+        terminal.until("resume this session? [yes/no]");
+        terminal.press(&format!("{word}\r"));
+        terminal.end()
     };
     assert_eq!(resume("s-1", "no").code, Some(1));
     assert_eq!(store.denial_streaks().unwrap().len(), 1);
@@ -521,26 +527,26 @@ fn names_cannot_draw_on_the_screen() {
     let site = TestSite::new();
     let name = "a\u{1b}[2J\u{202e}b\r\n[y] fake";
     site.write(name, "old\n");
-    let mut seat = TestTerminal::call(&site, "write_file", &overwrite(name));
-    seat.until(r"`a\x1b[2J\u{202e}b\x0d\x0a[y] fake`");
-    seat.until(r#""path": "a\u001b[2J\u{202e}b\r\n[y] fake""#);
-    seat.until(ASKED);
-    assert!(!seat.seen.contains('\u{202e}') && !seat.seen.contains("a\u{1b}[2J"));
-    seat.press("n");
-    seat.until("reason (optional");
-    seat.press("\r");
-    assert_eq!(seat.end().error(), "APPROVAL_DENIED");
+    let mut terminal = TestTerminal::call(&site, "write_file", &overwrite(name));
+    terminal.until(r"`a\x1b[2J\u{202e}b\x0d\x0a[y] fake`");
+    terminal.until(r#""path": "a\u001b[2J\u{202e}b\r\n[y] fake""#);
+    terminal.until(ASKED);
+    assert!(!terminal.seen.contains('\u{202e}') && !terminal.seen.contains("a\u{1b}[2J"));
+    terminal.press("n");
+    terminal.until("reason (optional");
+    terminal.press("\r");
+    assert_eq!(terminal.end().error(), "APPROVAL_DENIED");
 }
 
 #[test]
 fn a_target_that_was_swapped_between_preview_and_yes_is_a_conflict_and_stays() {
     let site = site();
-    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
-    seat.until(ASKED);
+    let mut terminal = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
+    terminal.until(ASKED);
     std::fs::remove_file(site.workspace.join("notes.md")).unwrap();
     site.write("notes.md", "somebody else's\n");
-    seat.press("y");
-    assert_eq!(seat.end().error(), "CONFLICT");
+    terminal.press("y");
+    assert_eq!(terminal.end().error(), "CONFLICT");
     assert_eq!(site.read("notes.md"), "somebody else's\n");
 }
 
@@ -580,16 +586,16 @@ fn an_editor_does_not_outlive_the_time_to_answer() {
     editor(&site, &format!("echo $$ > {}/pid; echo editing; exec sleep 1000", site.current.display()));
     for seconds in [3, 12, 48] {
         set_answer_timeout(&site, &format!("{seconds}s"));
-        let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
-        let mut first = seat.until_one_of(&[ASKED, TIMED_OUT]);
+        let mut terminal = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
+        let mut first = terminal.until_one_of(&[ASKED, TIMED_OUT]);
         if first == ASKED {
-            seat.press("e");
-            first = seat.until_one_of(&["editing", TIMED_OUT]);
+            terminal.press("e");
+            first = terminal.until_one_of(&["editing", TIMED_OUT]);
         }
         if first == "editing" {
-            seat.until(TIMED_OUT);
+            terminal.until(TIMED_OUT);
         }
-        assert_eq!(seat.end().error(), "APPROVAL_DENIED");
+        assert_eq!(terminal.end().error(), "APPROVAL_DENIED");
         assert_eq!(site.read("notes.md"), "old\n");
         // On a busy machine the time can be over before the editor starts.
         if first == "editing" {
@@ -606,11 +612,11 @@ fn an_editor_does_not_outlive_the_time_to_answer() {
 fn a_signal_leaves_the_terminal_as_it_was() {
     for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
         let site = site();
-        let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
-        seat.until(ASKED);
-        kill_process(Pid::from_child(&seat.child), signal).unwrap();
-        seat.until("request closed");
-        assert_eq!(seat.end().error(), "CANCELLED");
+        let mut terminal = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
+        terminal.until(ASKED);
+        kill_process(Pid::from_child(&terminal.child), signal).unwrap();
+        terminal.until("request closed");
+        assert_eq!(terminal.end().error(), "CANCELLED");
         assert_eq!(site.read("notes.md"), "old\n");
     }
 }
@@ -618,11 +624,11 @@ fn a_signal_leaves_the_terminal_as_it_was() {
 #[test]
 fn a_cancel_leaves_the_terminal_as_it_was() {
     let site = site();
-    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
-    seat.until(ASKED);
-    seat.press("\x03");
-    seat.until("request closed");
-    assert_eq!(seat.end().error(), "CANCELLED");
+    let mut terminal = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
+    terminal.until(ASKED);
+    terminal.press("\x03");
+    terminal.until("request closed");
+    assert_eq!(terminal.end().error(), "CANCELLED");
     assert_eq!(site.read("notes.md"), "old\n");
 }
 
@@ -631,13 +637,13 @@ fn a_long_call_shows_a_temporary_progress_line() {
     let site = site();
     let arguments = json!({"language": "bash", "code": "sleep 600"}).to_string();
     let command = TestTerminal::command(&site, &["call", "run_code", &arguments]);
-    let mut seat = TestTerminal::all_on_screen(terminal(), command);
-    seat.until("\rrun_code: ");
-    seat.until(" s, Ctrl-C to cancel\rrun_code: ");
-    seat.press("\x03");
-    seat.until(&format!("\r{}", " ".repeat("run_code: 2 s, Ctrl-C to cancel".len())));
-    seat.until("CANCELLED");
-    assert_eq!(seat.end().code, Some(1));
+    let mut terminal = TestTerminal::all_on_screen(terminal(), command);
+    terminal.until("\rrun_code: ");
+    terminal.until(" s, Ctrl-C to cancel\rrun_code: ");
+    terminal.press("\x03");
+    terminal.until(&format!("\r{}", " ".repeat("run_code: 2 s, Ctrl-C to cancel".len())));
+    terminal.until("CANCELLED");
+    assert_eq!(terminal.end().code, Some(1));
 }
 
 #[test]
@@ -645,8 +651,8 @@ fn a_dialog_is_kept_from_who_does_not_want_it() {
     let site = site();
     let arguments = overwrite("notes.md").to_string();
     for (how, why) in [("never", "approval requests are disabled"), ("policy", "only calls that the policy allows")] {
-        let seat = TestTerminal::new(&site, &["--approve", how, "call", "write_file", &arguments]);
-        let said = seat.end();
+        let terminal = TestTerminal::new(&site, &["--approve", how, "call", "write_file", &arguments]);
+        let said = terminal.end();
         assert_eq!(said.error(), "APPROVAL_DENIED");
         assert!(said.out.contains(why), "{}", said.out);
     }
@@ -691,21 +697,21 @@ fn a_program_answers_for_the_user_where_they_want_it_and_no_person_is_needed() {
     site.write(".env", "KEY=1\n");
     let unattended = "[approval]\nunattended = true\n";
     let id = |site: &TestSite| site.run(&["approvals", "list"]).out.split_whitespace().next().unwrap().to_owned();
-    let mut seat = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
-    seat.until(ASKED);
+    let mut terminal = TestTerminal::call(&site, "write_file", &overwrite("notes.md"));
+    terminal.until(ASKED);
     let answer = ["approvals", "answer", &id(&site), "--no", "--reason", "not now"];
     assert_eq!(with_config(&site, unattended, &answer).code, Some(0));
-    seat.until("answered by another client");
-    let said = seat.end();
+    terminal.until("answered by another client");
+    let said = terminal.end();
     assert!(said.error() == "APPROVAL_DENIED" && said.out.contains("not now"), "{}", said.out);
-    let mut seat = TestTerminal::call(&site, "read_file", &json!({"path": ".env"}));
-    seat.until(ASKED);
+    let mut terminal = TestTerminal::call(&site, "read_file", &json!({"path": ".env"}));
+    terminal.until(ASKED);
     let refused = with_config(&site, unattended, &["approvals", "answer", &id(&site), "--yes"]);
     assert_eq!(refused.code, Some(2));
     assert!(refused.err.contains("only a person at Ringfence's own"), "{}", refused.err);
     // The request is still there for one.
-    seat.press("y");
-    assert_eq!(seat.end().code, Some(0));
+    terminal.press("y");
+    assert_eq!(terminal.end().code, Some(0));
 }
 
 #[test]
@@ -742,10 +748,10 @@ fn a_guarded_file_that_is_damaged_takes_a_person_and_not_a_program() {
     let call = ["call", "write_file", &write, "--mount", &mount, "--run", "first", "--config", config];
     assert_eq!(run.site.run(&[&call as &[&str], &["--approve", "always"]].concat()).code, Some(1));
     assert_eq!(std::fs::read_to_string(&kept).unwrap(), "no front matter at all\n");
-    let mut seat = TestTerminal::new(&run.site, &call);
-    seat.until(ASKED);
-    seat.press("y");
-    let said = seat.end();
+    let mut terminal = TestTerminal::new(&run.site, &call);
+    terminal.until(ASKED);
+    terminal.press("y");
+    let said = terminal.end();
     assert_eq!(said.code, Some(0), "{said:?}");
     assert_eq!(std::fs::read_to_string(&kept).unwrap(), good.as_str().unwrap());
 }

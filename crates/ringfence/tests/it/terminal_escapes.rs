@@ -61,8 +61,8 @@ fn a_reply_at_a_terminal_is_seen_and_not_obeyed() {
     site.write("evil.txt", format!("a\x1b]0;PWNED\x07\u{9b}2J{}\n", "x".repeat(3000)));
     let read = json!({"path": "evil.txt"}).to_string();
     let command = TestTerminal::command(&site, &["--dialect", "miniclaw", "call", "read_file", &read]);
-    let mut seat = TestTerminal::all_on_screen(terminal(), command);
-    seat.until("a\\u{1b}]0;PWNED\\u{7}\\u{9b}2Jxx");
-    seat.until(&"x".repeat(2990));
-    assert_eq!(seat.end().code, Some(0));
+    let mut terminal = TestTerminal::all_on_screen(terminal(), command);
+    terminal.until("a\\u{1b}]0;PWNED\\u{7}\\u{9b}2Jxx");
+    terminal.until(&"x".repeat(2990));
+    assert_eq!(terminal.end().code, Some(0));
 }

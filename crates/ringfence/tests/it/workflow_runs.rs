@@ -287,7 +287,7 @@ fn the_prompt_states_the_limits_of_the_agent() {
         - fs.apply_patch: Update the front matter of a run's state file; the rest of the file does not change.
         - fs.search: Search a file, or all files in a directory tree, for matching lines.
         Every path begins with one of `@project`, `@pkg` (read-only), `@state`.
-        One read returns at most 1000 bytes and one write takes at most 5000; search a larger file, or read it by lines.
+        One read returns at most 1000 bytes and one write takes at most 5000; search larger files, or read them by lines.
         A call is stopped after 30 seconds.
     "#]]
     .assert_eq(&told("small"));
@@ -304,9 +304,9 @@ fn a_prompt_says_of_larger_files_what_the_tools_can_do() {
             cli_output(site.command(&["tools", "--format", "prompt", "--dialect", dialect]).output().unwrap()).out;
         out.lines().find(|line| line.starts_with("One read")).unwrap().to_owned()
     };
-    assert!(told("miniclaw").ends_with("takes at most 1048576; a larger file cannot be read."), "{}", told("miniclaw"));
-    assert!(told("crewagent").ends_with("; search a larger file, or read it by lines."), "{}", told("crewagent"));
-    assert!(told("standard").ends_with("; search a larger file, or read it by lines."), "{}", told("standard"));
+    assert!(told("miniclaw").ends_with("takes at most 1048576; larger files cannot be read."), "{}", told("miniclaw"));
+    assert!(told("crewagent").ends_with("; search larger files, or read them by lines."), "{}", told("crewagent"));
+    assert!(told("standard").ends_with("; search larger files, or read them by lines."), "{}", told("standard"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-// Speaking with the server: who we are, and one request at a time.
+// HTTP client of the API: the token, requests and their errors.
 //
 // The token is kept in this origin's own storage and sent as a header, never as a cookie and never in an address.
 //

@@ -44,7 +44,7 @@ function look() {
     const next = state.requests.find(request => !putAside.has(request.id) && remains(request) > 0);
     if (!next || !may('approve')) return;
     announce(`${next.principal} requests approval: ${next.summary}`);
-    // Whoever is about to write would answer with what they write. The number above says that something waits.
+    // A user who is typing would answer with the next key. The count above says that a request is pending.
     if (isWriting()) {
         putAside.add(next.id);
         notice(`Approval needed: ${next.summary}`, 'wait');
@@ -242,7 +242,7 @@ class Approval {
             args = form.value();
             shown = showPreview(await post(path('approvals', this.request.id, 'preview'), { modifiedArgs: args }));
         } catch (error) {
-            // Where the caller is away nobody can say it, and the person decides whether that is enough.
+            // Without its caller the call cannot be previewed, and the approver decides whether that is enough.
             if (error.status !== 409) {
                 fill(this.problem, error.message);
                 return;
@@ -299,7 +299,7 @@ class Approval {
         }
     }
 
-    /** It waits no more. The dialog stays, so that nobody's next key goes elsewhere. */
+    /** The request is closed. The dialog stays, so that the next key goes nowhere else. */
     over(why) {
         if (this.mode === 'over' || this.sending) return;
         this.mode = 'over';

@@ -1,4 +1,4 @@
-// Small questions, and what went wrong: a native dialog with a yes and a no, and a notice that goes away.
+// Confirmation dialogs and notices.
 //
 // The no has the focus, and Escape is a no.
 //

@@ -1,4 +1,4 @@
-// Tool calls as cards: what was wanted, what allowed it, what came of it.
+// Tool calls as cards: arguments, decision, result.
 //
 // A transcript takes events as they come and keeps one card a call, in the order in which the calls began.
 
@@ -39,7 +39,7 @@ export function transcript(extra = () => []) {
         if (kind === 'access') return accessed(data);
         if (kind === 'access-unlisted') return accessedMore(data);
         if (!['begin', 'end', 'refused', 'overdue'].includes(kind)) return;
-        // Whoever calls may use an id again, once its call is over.
+        // A caller may reuse an id once its call is over.
         if (kind === 'begin' && calls.get(data.callId)?.isLive && calls.get(data.callId).duration !== undefined) {
             calls.set(`${data.callId} before ${data.id}`, calls.get(data.callId));
             calls.delete(data.callId);
@@ -47,7 +47,7 @@ export function transcript(extra = () => []) {
         const call = card(data.callId, { tool: data.tool, at: data.at });
         call.isLive ||= !data.isOld;
         if (kind === 'refused' && data.error === 'APPROVAL_PENDING') {
-            // Its own request waits, or another one does and nobody was asked about this call.
+            // Its own request is pending, or another one is and there is none for this call.
             const state = call.request || (data.request && !data.isOld) ? 'waiting' : 'postponed';
             const duration = state === 'postponed' ? data.durationMs : undefined;
             Object.assign(call, { state, accesses: data.accesses, error: null, duration });

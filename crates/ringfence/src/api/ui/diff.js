@@ -1,4 +1,4 @@
-// A unified diff that can be read: line numbers, colours, and the words that changed within a line.
+// Unified diff view: line numbers, colours, and changed words within a line.
 //
 // Every line of the text is on the page with its own sign, whatever it says: colour is an addition and never the message.
 // How many lines belong to a hunk is what its head says, so a removed line `-- a` is never taken for the name of a file.
@@ -9,7 +9,7 @@ import { cut } from './visible.js';
 import { el } from './dom.js';
 
 const HUNK = /^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@/;
-// Longer diffs are shown a part at a time: a page that does not answer helps nobody decide.
+// Longer diffs are shown a part at a time: a page that does not respond is of no use for a decision.
 const LINES_AT_ONCE = 1500;
 
 export function isDiff(text) {
@@ -72,12 +72,12 @@ export function showDiff(text) {
         },
         body,
     );
-    byAndBy(shown, body, lines.length, index => row(lines[index], changed.get(index)));
+    appendInBatches(shown, body, lines.length, index => row(lines[index], changed.get(index)));
     return shown;
 }
 
 /** Fills a list with as many lines as are read at once, and offers the others. */
-export function byAndBy(shown, body, total, line) {
+export function appendInBatches(shown, body, total, line) {
     const more = start => {
         const end = Math.min(start + LINES_AT_ONCE, total);
         for (let index = start; index < end; index++) body.append(line(index));

@@ -1,4 +1,4 @@
-// The one place that makes elements.
+// DOM construction; no other file creates elements.
 //
 // Every string that becomes text or a spoken label goes through visible.js, and no string becomes markup. A link leads
 // to a view of this page and nowhere else. So a view cannot forget it: text from models and files is shown, never obeyed.

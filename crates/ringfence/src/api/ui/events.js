@@ -1,4 +1,4 @@
-// A stream of events that comes back by itself.
+// Event stream that reconnects.
 //
 // Nothing is missed in silence: after a break it goes on behind the last event that was seen, and where the server has
 // lost some it says so with a `gap`. EventSource is not used, because it cannot send the token as a header.
@@ -13,7 +13,7 @@ const LONGEST_SILENCE = 40_000;
 
 /**
  * Follows a stream: `heard(kind, data)` for each event, `told({state, again})` when the connection comes (`open`), is
- * lost (`lost`; `again` is when it is tried next) or is refused for good (`refused`). `after` is the event to begin
+ * lost (`lost`; `again` is when it is tried next) or is refused permanently (`refused`). `after` is the event to begin
  * behind. Returns what stops it, and what tries at once.
  */
 export function follow(address, { after = null, heard, told = () => {} }) {

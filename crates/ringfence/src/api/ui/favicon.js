@@ -1,4 +1,4 @@
-// The icon in the tab: how many requests wait, for those who look elsewhere.
+// Favicon with the number of pending requests.
 
 const POSTS = Array.from({ length: 12 }, (_, step) => {
     const [x, y] = [Math.sin((step * Math.PI) / 6), -Math.cos((step * Math.PI) / 6)];

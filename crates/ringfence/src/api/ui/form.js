@@ -96,8 +96,8 @@ const CONTROLS = {
             class: 'text',
         });
         const start = control.value;
-        // A field that nobody touched gives back what came: a browser changes the line ends of what it shows. An empty
-        // text that nobody asked for is no argument; one that is needed is an empty text.
+        // An unchanged field returns its original value: a browser changes the line ends of what it shows. An empty
+        // optional text is omitted; an empty required text is sent.
         const read = () => (control.value === start ? (given ?? (isRequired ? '' : undefined)) : control.value);
         return { control, read };
     },

@@ -1,4 +1,4 @@
-// Addresses in text that others wrote.
+// URLs in untrusted text.
 //
 // They are text. Beside each stands a button; it shows where the address really leads, and only a second click opens it.
 

@@ -1,4 +1,4 @@
-// The page begins here: who comes in, which view is shown, and what stands around it.
+// Entry point of the page: sign-in, routing, navigation and the connection status.
 //
 // Not here: any view. Each is a file in views/ with `show(place, parts)`, which may return what ends it.
 
@@ -29,8 +29,11 @@ const VIEWS = [
     { name: 'call', label: 'Call a tool', view: call, when: () => may('call') },
     { name: 'policy', label: 'Policy', view: policy },
     { name: 'audit', label: 'Audit log', view: audit },
-    { name: 'walls', label: 'Sandbox', view: isolation },
+    { name: 'sandbox', label: 'Sandbox', view: isolation },
 ];
+
+/** Former names of views, which bookmarks may have. */
+const FORMER_NAMES = { walls: 'sandbox' };
 
 const main = document.getElementById('main');
 let leave = () => {};
@@ -43,6 +46,7 @@ function route() {
         .split('/')
         .map(decode)
         .filter(part => part !== '');
+    if (Object.hasOwn(FORMER_NAMES, parts[0])) return location.replace(`#/${FORMER_NAMES[parts[0]]}`);
     const name = VIEWS.some(one => one.name === parts[0]) ? parts[0] : 'waiting';
     leave();
     const chosen = VIEWS.find(one => one.name === name);

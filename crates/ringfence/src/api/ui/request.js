@@ -1,4 +1,4 @@
-// What a person is shown of a request: who wants what, why that is asked, what would happen, and the words of the caller.
+// An approval request as shown: caller, call, reason, preview, and the caller's arguments.
 //
 // Not here: answering (approval.js).
 

@@ -1,6 +1,6 @@
-// What the page knows: who we are, what waits, which sessions there are, and whether the server is heard.
+// State of the page: identity, pending requests, sessions, and the connection.
 //
-// One stream of events keeps it true. Whoever shows some of it says so with `watch` and is told after each change.
+// One stream of events keeps it true. A view that shows some of it subscribes with `watch` and is called after each change.
 //
 // Not here: showing anything.
 
@@ -90,7 +90,7 @@ export async function loadSessions() {
     }
 }
 
-/** What is as it was is not drawn anew: a button that somebody is about to press stays. */
+/** Unchanged parts are not drawn again: a button that the user is about to press stays. */
 function replace(values, topic) {
     const isSame = Object.entries(values).every(
         ([name, value]) => JSON.stringify(value) === JSON.stringify(state[name]),

@@ -1,4 +1,4 @@
-// Times and sizes in words.
+// Formatting of times and sizes.
 
 /** Milliseconds since 1970 from what the server says: RFC 3339, or seconds. */
 export function moment(said) {

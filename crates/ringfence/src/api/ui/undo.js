@@ -1,4 +1,4 @@
-// Taking changes back, and bringing back what was taken: first what it would do, then, after a yes, the doing.
+// Undo and redo of changes: a preview, a confirmation, then the request.
 
 import { el } from './dom.js';
 import { confirm, notice, trying } from './ask.js';
@@ -13,7 +13,7 @@ export async function undo(which, force = false) {
     try {
         plan = await post('/v1/undo', { ...which, dryRun: true, ...(force && { force }) });
     } catch (error) {
-        return error.status === 409 && !force ? insist(which, error) : (notice(error.message, 'bad'), false);
+        return error.status === 409 && !force ? confirmForce(which, error) : (notice(error.message, 'bad'), false);
     }
     const paths = plan.paths ?? [];
     const yes = await confirm({
@@ -41,7 +41,7 @@ export async function undo(which, force = false) {
     });
 }
 
-async function insist(which, error) {
+async function confirmForce(which, error) {
     const yes = await confirm({
         title: 'Changed since',
         body: [

@@ -1,4 +1,4 @@
-// JSON values and the replies of tools, as a person reads them: texts with their own lines, the rest as it is written.
+// JSON values and tool replies as readable text.
 
 import { el } from './dom.js';
 import { cut } from './visible.js';

@@ -1,7 +1,7 @@
-// Text as a person may look at it: what is shown cannot lie about its order or its contents.
+// Escapes for characters that would mislead: control, bidirectional and invisible ones.
 //
 // Whatever a browser would obey, reorder or leave out becomes an escape such as \u{202e}; text without such characters
-// comes out as it went in. The same characters and the same writing as in the kernel's visible.rs.
+// comes out as it went in. The same characters and the same writing as in the kernel's sanitize.rs.
 //
 // Not here: what is worth showing. dom.js sends every text that it puts on the page through here.
 

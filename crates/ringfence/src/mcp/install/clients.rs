@@ -2,7 +2,7 @@
 //!
 //! A client's own tools bypass the fence, so for a client with our entry it is reported whether they are off.
 //!
-//! Not here: changing settings (`install.rs`), and settings about tools (`builtin_tools.rs`).
+//! Not here: changing settings (`mod.rs`), and settings about tools (`builtin_tools.rs`).
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@
 //! one, and nothing is read through one into a file that tools can read. A file outside of it is the user's own, who
 //! may have linked it: then the target is the one that is meant.
 //!
-//! Not here: the paths of the files (`clients.rs`), and the entries (`install.rs`).
+//! Not here: the paths of the files (`clients.rs`), and the entries (`mod.rs`).
 
 use std::ffi::OsString;
 use std::fs::{self, File};

@@ -78,7 +78,7 @@ fn an_agent_can_only_tighten_what_the_policy_allows() {
 }
 
 #[test]
-fn the_stricter_word_holds_whoever_said_it() {
+fn the_strictest_preset_of_all_layers_applies() {
     let read_only = CliFlags { preset: Some(Preset::ReadOnly), ..CliFlags::default() };
     let layers = ConfigLayers::new();
     layers.write("managed/config.toml", "preset = \"edits\"");

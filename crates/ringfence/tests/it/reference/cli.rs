@@ -36,15 +36,15 @@ fn without_common(help: &str, common: &[&str]) -> String {
         if let Some(name) = option(line) {
             left_out = common.contains(&name);
         }
-        left_out &= line.is_empty() || line.starts_with(' ');
+        left_out &= line.starts_with(' ');
         if !left_out {
             kept.push_str(&format!("{line}\n"));
         }
     }
     // A heading whose options were all left out.
     let bare = |part: &&str| ["Options:", "Global options:"].contains(&part.trim());
-    let parts: Vec<&str> = kept.split("\n\n").filter(|part| !part.trim().is_empty() && !bare(part)).collect();
-    parts.join("\n\n").trim_end().to_owned()
+    let parts = kept.split("\n\n").map(|part| part.trim_matches('\n'));
+    parts.filter(|part| !part.is_empty() && !bare(part)).collect::<Vec<_>>().join("\n\n")
 }
 
 fn add(text: &mut String, site: &TestSite, words: &[String], common: &[&str]) {

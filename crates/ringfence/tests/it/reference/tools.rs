@@ -306,11 +306,7 @@ fn effects(definition: &ToolDefinition) -> String {
         hints.push(format!("`idempotentHint: {}`", effect.idempotent));
     }
     hints.push(format!("`openWorldHint: {}`", effect.is_open_world()));
-    format!(
-        "\nA call may {}, and nothing else: a plan with another effect is refused. MCP clients are told\n{}.\n",
-        verbs.join(", "),
-        hints.join(", ")
-    )
+    format!("\nPossible effects: {}. MCP hints: {}.\n", verbs.join(", "), hints.join(", "))
 }
 
 /// The page of a tool, by its bindings.

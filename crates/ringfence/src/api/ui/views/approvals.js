@@ -1,4 +1,4 @@
-// Everything that waits for an answer, and the sessions that may not ask any more.
+// Approvals view: pending requests, and paused sessions.
 
 import { badge, button, el, fill, ticked } from '../dom.js';
 import { openRequest } from '../approval.js';

@@ -1,4 +1,4 @@
-// The audit log, newest first, and whether its chain is whole.
+// Audit view: records, newest first, and the verification of the hash chain.
 
 import { badge, button, el, fill } from '../dom.js';
 import { loading, trying } from '../ask.js';

@@ -1,4 +1,4 @@
-// Calling a tool by hand, with a form made from its schema. The call goes the same road as an agent's.
+// Form to call a tool, generated from its schema. The call is decided and recorded like an agent's.
 
 import { badge, el, field, fill, ticked } from '../dom.js';
 import { loading, notice } from '../ask.js';
@@ -46,7 +46,7 @@ async function form(wanted) {
         made = schemaForm(tool?.parameters);
         fill(
             about,
-            tool?.onlyReads ? badge('read-only', 'good') : badge('makes changes', 'wait'),
+            tool?.readOnly ? badge('read-only', 'good') : badge('makes changes', 'wait'),
             ' ',
             ticked((tool?.description ?? '').replaceAll('\n', ' ')),
         );

@@ -1,4 +1,4 @@
-// The changes of the workspace, newest first, each with its diff and what takes it back.
+// Changes view: the changes of the workspace, newest first, each with its diff and undo.
 
 import { badge, button, el, fill } from '../dom.js';
 import { empty, loading } from '../ask.js';

@@ -1,6 +1,6 @@
 // The files of the workspace, as the fence lets them be seen. Contents are shown as text, or saved; never opened.
 
-import { byAndBy } from '../diff.js';
+import { appendInBatches } from '../diff.js';
 import { button, el, fill } from '../dom.js';
 import { empty, loading, trying } from '../ask.js';
 import { bytes, get, query } from '../api.js';
@@ -103,7 +103,7 @@ function hidden(where) {
 function numbered(lines) {
     const body = el('div', { class: 'diff-lines' });
     const shown = el('div', { class: 'diff file-text', role: 'group', tabindex: '0', 'aria-label': 'Contents' }, body);
-    byAndBy(shown, body, lines.length, index =>
+    appendInBatches(shown, body, lines.length, index =>
         el(
             'div',
             { class: 'line same' },

@@ -17,29 +17,33 @@ export function show(place) {
         body,
     );
     loading(body, async () => {
-        const { walls } = await get('/v1/doctor');
-        const standing = walls.filter(wall => wall.stands).length;
+        const { isolation } = await get('/v1/doctor');
+        const available = isolation.filter(one => one.available).length;
         return [
             el(
                 'div',
-                { class: 'wall-sum', 'aria-hidden': 'true' },
-                ...walls.map(wall => el('i', { class: wall.stands ? 'stands' : 'missing' })),
+                { class: 'isolation-sum', 'aria-hidden': 'true' },
+                ...isolation.map(one => el('i', { class: one.available ? 'available' : 'missing' })),
             ),
-            el('p', {}, el('strong', {}, `${standing} of ${walls.length} isolation mechanisms available.`)),
-            el('ul', { class: 'walls' }, ...[...walls].sort((a, b) => Number(a.stands) - Number(b.stands)).map(row)),
+            el('p', {}, el('strong', {}, `${available} of ${isolation.length} isolation mechanisms available.`)),
+            el(
+                'ul',
+                { class: 'mechanisms' },
+                ...[...isolation].sort((a, b) => Number(a.available) - Number(b.available)).map(row),
+            ),
         ];
     });
 }
 
-function row({ wall, stands, note, advice }) {
+function row({ mechanism, available, note, advice }) {
     return el(
         'li',
-        { class: 'card wall' },
+        { class: 'card mechanism' },
         el(
             'div',
             { class: 'card-head' },
-            el('h2', {}, words(wall)),
-            badge(stands ? 'available' : 'missing', stands ? 'good' : 'bad'),
+            el('h2', {}, words(mechanism)),
+            badge(available ? 'available' : 'missing', available ? 'good' : 'bad'),
         ),
         el('p', { class: 'facts' }, note),
         advice ? el('p', {}, advice) : null,

@@ -1,4 +1,4 @@
-// Coming in: the printed link does it by itself; here a code or a token can be put in by hand.
+// Sign-in by a code or a token; a printed link needs no form.
 
 import { el, field, fill } from '../dom.js';
 import { keepToken, login } from '../api.js';

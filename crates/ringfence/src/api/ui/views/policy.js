@@ -1,4 +1,4 @@
-// The policy: its layers in the order in which they decide, what was granted for good, and what it would say to a call.
+// Policy view: rules by layer in order of precedence, persistent grants, and how a call would be decided.
 
 import { badge, button, el, field, fill } from '../dom.js';
 import { confirm, empty, loading, trying } from '../ask.js';

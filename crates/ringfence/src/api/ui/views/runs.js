@@ -94,7 +94,7 @@ function showRun(place, id) {
     const redraw = () =>
         trying(async () => {
             const run = await get(path('runs', id));
-            // A run that is as it was leaves alone what somebody is writing.
+            // An unchanged run is not drawn again: the user may be writing in it.
             if (JSON.stringify(run) !== drawn) fill(head, headOf(run, resumed));
             drawn = JSON.stringify(run);
             // What a server told before it was started again is gone; how it ended is kept.
@@ -145,11 +145,11 @@ function headOf(run, resumed) {
             isRunning ? button('Cancel', () => trying(() => post(path('runs', run.id, 'cancel')))) : null,
             el('a', { to: `sessions/${encodeURIComponent(run.session)}` }, 'Open session'),
         ),
-        isRunning ? null : goOn(run, resumed),
+        isRunning ? null : continueForm(run, resumed),
     ];
 }
 
-function goOn(run, resumed) {
+function continueForm(run, resumed) {
     const more = el('textarea', { name: 'more', rows: 2 });
     const submit = event => {
         event.preventDefault();
@@ -211,7 +211,7 @@ export function listener(log, over) {
             if (said?.kind === 'text' && text) fill(said.element, withLinks(text));
             said = null;
         },
-        beganAgain: ({ why }) => {
+        retrying: ({ why }) => {
             if (said?.kind === 'text') said.element.remove();
             said = null;
             HEARD.note({ text: `Retrying: ${why}` });

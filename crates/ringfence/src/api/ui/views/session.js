@@ -32,7 +32,7 @@ export function show(place, [id]) {
         );
     draw();
 
-    // The end of the page is followed while somebody is there.
+    // Scrolls with new content while the user is at the end of the page.
     const heard = (kind, data) => {
         if (kind === 'gap') return recall();
         const atEnd = window.innerHeight + window.scrollY > document.body.scrollHeight - 80;

@@ -1,4 +1,4 @@
-// The sessions: who works where, and since when. Those of other fronts are there to be looked at.
+// Sessions view: open sessions, and those of other frontends, read-only.
 
 import { badge, el, fill } from '../dom.js';
 import { empty, loading } from '../ask.js';
