@@ -119,17 +119,19 @@ impl Tool for DeleteFile {
         let Some(manifest) = manifest else {
             if seen.kind != FileKind::File {
                 let text = format!("delete `{}`, which is {}", slot.shown, seen.kind.with_article());
-                return Ok(Preview::new(&text, fingerprint(*seen)));
+                return Ok(Preview::new(&text, fingerprint(*seen)).with_failure(slot.directory_failure()));
             }
             let text = format!("delete `{}` ({} bytes)", slot.shown, seen.size);
             let old = FileContents::read_target(slot, seen, cx)?;
             *shown = old.digest;
             let preview = Preview::new(&text, fingerprint((*seen, *shown))).with_body(old.head());
-            return Ok(preview.with_secret(slot.resource().effective_sensitivity().secret));
+            let secret = slot.resource().effective_sensitivity().secret;
+            return Ok(preview.with_failure(slot.directory_failure()).with_secret(secret));
         };
         let TreeManifest { entries, bytes, digest, .. } = manifest;
         let text = format!("delete the directory `{}` with {entries} entries ({bytes} bytes)", slot.shown);
-        Ok(Preview::new(&text, fingerprint((*seen, digest))).with_body(manifest.to_body()))
+        let preview = Preview::new(&text, fingerprint((*seen, digest))).with_failure(slot.directory_failure());
+        Ok(preview.with_body(manifest.to_body()))
     }
 
     fn run(&self, work: PreparedDelete, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
