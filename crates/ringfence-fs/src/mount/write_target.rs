@@ -456,7 +456,11 @@ fn open_existing_ancestor(
             }
             Err(Errno::NOENT) => {
                 let message = format!("the parent directory of `{}` does not exist", spot.shown);
-                return Err(ToolError::new(ErrorKind::NotFound, message));
+                let error = ToolError::new(ErrorKind::NotFound, message);
+                return Err(match suggest::leading_space_hint(spot.path.as_bytes()) {
+                    Some(advice) => error.hint(advice),
+                    None => error,
+                });
             }
             Err(errno) => return Err(suggest::path_error(spot, errno)),
         }
