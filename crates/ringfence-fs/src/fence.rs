@@ -13,6 +13,7 @@ use rustix::process::geteuid;
 use crate::guard::{ChangeRule, GuardedFile};
 use crate::journal::{ChangeClock, Journal, JournalEntry, journal_read_error};
 use crate::lock::{LockTable, check_state_version};
+use crate::mount::suggest::leading_space_hint;
 use crate::mount::{LocatedPath, Mount, RunStateMount};
 use crate::path::guest::GuestPath;
 use crate::path::name::NameRule;
@@ -241,7 +242,11 @@ impl Fence {
         let Some(named) = text.strip_prefix('@') else {
             let aliases: Vec<String> = self.mounts.iter().map(|mount| format!("@{}", mount.alias)).collect();
             let message = format!("a path must begin with a mount: {}", aliases.join(", "));
-            return Err(ToolError::new(ErrorKind::InvalidPath, message));
+            let error = ToolError::new(ErrorKind::InvalidPath, message);
+            return Err(match leading_space_hint(text.as_bytes()) {
+                Some(advice) => error.hint(advice),
+                None => error,
+            });
         };
         let (mount, path) = self.beneath_alias(&with_single_slash(named), "")?;
         if path.has_dotdot() {

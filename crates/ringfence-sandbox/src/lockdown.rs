@@ -29,6 +29,7 @@ use crate::limits::MemoryLimiter;
 use crate::protocol::{MAX_MESSAGE_BYTES, RunSpec, SetupError, SetupStep, SpawnerReply};
 use crate::run_mounts::WORKSPACE;
 use crate::seccomp::SeccompFilters;
+use crate::spawner::SYSTEM_UMASK;
 use crate::sys;
 
 /// Writable paths, besides the workspace, which is not mounted yet at this time.
@@ -83,7 +84,7 @@ fn prepare(backend: JailBackend) -> Result<LandlockRules, LockdownError> {
     let failed = || SetupStep::Start.failed::<Errno>();
     setsid().map_err(failed())?;
     sys::unblock_signals();
-    umask(Mode::from_raw_mode(0o022));
+    umask(SYSTEM_UMASK);
     let nothing = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed())?;
     sys::dup_onto(nothing.as_fd(), 0).map_err(failed())?;
     match backend {

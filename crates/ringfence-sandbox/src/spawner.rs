@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::{
     DumpableBehavior, Pid, Signal, WaitId, WaitIdOptions, WaitOptions, geteuid, pidfd_send_signal,
-    set_dumpable_behavior, waitid, waitpid,
+    set_dumpable_behavior, umask, waitid, waitpid,
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_thread_groups};
 
@@ -33,6 +33,9 @@ use crate::sys::{self, ChildProcess, ForkResult, MountScope};
 
 /// Name of this process, by which it knows its role.
 pub(crate) const NAME: &str = "ringfence-spawner";
+
+/// The umask of a plain system: of programs, and of the processes that build their root.
+pub(crate) const SYSTEM_UMASK: Mode = Mode::from_raw_mode(0o022);
 
 /// The spawner's own namespaces.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
@@ -57,12 +60,14 @@ pub(crate) fn run_as(name: &str, begin: fn() -> Result<(), Errno>) -> Option<Exi
 }
 
 /// The socket to the host, which came as standard input. Nothing else that was open stays so, and this process ends with the
-/// host.
+/// host. The directories of a root have the modes of a plain system whatever umask the host has: the users of a jail must
+/// be able to enter them.
 pub(crate) fn take_socket() -> Result<OwnedFd, Errno> {
     sys::keep_only(&[rustix::stdio::stdin()])?;
     let socket = sys::inherited_fd(0);
     sys::dup_onto(open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?.as_fd(), 0)?;
     sys::reset_signals();
+    umask(SYSTEM_UMASK);
     sys::die_with_parent()?;
     Ok(socket)
 }

@@ -19,8 +19,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use ringfence_kernel::CallContext;
 
 pub(crate) use self::index::{GitIndex, GitIndexEntry};
-pub(crate) use self::object::{EMPTY_BLOB, GitObjectStore, GitTreeDifference, LINK_MODE, through_link};
-pub(crate) use self::refs::{GitRefStore, parse_oids};
+pub(crate) use self::object::{EMPTY_BLOB, GitObjectStore, GitTreeDifference, LINK_MODE, blob_names, through_link};
+pub(crate) use self::refs::{GitRefStore, oids_in, parse_oids};
 use crate::sys::syscall::pread;
 
 /// The name of an object.

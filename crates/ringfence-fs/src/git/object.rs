@@ -64,6 +64,22 @@ pub(super) fn oid_of(kind: &str, data: &[u8]) -> GitOid {
     hasher.finalize().into()
 }
 
+/// The names that a file's contents may have as an object: as they are and, where git may have converted the ends of lines
+/// on their way into the worktree, with those of the repository.
+pub(crate) fn blob_names(contents: &[u8]) -> Vec<GitOid> {
+    let mut names = vec![oid_of("blob", contents)];
+    if contents.windows(2).any(|pair| pair == b"\r\n") {
+        let mut converted = Vec::with_capacity(contents.len());
+        for (at, byte) in contents.iter().enumerate() {
+            if !(*byte == b'\r' && contents.get(at + 1) == Some(&b'\n')) {
+                converted.push(*byte);
+            }
+        }
+        names.push(oid_of("blob", &converted));
+    }
+    names
+}
+
 /// The objects of a repository.
 pub(crate) struct GitObjectStore<'a> {
     files: &'a dyn RepositoryFiles,

@@ -111,3 +111,8 @@ pub(crate) fn parse_oids(text: &[u8], words: &[usize]) -> Result<BTreeSet<GitOid
     }
     Ok(oids)
 }
+
+/// Every word of a text that could be the name of an object.
+pub(crate) fn oids_in(text: &[u8]) -> BTreeSet<GitOid> {
+    text.split(|byte| !byte.is_ascii_alphanumeric()).filter_map(parse_oid).collect()
+}

@@ -10,7 +10,10 @@ use std::process::Command;
 use proptest::prelude::{any, proptest};
 use ringfence_kernel::{CallContext, CallLimits, CommitState, Dialect, IoMode};
 
-use crate::git::{GitFile, GitIndex, GitObjectStore, GitReadBudget, GitReadError, GitRefStore, RepositoryFiles};
+use crate::git::{
+    GitFile, GitIndex, GitObjectStore, GitReadBudget, GitReadError, GitRefStore, RepositoryFiles, blob_names, oids_in,
+    parse_oid,
+};
 
 struct GitTestDir(PathBuf);
 
@@ -224,4 +227,29 @@ proptest! {
         let store = GitObjectStore::open(&files, &budget).unwrap();
         let _ = store.is_intact(b"objects/pack/pack-x.idx");
     }
+}
+
+#[test]
+fn contents_have_the_name_that_git_gives_them_with_either_line_ending() {
+    let directory = tempfile::tempdir().unwrap();
+    git(directory.path(), &["init", "-q"]);
+    for (name, contents) in [("lf", "one\ntwo\n"), ("crlf", "one\r\ntwo\r\n"), ("lone", "one\rtwo"), ("empty", "")] {
+        fs::write(directory.path().join(name), contents).unwrap();
+        let named = |options: &[&str]| {
+            let printed =
+                git(directory.path(), &[&["-c", "core.safecrlf=false"], options, &["hash-object", name]].concat());
+            parse_oid(printed.trim().as_bytes()).unwrap()
+        };
+        let names = blob_names(contents.as_bytes());
+        assert_eq!(names.first(), Some(&named(&[])), "{name}");
+        assert_eq!(names.last(), Some(&named(&["-c", "core.autocrlf=input"])), "{name}");
+    }
+}
+
+#[test]
+fn every_name_of_an_object_in_a_text_is_found() {
+    let (one, other) = ("1".repeat(40), "ab".repeat(20));
+    let text = format!("{one}\t{other} refs/x\n{one}{other}\nref: refs/heads/main\n<{}>\n", "2".repeat(40));
+    let expected = [one, other, "2".repeat(40)].map(|name| parse_oid(name.as_bytes()).unwrap());
+    assert_eq!(oids_in(text.as_bytes()), BTreeSet::from(expected));
 }

@@ -39,6 +39,9 @@ fn missing_path_error(located: &LocatedPath, error: ToolError) -> ToolError {
     let Some((parent, name)) = located.path.split() else { return error };
     let directory = OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN;
     let Ok(directory) = located.mount.lookup(&parent, directory, IoMode::Blocking) else {
+        if let Some(advice) = leading_space_hint(located.path.as_bytes()) {
+            return error.hint(advice);
+        }
         return error.hint(&format!("the directory `{}` does not exist", parent_display(located)));
     };
     if let Ok(Some(stamp)) = stat(directory.fd.as_fd(), name)
@@ -80,6 +83,13 @@ fn missing_path_error(located: &LocatedPath, error: ToolError) -> ToolError {
         },
     };
     ToolError { suggestions: Some(Box::new(alternatives)), ..error }
+}
+
+/// Advice for a path that is relative only because of white space before it.
+pub(crate) fn leading_space_hint(path: &[u8]) -> Option<&'static str> {
+    let trimmed = path.trim_ascii_start();
+    let is_hidden = trimmed.len() < path.len() && trimmed.starts_with(b"/") | trimmed.starts_with(b"@");
+    is_hidden.then_some("remove the white space at the start of the path")
 }
 
 /// The directory of a path, as replies say it; nothing for one in the workspace itself.

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringfence_kernel::{CallContext, ErrorKind, IoMode, PolicyResource, Sensitivity, ToolError};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::journal::{FileState, JournalEffect};
@@ -22,7 +22,7 @@ use crate::sys::errno::{errno_error, sync_error, wrong_type};
 use crate::sys::file_ref::FileRef;
 use crate::sys::own_files::names_in;
 use crate::sys::stat::{FileId, FileKind, FileStat};
-use crate::sys::syscall::{fstat, fsync, mkdirat, unlinkat};
+use crate::sys::syscall::{accessat, fstat, fsync, mkdirat, unlinkat};
 
 /// Retries of a parent lookup while other programs create and remove directories.
 const PARENT_LOOKUPS: usize = 16;
@@ -219,6 +219,29 @@ impl WriteTarget {
     /// Whether directories have to be made first.
     pub(crate) fn lacks_parents(&self) -> bool {
         !self.missing.is_empty()
+    }
+
+    /// The error that an entry of this name cannot be created or removed with, where permissions forbid it now.
+    pub(crate) fn directory_failure(&self) -> Option<ToolError> {
+        let entered = accessat(&self.base, c".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
+        let allowed = check_directory_writable(self.base.as_fd(), &self.shown)
+            .and_then(|()| entered.map_err(|errno| errno_error(errno, &self.shown)));
+        allowed.err()
+    }
+
+    /// The same for new contents of the current file, if there is one.
+    pub(crate) fn contents_failure(&self) -> Option<ToolError> {
+        let current = self.stat().ok().flatten()?;
+        let allowed = match current.denies_write() {
+            true => Err(Errno::ACCESS),
+            false => accessat(&self.base, self.name.as_slice(), Access::WRITE_OK, AtFlags::EACCESS),
+        };
+        allowed.map_err(|errno| errno_error(errno, &self.shown)).err()
+    }
+
+    /// The same for a file that takes the place of the current one, or is new.
+    pub(crate) fn replacement_failure(&self) -> Option<ToolError> {
+        self.directory_failure().or_else(|| self.contents_failure())
     }
 
     /// The stat of the current file.
@@ -441,7 +464,11 @@ fn open_existing_ancestor(
             }
             Err(Errno::NOENT) => {
                 let message = format!("the parent directory of `{}` does not exist", located.shown);
-                return Err(ToolError::new(ErrorKind::NotFound, message));
+                let error = ToolError::new(ErrorKind::NotFound, message);
+                return Err(match suggest::leading_space_hint(located.path.as_bytes()) {
+                    Some(advice) => error.hint(advice),
+                    None => error,
+                });
             }
             Err(errno) => return Err(suggest::path_error(located, errno)),
         }

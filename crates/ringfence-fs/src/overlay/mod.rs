@@ -15,6 +15,7 @@ mod repository_data;
 mod stage;
 mod upper;
 mod view;
+mod worktree_ties;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;

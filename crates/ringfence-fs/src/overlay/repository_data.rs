@@ -5,7 +5,8 @@
 //! in the difference between what a reference or the index stood for and what it stands for now. Everything else below
 //! `.git` stays protected: names that are not known here, and whatever cannot be read.
 //!
-//! Not here: reading a repository (`git/`), and what is asked about (the policy).
+//! Not here: reading a repository (`git/`), paths of the worktree that depend on it (`worktree_ties.rs`), and what is
+//! asked about (the policy).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsStr;
@@ -62,6 +63,7 @@ impl ChangeSet {
             let Ok(judge) = RepositoryJudge::new(self, root, &budget) else { continue };
             let Ok(judged) = judge.judge(cx) else {
                 findings.refused.extend(judge.unread_index_mask());
+                findings.worktree_ties.extend(judge.possible_ties().into_iter().map(|path| (root.clone(), path)));
                 continue;
             };
             for (item, verdict) in self.items.iter_mut().zip(judged.verdicts) {
@@ -106,7 +108,7 @@ enum RepositoryDataVerdict {
 
 /// Classes of repository files, by their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum GitFileClass {
+pub(super) enum GitFileClass {
     /// A loose object or a part of a pack.
     Object,
     Head,
@@ -127,7 +129,7 @@ enum GitFileClass {
 }
 
 impl GitFileClass {
-    fn of(path: &[u8]) -> Self {
+    pub(super) fn of(path: &[u8]) -> Self {
         let Ok(path) = std::str::from_utf8(path) else { return Self::Other };
         let parts: Vec<&str> = path.split('/').collect();
         if parts.iter().any(|part| part.ends_with(".lock") || part.starts_with('.')) {
@@ -173,23 +175,23 @@ struct RepositoryVerdicts {
 }
 
 /// A repository as it was and as it is going to be.
-struct RepositoryJudge<'a> {
-    change_set: &'a ChangeSet,
-    root: &'a [u8],
-    old: LowerRepositoryFiles<'a>,
-    new: MergedRepositoryFiles<'a>,
+pub(super) struct RepositoryJudge<'a> {
+    pub(super) change_set: &'a ChangeSet,
+    pub(super) root: &'a [u8],
+    pub(super) old: LowerRepositoryFiles<'a>,
+    pub(super) new: MergedRepositoryFiles<'a>,
     budget: &'a GitReadBudget<'a>,
 }
 
 /// State of a repository, read once and used for every file of it.
-struct RepositoryVersions<'a> {
+pub(super) struct RepositoryVersions<'a> {
     old: GitObjectStore<'a>,
     new: GitObjectStore<'a>,
     old_refs: GitRefStore<'a>,
     new_refs: GitRefStore<'a>,
-    old_head: Option<GitOid>,
+    pub(super) old_head: Option<GitOid>,
     /// Earlier values of references.
-    old_values: HashSet<GitOid>,
+    pub(super) old_values: HashSet<GitOid>,
 }
 
 impl<'a> RepositoryJudge<'a> {
@@ -235,9 +237,7 @@ impl<'a> RepositoryJudge<'a> {
             }
             judged.verdicts.push(verdict);
         }
-        if let Ok(Some((old, new))) = &indexes {
-            judged.worktree_paths = self.tied(old, new, &view);
-        }
+        judged.worktree_paths = self.worktree_ties(&indexes, &view, cx);
         Ok(judged)
     }
 
@@ -404,38 +404,6 @@ impl<'a> RepositoryJudge<'a> {
         let (old, new) = (read(&self.old)?, read(&self.new)?);
         Ok((old.is_some() || new.is_some()).then(|| (old.unwrap_or_default(), new.unwrap_or_default())))
     }
-
-    /// Paths of the worktree that git wrote or removed itself: they mean the same as what it did to the repository.
-    fn tied(&self, old: &GitIndex, new: &GitIndex, view: &RepositoryVersions<'_>) -> Vec<Vec<u8>> {
-        let differing: BTreeSet<&[u8]> = differing_keys(old, new).map(|(path, _)| path.as_slice()).collect();
-        let worktree = split(self.root).0;
-        let moves_worktree = self.change_set.items.iter().filter(|item| item.upper.is_some()).any(|item| {
-            relative_to(&item.path, self.root).is_some_and(|path| {
-                let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
-                first.starts_with(b"MERGE_")
-                    || first.starts_with(b"rebase-")
-                    || first.ends_with(b"_HEAD") && first != b"FETCH_HEAD"
-                    || [b"sequencer".as_slice(), b"AUTO_MERGE"].contains(&first)
-            })
-        });
-        let is_tied = |item: &&OverlayChange| {
-            let Some(path) = relative_to(&item.path, worktree).filter(|_| repository_of(&item.path).is_none()) else {
-                return false;
-            };
-            if item.upper.is_none() && item.lower.as_ref().is_some_and(|was| was.tree.is_some()) {
-                return differing.range(path..).next().is_some_and(|first| relative_to(first, path).is_some());
-            }
-            let Some(entry) = differing.contains(path).then(|| new.entries.get(&(path.to_vec(), 0))) else {
-                return false;
-            };
-            match entry {
-                _ if moves_worktree => true,
-                None => item.upper.is_none() || (1..4).any(|stage| new.entries.contains_key(&(path.to_vec(), stage))),
-                Some(entry) => item.upper.is_some() && view.old.contains(&entry.oid) == Ok(true),
-            }
-        };
-        self.change_set.items.iter().filter(is_tied).map(|item| item.path.clone()).collect()
-    }
 }
 
 impl RepositoryVersions<'_> {
@@ -510,7 +478,7 @@ impl RepositoryVersions<'_> {
 }
 
 /// Entries that one index has and the other has not, or not the same.
-fn differing_keys<'i>(old: &'i GitIndex, new: &'i GitIndex) -> impl Iterator<Item = &'i (Vec<u8>, u8)> {
+pub(super) fn differing_keys<'i>(old: &'i GitIndex, new: &'i GitIndex) -> impl Iterator<Item = &'i (Vec<u8>, u8)> {
     let changed = new.entries.iter().filter(|(key, entry)| old.entries.get(*key) != Some(entry)).map(|(key, _)| key);
     let gone = old.entries.keys().filter(|key| !new.entries.contains_key(*key));
     changed.chain(gone)
@@ -532,9 +500,9 @@ fn index_changes(old: &GitIndex, new: &GitIndex) -> Vec<PathChange> {
 
 /// The files of a repository in the workspace as it is.
 #[derive(Clone, Copy)]
-struct LowerRepositoryFiles<'a> {
-    mount: &'a Mount,
-    root: &'a [u8],
+pub(super) struct LowerRepositoryFiles<'a> {
+    pub(super) mount: &'a Mount,
+    pub(super) root: &'a [u8],
 }
 
 impl RepositoryFiles for LowerRepositoryFiles<'_> {
@@ -562,7 +530,7 @@ impl RepositoryFiles for LowerRepositoryFiles<'_> {
 }
 
 /// The files of a repository as a program left them.
-struct MergedRepositoryFiles<'a> {
+pub(super) struct MergedRepositoryFiles<'a> {
     change_set: &'a ChangeSet,
     items: HashMap<&'a [u8], &'a OverlayChange>,
     old: LowerRepositoryFiles<'a>,
@@ -612,7 +580,7 @@ impl RepositoryFiles for MergedRepositoryFiles<'_> {
 }
 
 /// The rest of a path below a directory; all of it below the root.
-fn relative_to<'p>(path: &'p [u8], directory: &[u8]) -> Option<&'p [u8]> {
+pub(super) fn relative_to<'p>(path: &'p [u8], directory: &[u8]) -> Option<&'p [u8]> {
     match directory.is_empty() {
         true => Some(path),
         false => path

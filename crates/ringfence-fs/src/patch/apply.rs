@@ -70,10 +70,12 @@ pub(super) fn with_line_endings_of<'h>(text: &str, hunks: &'h [PatchHunk]) -> Co
     let ends = |side: fn(&PatchHunk) -> &HunkSide| {
         hunks.iter().map(|hunk| LineEndings::of(&side(hunk).text)).fold(LineEndings::None, LineEndings::combine)
     };
-    let old = ends(|hunk| &hunk.old);
+    let (old, new) = (ends(|hunk| &hunk.old), ends(|hunk| &hunk.new));
     // With other ends than the file has, no old line that has one is in it.
     match (LineEndings::of(text), old) {
-        _ if old.combine(ends(|hunk| &hunk.new)) != old => Cow::Borrowed(hunks),
+        // Lines that are only added: LF is what a patch has by itself, and CRLF is not.
+        (LineEndings::Crlf, LineEndings::None) if new == LineEndings::Lf => Cow::Owned(with_ends("\n", "\r\n")),
+        _ if old.combine(new) != old => Cow::Borrowed(hunks),
         (LineEndings::Crlf, LineEndings::Lf) => Cow::Owned(with_ends("\n", "\r\n")),
         (LineEndings::Lf, LineEndings::Crlf) => Cow::Owned(with_ends("\r\n", "\n")),
         _ => Cow::Borrowed(hunks),
@@ -264,6 +266,7 @@ mod tests {
         check("a\r\nb\r\n", "@@ -1,2 +1,2 @@\n a\n-b\n+B\n", expect![[r#""a\r\nB\r\n" #1 1+0 +1-1"#]]);
         check("0\r\na\r\nb\r\n", "@@ -1,2 +1,2 @@\n a\n-b\n+B\n", expect![[r#""0\r\na\r\nB\r\n" #1 2+1 +1-1"#]]);
         check("a\nb\n", "@@ -1,2 +1,2 @@\r\n a\r\n-b\r\n+B\r\n", expect![[r#""a\nB\n" #1 1+0 +1-1"#]]);
+        check("a\r\nb\r\n", "@@ -1,0 +2 @@\n+x\n", expect![[r#""a\r\nx\r\nb\r\n" #1 2+0 +1-0"#]]);
         check("a\nb\n", "@@ -1,0 +2 @@\n+x\r\n", expect![[r#""a\nx\r\nb\n" #1 2+0 +1-0"#]]);
         // Where they are mixed, each is part of its line.
         check("a\r\nb\nc\n", "@@ -2 +2 @@\n-b\n+B\r\n", expect![[r#""a\r\nB\r\nc\n" #1 2+0 +1-1"#]]);
@@ -373,6 +376,8 @@ mod tests {
                 "AmbiguousEdit: hunk 1 would still match `f` after it is applied; add context lines above and below its change"
             ],
         );
+        // A right line number does. Once more, it tells of another line.
+        check("a\nb\nb\nb\n", "@@ -2 +1,0 @@\n-b\n", expect![[r#""a\nb\nb\n" #1 2+0 +0-1"#]]);
         check("a\na\na\na\n", "@@ -3,2 +3 @@\n a\n-a\n", expect![[r#""a\na\na\n" #1 3+0 +0-1"#]]);
     }
 

@@ -148,7 +148,9 @@ impl Tool for AppendFile {
             }
         };
         *shown = digest;
-        let preview = Preview::new(&text, fingerprint((*seen, digest)));
+        // A file grows in place, whatever its directory allows.
+        let failure = if seen.is_some() { target.contents_failure() } else { target.directory_failure() };
+        let preview = Preview::new(&text, fingerprint((*seen, digest))).with_failure(failure);
         Ok(preview.with_body(diffs.into_body()).with_secret(target.resource().effective_sensitivity().secret))
     }
 

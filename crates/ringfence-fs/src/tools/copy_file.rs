@@ -109,7 +109,8 @@ impl Tool for CopyFile {
         *shown = (new.digest, old.and_then(|old| old.digest));
         let bound = fingerprint((from.stat, *target, *shown));
         let secret = *from_secret || to.resource().effective_sensitivity().secret;
-        Ok(Preview::new(&text, bound).with_body(diffs.into_body()).with_secret(secret))
+        let preview = Preview::new(&text, bound).with_failure(to.replacement_failure());
+        Ok(preview.with_body(diffs.into_body()).with_secret(secret))
     }
 
     fn run(&self, work: PreparedCopy, ticket: &Ticket<'_>) -> Result<ChangedFile, ToolError> {

@@ -93,11 +93,13 @@ impl Tool for CreateDirectory {
     }
 
     fn preview(&self, work: &mut PreparedMkdir, _: &CallContext<'_>) -> Result<Preview, ToolError> {
-        let (text, fingerprint) = match work {
-            PreparedMkdir::Exists { shown } => (format!("the directory `{shown}` already exists"), "exists"),
-            PreparedMkdir::Make { target } => (format!("create the directory `{}`", target.shown), "make"),
-        };
-        Ok(Preview::new(&text, fingerprint))
+        Ok(match work {
+            PreparedMkdir::Exists { shown } => {
+                Preview::new(&format!("the directory `{shown}` already exists"), "exists")
+            }
+            PreparedMkdir::Make { target } => Preview::new(&format!("create the directory `{}`", target.shown), "make")
+                .with_failure(target.directory_failure()),
+        })
     }
 
     fn run(&self, work: PreparedMkdir, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {

@@ -116,17 +116,19 @@ impl Tool for DeleteFile {
         let Some(manifest) = manifest else {
             if seen.kind != FileKind::File {
                 let text = format!("delete `{}`, which is {}", target.shown, seen.kind.with_article());
-                return Ok(Preview::new(&text, fingerprint(*seen)));
+                return Ok(Preview::new(&text, fingerprint(*seen)).with_failure(target.directory_failure()));
             }
             let text = format!("delete `{}` ({} bytes)", target.shown, seen.size);
             let old = FileContents::read_target(target, seen, cx)?;
             *shown = old.digest;
             let preview = Preview::new(&text, fingerprint((*seen, *shown))).with_body(old.head());
-            return Ok(preview.with_secret(target.resource().effective_sensitivity().secret));
+            let secret = target.resource().effective_sensitivity().secret;
+            return Ok(preview.with_failure(target.directory_failure()).with_secret(secret));
         };
         let TreeManifest { entries, bytes, digest, .. } = manifest;
         let text = format!("delete the directory `{}` with {entries} entries ({bytes} bytes)", target.shown);
-        Ok(Preview::new(&text, fingerprint((*seen, digest))).with_body(manifest.to_body()))
+        let preview = Preview::new(&text, fingerprint((*seen, digest))).with_failure(target.directory_failure());
+        Ok(preview.with_body(manifest.to_body()))
     }
 
     fn run(&self, work: PreparedDelete, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {

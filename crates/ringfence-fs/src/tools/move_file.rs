@@ -166,7 +166,9 @@ impl Tool for MoveFile {
         let bound = fingerprint((*seen, *target, *shown, inside));
         let secret = old.is_some()
             && (from.resource().effective_sensitivity().secret || to.resource().effective_sensitivity().secret);
-        Ok(Preview::new(&text, bound).with_body(body).with_secret(secret))
+        let failure = from.directory_failure().or_else(|| to.directory_failure());
+        let failure = failure.or_else(|| target.and_then(|_| to.contents_failure()));
+        Ok(Preview::new(&text, bound).with_failure(failure).with_body(body).with_secret(secret))
     }
 
     fn run(&self, work: PreparedMove, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {

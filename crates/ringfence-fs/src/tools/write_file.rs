@@ -173,6 +173,7 @@ impl Tool for WriteFile {
         // Of a file that is too large to be read here it is not known.
         let is_known = old.is_none() || shown.is_some();
         let failure = check_match(&target.shown, if_match.filter(|_| is_known), *shown).err();
+        let failure = failure.or_else(|| target.replacement_failure());
         Ok(Preview::new(&text, bound)
             .with_failure(failure)
             .with_body(diffs.into_body())

@@ -38,6 +38,26 @@ fn the_path_that_programs_see_is_the_workspace_in_the_standard_dialect() {
 }
 
 #[test]
+fn white_space_that_hides_the_start_of_a_path_is_named() {
+    let hint = "remove the white space at the start of the path";
+    let world = FsFixture::new();
+    for (tool, arguments) in [
+        ("read_file", json!({"path": " /workspace/f"})),
+        ("write_file", json!({"path": "\t/workspace/f", "content": "x"})),
+        ("create_directory", json!({"path": " f"})),
+    ] {
+        let answer = world.call(tool, &arguments);
+        let is_hidden = tool != "create_directory";
+        assert_eq!((answer.error.is_some(), answer.text.contains(hint)), (is_hidden, is_hidden), "{}", answer.text);
+    }
+    let world = FsFixture::with(FsFixtureConfig::of(Dialect::Crewagent));
+    let answer = world.call("fs.read", &json!({"path": " @project/f"}));
+    assert!(answer.text.contains(hint), "{}", answer.text);
+    let answer = world.call("fs.read", &json!({"path": "project/f"}));
+    assert!(!answer.text.contains(hint), "{}", answer.text);
+}
+
+#[test]
 fn every_tool_of_the_standard_dialect_takes_the_path_that_programs_see() {
     let world = FsFixture::new();
     let calls: [(&str, Value, &str); 14] = [

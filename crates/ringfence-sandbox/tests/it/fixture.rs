@@ -47,6 +47,18 @@ pub(crate) fn as_each_user_isolated(name: &str, test: impl FnOnce()) {
     }
 }
 
+/// The same for each user, in processes that are started with another umask.
+pub(crate) fn with_umask(umask: &str, name: &str, test: impl FnOnce()) {
+    if was_started_with(ALONE) {
+        return test();
+    }
+    let script = format!("umask {umask}; exec \"$0\" \"$@\"");
+    let plain_user = geteuid().is_root().then_some(PLAIN_UID);
+    for user in [geteuid().as_raw()].into_iter().chain(plain_user) {
+        rerun_through(name, user, &["sh", "-c", &script]);
+    }
+}
+
 /// Whether this process was started with that word.
 pub(crate) fn was_started_with(word: &str) -> bool {
     std::env::args().any(|argument| argument == word)

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use ringfence_testkit::requirement::{Requirement, skip_without};
 
-use crate::fixture::{SandboxFixture, as_each_user};
+use crate::fixture::{SandboxFixture, as_each_user, with_umask};
 
 /// Whether a jail of this machine has such a program.
 fn has(world: &SandboxFixture, requirement: Requirement, program: &str) -> bool {
@@ -66,13 +66,20 @@ fn a_jail_cannot_use_up_the_machines_terminals() {
     });
 }
 
-/// The caller may have another.
 #[test]
 fn the_umask_is_that_of_a_plain_system() {
-    as_each_user("programs::the_umask_is_that_of_a_plain_system", || {
-        let script = "umask; touch /tmp/f; mkdir /tmp/d; stat -c %a /tmp/f /tmp/d; touch f; mkdir d; stat -c %a f d";
-        assert_eq!(SandboxFixture::new().stdout_of(script), "0022\n644\n755\n644\n755\n");
-    });
+    as_each_user("programs::the_umask_is_that_of_a_plain_system", check_umask);
+}
+
+/// A service may have been started with one that leaves nothing to others.
+#[test]
+fn the_umask_of_the_host_does_not_matter() {
+    with_umask("077", "programs::the_umask_of_the_host_does_not_matter", check_umask);
+}
+
+fn check_umask() {
+    let script = "umask; touch /tmp/f; mkdir /tmp/d; stat -c %a /tmp/f /tmp/d; touch f; mkdir d; stat -c %a f d";
+    assert_eq!(SandboxFixture::new().stdout_of(script), "0022\n644\n755\n644\n755\n");
 }
 
 /// A setuid program of root's that lies in the workspace, and those of the system, run as the jail's own user.

@@ -411,6 +411,122 @@ fn an_incomplete_git_operation_is_refused_whole() {
     }
 }
 
+/// The repository with edits that a person has not committed, and files that are not tracked.
+fn dirty_repository() -> TestSite {
+    let site = repository();
+    site.write("src/lib.rs", "pub fn mine() {}\n");
+    site.write("README.md", "one\ntwo\nmine\n");
+    site.write("notes.txt", "not tracked\n");
+    site.write("drafts/one.txt", "not tracked either\n");
+    site
+}
+
+/// Contents that git took out of the worktree must not be lost with the data that has them.
+#[test]
+fn uncommitted_work_survives_a_git_operation_that_is_refused() {
+    for (code, named) in [
+        ("git stash -q; git config a.b c", ".git/config"),
+        ("git stash -q; echo own > README.md; git config a.b c", ".git/config"),
+        ("git stash -qu; git config a.b c", "notes.txt"),
+        ("git stash -qu; git config a.b c", "drafts"),
+        ("git stash push -q src/lib.rs; git config a.b c", "src/lib.rs"),
+        ("git reset -q --hard; git config a.b c", "README.md"),
+        ("git reset -q --hard other; git config a.b c", "README.md"),
+        ("git checkout -q -- README.md; git config a.b c", "README.md"),
+        ("git restore src; git config a.b c", "src/lib.rs"),
+        ("git commit -qam wip; git reset -q --hard HEAD~; git config a.b c", "README.md"),
+        ("git add -A; git commit -qm wip; git switch -q other; git config a.b c", "notes.txt"),
+        ("git commit -qam wip; git switch -q --detach HEAD~; echo own >> README.md; git config a.b c", "README.md"),
+        ("git add -A; git reset -q --hard; git config a.b c", "notes.txt"),
+        ("git switch -q -f other; git config a.b c", "README.md"),
+    ] {
+        check_refused_in(&dirty_repository(), code, named);
+    }
+}
+
+#[test]
+fn a_stash_with_a_protected_file_is_refused_whole() {
+    let site = dirty_repository();
+    site.write(".github/workflows/ci.yml", "on: pull_request\n");
+    check_refused_in(&site, "git stash", ".git/refs/stash");
+    check_refused_in(&site, "git stash -u", ".git/refs/stash");
+}
+
+#[test]
+fn what_a_rebase_stashed_is_refused_with_it() {
+    let site = repository();
+    site.write("src/lib.rs", "pub fn mine() {}\n");
+    let code = "echo mine > README.md; git commit -qm mine README.md; git rebase --autostash conflicting || true";
+    check_refused_in(&site, code, ".git/rebase-merge");
+}
+
+#[test]
+fn a_mode_that_git_stashed_is_refused_with_the_stash() {
+    let site = repository();
+    let file = site.workspace.join("src/lib.rs");
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    check_refused_in(&site, "git stash -q; git config a.b c", "src/lib.rs");
+}
+
+/// The other direction: what git brings back stays in the stash, and in the merge.
+#[test]
+fn an_operation_that_brings_contents_back_is_refused_whole() {
+    let site = dirty_repository();
+    git(&site, &["stash", "-qu"]);
+    check_refused_in(&site, "git stash pop -q; git config a.b c", "drafts/one.txt");
+    check_refused_in(&site, "git stash pop -q; git config a.b c", "README.md");
+
+    let site = repository();
+    site.write("README.md", "one\nmine\nthree\n");
+    git(&site, &["commit", "-qam", "mine"]);
+    git(&site, &["-c", "alias.try=!git merge -q conflicting || true", "try"]);
+    check_refused_in(&site, "git merge --abort; git config a.b c", "README.md");
+}
+
+/// Where a repository cannot be read, nothing is overwritten or deleted without it.
+#[test]
+fn uncommitted_work_survives_in_a_repository_that_cannot_be_read() {
+    let site = dirty_repository();
+    git(&site, &["update-index", "--split-index"]);
+    check_refused_in(&site, "git stash -qu", "README.md");
+}
+
+#[test]
+fn uncommitted_work_of_a_submodule_survives() {
+    let site = repository();
+    git(&site, &["-c", "protocol.file.allow=always", "submodule", "add", "-q", "./", "sub"]);
+    git(&site, &["commit", "-qm", "with a submodule"]);
+    site.write("sub/README.md", "mine\n");
+    check_refused_in(&site, "cd sub; git stash -q", "sub/README.md");
+}
+
+/// Without a change of the repository, git writes files like any other program.
+#[test]
+fn changes_of_the_worktree_alone_are_kept() {
+    for (code, status) in [
+        ("git checkout -q -- README.md", " M src/lib.rs\n?? drafts/\n?? notes.txt\n"),
+        ("git clean -qfd", " M README.md\n M src/lib.rs\n"),
+    ] {
+        let site = dirty_repository();
+        let reply = edits(&site, code);
+        assert_eq!(reply["value"]["committed"], "all", "{code}: {reply}");
+        assert_eq!(git(&site, &["status", "--porcelain"]), status, "{code}");
+    }
+    for (code, status) in [
+        ("rm notes.txt; git config a.b c", " M README.md\n M src/lib.rs\n?? drafts/\n"),
+        ("git clean -qfd; git config a.b c", " M README.md\n M src/lib.rs\n"),
+        (
+            "echo own > src/lib.rs; chmod +x README.md; git add -A; git config a.b c",
+            " M README.md\n M src/lib.rs\n?? drafts/\n?? notes.txt\n",
+        ),
+    ] {
+        let site = dirty_repository();
+        let reply = edits(&site, code);
+        assert_eq!(reply["error"]["details"]["committed"], "some", "{code}: {reply}");
+        assert_eq!(git(&site, &["status", "--porcelain"]), status, "{code}");
+    }
+}
+
 #[test]
 fn edits_are_kept_when_only_the_repository_is_refused() {
     let site = repository();

@@ -5,6 +5,8 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use ringfence_kernel::ErrorKind::{NotFound, PermissionDenied, Unavailable, WriteLimit};
+use ringfence_kernel::Preset;
+use ringfence_testkit::approver::ScriptedApprover;
 use ringfence_testkit::requirement::{Requirement, skip_without};
 use rustix::fs::{CWD, Mode, OFlags, XattrFlags, fgetxattr, fsetxattr, openat};
 use serde_json::json;
@@ -190,6 +192,53 @@ fn mode_bits_hold_for_root_and_users() {
     check(mode_cases);
     if is_root() && !is_child() {
         TestSubprocess::new().run_as(NOBODY, "attacks::permissions::mode_bits_hold_for_root_and_users");
+    }
+}
+
+/// A person is not asked about a change that the file system then refuses.
+#[test]
+fn a_change_that_permissions_forbid_is_not_asked_about() {
+    let patch = |path: &str| format!("--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-old\n+new\n");
+    let cases = [
+        ("write_file", json!({"path": "f", "content": "x"})),
+        ("append_file", json!({"path": "f", "content": "x"})),
+        ("edit_file", json!({"path": "f", "oldText": "old", "newText": "x"})),
+        ("apply_patch", json!({"patch": patch("f")})),
+        ("copy_file", json!({"from": "other.txt", "to": "f", "overwrite": true})),
+        ("move_file", json!({"from": "other.txt", "to": "f", "overwrite": true})),
+        ("write_file", json!({"path": "d/new", "content": "x"})),
+        ("write_file", json!({"path": "d/a/b", "content": "x", "createDirs": true})),
+        ("write_file", json!({"path": "d/f", "content": "x"})),
+        ("append_file", json!({"path": "d/new", "content": "x"})),
+        ("edit_file", json!({"path": "d/f", "oldText": "old", "newText": "x"})),
+        ("apply_patch", json!({"patch": patch("d/f")})),
+        ("copy_file", json!({"from": "other.txt", "to": "d/new"})),
+        ("move_file", json!({"from": "other.txt", "to": "d/new"})),
+        ("move_file", json!({"from": "d/f", "to": "new"})),
+        ("delete_file", json!({"path": "d/f"})),
+        ("delete_file", json!({"path": "d/e"})),
+        ("create_directory", json!({"path": "d/new"})),
+    ];
+    for (tool, arguments) in cases {
+        let person = ScriptedApprover::approving();
+        let world = FsFixture::with(FsFixtureConfig {
+            preset: Preset::Ask,
+            person: Some(person.clone()),
+            ..FsFixtureConfig::default()
+        });
+        for path in ["f", "d/f", "other.txt"] {
+            world.write(path, "old\n");
+        }
+        std::fs::create_dir(world.root.join("d/e")).unwrap();
+        chmod(&world, "f", 0o444);
+        chmod(&world, "d", 0o555);
+        let (kind, count) = (world.error(tool, &arguments), person.count());
+        chmod(&world, "d", 0o755);
+        assert_eq!((kind, count), (PermissionDenied, 0), "{tool} {arguments}");
+    }
+    if is_root() && !is_child() {
+        TestSubprocess::new()
+            .run_as(NOBODY, "attacks::permissions::a_change_that_permissions_forbid_is_not_asked_about");
     }
 }
 
