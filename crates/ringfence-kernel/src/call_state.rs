@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::approval::ApprovalOutcome;
+use crate::approval::{ApprovalDenial, ApprovalOutcome};
 use crate::invocation::{Invocation, PriorApproval, arguments_fixed_error, plan_changed_error};
 use crate::pending_approval::{AskOutcome, PendingApproval, ResumedCall, UndecidedChanges};
 use crate::tool_binding::{ErasedPlan, ErasedTool};
@@ -46,7 +46,7 @@ pub(crate) enum CallState {
     /// Approved, and to be decided once more by the rules that hold now.
     Approved(Box<PendingApproval>, Approval),
     /// Declined after a run: what needed no approval is kept.
-    Declined(Box<PendingApproval>, ToolError),
+    Declined(Box<PendingApproval>, ApprovalDenial),
     /// Authorized, with the begin record still to be written.
     Running(AuthorizedPlan),
     /// The run left changes to decide about.
@@ -115,6 +115,8 @@ impl Invocation {
                         AskOutcome::Answered(answer) => self.apply_answer(pending, answer).await?,
                     }
                 }
+                // The program has ended, and what needs no approval is kept also when the caller cancels.
+                declined @ CallState::Declined(..) => self.run_on_worker(declined, &CancellationToken::new()).await?,
                 working => self.run_on_worker(working, cancel).await?,
             }
         }
@@ -155,14 +157,12 @@ impl Invocation {
                 }
                 return Ok(CallState::Approved(pending, approval));
             }
-            ApprovalOutcome::ApprovedWithChanges(..) => arguments_fixed_error(),
-            ApprovalOutcome::Denied(error) => error,
+            ApprovalOutcome::ApprovedWithChanges(..) => ApprovalDenial::Error(arguments_fixed_error()),
+            ApprovalOutcome::Denied(denial) => denial,
         };
         match pending.is_follow_up() {
-            // The caller does not wait any more: nothing is kept.
-            true if refused.kind == ErrorKind::Cancelled => self.finish_without(*pending, refused),
             true => Ok(CallState::Declined(pending, refused)),
-            false => self.refused(&pending.accesses, &refused),
+            false => self.refused(&pending.accesses, &refused.error(&pending.prompt.verdict)),
         }
     }
 

@@ -127,10 +127,10 @@ pub use strict_json::{StrictJsonError, StrictValue, check_json};
 pub use suggest::nearest_name;
 pub use taint::{SessionTaint, Taint, TaintSet};
 pub use tool::{
-    CODE_MOUNT, CachedSensitivity, CallContext, CallOrigin, ChangeGroup, FollowUpPlan, IoMode, KeepDecision,
-    LookupTarget, MCP_MOUNT, NET_MOUNT, NextPhase, PhasedTool, PolicyAction, PolicyResource, ProgressListener,
-    ProgressUpdate, ResourceAccess, ReviewRequirement, SEARCH_MOUNT, Tool, ToolCapabilities, ToolPlan,
-    WORKSPACE_MOUNTS,
+    CODE_MOUNT, CachedSensitivity, CallContext, CallOrigin, ChangeGroup, FollowUpMode, FollowUpPlan, IoMode,
+    KeepDecision, LookupTarget, MCP_MOUNT, NET_MOUNT, NextPhase, PhasedTool, PolicyAction, PolicyResource,
+    ProgressListener, ProgressUpdate, ResourceAccess, ReviewRequirement, SEARCH_MOUNT, Tool, ToolCapabilities,
+    ToolPlan, WORKSPACE_MOUNTS,
 };
 pub use tool_binding::{ExternalToolDefinition, ToolBinding, ToolDefinition};
 pub use workspace::{

@@ -133,9 +133,9 @@ impl ToolCatalog {
         self.find_tool(name).map(|offer| offer.definition())
     }
 
-    /// The definitions of all offered tools.
+    /// The definitions of all offered tools. A tool without a backend is not offered; a call of it says what to set.
     pub fn list(&self) -> impl Iterator<Item = &ToolDefinition> {
-        self.tools.iter().map(|offer| offer.definition())
+        self.tools.iter().map(|offer| offer.definition()).filter(|definition| definition.is_available)
     }
 
     /// The bare OpenAI form: `{name, description, parameters}`. That API allows no dot in a name: a hyphen stands for it.

@@ -47,14 +47,14 @@ struct StandardEditArgs {
     /// The text to replace.
     #[schemars(required)]
     old_text: Option<String>,
-    /// The replacement. An empty string removes the text.
+    /// The replacement; empty removes the text.
     #[schemars(required)]
     new_text: Option<String>,
-    /// Replace every match instead of exactly one.
+    /// Replace every match.
     replace_all: Option<bool>,
     /// Further replacements in the same file.
     edits: Option<Vec<StandardEdit>>,
-    /// Edit only if the file has this SHA-256 now.
+    /// Only if the file has this SHA-256 now.
     if_match_sha256: Option<String>,
 }
 
@@ -65,7 +65,7 @@ struct StandardEdit {
     old_text: String,
     /// The replacement.
     new_text: String,
-    /// Replace every match instead of exactly one.
+    /// Replace every match.
     #[serde(default)]
     replace_all: bool,
 }
@@ -80,7 +80,7 @@ struct MiniclawEditArgs {
     old_text: String,
     /// The replacement.
     new_text: String,
-    /// Replace every match instead of exactly one.
+    /// Replace every match.
     #[serde(default)]
     replace_all: bool,
 }
