@@ -45,7 +45,7 @@ impl AgentRun<'_> {
                     Ok(result) => {
                         made += 1;
                         bad += u32::from(matches!(result.error, Some(ErrorKind::InvalidArgs | ErrorKind::UnknownTool)));
-                        over = self.check_progress(call, &result, denied_before).await;
+                        over = self.check_denials(&result, denied_before);
                         result
                     }
                     Err((result, end)) => {
@@ -67,6 +67,9 @@ impl AgentRun<'_> {
         }
         // By answers and not by calls: the model sees what was wrong before it is counted again.
         self.bad_answers = if made > 0 && bad == made { self.bad_answers + 1 } else { 0 };
+        if over.is_none() {
+            over = self.check_repetition(calls).await;
+        }
         over.or((self.bad_answers >= self.agent.limits.bad_answers).then_some(AgentStopReason::BadCalls))
     }
 
@@ -113,20 +116,17 @@ impl AgentRun<'_> {
         }
     }
 
-    /// Whether the run should stop after this call, because it repeats itself.
-    async fn check_progress(
-        &mut self,
-        call: &RequestedCall,
-        result: &ModelCallResult,
-        denied_before: u32,
-    ) -> Option<AgentStopReason> {
+    /// Whether the run should stop after this call, because too many were denied.
+    fn check_denials(&mut self, result: &ModelCallResult, denied_before: u32) -> Option<AgentStopReason> {
         let is_denied = matches!(result.error, Some(ErrorKind::ApprovalDenied | ErrorKind::PermissionDenied));
         self.denials += u32::from(is_denied);
-        let why = self.repeats.observe(call);
-        if is_denied && denied_before > 0 && self.denials >= self.agent.limits.denials {
-            return Some(AgentStopReason::Denied);
-        }
-        let why = why?;
+        let is_over = is_denied && denied_before > 0 && self.denials >= self.agent.limits.denials;
+        is_over.then_some(AgentStopReason::Denied)
+    }
+
+    /// Whether the run should stop after these calls of one answer, because it repeats itself.
+    async fn check_repetition(&mut self, calls: &[RequestedCall]) -> Option<AgentStopReason> {
+        let why = self.repeats.observe(calls)?;
         match self.or_stopped(self.agent.observer.confirm_continue(&why)).await {
             Ok(Some(true)) => {
                 self.repeats.clear();

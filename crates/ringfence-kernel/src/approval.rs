@@ -119,7 +119,29 @@ pub(crate) enum ApprovalOutcome {
     /// Yes, and from now on.
     ApprovedAlways(Approval),
     ApprovedWithChanges(String, Approval),
-    Denied(ToolError),
+    Denied(ApprovalDenial),
+}
+
+/// Why approval was not given.
+#[derive(Clone, Debug)]
+pub(crate) enum ApprovalDenial {
+    /// The decision in words. One answer can be about several actions, and each error names its own.
+    Decision(String),
+    /// The same error for every action, such as that of a cancelled call.
+    Error(ToolError),
+}
+
+impl ApprovalDenial {
+    /// The error for the action that a verdict is about.
+    pub(crate) fn error(&self, verdict: &Verdict) -> ToolError {
+        match self {
+            Self::Decision(words) => {
+                let message = format!("{words} ({})", action_text(&verdict.reason));
+                with_rule_details(ToolError::new(ErrorKind::ApprovalDenied, message), verdict)
+            }
+            Self::Error(error) => error.clone(),
+        }
+    }
 }
 
 /// The request that an answer belongs to.
@@ -135,13 +157,10 @@ impl ApprovalOutcome {
     pub(crate) fn from_decision(answered: ApprovalDecision, asker: &ApprovalContext<'_>) -> Self {
         let ApprovalDecision { response, approval } = answered;
         let verdict = asker.verdict;
-        let refuse = |message: String| {
-            Self::Denied(with_rule_details(ToolError::new(ErrorKind::ApprovalDenied, message), verdict))
-        };
         if !response.approved {
-            return refuse(denial_message(&verdict.reason, &response, &approval));
+            return Self::Denied(ApprovalDenial::Decision(denial_words(&response, &approval)));
         }
-        let no = |why: &str| refuse(format!("not approved: {why} ({})", action_text(&verdict.reason)));
+        let no = |why: &str| Self::Denied(ApprovalDenial::Decision(format!("not approved: {why}")));
         if let Some(unauthorized) = approval.by.as_ref().filter(|by| !by.has_scope(AuthScope::Approve)) {
             return no(&format!("`{}` may not approve calls", unauthorized.name));
         }
@@ -173,18 +192,22 @@ impl ApprovalOutcome {
 
 /// The message of a refusal: who refused, in their words, and which action.
 pub(crate) fn denial_message(asked_for: &str, response: &ApprovalResponse, approval: &Approval) -> String {
-    let action = action_text(asked_for);
+    format!("{} ({})", denial_words(response, approval), action_text(asked_for))
+}
+
+/// Who refused, in their words.
+fn denial_words(response: &ApprovalResponse, approval: &Approval) -> String {
     let reason = response.reason.as_deref().map(str::trim).filter(|reason| !reason.is_empty());
     let by = match approval {
         Approval { assurance: Assurance::Person, .. } => Some("the user"),
         Approval { by, .. } => by.as_ref().map(|by| by.name.as_str()),
     };
     match (by, reason) {
-        (Some(by), Some(reason)) => format!("denied by {by}: \"{reason}\" ({action})"),
-        (Some(by), None) => format!("denied by {by} ({action})"),
+        (Some(by), Some(reason)) => format!("denied by {by}: \"{reason}\""),
+        (Some(by), None) => format!("denied by {by}"),
         // An automatic denial: the text is the program's own.
-        (None, Some(reason)) => format!("not approved: {reason} ({action})"),
-        (None, None) => format!("not approved ({action})"),
+        (None, Some(reason)) => format!("not approved: {reason}"),
+        (None, None) => "not approved".to_owned(),
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::SystemTime;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::approval::ApprovalDenial;
 use crate::approval_queue::ApprovalTurn;
 use crate::call_state::CallState;
 use crate::invocation::Invocation;
@@ -54,7 +55,7 @@ impl Invocation {
         let next = match (error, follow_up) {
             (None, Some(pending)) => CallState::WaitingForApproval(pending),
             (None, None) => CallState::Found(Arc::clone(tool)),
-            (Some(error), Some(pending)) => self.finish_without(*pending, error)?,
+            (Some(error), Some(pending)) => CallState::Declined(pending, ApprovalDenial::Error(error)),
             (Some(error), None) => self.refused(&accesses, &error)?,
         };
         Ok((turn, next))

@@ -38,6 +38,15 @@ use crate::verdict::PolicyLayer;
 pub trait Approver: Send + Sync + fmt::Debug {
     /// Asks about one request. Resolves with the reply; dropping the future withdraws the request.
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>>;
+
+    /// Asks about a call that cannot be suspended: what its program left exists in this call only. A deferred answer
+    /// means here that the caller does not wait any longer.
+    fn ask_in_call<'a>(
+        &'a self,
+        request: &'a ApprovalRequest,
+    ) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
+        self.ask(request)
+    }
 }
 
 /// An approver's reply.

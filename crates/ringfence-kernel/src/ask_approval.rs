@@ -15,7 +15,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::approval::{ApprovalContext, ApprovalOutcome};
+use crate::approval::{ApprovalContext, ApprovalDenial, ApprovalOutcome};
 use crate::approval_turn::AnswerKind;
 use crate::grant::grant_subject;
 use crate::granted_rules::format_rule_line;
@@ -31,15 +31,15 @@ use crate::{
 const STORE_POLL_INTERVAL: Duration = Duration::from_millis(150);
 
 impl Invocation {
-    /// Opens a request for approval and waits for the answer. Where the call cannot be suspended, it waits for another
-    /// frontend instead: what a program left exists in this call only.
+    /// Opens a request for approval and waits for the answer. Where the call cannot be suspended, it waits as long as
+    /// the approver does: what a program left exists in this call only.
     pub(crate) async fn ask_approver(
         &self,
         prompt: &ApprovalPrompt,
         may_suspend: bool,
         cancel: &CancellationToken,
     ) -> Result<AskOutcome, HostError> {
-        let denied = |error| Ok(AskOutcome::Answered(ApprovalOutcome::Denied(error)));
+        let denied = |error| Ok(AskOutcome::Answered(ApprovalOutcome::Denied(ApprovalDenial::Error(error))));
         if let Some(error) = self.approval_blocked().await? {
             return denied(error);
         }
@@ -106,17 +106,20 @@ impl Invocation {
 
     /// The answer of our own approver, or of another frontend that was first.
     async fn first_reply(&self, request: &ApprovalRequest, may_suspend: bool) -> Result<ApproverReply, HostError> {
+        let approver = &self.host.config.approver;
+        let asked = if may_suspend { approver.ask(request) } else { approver.ask_in_call(request) };
         let reply = tokio::select! {
             biased;
-            reply = self.host.config.approver.ask(request) => Ok(reply),
-            answered = self.poll_store_for_answer(&request.id, may_suspend) => answered.map(ApproverReply::Decided),
+            reply = asked => reply,
+            answered = self.poll_store_for_answer(&request.id, may_suspend) => ApproverReply::Decided(answered?),
         };
-        match reply {
-            Ok(ApproverReply::Deferred | ApproverReply::DeferredInProcess) if !may_suspend => {
-                self.poll_store_for_answer(&request.id, may_suspend).await.map(ApproverReply::Decided)
+        Ok(match reply {
+            ApproverReply::Deferred | ApproverReply::DeferredInProcess if !may_suspend => {
+                let reason = "no answer while the call waited".to_owned();
+                ApproverReply::Decided(ApprovalDecision::automatic_denial(reason))
             }
             reply => reply,
-        }
+        })
     }
 
     /// The answer of another frontend. Meanwhile previews of changed arguments are made for it, on request.

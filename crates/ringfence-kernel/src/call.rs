@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::approval::ApprovalOutcome;
+use crate::approval::{ApprovalDenial, ApprovalOutcome};
 use crate::call_state::CallState;
 use crate::connection_log::ConnectionLog;
 use crate::invocation::{Invocation, PriorApproval, arguments_fixed_error, plan_changed_error};
@@ -152,6 +152,8 @@ impl Invocation {
                         AskOutcome::Answered(answer) => self.apply_answer(pending, answer).await?,
                     }
                 }
+                // The program has ended, and what needs no approval is kept also when the caller cancels.
+                declined @ CallState::Declined(..) => self.run_on_worker(declined, &CancellationToken::new()).await?,
                 working => self.run_on_worker(working, cancel).await?,
             }
         }
@@ -192,14 +194,12 @@ impl Invocation {
                 }
                 return Ok(CallState::Approved(pending, approval));
             }
-            ApprovalOutcome::ApprovedWithChanges(..) => arguments_fixed_error(),
-            ApprovalOutcome::Denied(error) => error,
+            ApprovalOutcome::ApprovedWithChanges(..) => ApprovalDenial::Error(arguments_fixed_error()),
+            ApprovalOutcome::Denied(denial) => denial,
         };
         match pending.is_follow_up() {
-            // The caller does not wait any more: nothing is kept.
-            true if refused.kind == ErrorKind::Cancelled => self.finish_without(*pending, refused),
             true => Ok(CallState::Declined(pending, refused)),
-            false => self.refused(&pending.accesses, &refused),
+            false => self.refused(&pending.accesses, &refused.error(&pending.prompt.verdict)),
         }
     }
 

@@ -19,9 +19,10 @@
 
 use std::sync::Arc;
 
+use crate::approval::ApprovalDenial;
 use crate::pending_approval::{PendingApproval, UndecidedChanges};
 use crate::tool_binding::{ErasedPlan, ErasedTool};
-use crate::{Approval, ResourceAccess, ToolError, ToolReply, Verdict};
+use crate::{Approval, ResourceAccess, ToolReply, Verdict};
 
 /// State of a call between two steps.
 pub(crate) enum CallState {
@@ -36,7 +37,7 @@ pub(crate) enum CallState {
     /// Approved, and to be decided once more by the rules that hold now.
     Approved(Box<PendingApproval>, Approval),
     /// Declined after a run: what needed no approval is kept.
-    Declined(Box<PendingApproval>, ToolError),
+    Declined(Box<PendingApproval>, ApprovalDenial),
     /// Authorized, with the begin record still to be written.
     Running(AuthorizedPlan),
     /// The run left changes to decide about.

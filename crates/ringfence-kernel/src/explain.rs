@@ -12,9 +12,9 @@ use tokio::time::timeout;
 use crate::call_context::CallServices;
 use crate::tool_binding::{ErasedPlan, ErasedTool};
 use crate::{
-    AbandonReason, AuthScope, CallContext, CommitState, ErrorKind, Host, IoMode, Policy, PolicyAction, PolicyRequest,
-    PolicyResource, ProgressUpdate, ResourceAccess, Sensitivity, Session, Taint, ToolCall, ToolError, Verdict,
-    WORKSPACE_MOUNTS,
+    AbandonReason, AuthScope, CallContext, CommitState, Decision, ErrorKind, FollowUpMode, Host, IoMode, Policy,
+    PolicyAction, PolicyRequest, PolicyResource, ProgressUpdate, ResourceAccess, ReviewRequirement, Sensitivity,
+    Session, Taint, ToolCall, ToolError, Verdict, WORKSPACE_MOUNTS,
 };
 
 /// The decision about a call, and about each of its accesses.
@@ -26,6 +26,8 @@ pub struct PolicyExplanation {
     pub accesses: Vec<AccessExplanation>,
     /// For a program: what would be decided about what it leaves.
     pub follow_up_changes: Vec<ChangeExplanation>,
+    /// For a program: what the call itself says about what it leaves.
+    pub follow_up: FollowUpMode,
 }
 
 /// The decision about one kind of change that a program makes.
@@ -72,10 +74,10 @@ impl Host {
             return Err(session.dialect.unknown_tool_error(&call.name, offered));
         };
         let actions = tool.definition().capabilities.actions;
-        dry_run(self, session, tool, call.arguments, move |dry_run, accesses, _, _| {
-            Ok(dry_run.explain(accesses, actions))
-        })
-        .await
+        let explain = move |dry_run: &DryRun<'_>, accesses, plan: Box<dyn ErasedPlan>, _: &CallContext<'_>| {
+            Ok(dry_run.explain(accesses, actions, plan.follow_up()))
+        };
+        dry_run(self, session, tool, call.arguments, explain).await
     }
 }
 
@@ -121,16 +123,29 @@ pub(crate) struct DryRun<'a> {
 }
 
 impl DryRun<'_> {
-    fn explain(&self, accesses: Vec<ResourceAccess>, actions: &[PolicyAction]) -> PolicyExplanation {
+    fn explain(
+        &self,
+        accesses: Vec<ResourceAccess>,
+        actions: &[PolicyAction],
+        follow_up: FollowUpMode,
+    ) -> PolicyExplanation {
         let request = self.policy_request(&accesses);
         let verdict = self.policy.decide(&request);
         let judged: Vec<Verdict> = accesses.iter().map(|access| self.policy.evaluate(access, &request)).collect();
         let runs = accesses.iter().any(|access| access.action == PolicyAction::Run);
         let accesses =
             accesses.into_iter().zip(judged).map(|(access, verdict)| AccessExplanation { access, verdict }).collect();
-        let afterwards = EXPLAINED_CHANGES.into_iter().filter(|(_, action, _)| runs && actions.contains(action));
-        let afterwards = afterwards.map(|change| self.explain_change(change)).collect();
-        PolicyExplanation { verdict, accesses, follow_up_changes: afterwards }
+        let decides = runs && follow_up != FollowUpMode::Discard;
+        let afterwards = EXPLAINED_CHANGES.into_iter().filter(|(_, action, _)| decides && actions.contains(action));
+        let review = |explained: ChangeExplanation| match explained.verdict.decision {
+            Decision::Allow if follow_up == FollowUpMode::Review => {
+                let verdict = explained.verdict.requiring_review(ReviewRequirement::REQUESTED_BY_CALLER);
+                ChangeExplanation { verdict, ..explained }
+            }
+            _ => explained,
+        };
+        let afterwards = afterwards.map(|change| review(self.explain_change(change))).collect();
+        PolicyExplanation { verdict, accesses, follow_up_changes: afterwards, follow_up }
     }
 
     fn explain_change(

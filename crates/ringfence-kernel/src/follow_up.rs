@@ -6,6 +6,7 @@
 //!
 //! Not here: which changes belong together. The tool that left them knows.
 
+use crate::approval::ApprovalDenial;
 use crate::audit::AuditEvent;
 use crate::call_state::CallState;
 use crate::invocation::{Invocation, denial_error, plan_changed_error};
@@ -63,14 +64,14 @@ impl Invocation {
     pub(crate) fn decide_answered_changes(
         &self,
         waiting: PendingApproval,
-        answer: Result<Approval, ToolError>,
+        answer: Result<Approval, ApprovalDenial>,
         cx: &CallContext<'_>,
     ) -> Result<CallState, HostError> {
         let PendingApproval { plan: mut planned, follow_up: Some(pending), .. } = waiting else {
             return Ok(CallState::Abandoned);
         };
         let answer = answer.as_ref();
-        let refused = answer.err().cloned().unwrap_or_else(plan_changed_error);
+        let refused = answer.err().cloned().unwrap_or_else(|| ApprovalDenial::Error(plan_changed_error()));
         let approval = answer.ok();
         let holds = |index: usize, verdict: &Verdict| match verdict.decision {
             Decision::Allow => true,
@@ -86,7 +87,7 @@ impl Invocation {
             Some(Some(verdict)) if group.refusal.is_none() => match verdict.decision {
                 _ if holds(index, verdict) => KeepDecision::Keep,
                 Decision::Deny => KeepDecision::Refuse(denial_error(verdict)),
-                _ => KeepDecision::Refuse(refused.clone()),
+                _ => KeepDecision::Refuse(refused.error(verdict)),
             },
             _ => refuse_group(group.refusal.as_ref()),
         };
@@ -203,21 +204,6 @@ impl Invocation {
     ) -> Result<CallState, HostError> {
         let result = rest.abort(refused, self.notes);
         self.finish(ran, result, cx)
-    }
-
-    /// Ends a call whose caller cancelled it while the changes of its run waited for approval.
-    pub(crate) fn finish_without(&self, waiting: PendingApproval, refused: ToolError) -> Result<CallState, HostError> {
-        let PendingApproval { plan: planned, follow_up: rest, .. } = waiting;
-        let ran = match rest {
-            Some(pending) => {
-                let all = indices_where(&pending.groups, |_| true);
-                let all: Vec<(usize, ToolError)> = all.into_iter().map(|index| (index, refused.clone())).collect();
-                self.record_discarded(&pending, &all)?;
-                pending.run_accesses
-            }
-            None => Vec::new(),
-        };
-        self.record_end(&ran, planned.abort(refused, self.notes)).map(CallState::Done)
     }
 }
 

@@ -149,7 +149,9 @@ pub use strict_json::{StrictJsonError, StrictValue, check_json};
 pub use suggest::nearest_name;
 pub use taint::{SessionTaint, Taint, TaintSet};
 pub use ticket::Ticket;
-pub use tool::{ChangeGroup, FollowUpPlan, KeepDecision, NextPhase, PhasedTool, Tool, ToolCapabilities, ToolPlan};
+pub use tool::{
+    ChangeGroup, FollowUpMode, FollowUpPlan, KeepDecision, NextPhase, PhasedTool, Tool, ToolCapabilities, ToolPlan,
+};
 pub use tool_binding::{ExternalToolDefinition, ToolBinding, ToolDefinition};
 pub use verdict::{Assurance, Decision, PolicyLayer, ReviewRequirement, Verdict};
 pub use workspace::{

@@ -143,9 +143,9 @@ impl ToolCatalog {
         self.find_tool(name).map(|bound| bound.definition())
     }
 
-    /// The definitions of all offered tools.
+    /// The definitions of all offered tools. A tool without a backend is not offered; a call of it says what to set.
     pub fn list(&self) -> impl Iterator<Item = &ToolDefinition> {
-        self.tools.iter().map(|bound| bound.definition())
+        self.tools.iter().map(|bound| bound.definition()).filter(|definition| definition.is_available)
     }
 
     /// The bare OpenAI form: `{name, description, parameters}`. That API allows no dot in a name: a hyphen stands for it.

@@ -189,6 +189,11 @@ pub trait PhasedTool: Send + Sync + 'static {
         ticket: &Ticket<'_>,
     ) -> Result<NextPhase<Self::Outcome, Self::Prepared>, ToolError>;
 
+    /// What the call itself says about the changes that its program leaves.
+    fn follow_up(&self, _: &Self::Prepared) -> FollowUpMode {
+        FollowUpMode::Policy
+    }
+
     /// Takes a decision about each group that a phase left, and returns what they come to together: a new directory, for
     /// example, is not kept without an entry that it was made for. Called before anything of it is shown or run.
     fn reconcile(&self, _: &mut Self::Prepared, wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
@@ -267,6 +272,17 @@ pub struct ChangeGroup {
     pub accesses: Vec<ResourceAccess>,
     /// The error for changes that cannot be kept, whatever the policy decides.
     pub refusal: Option<ToolError>,
+}
+
+/// What becomes of the changes that a program leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FollowUpMode {
+    /// The policy decides about each group.
+    Policy,
+    /// All of them require approval, and all are kept or none.
+    Review,
+    /// None is kept.
+    Discard,
 }
 
 /// The decision about a group of changes.

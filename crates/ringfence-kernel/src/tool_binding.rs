@@ -18,8 +18,8 @@ use serde_json::{Map, Value};
 use crate::decode::decode;
 use crate::reply::ReplyNotes;
 use crate::{
-    CallContext, CallLimits, ChangeGroup, Dialect, ErrorKind, FollowUpPlan, KeepDecision, NextPhase, PhasedTool,
-    Preview, ResourceAccess, ReviewRequirement, Ticket, ToolCapabilities, ToolError, ToolPlan,
+    CallContext, CallLimits, ChangeGroup, Dialect, ErrorKind, FollowUpMode, FollowUpPlan, KeepDecision, NextPhase,
+    PhasedTool, Preview, ResourceAccess, ReviewRequirement, Ticket, ToolCapabilities, ToolError, ToolPlan,
 };
 
 /// A tool as one dialect offers it.
@@ -172,6 +172,7 @@ pub(crate) trait ErasedTool: Send + Sync {
 pub(crate) trait ErasedPlan: Send {
     fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError>;
     fn required_review(&self) -> Option<ReviewRequirement>;
+    fn follow_up(&self) -> FollowUpMode;
     fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: ReplyNotes) -> Result<RunOutcome, ToolError>;
     fn reconcile(&mut self, wanted: Vec<KeepDecision>) -> Vec<KeepDecision>;
     fn abort(self: Box<Self>, refused: ToolError, notes: ReplyNotes) -> Result<String, ToolError>;
@@ -247,6 +248,10 @@ impl<T: PhasedTool> ErasedPlan for BoundPlan<T> {
 
     fn required_review(&self) -> Option<ReviewRequirement> {
         self.tool.required_review(&self.prepared)
+    }
+
+    fn follow_up(&self) -> FollowUpMode {
+        self.tool.follow_up(&self.prepared)
     }
 
     fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: ReplyNotes) -> Result<RunOutcome, ToolError> {

@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ringfence_kernel::{
-    CODE_MOUNT, CallContext, CallLimits, DuplicateToolError, Egress, EgressChannel, ErrorKind, FollowUpPlan,
-    KeepDecision, NET_MOUNT, NextPhase, PhasedTool, PolicyAction, PolicyResource, Preview, PreviewBody, ProgressUpdate,
-    ResourceAccess, ReviewRequirement, Taint, Ticket, ToolBinding, ToolError, ToolPlan, ToolRegistry, Workspace,
-    WorkspaceChanges,
+    CODE_MOUNT, CallContext, CallLimits, DuplicateToolError, Egress, EgressChannel, ErrorKind, FollowUpMode,
+    FollowUpPlan, KeepDecision, NET_MOUNT, NextPhase, PhasedTool, PolicyAction, PolicyResource, Preview, PreviewBody,
+    ProgressUpdate, ResourceAccess, ReviewRequirement, Taint, Ticket, ToolBinding, ToolError, ToolPlan, ToolRegistry,
+    Workspace, WorkspaceChanges,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -46,9 +46,8 @@ pub fn register(registry: &mut ToolRegistry, jail: RunCodeSetup) -> Result<(), D
     registry.register(tool, [ToolBinding::standard::<RunCodeArgs, RunCodeReply>("run_code")])
 }
 
-/// Run Python or bash code in a sandbox, in the workspace. It sees the workspace and the system's programs, and no network
-/// except the hosts in `network`. When it exits, each changed file is checked by the policy like a change by any other tool:
-/// kept changes form one change for `undo`; an error lists the rest. Only `/workspace` and `/tmp` are writable;
+/// Run Python or bash code in a sandbox, in the workspace. It has no network except the hosts in `network`. When it exits,
+/// the policy decides about each changed file; an error lists what was not kept. Only `/workspace` and `/tmp` are writable;
 /// `/tmp` is empty in each run.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -65,7 +64,7 @@ struct RunCodeArgs {
     env: BTreeMap<String, String>,
     /// Timeout in seconds.
     timeout: Option<f64>,
-    /// Hosts to reach by HTTP or HTTPS, such as `pypi.org` or `pypi.org:80`.
+    /// Hosts to reach by HTTP or HTTPS, such as `pypi.org`.
     #[serde(default)]
     network: Vec<String>,
     /// `auto` keeps allowed changes, `review` asks a person and keeps all or none, `discard` drops them.
@@ -325,6 +324,18 @@ impl PhasedTool for RunCodeTool {
 
     fn required_review(&self, work: &RunCodePrepared) -> Option<ReviewRequirement> {
         matches!(work, RunCodePrepared::Commit(left) if left.review).then_some(ReviewRequirement::REQUESTED_BY_CALLER)
+    }
+
+    fn follow_up(&self, work: &RunCodePrepared) -> FollowUpMode {
+        match work {
+            RunCodePrepared::Run(program, _) => match program.mode {
+                RunCodeMode::Auto => FollowUpMode::Policy,
+                RunCodeMode::Review => FollowUpMode::Review,
+                RunCodeMode::Discard => FollowUpMode::Discard,
+            },
+            RunCodePrepared::Commit(left) if left.review => FollowUpMode::Review,
+            RunCodePrepared::Commit(_) => FollowUpMode::Policy,
+        }
     }
 
     fn reconcile(&self, work: &mut RunCodePrepared, wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {

@@ -56,7 +56,7 @@ struct WebSearchTool {
 struct WebSearchStandardArgs {
     /// The search query.
     query: String,
-    /// Number of results to return.
+    /// Number of results.
     #[schemars(range(min = 1, max = 20))]
     num_results: Option<usize>,
 }
@@ -67,7 +67,7 @@ struct WebSearchStandardArgs {
 struct UnavailableSearchArgs {
     /// The search query.
     query: String,
-    /// Number of results to return.
+    /// Number of results.
     #[schemars(range(min = 1, max = 20))]
     num_results: Option<usize>,
 }

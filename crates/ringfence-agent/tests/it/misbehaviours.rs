@@ -164,12 +164,26 @@ fn cases() -> Vec<MisbehaviourCase> {
             vec![
                 json!({"calls": [
                     {"name": "read_file", "arguments": {"path": "no"}}, {"name": "read_file", "arguments": {"path": "no"}},
-                    {"name": "read_file", "arguments": {"path": "no"}}, {"name": "write_file", "arguments": {"path": "x", "content": ""}},
+                    {"name": "read_file", "arguments": {"path": "no"}}, {"name": "list_directory", "arguments": {"path": "."}},
                 ]}),
                 done(),
             ],
+            "answered",
+            &["FILE_NOT_FOUND", "FILE_NOT_FOUND", "FILE_NOT_FOUND", "\"ok\":true"],
+            "",
+        ),
+        row(
+            "the same call twice in each of three answers",
+            vec![
+                json!({"calls": [
+                    {"name": "read_file", "arguments": {"path": "no"}}, {"name": "read_file", "arguments": {"path": "no"}},
+                ]}),
+                read("no"),
+                read("no"),
+                done(),
+            ],
             "repeated_call",
-            &["FILE_NOT_FOUND", "FILE_NOT_FOUND", "FILE_NOT_FOUND", "this call was not made"],
+            &["FILE_NOT_FOUND", "FILE_NOT_FOUND", "FILE_NOT_FOUND", "FILE_NOT_FOUND"],
             "3 times in a row",
         ),
         row(

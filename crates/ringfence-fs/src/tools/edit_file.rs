@@ -47,14 +47,14 @@ struct StandardEditArgs {
     /// The text to replace.
     #[schemars(required)]
     old_text: Option<String>,
-    /// The replacement. An empty string removes the text.
+    /// The replacement; empty removes the text.
     #[schemars(required)]
     new_text: Option<String>,
-    /// Replace every match instead of exactly one.
+    /// Replace every match.
     replace_all: Option<bool>,
     /// Further replacements in the same file.
     edits: Option<Vec<StandardEdit>>,
-    /// Edit only if the file has this SHA-256 now.
+    /// Only if the file has this SHA-256 now.
     if_match_sha256: Option<String>,
 }
 
@@ -65,7 +65,7 @@ struct StandardEdit {
     old_text: String,
     /// The replacement.
     new_text: String,
-    /// Replace every match instead of exactly one.
+    /// Replace every match.
     #[serde(default)]
     replace_all: bool,
 }
@@ -80,7 +80,7 @@ struct MiniclawEditArgs {
     old_text: String,
     /// The replacement.
     new_text: String,
-    /// Replace every match instead of exactly one.
+    /// Replace every match.
     #[serde(default)]
     replace_all: bool,
 }
@@ -251,7 +251,7 @@ impl Tool for EditFile {
         };
         cx.check()?;
         *shown = old.digest;
-        let failure = failure.or_else(|| slot.replacement_failure());
+        let failure = failure.or_else(|| target.replacement_failure());
         let preview = Preview::new(&text, fingerprint((*seen, *shown))).with_failure(failure);
         Ok(preview.with_body(diffs.into_body()).with_secret(target.resource().effective_sensitivity().secret))
     }

@@ -32,7 +32,7 @@ struct FindFiles {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardFindArgs {
-    /// Path of the directory to search, relative to the workspace; `.` is the workspace itself.
+    /// Path of the directory to search, relative to the workspace; `.` is its root.
     path: String,
     /// The pattern, relative to `path`; `{a,b}` matches either.
     glob: String,

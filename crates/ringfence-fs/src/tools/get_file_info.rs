@@ -35,7 +35,7 @@ struct GetFileInfo {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// Path of the file, directory or link, relative to the workspace.
+    /// Path, relative to the workspace.
     path: String,
 }
 

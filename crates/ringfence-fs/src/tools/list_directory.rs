@@ -33,9 +33,9 @@ struct ListDirectory {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardListArgs {
-    /// Path of the directory, relative to the workspace; `.` is the workspace itself.
+    /// Path of the directory, relative to the workspace; `.` is its root.
     path: String,
-    /// Include subdirectories, recursively.
+    /// Include subdirectories.
     #[serde(default)]
     recursive: bool,
     /// Include names that start with a dot.

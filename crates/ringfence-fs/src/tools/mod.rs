@@ -51,7 +51,7 @@ pub fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), Duplic
     changes::register(registry, fence)
 }
 
-/// Encoding of the contents.
+/// Encoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 enum ContentEncoding {
     #[default]

@@ -41,9 +41,9 @@ struct SearchFiles {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardSearchArgs {
-    /// Path of a file or a directory, relative to the workspace; `.` is the workspace itself.
+    /// Path of a file or a directory, relative to the workspace; `.` is its root.
     path: String,
-    /// Plain text, or a regular expression if `regex` is true.
+    /// Text to find.
     pattern: String,
     /// `pattern` is a regular expression.
     #[serde(default)]
@@ -51,7 +51,7 @@ struct StandardSearchArgs {
     /// Ignore case.
     #[serde(default)]
     ignore_case: bool,
-    /// Search only files whose path matches this glob pattern.
+    /// Only files whose path matches this glob.
     glob: Option<String>,
     /// Lines before each match; default 1.
     #[schemars(range(max = 20))]

@@ -51,8 +51,8 @@ const VERBS: [PolicyAction; 7] = [
     PolicyAction::Lose,
 ];
 
-/// Undo changes of the workspace: the last one of this session, or the given ones. All or none: nothing is undone
-/// if a file was modified since.
+/// Undo changes of the workspace: the last one of this session, or the given ones. Nothing is undone if a file
+/// was modified since.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct UndoArgs {

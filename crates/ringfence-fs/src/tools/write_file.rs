@@ -43,7 +43,7 @@ struct StandardWriteArgs {
     /// Create missing parent directories.
     #[serde(default)]
     create_dirs: bool,
-    /// Write only if this is the file's current SHA-256.
+    /// Only if the file has this SHA-256 now.
     if_match_sha256: Option<String>,
 }
 

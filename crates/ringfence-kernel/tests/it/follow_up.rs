@@ -7,9 +7,9 @@ use std::time::SystemTime;
 
 use ringfence_kernel::{
     ApprovalDecision, ApprovalResponse, CODE_MOUNT, CallContext, ChangeGroup, Dialect, ErrorKind, FollowUpPlan, Host,
-    HostConfig, KeepDecision, NextPhase, PhasedTool, Policy, PolicyAction, PolicyResource, Preset, Preview, Principal,
-    ProgressListener, ProgressUpdate, ResourceAccess, ReviewRequirement, Session, Ticket, Tool, ToolBinding, ToolCall,
-    ToolError, ToolPlan, ToolRegistry, ToolReply,
+    HostConfig, KeepDecision, NextPhase, PhasedTool, Policy, PolicyAction, PolicyRequest, PolicyResource, Preset,
+    Preview, Principal, ProgressListener, ProgressUpdate, ResourceAccess, ReviewRequirement, Session, Ticket, Tool,
+    ToolBinding, ToolCall, ToolError, ToolPlan, ToolRegistry, ToolReply, Verdict,
 };
 use ringfence_testkit::approver::{ScriptedApprover, approve, approve_with_changes, decision_by_person, deny};
 use ringfence_testkit::audit_trace::AuditTrace;
@@ -48,6 +48,7 @@ struct TestProgramTool {
     release: Mutex<Option<Receiver<()>>>,
     starts: Arc<AtomicUsize>,
     kept: Arc<AtomicBool>,
+    refused: Arc<Mutex<Vec<String>>>,
 }
 
 impl PhasedTool for TestProgramTool {
@@ -100,6 +101,11 @@ impl PhasedTool for TestProgramTool {
                     .filter(|(_, path)| path.starts_with("late"))
                     .for_each(|(group, _)| ticket.withhold(group, ToolError::new(ErrorKind::Conflict, "late")));
                 assert!(decided.contains(&KeepDecision::Keep) && !decided.contains(&KeepDecision::Ask));
+                let reason = |decision: &KeepDecision| match decision {
+                    KeepDecision::Refuse(error) => Some(error.message.clone()),
+                    _ => None,
+                };
+                self.refused.lock().unwrap().extend(decided.iter().filter_map(reason));
                 (true, None)
             }
         };
@@ -175,13 +181,20 @@ struct FollowUpHost {
     trace: AuditTrace,
     starts: Arc<AtomicUsize>,
     kept: Arc<AtomicBool>,
+    refused: Arc<Mutex<Vec<String>>>,
 }
 
 impl FollowUpHost {
     fn new(policy: impl Policy + 'static, approver: ScriptedApprover, go: Option<Receiver<()>>) -> Self {
         let (kept, starts, trace) = (Arc::<AtomicBool>::default(), Arc::default(), AuditTrace::default());
+        let refused = Arc::<Mutex<Vec<String>>>::default();
         let mut registry = ToolRegistry::new();
-        let tool = TestProgramTool { release: Mutex::new(go), starts: Arc::clone(&starts), kept: Arc::clone(&kept) };
+        let tool = TestProgramTool {
+            release: Mutex::new(go),
+            starts: Arc::clone(&starts),
+            kept: Arc::clone(&kept),
+            refused: Arc::clone(&refused),
+        };
         registry.register(tool, [ToolBinding::standard::<Args, TestProgramOutcome>("run")]).unwrap();
         registry.register(TestReadTool, [ToolBinding::standard::<Args, TestProgramOutcome>("look")]).unwrap();
         let session = test_session(&registry, Dialect::Standard);
@@ -192,7 +205,7 @@ impl FollowUpHost {
             workers: 1,
             ..test_host_config()
         });
-        Self { host, session: Arc::new(session), approver, trace, starts, kept }
+        Self { host, session: Arc::new(session), approver, trace, starts, kept, refused }
     }
 
     fn answering(answers: impl IntoIterator<Item = ApprovalDecision>) -> Self {
@@ -316,10 +329,29 @@ async fn the_arguments_of_a_run_cannot_be_changed_or_granted_afterwards() {
     assert!(!stage.changes_kept());
 }
 
+/// An approver that defers the answer does not wait any longer, and the changes exist in this call only.
 #[tokio::test]
-async fn a_deferred_answer_is_waited_for() {
-    let approver = ScriptedApprover::deferring();
-    let stage = Arc::new(FollowUpHost::new(PathWordPolicy, approver, None));
+async fn a_deferred_answer_keeps_what_is_allowed_and_nothing_else() {
+    for (path, lines) in [
+        ("ask", vec!["not kept ApprovalDenied ask", "end ok python"]),
+        ("free+ask", vec!["not kept ApprovalDenied ask", "begin change free", "end ok free"]),
+    ] {
+        let stage = FollowUpHost::new(PathWordPolicy, ScriptedApprover::deferring(), None);
+        let reply = stage.run(json!({"path": path})).await;
+        assert_eq!(reply["ok"], true, "{reply}");
+        assert_eq!(stage.trace.lines()[1..], lines, "{path}");
+        assert!(stage.host.inbox(&Principal::person("ann")).pending(SystemTime::now()).unwrap().is_empty(), "{path}");
+    }
+    let stage = FollowUpHost::new(PathWordPolicy, ScriptedApprover::deferring(), None);
+    let reply = stage.run(json!({"path": "free", "review": true})).await;
+    let reason = reply["value"]["refused"].as_str().unwrap();
+    assert!(reason.starts_with("not approved: no answer while the call waited ("), "{reply}");
+    assert!(!stage.changes_kept());
+}
+
+#[tokio::test]
+async fn an_answer_from_another_front_counts_while_the_approver_waits() {
+    let stage = Arc::new(FollowUpHost::new(PathWordPolicy, ScriptedApprover::default(), None));
     let call = tokio::spawn({
         let stage = Arc::clone(&stage);
         async move { stage.run(json!({"path": "ask"})).await }
@@ -330,6 +362,58 @@ async fn a_deferred_answer_is_waited_for() {
     let request = inbox.pending(SystemTime::now()).unwrap().remove(0);
     inbox.answer(&request.id, approve().response, ringfence_kernel::Assurance::Person, SystemTime::now()).unwrap();
     assert_eq!(call.await.unwrap()["value"]["committed"], true);
+}
+
+/// The program has ended by then: only what still needs an answer is lost.
+#[tokio::test]
+async fn a_call_cancelled_while_its_changes_wait_keeps_what_is_allowed() {
+    for (arguments, error, lines) in [
+        (json!({"path": "free+ask"}), None, vec!["not kept Cancelled ask", "begin change free", "end ok free"]),
+        (json!({"path": "ask"}), Some(ErrorKind::Cancelled), vec!["not kept Cancelled ask", "end Cancelled python"]),
+        (
+            json!({"path": "free 1+free 2", "review": true}),
+            Some(ErrorKind::Cancelled),
+            vec!["not kept Cancelled free 1 free 2", "end Cancelled python"],
+        ),
+    ] {
+        let stage = Arc::new(FollowUpHost::new(PathWordPolicy, ScriptedApprover::default(), None));
+        let cancel = CancellationToken::new();
+        let call = tokio::spawn({
+            let (stage, cancel, arguments) = (Arc::clone(&stage), cancel.clone(), arguments.clone());
+            async move { stage.call(&arguments, &cancel).await }
+        });
+        stage.approver.asked_notify.notified().await;
+        cancel.cancel();
+        let reply = call.await.unwrap();
+        assert_eq!(reply.error, error, "{}", reply.text);
+        assert_eq!(stage.trace.lines()[1..], lines, "{arguments}");
+    }
+}
+
+/// As `PathWordPolicy`, with a reason that names the path.
+#[derive(Debug)]
+struct NamedReasons;
+
+impl Policy for NamedReasons {
+    fn evaluate(&self, access: &ResourceAccess, request: &PolicyRequest<'_>) -> Verdict {
+        let reason = format!("this would overwrite `{}`", access.resource.display_path);
+        Verdict { reason, ..PathWordPolicy.evaluate(access, request) }
+    }
+}
+
+#[tokio::test]
+async fn each_group_that_is_not_approved_has_a_reason_of_its_own() {
+    for approver in [ScriptedApprover::with_answers([deny()]), ScriptedApprover::deferring()] {
+        let stage = FollowUpHost::new(NamedReasons, approver, None);
+        stage.run(json!({"path": "free+ask 1+ask 2"})).await;
+        let refused = stage.refused.lock().unwrap().clone();
+        let paths = ["ask 1", "ask 2"];
+        assert_eq!(refused.len(), 2, "{refused:?}");
+        for (path, reason) in paths.iter().zip(&refused) {
+            let others = paths.iter().filter(|other| *other != path);
+            assert!(reason.contains(path) && !others.into_iter().any(|other| reason.contains(other)), "{refused:?}");
+        }
+    }
 }
 
 #[tokio::test]

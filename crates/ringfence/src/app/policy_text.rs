@@ -5,8 +5,8 @@
 use std::fmt::Write as _;
 
 use ringfence_kernel::{
-    AccessExplanation, Assurance, ChangeExplanation, Decision, LayeredRules, PolicyExplanation, PolicyLayer,
-    PolicyRule, Verdict, sanitize_line, sanitize_untruncated,
+    AccessExplanation, Assurance, ChangeExplanation, Decision, FollowUpMode, LayeredRules, PolicyExplanation,
+    PolicyLayer, PolicyRule, Verdict, sanitize_line, sanitize_untruncated,
 };
 
 /// Every layer with its rules, in the order in which they decide.
@@ -47,7 +47,7 @@ pub(crate) fn format_workspace_rules(sha256: &str, rules: &[PolicyRule]) -> Stri
 
 /// A decision with its rule, its reason and its accesses.
 pub(crate) fn format_explanation(explanation: &PolicyExplanation) -> String {
-    let PolicyExplanation { verdict, accesses, follow_up_changes: afterwards } = explanation;
+    let PolicyExplanation { verdict, accesses, follow_up_changes: afterwards, follow_up } = explanation;
     let mut text = format!("{}\n", format_verdict(verdict));
     let answer = match verdict.assurance {
         Assurance::Person => Some("from a person at ringfence's terminal or web UI"),
@@ -68,16 +68,26 @@ pub(crate) fn format_explanation(explanation: &PolicyExplanation) -> String {
         let resource = sanitize_line(&access.resource.display_path);
         let _ = writeln!(text, "- {} `{resource}`: {}", access.action.as_str(), format_verdict(verdict));
     }
-    if !afterwards.is_empty() && verdict.decision != Decision::Deny {
-        text.push_str("each change that the program makes is then decided like a change by any other tool:\n");
-        for ChangeExplanation { change, verdict } in afterwards {
-            let kept = match verdict.decision {
-                Decision::Allow => "kept",
-                Decision::Ask => "requires approval to be kept",
-                Decision::Deny => "not kept",
-            };
-            let _ = writeln!(text, "- {change}: {kept} ({})", format_verdict(verdict));
+    if verdict.decision == Decision::Deny {
+        return text;
+    }
+    match follow_up {
+        FollowUpMode::Discard => text.push_str("changes that the program makes are discarded, because `mode` is `discard`\n"),
+        FollowUpMode::Review => text.push_str(
+            "changes that the program makes then require approval, because `mode` is `review`; all of them are kept, or none:\n",
+        ),
+        FollowUpMode::Policy if afterwards.is_empty() => {}
+        FollowUpMode::Policy => {
+            text.push_str("each change that the program makes is then decided like a change by any other tool:\n");
         }
+    }
+    for ChangeExplanation { change, verdict } in afterwards {
+        let kept = match verdict.decision {
+            Decision::Allow => "kept",
+            Decision::Ask => "requires approval to be kept",
+            Decision::Deny => "not kept",
+        };
+        let _ = writeln!(text, "- {change}: {kept} ({})", format_verdict(verdict));
     }
     text
 }

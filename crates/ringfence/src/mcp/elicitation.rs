@@ -60,10 +60,34 @@ impl Approver for ElicitationApprover {
             };
             tokio::select! {
                 reply = reply => reply,
-                () = caller.closed.cancelled() => ApproverReply::Decided(ApprovalDecision::automatic_denial("the client disconnected".to_owned())),
+                () = caller.closed.cancelled() => disconnected(),
             }
         })
     }
+
+    /// A client that would be asked in the result of its call is not asked here: a person is.
+    fn ask_in_call<'a>(
+        &'a self,
+        request: &'a ApprovalRequest,
+    ) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
+        Box::pin(async move {
+            let reply = self.ask(request).await;
+            match self.callers.find(&request.session, &request.step_id) {
+                Some(caller) if matches!(reply, ApproverReply::Deferred) => {
+                    caller.progress.notice(answer_instructions(&request.id));
+                    tokio::select! {
+                        reply = defer(self.wait) => reply,
+                        () = caller.closed.cancelled() => disconnected(),
+                    }
+                }
+                _ => reply,
+            }
+        })
+    }
+}
+
+fn disconnected() -> ApproverReply {
+    ApproverReply::Decided(ApprovalDecision::automatic_denial("the client disconnected".to_owned()))
 }
 
 /// Defers the call. Only this process knows then which call a retry means.

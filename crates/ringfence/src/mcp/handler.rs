@@ -326,8 +326,8 @@ impl ServerHandler for McpServerHandler {
     ) -> Result<ListToolsResult, ErrorData> {
         let client = McpClientInfo::from_context(&context)?;
         let form = self.form_for(&client);
-        let available = self.source.template().catalog.list().filter(|definition| definition.is_available);
-        Ok(ListToolsResult::with_all_items(available.map(|definition| tool(definition, form)).collect()))
+        let offered = self.source.template().catalog.list();
+        Ok(ListToolsResult::with_all_items(offered.map(|definition| tool(definition, form)).collect()))
     }
 
     async fn initialize(

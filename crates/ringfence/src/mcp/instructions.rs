@@ -15,7 +15,7 @@ const MAX_CHARS: usize = 600;
 const MAX_MOUNTS: usize = 6;
 
 pub(super) fn instructions(session: &Session, mounts: &[MountSpec]) -> String {
-    let has = |tool: &str| session.catalog.get(tool).is_some();
+    let has = |tool: &str| session.catalog.list().any(|offered| offered.name == tool);
     let mut text = "Tools for files in one workspace; they cannot access anything outside it. ".to_owned();
     text.push_str(&path_rule(session.dialect, mounts));
     if session.dialect == Dialect::Standard {
@@ -24,7 +24,8 @@ pub(super) fn instructions(session: &Session, mounts: &[MountSpec]) -> String {
         }
         text.push_str(
             " Some calls need the user's approval: when a result says that a call requires approval, tell the user, then \
-             make the same call again. A refused call changed nothing.",
+             make the same call again. A refused call changed nothing; of a program, the result says which changes were \
+             not kept.",
         );
         if has("undo") {
             text.push_str(" undo reverts the last change; list_changes shows earlier ones.");
@@ -46,7 +47,7 @@ fn path_rule(dialect: Dialect, mounts: &[MountSpec]) -> String {
         let all: Vec<String> = std::iter::once(workspace).chain(named).collect();
         return format!("Every path begins with one of: {}.", all.join(", "));
     }
-    let mut rule = "Paths are relative to the workspace (src/main.rs; . is its root)".to_owned();
+    let mut rule = "Paths are relative to the workspace, whose root is `.`".to_owned();
     if !named.is_empty() {
         let _ = write!(rule, ", or begin with a mount: {}", named.join(", "));
     }

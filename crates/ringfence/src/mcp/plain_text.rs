@@ -1,7 +1,8 @@
 //! Plain text rendering of `standard` replies.
 //!
 //! The text that a model reads over MCP: a file as it is, a list as names, a change in one line, an error as its sentence.
-//! A field that no format knows is printed as `name: value`, so nothing that a tool says is lost.
+//! A field of a value that no format knows is printed as `name: value`, so nothing that a tool says is lost. The details of
+//! an error are for programs, except what a program printed and which of its changes were kept.
 //!
 //! Not here: the bound of a message (`truncate.rs`), and the other dialects, which have their own texts.
 
@@ -21,7 +22,14 @@ const MAX_NOTE_BYTES: usize = 4 << 10;
 const NOTES_BYTES: usize = 512;
 
 /// Fields for programs and records, which tell a model nothing.
-const PROGRAM_FIELDS: [&str; 6] = ["walls", "duration", "endedBy", "request", "pending", "grant"];
+const PROGRAM_FIELDS: [&str; 3] = ["walls", "duration", "endedBy"];
+
+/// Details of an error that its text has: the run of a program.
+const SHOWN_DETAILS: [&str; 9] =
+    ["notKept", "kept", "change", "denied", "truncated", "stdout", "stderr", "signal", "exitCode"];
+
+/// Lists in the details of an error of which its message names the first, or none.
+const LISTED_DETAILS: [&str; 3] = ["errors", "removed", "conflicts"];
 
 /// A reply of the dialect, as far as it is read here.
 #[derive(Deserialize)]
@@ -50,6 +58,20 @@ pub(super) fn render(tool: &str, reply: &str, most: usize) -> Vec<String> {
         _ => TextPage::new(fitted.into_owned()),
     };
     page.blocks(most)
+}
+
+/// The details of an error reply that its text leaves out, for programs, unless they are long.
+pub(super) fn hidden_details(reply: &str) -> Option<Value> {
+    let Ok(StandardEnvelope { error: Some(StandardError { mut details, .. }), .. }) = serde_json::from_str(reply)
+    else {
+        return None;
+    };
+    if is_program_error(&details) {
+        drop_fields(&mut details, &SHOWN_DETAILS);
+    }
+    let details = Value::Object(details);
+    let size = details.to_string().len();
+    (details != Value::Object(Map::new()) && size <= MAX_NOTE_BYTES).then_some(details)
 }
 
 /// The sentence of an error reply alone, for logs.
@@ -93,15 +115,35 @@ impl TextPage {
 
 fn error_page(error: StandardError, hint: Option<String>) -> TextPage {
     let StandardError { message, mut details } = error;
-    let mut text = message + "\n" + &kept_lines(&mut details);
-    let output = program_output(&mut details);
-    text.push_str(&lines_of(&without_program_fields(details)));
-    text.push_str(&output);
+    let mut text = error_sentence(message, &details);
+    if is_program_error(&details) {
+        text.push('\n');
+        text.push_str(&kept_lines(&mut details));
+        if let Some(denied) = take_text(&mut details, "denied") {
+            let _ = writeln!(text, "denied: {denied}");
+        }
+        text.push_str(&program_output(&mut details));
+    }
     let mut page = TextPage::new(text.trim_end().to_owned());
+    if details.get("truncated") == Some(&Value::Bool(true)) {
+        page.note(cut_note("run_code"));
+    }
     if let Some(hint) = hint {
         page.note(&hint);
     }
     page
+}
+
+/// The message of an error, with the items of its lists that it does not name.
+fn error_sentence(message: String, details: &Map<String, Value>) -> String {
+    let listed = LISTED_DETAILS.iter().filter_map(|name| details.get(*name)?.as_array()).flatten();
+    let unnamed: Vec<String> = listed.map(inline).filter(|item| !message.contains(item)).collect();
+    if unnamed.is_empty() { message } else { format!("{message}; {}", unnamed.join("; ")) }
+}
+
+/// Whether an error is about a program that ran.
+fn is_program_error(details: &Map<String, Value>) -> bool {
+    details.contains_key("exitCode") || details.contains_key("stdout")
 }
 
 fn value_page(tool: &str, mut fields: Map<String, Value>, modified: bool) -> TextPage {
@@ -222,12 +264,7 @@ fn list_page(text: String, nothing: &str, rest: &Map<String, Value>) -> TextPage
 fn program_page(mut fields: Map<String, Value>) -> TextPage {
     let output = program_output(&mut fields);
     let changed = changed_line(&mut fields);
-    let mut text = match take_text(&mut fields, "refused") {
-        Some(reason) => format!("Its changes were not kept: {reason}\n"),
-        None => String::new(),
-    };
-    text.push_str(&kept_lines(&mut fields));
-    text.push_str(&lines_of(&without_program_fields(fields)));
+    let mut text = lines_of(&without_program_fields(fields));
     text.push_str(&output);
     text.push_str(&changed);
     TextPage::new(text.trim_end().to_owned())
@@ -235,9 +272,9 @@ fn program_page(mut fields: Map<String, Value>) -> TextPage {
 
 /// Discarded changes of a program, then the committed ones.
 fn kept_lines(fields: &mut Map<String, Value>) -> String {
-    let lists = [("notKept", "not kept"), ("kept", "kept")];
-    let lists =
-        lists.into_iter().filter_map(|(name, title)| Some(Map::from_iter([(title.to_owned(), fields.remove(name)?)])));
+    let id = take_text(fields, "change").map(|id| format!(" ({id})")).unwrap_or_default();
+    let lists = [("notKept", "not kept".to_owned()), ("kept", format!("kept{id}"))];
+    let lists = lists.into_iter().filter_map(|(name, title)| Some(Map::from_iter([(title, fields.remove(name)?)])));
     lists.map(|list| lines_of(&list)).collect()
 }
 
@@ -261,18 +298,23 @@ fn program_output(fields: &mut Map<String, Value>) -> String {
     text
 }
 
-/// The paths that a program changed, in one line.
+/// The paths that a program changed, in one line that says whether they are kept.
 fn changed_line(fields: &mut Map<String, Value>) -> String {
     let (changes, total) = (take_list(fields, "changes"), fields.remove("totalChanges"));
     let id = take_text(fields, "change").map(|id| format!(" ({id})")).unwrap_or_default();
-    let is_kept = !matches!(fields.remove("committed"), Some(Value::Bool(false)));
+    let committed = take_text(fields, "committed");
+    let discarded = fields.remove("discarded") == Some(Value::Bool(true));
     if changes.is_empty() {
         return String::new();
     }
     let named: Vec<String> = changes.iter().map(inline).collect();
     let more = total.and_then(|total| total.as_u64()).unwrap_or_default().saturating_sub(changes.len() as u64);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let word = if is_kept { "changed" } else { "not kept" };
+    let word = match committed.as_deref() {
+        _ if discarded => "discarded",
+        Some("none") => "not kept",
+        _ => "changed",
+    };
     format!("[{word}{id}: {}{more}]\n", named.join("; "))
 }
 
@@ -423,7 +465,7 @@ fn drop_fields(fields: &mut Map<String, Value>, names: &[&str]) {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::render;
+    use super::{hidden_details, render};
 
     #[track_caller]
     fn check(tool: &str, value: &Value, expected: &[&str]) {
@@ -494,28 +536,49 @@ mod tests {
 
     #[test]
     fn of_a_program_its_output_comes_before_its_end() {
-        let value = json!({"stdout": "hi\n", "stderr": "no", "exitCode": 3, "endedBy": "exit", "committed": true,
+        let value = json!({"stdout": "hi\n", "stderr": "no", "exitCode": 3, "endedBy": "exit", "committed": "all",
             "changes": [{"path": "z", "kind": "created"}], "totalChanges": 2, "change": "c-1", "walls": ["w"],
             "duration": 7, "truncated": false});
         let text = "hi\n[stderr]\nno\n[exit 3]\n[changed (c-1): z (kind created) and 1 more]";
         check("run_code", &value, &[text]);
-        let value = json!({"stdout": "ok\n", "stderr": "", "exitCode": 0, "committed": false, "refused": "`.git` asks",
-            "changes": [{"path": ".git/HEAD", "kind": "modified"}], "totalChanges": 1});
-        let text = "Its changes were not kept: `.git` asks\nok\n[exit 0]\n[not kept: .git/HEAD (kind modified)]";
-        check("run_code", &value, &[text]);
+        let value = |discarded: bool| {
+            json!({"stdout": "ok\n", "stderr": "", "exitCode": 0, "committed": "none", "discarded": discarded,
+                "changes": [{"path": "a", "kind": "modified"}], "totalChanges": 1})
+        };
+        check("run_code", &value(true), &["ok\n[exit 0]\n[discarded: a (kind modified)]"]);
+        check("run_code", &value(false), &["ok\n[exit 0]\n[not kept: a (kind modified)]"]);
+        let nothing = json!({"stdout": "", "stderr": "", "exitCode": 0, "committed": "none", "changes": []});
+        check("run_code", &nothing, &["[exit 0]"]);
     }
 
     #[test]
-    fn an_error_is_its_sentence_and_what_it_knows() {
-        check_error(&json!({"code": "FILE_NOT_FOUND", "message": "there is no `x`"}), "there is no `x`");
+    fn an_error_is_its_sentence() {
+        let cases = [
+            (json!({}), "no"),
+            (json!({"layer": "preset", "rule": "preset ask", "grant": "allow x", "waitsFor": "a-1"}), "no"),
+            (json!({"hunk": 1, "differsAtLine": 1, "lines": [1, 2], "committed": false}), "no"),
+            (json!({"errors": ["no", "`b` is missing", "`c` is missing"]}), "no; `b` is missing; `c` is missing"),
+            (json!({"removed": ["one", "two"]}), "no; one; two"),
+        ];
+        for (details, expected) in cases {
+            check_error(&json!({"code": "CONFLICT", "message": "no", "details": details}), expected);
+        }
+    }
+
+    #[test]
+    fn of_a_program_that_failed_the_model_sees_what_it_printed_and_what_was_kept() {
         let details = json!({
-            "committed": "some", "exitCode": 0, "kept": ["src/a.rs"],
+            "committed": "some", "exitCode": 0, "kept": ["a"], "totalKept": 1, "totalNotKept": 2, "change": "c-1",
             "notKept": [{"path": ".git/HEAD", "reason": "asks"}, "b"], "stdout": "done\n", "stderr": "", "walls": ["w"],
+            "truncated": false,
         });
         let error = json!({"code": "APPROVAL_DENIED", "message": "2 changes were not kept", "details": details});
-        let text = "2 changes were not kept\nnot kept:\n  .git/HEAD (reason asks)\n  b\nkept:\n  src/a.rs\ncommitted: some\n\
-            done\n[exit 0]";
+        let text =
+            "2 changes were not kept\nnot kept:\n  .git/HEAD (reason asks)\n  b\nkept (c-1):\n  a\ndone\n[exit 0]";
         check_error(&error, text);
+        let reply = json!({"ok": false, "error": error}).to_string();
+        let hidden = json!({"committed": "some", "totalKept": 1, "totalNotKept": 2, "walls": ["w"]});
+        assert_eq!(hidden_details(&reply), Some(hidden));
     }
 
     #[test]

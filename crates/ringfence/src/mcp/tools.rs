@@ -168,12 +168,18 @@ pub(super) struct ResultSettings<'a> {
     pub(super) most: usize,
 }
 
-/// The result of a call. The error code is for programs: it is in a field that clients do not show to their models.
+/// The result of a call. The code and the details of an error are for programs: they are in fields that clients do not
+/// show to their models.
 pub(super) fn call_result(reply: &ToolReply, settings: ResultSettings<'_>) -> CallToolResult {
     let ResultSettings { tool, dialect, form, most } = settings;
+    let hidden = match (dialect, form) {
+        (Dialect::Standard, ResultForm::Plain) if reply.error.is_some() => plain_text::hidden_details(&reply.text),
+        _ => None,
+    };
+    let hidden_bytes = hidden.as_ref().map_or(0, |details| details.to_string().len()).min(most);
     let (texts, structured) = match (dialect, form) {
         (Dialect::Miniclaw, _) => (truncated_blocks(&reply.text, most), None),
-        (Dialect::Standard, ResultForm::Plain) => (plain_text::render(tool, &reply.text, most), None),
+        (Dialect::Standard, ResultForm::Plain) => (plain_text::render(tool, &reply.text, most - hidden_bytes), None),
         (Dialect::Standard | Dialect::Crewagent, ResultForm::Structured) => {
             let text = truncate::truncate_json(&reply.text, ReplyCopies::PLAIN_AND_QUOTED, most, dialect).into_owned();
             let value = serde_json::from_str(&text).ok();
@@ -188,7 +194,9 @@ pub(super) fn call_result(reply: &ToolReply, settings: ResultSettings<'_>) -> Ca
         None => CallToolResult::success(content),
         Some(kind) => {
             let mut error = CallToolResult::error(content);
-            error.meta = Some(meta("ringfence/code", kind.code().into()));
+            let mut fields = meta("ringfence/code", kind.code().into());
+            fields.0.extend(hidden.map(|details| ("ringfence/details".to_owned(), details)));
+            error.meta = Some(fields);
             error
         }
     };
@@ -256,6 +264,12 @@ mod tests {
         let value: Value = serde_json::from_str(reply).unwrap();
         let both = json!({"content": texts(&[reply]), "structuredContent": value, "isError": true, "_meta": meta});
         check(reply, Dialect::Standard, ResultForm::Structured, &both);
+        let details = r#"{"rule":"preset ask","layer":"preset"}"#;
+        let reply = format!(r#"{{"ok":false,"error":{{"code":"FILE_NOT_FOUND","message":"no","details":{details}}}}}"#);
+        let meta =
+            json!({"ringfence/code": "FILE_NOT_FOUND", "ringfence/details": {"rule": "preset ask", "layer": "preset"}});
+        let plain = json!({"content": texts(&["no"]), "isError": true, "_meta": meta});
+        check(&reply, Dialect::Standard, ResultForm::Plain, &plain);
     }
 
     #[test]

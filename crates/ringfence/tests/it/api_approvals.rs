@@ -66,6 +66,23 @@ fn a_yes_to_a_call_whose_caller_is_away_says_so_and_ends_with_the_session() {
     assert_eq!(page.answer(&request, &json!({"approved": true})).status, 404);
 }
 
+/// What a program left exists in its call only, so the call is not deferred.
+#[test]
+fn changes_of_a_program_wait_as_long_as_the_caller_says() {
+    let site = site();
+    let server = TestApiServer::start(&site, &[]);
+    let agent = server.agent(&site, "agent");
+    let session = agent.create_session(&json!({}));
+    let arguments = json!({"language": "bash", "code": "echo new > a.txt; echo new > fresh"});
+    let body = json!({"name": "run_code", "arguments": arguments, "wait": 0});
+    let made = agent.post(&format!("/v1/sessions/{session}/calls"), &body).json();
+    assert_eq!((&made["error"], &made["suspended"]), (&json!("APPROVAL_DENIED"), &Value::Null), "{made}");
+    let reply: Value = serde_json::from_str(made["reply"].as_str().unwrap()).unwrap();
+    let details = &reply["error"]["details"];
+    assert_eq!((&details["committed"], &details["notKept"][0]["path"]), (&json!("some"), &json!("a.txt")), "{reply}");
+    assert_eq!((site.read("a.txt").as_str(), site.read("fresh").as_str()), ("old\n", "new\n"));
+}
+
 #[test]
 fn a_session_is_begun_in_a_run_of_its_own() {
     let site = site();

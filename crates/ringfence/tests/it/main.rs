@@ -33,6 +33,7 @@ mod mcp_files;
 mod mcp_http;
 mod mcp_malformed_input;
 mod mcp_races;
+mod mcp_run_code;
 mod mcp_servers;
 mod mcp_servers_jail;
 mod mcp_size;

@@ -534,6 +534,34 @@ fn a_decision_is_explained_and_nothing_happens() {
         "#]],
     );
     check(
+        &["--preset", "edits"],
+        "run_code",
+        json!({"language": "bash", "code": "true", "mode": "review"}),
+        expect![[r#"
+        exit 0
+        allow by the rule `preset` in the layer preset
+        - run `bash`: allow by the rule `preset` in the layer preset
+        changes that the program makes then require approval, because `mode` is `review`; all of them are kept, or none:
+        - create a file: requires approval to be kept (ask by the rule `review` in the layer preset)
+        - overwrite a file: requires approval to be kept (ask by the rule `review` in the layer preset)
+        - delete a file or directory: requires approval to be kept (ask by the rule `review` in the layer preset)
+        - create a protected path: requires approval to be kept (ask by the rule `protected path` in the layer preset)
+        - overwrite or delete a protected path: requires approval to be kept (ask by the rule `protected path` in the layer preset)
+        - overwrite or delete content that is too large to keep for undo: requires approval to be kept (ask by the rule `cannot be undone` in the layer preset)
+    "#]],
+    );
+    check(
+        &["--preset", "edits"],
+        "run_code",
+        json!({"language": "bash", "code": "true", "mode": "discard"}),
+        expect![[r#"
+        exit 0
+        allow by the rule `preset` in the layer preset
+        - run `bash`: allow by the rule `preset` in the layer preset
+        changes that the program makes are discarded, because `mode` is `discard`
+    "#]],
+    );
+    check(
         &["--preset", "read-only"],
         "run_code",
         json!({"language": "bash", "code": "true"}),
@@ -613,7 +641,7 @@ fn a_decision_is_explained_and_nothing_happens() {
         json!({}),
         expect![[r#"
             exit 1
-            {"ok":false,"error":{"code":"UNKNOWN_TOOL","message":"unknown tool `red_file`; did you mean `read_file`?","details":{"available":["read_file","write_file","append_file","list_directory","edit_file","apply_patch","delete_file","move_file","copy_file","create_directory","get_file_info","find_files","search_files","undo","redo","list_changes","show_change","run_code","web_fetch","web_search"]}}}"#]],
+            {"ok":false,"error":{"code":"UNKNOWN_TOOL","message":"unknown tool `red_file`; did you mean `read_file`?","details":{"available":["read_file","write_file","append_file","list_directory","edit_file","apply_patch","delete_file","move_file","copy_file","create_directory","get_file_info","find_files","search_files","undo","redo","list_changes","show_change","run_code","web_fetch"]}}}"#]],
     );
     check(
         &["--dialect", "miniclaw"],

@@ -145,6 +145,21 @@ fn a_repository_is_not_completed_by_what_is_kept_of_a_change() {
 }
 
 #[test]
+fn each_path_that_is_not_kept_has_its_own_reason() {
+    let site = site();
+    let code = "echo x > a.md; rm b.md; echo x > .github/workflows/ci.yml; mkfifo pipe";
+    let reply = run_with(&site, &["--preset", "ask"], &bash(code)).reply();
+    let not_kept = reply["error"]["details"]["notKept"].as_array().unwrap();
+    assert_eq!(not_kept.len(), 4, "{reply}");
+    for item in not_kept {
+        let (path, reason) = (item["path"].as_str().unwrap(), item["reason"].as_str().unwrap());
+        assert!(reason.contains(&format!("`{path}`")), "{reply}");
+        let others = not_kept.iter().filter_map(|other| other["path"].as_str()).filter(|other| *other != path);
+        others.for_each(|other| assert!(!reason.contains(&format!("`{other}`")), "{other}: {reply}"));
+    }
+}
+
+#[test]
 fn a_review_is_all_or_nothing() {
     let site = site();
     let mut arguments = bash("echo x > new.md; mkfifo pipe");

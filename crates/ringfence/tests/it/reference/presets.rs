@@ -1,8 +1,12 @@
 //! The table of presets in `docs/policy.md`: each cell is what the program did when it was tried.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use ringfence::app::{App, build_app};
 use ringfence::config::{CliFlags, load};
-use ringfence_kernel::{ErrorKind, Preset, ToolCall, ToolReply};
+use ringfence_kernel::{ErrorKind, Host, Preset, Session, ToolCall, ToolReply};
 use ringfence_testkit::approver::{ScriptedApprover, decision_by_person};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -10,9 +14,13 @@ use tokio_util::sync::CancellationToken;
 use super::{head, row};
 use crate::approval_table::answer;
 use crate::site::TestSite;
+use crate::web;
 
 const BEGIN: &str = "<!-- presets: made by `cargo xtask docs` -->\n";
 const END: &str = "<!-- /presets -->\n";
+
+/// Stands for the ID of a change that was made before the call; for `redo`, of its undo.
+const CHANGE: &str = "CHANGE";
 
 /// Calls, with their descriptions.
 fn calls() -> Vec<(&'static str, &'static str, Value)> {
@@ -23,6 +31,7 @@ fn calls() -> Vec<(&'static str, &'static str, Value)> {
         ("search files", "search_files", json!({"path": ".", "pattern": "old"})),
         ("look at a file's size and times", "get_file_info", json!({"path": "a.md"})),
         ("list changes", "list_changes", json!({})),
+        ("show a change", "show_change", json!({"change": CHANGE})),
         ("read a file", "read_file", json!({"path": "a.md"})),
         ("read a secret", "read_file", json!({"path": ".env"})),
         ("create a file", "write_file", json!({"path": "new.md", "content": "x"})),
@@ -37,9 +46,12 @@ fn calls() -> Vec<(&'static str, &'static str, Value)> {
         ("move over a file", "move_file", json!({"from": "a.md", "to": "b.md", "overwrite": true})),
         ("delete a file", "delete_file", json!({"path": "a.md"})),
         ("delete a directory", "delete_file", json!({"path": "d", "recursive": true})),
+        ("undo a change to a file", "undo", json!({"change": CHANGE})),
+        ("redo a change to a file", "redo", json!({"change": CHANGE})),
         ("create a protected path", "write_file", json!({"path": ".envrc", "content": "x"})),
         ("overwrite a secret", "write_file", json!({"path": ".env", "content": "x"})),
         ("fetch from a host that no rule allows", "web_fetch", json!({"url": "https://example.org/"})),
+        ("search the web with the configured engine", "web_search", json!({"query": "x"})),
         ("run a program", "run_code", run("true")),
         ("a program creates a file", "run_code", run("echo x > new.md")),
         ("a program creates a directory", "run_code", run("mkdir new")),
@@ -69,6 +81,9 @@ fn site() -> TestSite {
     }
     site.write("b.md", "other\n");
     site.write(".gitignore", ".env\n");
+    let at = web::serve(|_| web::page("application/json", r#"{"results": []}"#));
+    let engine = format!("[web.search]\nengine = \"searxng\"\nurl = \"http://{at}/\"\n");
+    std::fs::write(config_file(&site), engine).unwrap();
     let git =
         "git init -q -b main && git config user.name a && git config user.email b && git add -A && git commit -qm x";
     let mut command = std::process::Command::new("sh");
@@ -77,10 +92,15 @@ fn site() -> TestSite {
     site
 }
 
+/// Names a search engine.
+fn config_file(site: &TestSite) -> PathBuf {
+    site.root().join("config.toml")
+}
+
 fn test_app(site: &TestSite, preset: Preset) -> App {
     let environment = site.environment();
     let workspace = Some(site.workspace.to_str().unwrap().to_owned());
-    let flags = CliFlags { workspace, preset: Some(preset), ..CliFlags::default() };
+    let flags = CliFlags { config: Some(config_file(site)), workspace, preset: Some(preset), ..CliFlags::default() };
     let settings = load(&flags, &environment).unwrap();
     build_app(settings, &environment, Box::new(ScriptedApprover::always(decision_by_person(answer(false))))).unwrap()
 }
@@ -96,6 +116,34 @@ fn outcome_word(reply: &ToolReply, tool: &str) -> &'static str {
     }
 }
 
+async fn make_call(host: &Host, session: &Arc<Session>, tool: &str, arguments: &Value) -> ToolReply {
+    let call = ToolCall { id: "1".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
+    host.call(session, call, &CancellationToken::new()).await.unwrap()
+}
+
+/// Changes a file, and undoes the change where it shall be redone. Returns the ID of the last change, and the session that
+/// made it: another one does not see it.
+fn make_change(site: &TestSite, tool: &str, runtime: &tokio::runtime::Runtime) -> (Value, Arc<Session>) {
+    let app = test_app(site, Preset::Edits);
+    let make = |tool: &str, arguments: Value| {
+        let reply = runtime.block_on(make_call(&app.host, &app.session, tool, &arguments));
+        assert_eq!(reply.error, None, "{}", reply.text);
+        serde_json::from_str::<Value>(&reply.text).unwrap()["value"]["change"].clone()
+    };
+    let change = make("write_file", json!({"path": "a.md", "content": "x"}));
+    let change = if tool == "redo" { make("undo", json!({"change": change})) } else { change };
+    (change, app.session)
+}
+
+#[test]
+fn every_tool_has_a_row_in_the_table_of_presets() {
+    let site = site();
+    let app = test_app(&site, Preset::Ask);
+    let tools: BTreeSet<String> = app.session.catalog.list().map(|tool| tool.name.to_string()).collect();
+    let rows: BTreeSet<String> = calls().into_iter().map(|(_, tool, _)| tool.to_owned()).collect();
+    assert_eq!(rows, tools);
+}
+
 fn table() -> String {
     let presets = [Preset::Ask, Preset::Edits, Preset::ReadOnly];
     let mut text = head(["effect", "tried with", "`ask`", "`edits`", "`read-only`"]);
@@ -105,8 +153,13 @@ fn table() -> String {
             // What another call changed must not decide about this one.
             let site = site();
             let tried = test_app(&site, preset);
-            let call = ToolCall { id: "1".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
-            let reply = runtime.block_on(tried.host.call(&tried.session, call, &CancellationToken::new())).unwrap();
+            let reply = match arguments["change"] == CHANGE {
+                true => {
+                    let (change, session) = make_change(&site, tool, &runtime);
+                    runtime.block_on(make_call(&tried.host, &session, tool, &json!({"change": change})))
+                }
+                false => runtime.block_on(make_call(&tried.host, &tried.session, tool, &arguments)),
+            };
             outcome_word(&reply, tool)
         });
         text.push_str(&row([effect, &format!("`{tool}`"), words[0], words[1], words[2]]));
