@@ -155,7 +155,8 @@ impl Repository {
         for path in texts(root)? {
             let file = path.strip_prefix(root).unwrap_or(&path).display().to_string();
             let text = fs::read_to_string(&path)?;
-            let read = if file.ends_with(".js") { words::without_line_comments(&text) } else { text };
+            let is_script = file.ends_with(".js") || file.ends_with(".css");
+            let read = if is_script { words::without_comment_marks(&text) } else { text };
             word_hits.push((file, words::hits(&read)));
         }
         word_hits.retain(|(_, hits)| !hits.is_empty());
@@ -312,7 +313,7 @@ fn texts(root: &Path) -> io::Result<Vec<PathBuf>> {
         ("config", &["toml", "json"]),
         ("packaging", &["Dockerfile", "service"]),
         ("examples", &["md", "toml"]),
-        ("crates", &["html", "js", "md"]),
+        ("crates", &["html", "js", "css", "md"]),
     ] {
         found.extend(files_below(&root.join(directory), endings)?);
     }

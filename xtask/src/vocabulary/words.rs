@@ -110,10 +110,13 @@ pub(crate) fn hits_in_comments(source: &str) -> Vec<WordHit> {
     found.collect()
 }
 
-/// A script whose lines that are only a comment are empty.
-pub(crate) fn without_line_comments(script: &str) -> String {
-    let is_comment = |line: &str| ["//", "/*", "*"].iter().any(|mark| line.trim_start().starts_with(mark));
-    script.lines().map(|line| if is_comment(line) { "\n".to_owned() } else { format!("{line}\n") }).collect()
+/// A script whose comment lines have no marks, so that a phrase is found over the line breaks of a comment.
+pub(crate) fn without_comment_marks(script: &str) -> String {
+    let unmarked = |line: &str| {
+        let start = line.trim_start();
+        ["//", "/*", "*"].iter().find_map(|mark| start.strip_prefix(mark)).unwrap_or(line).to_owned()
+    };
+    script.lines().map(|line| unmarked(line) + "\n").collect()
 }
 
 /// A text in lower case whose runs of white space are one space each, with the line of every byte.
@@ -152,7 +155,7 @@ impl FlatText {
 #[cfg(test)]
 mod tests {
     use super::super::lexer::tokens;
-    use super::{hits, hits_in_comments, hits_in_literals, without_line_comments};
+    use super::{hits, hits_in_comments, hits_in_literals, without_comment_marks};
 
     fn phrases(text: &str) -> Vec<(&'static str, usize)> {
         hits(text).into_iter().map(|hit| (hit.phrase, hit.line)).collect()
@@ -185,8 +188,16 @@ mod tests {
         let source = "// nobody\nfn nobody() {\n  say(\"one\\\n    is no name\")\n}\n#[cfg(test)] mod tests { const A: &str = \"nobody\"; }";
         let found: Vec<_> = hits_in_literals(&tokens(source)).iter().map(|hit| (hit.phrase, hit.line)).collect();
         assert_eq!(found, [("is no", 4)]);
-        assert_eq!(phrases(&without_line_comments("// nobody\nsay('anew');\n  * whoever\n")), [("anew", 2)]);
     }
+
+    #[test]
+    fn comments_of_scripts_are_read_over_their_line_breaks() {
+        let found =
+            phrases(&without_comment_marks("// nobody\nsay('anew');\n  // this is\n  // no name\n * whoever\n"));
+        assert_eq!(found, [("nobody", 1), ("anew", 2), ("is no", 3), ("whoever", 5)]);
+        assert_eq!(phrases(&without_comment_marks("// There is\n// no such name.\na = b\n  * c;\n")), []);
+    }
+
     #[test]
     fn comments_are_read_and_literals_and_code_are_not() {
         let found = |source: &str| -> Vec<(&'static str, usize)> {
