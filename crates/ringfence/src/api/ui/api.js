@@ -105,7 +105,7 @@ async function answered(response) {
     try {
         value = said === '' ? null : JSON.parse(said);
     } catch {
-        // What is no JSON came from something in between; its status says enough.
+        // A reply without JSON comes from a proxy; its status suffices.
     }
     if (response.ok) return value;
     if (response.status === 401 && token()) {

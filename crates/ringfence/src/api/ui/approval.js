@@ -15,7 +15,7 @@ import { left, moment } from './time.js';
 
 const CLOSED = 'This request is closed: it was answered by another client, or its call ended.';
 
-// No answer counts within so many milliseconds after the dialog opened, or after a key that came too early.
+// Milliseconds in which no answer counts after the dialog opened, or after a key that came too early.
 const SETTLES = 400;
 
 let shown = null;

@@ -78,7 +78,7 @@ export function transcript(extra = () => []) {
         draw(call, extra);
     }
 
-    /** A record of the audit log: the same without contents, for what happened before anybody watched. */
+    /** A record of the audit log: the same without contents, for calls made before the page was open. */
     function remembered(record) {
         const known = calls.get(record.call);
         if (!record.call || known?.state === 'waiting' || (known?.isLive && known.duration !== undefined)) return;

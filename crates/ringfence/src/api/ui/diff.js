@@ -149,7 +149,7 @@ function pair(lines, removed, added, spans) {
     let [start, end] = [0, 0];
     while (start < shorter && a[start] === b[start]) start++;
     while (end < shorter - start && a[a.length - 1 - end] === b[b.length - 1 - end]) end++;
-    // Two lines that have little in common are no change of words.
+    // Two lines that have little in common are not shown as changed words.
     if (start + end < shorter / 3) return;
     while (start > 0 && isInWord(a, start)) start--;
     while (end > 0 && (isInWord(a, a.length - end) || isInWord(b, b.length - end))) end--;

@@ -20,7 +20,7 @@ export async function schemaOf(tool) {
     }
 }
 
-/** A form for an object: `{element, value()}`; `value` throws with words for the person where a field is no JSON. */
+/** A form for an object: `{element, value()}`; `value` throws a readable error where a field is not JSON. */
 export function schemaForm(schema, initial = {}) {
     const fields = [];
     const required = new Set(schema?.required ?? []);

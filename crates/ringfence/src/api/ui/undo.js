@@ -53,7 +53,7 @@ async function confirmForce(which, error) {
     return yes ? undo(which, true) : false;
 }
 
-/** Brings back what an undo took back. */
+/** Redoes what an undo reverted. */
 export async function redo(which) {
     const yes = await confirm({
         title: 'Redo this change?',

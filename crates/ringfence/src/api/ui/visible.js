@@ -8,7 +8,7 @@
 const LONGEST_LINE = 2000;
 
 // Control characters, Unicode's Default_Ignorable_Code_Point, separators that break lines, interlinear marks,
-// lone surrogates and code points that are no characters.
+// lone surrogates and code points that are not characters.
 const MISLEADING = new RegExp(
     '[\\u{0}-\\u{8}\\u{b}-\\u{1f}\\u{7f}-\\u{9f}\\u{ad}\\u{34f}\\u{61c}\\u{115f}\\u{1160}\\u{17b4}\\u{17b5}' +
         '\\u{180b}-\\u{180f}\\u{200b}-\\u{200f}\\u{2028}-\\u{202e}\\u{2060}-\\u{206f}\\u{3164}\\u{fdd0}-\\u{fdef}' +

@@ -19,7 +19,7 @@ export function showLogin(why, entered) {
             await login(given);
         } catch (error) {
             if (error.status !== 401 && error.status !== 400) return fill(problem, error.message);
-            // It is no code; whether it is a token, the first request will tell.
+            // It is not a login code; the first request shows whether it is a token.
             keepToken(given);
         }
         entered();
