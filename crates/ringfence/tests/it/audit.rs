@@ -171,22 +171,23 @@ fn no_line_of_json_has_a_character_that_a_terminal_would_obey() {
 }
 
 #[test]
-fn a_record_of_a_later_version_is_shown_as_it_is() {
+fn a_record_of_a_later_version_is_shown_and_the_log_takes_no_other() {
     let site = TestSite::new();
     site.call("list_directory", &json!({"path": "."})).value();
     let head = site.run(&["audit", "head"]).out;
     let (number, hash) = head.trim().split_once(':').unwrap();
     let later = json!({"v": 3, "seq": number.parse::<u64>().unwrap() + 1, "moment": "reached", "prev": hash});
     let file = site.state.join("audit/000001.jsonl");
-    std::fs::write(&file, format!("{}{later}\n", std::fs::read_to_string(&file).unwrap())).unwrap();
-    assert_eq!(verify(&site), "ok: 4 records, signed up to 3\n");
+    let log = format!("{}{later}\n", std::fs::read_to_string(&file).unwrap());
+    std::fs::write(&file, &log).unwrap();
     for arguments in [&["audit", "show"][..], &["audit", "show", "--json"]] {
         let shown = site.run(arguments).out;
         assert_eq!(shown.lines().last(), Some(later.to_string().as_str()));
     }
-    let server = TestApiServer::start(&site, &[]);
-    let listed = server.page().get("/v1/audit");
-    assert_eq!(listed["records"][3], later, "{listed}");
-    site.call("list_directory", &json!({"path": "."})).value();
-    assert_eq!(verify(&site), "ok: 6 records, signed up to 6\n");
+    for arguments in [&["audit", "verify"][..], &["call", "list_directory", "{}"], &["serve"]] {
+        let refused = site.run(arguments);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.err.contains("install the newer version"), "{refused:?}");
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), log);
 }
