@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::api_client::TestApiServer;
 use crate::site::{TestSite, cli_output};
 
 fn verify(site: &TestSite) -> String {
