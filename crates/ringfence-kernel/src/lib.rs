@@ -139,7 +139,9 @@ pub use rule::PolicyRule;
 pub use rule_parser::RuleError;
 pub use rule_text::RuleText;
 pub use sanitize::{sanitize_json, sanitize_line, sanitize_text, sanitize_untruncated};
-pub use sensitive::{Sensitivity, acting_program, entry_sensitivity, sensitivity, settings_through_link};
+pub use sensitive::{
+    Sensitivity, acting_program, entry_sensitivity, original_names, sensitivity, settings_through_link,
+};
 pub use session::Session;
 pub use store::{
     AnswerStatus, ApprovalStore, ArgumentDraft, DENIAL_STREAK_LIFETIME, DenialStreak, DraftOutcome, MemoryStore,

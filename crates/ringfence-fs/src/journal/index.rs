@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use crate::journal::effect::JournalEffect;
 use crate::journal::log::{ChangeClock, ChangeStatus, JournalChange, JournalEntry, JournalLine, image_owner};
-use crate::journal::state::FileState;
+use crate::journal::state::{FileState, FileStateKind};
 use crate::sys::own_files::write_all;
 use crate::sys::stat::FileStat;
 use crate::sys::syscall::{fstat, ftruncate, pread};
@@ -59,8 +59,8 @@ pub(super) struct IndexedChange {
     pub(super) status: ChangeStatus,
     pub(super) evicted: bool,
     is_undone: bool,
-    /// It keeps something that its session did not make itself: the first version of a path in that session, or one
-    /// that another writer made in between.
+    /// It keeps something without which its session cannot be undone: the first version of a path in that session, one
+    /// that another writer made in between, or one whose own change is not the plain writing of a file.
     keeps_original: bool,
 }
 
@@ -79,63 +79,64 @@ struct JournalSession {
     quota_bytes: u64,
     /// When it made its last change.
     last_change: Option<SystemTime>,
-    /// The contents that it gave to paths, both as digests.
-    written_contents: HashMap<u64, u64>,
+    /// The paths that it changed, as digests.
+    paths: HashMap<u64, PathHistory>,
+    /// Number of its effects.
+    effects: u64,
+}
+
+/// What a session did to a path last.
+#[derive(Debug, Default)]
+struct PathHistory {
+    /// The number of that effect.
+    effect: u64,
+    /// Digest of the file that it wrote, where nothing happened to the path or below it since.
+    content: Option<u64>,
 }
 
 impl JournalSession {
-    /// Takes in what a change did. True where it displaced something that the session did not make.
+    /// Takes in what a change did. True where it displaced something that an undo of the session cannot do without:
+    /// what the session did not write itself, or wrote in a way that `undo/plan.rs` cannot bridge.
     fn record_effects(&mut self, effects: &[JournalEffect], is_undo: bool) -> bool {
-        let mut displaces_first = false;
+        let mut displaces_original = false;
         for effect in effects {
-            match effect {
-                JournalEffect::Created { path, after, .. } => self.record_content(path, after),
-                JournalEffect::Removed { path, before, .. } => {
-                    displaces_first |= !self.has_written(path, before);
-                    self.written_contents.remove(&digest(path));
+            if let JournalEffect::Removed { path, before, .. } | JournalEffect::Replaced { path, before, .. } = effect {
+                displaces_original |= !self.has_written(path, before);
+            }
+            self.effects += 1;
+            for path in effect.paths() {
+                self.paths.insert(digest(path), PathHistory { effect: self.effects, content: None });
+                for directory in directories_above(path) {
+                    self.paths.entry(digest(directory)).and_modify(|history| history.content = None);
                 }
-                JournalEffect::Replaced { path, before, after, .. } => {
-                    displaces_first |= !self.has_written(path, before);
-                    self.record_content(path, after);
-                }
-                // The earlier contents are still in it.
-                JournalEffect::Appended { path, before, after } => {
-                    let is_ours = self.has_written(path, before);
-                    self.written_contents.remove(&digest(path));
-                    if is_ours {
-                        self.record_content(path, after);
-                    }
-                }
-                JournalEffect::Moved { from, to, state } => {
-                    let is_ours = self.has_written(from, state);
-                    self.written_contents.remove(&digest(from));
-                    self.written_contents.remove(&digest(to));
-                    if is_ours {
-                        self.record_content(to, state);
-                    }
-                }
-                JournalEffect::Lost { path } => _ = self.written_contents.remove(&digest(path)),
-                JournalEffect::Mode { .. } => {}
+            }
+            // An undo restores what was there before the session, or what it made: the path alone does not
+            // distinguish them.
+            if let JournalEffect::Created { path, after, .. } | JournalEffect::Replaced { path, after, .. } = effect
+                && after.kind == FileStateKind::File
+                && !is_undo
+            {
+                let content = Some(content_digest(after));
+                self.paths.insert(digest(path), PathHistory { effect: self.effects, content });
             }
         }
-        // An undo restores what was there before the session, or what it made: the path alone does not distinguish
-        // them.
-        if is_undo {
-            effects
-                .iter()
-                .flat_map(JournalEffect::paths)
-                .for_each(|path| _ = self.written_contents.remove(&digest(path)));
-        }
-        displaces_first
+        displaces_original
     }
 
-    fn record_content(&mut self, path: &str, state: &FileState) {
-        self.written_contents.insert(digest(path), content_digest(state));
-    }
-
+    /// Whether the last effect of the session on a path, on a directory above it and on what is below it wrote this
+    /// file. A directory that moved brought it under another path, or something else under this one.
     fn has_written(&self, path: &str, state: &FileState) -> bool {
-        self.written_contents.get(&digest(path)) == Some(&content_digest(state))
+        let Some(history) = self.paths.get(&digest(path)) else { return false };
+        let is_later =
+            |directory: &str| self.paths.get(&digest(directory)).is_some_and(|it| it.effect > history.effect);
+        state.kind == FileStateKind::File
+            && history.content == Some(content_digest(state))
+            && !directories_above(path).any(is_later)
     }
+}
+
+fn directories_above(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').map(|(slash, _)| &path[..slash])
 }
 
 fn digest(value: impl Hash) -> u64 {
@@ -144,11 +145,12 @@ fn digest(value: impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Digest that distinguishes contents, or, where they are not known, files.
+/// Digest of a file that only files with equal contents and permissions have, or, where the contents are not known, the
+/// file itself: equal digests are states that match.
 fn content_digest(state: &FileState) -> u64 {
-    match (&state.sha256, &state.target) {
-        (None, None) => digest((state.inode, state.size, state.modified)),
-        known => digest((known, state.size)),
+    match &state.sha256 {
+        None => digest((state.inode, state.mode, state.size, state.modified)),
+        known => digest((known, state.mode, state.size)),
     }
 }
 
@@ -307,6 +309,7 @@ impl JournalIndex {
                     for again in self.undoes(&undone) {
                         self.set_undone(&again, None);
                     }
+                    self.keep_later_versions(&undone);
                 }
                 self.resolve_shared_images(&change)?;
             }
@@ -375,6 +378,15 @@ impl JournalIndex {
             }
         }
         self.update(change, |indexed| indexed.is_undone = by.is_some());
+    }
+
+    /// The later changes of a session keep their pre-images: what they displaced was made by a change that is not undone
+    /// with them any more.
+    fn keep_later_versions(&mut self, undone: &str) {
+        let Some(position) = self.positions_by_id.get(undone) else { return };
+        let mut later = self.entries.iter_mut().skip(position as usize);
+        let Some(session) = later.next().map(|indexed| indexed.session) else { return };
+        later.filter(|indexed| indexed.session == session).for_each(|indexed| indexed.keeps_original = true);
     }
 
     /// Finds the images of an undo that belong to the changes it undid.
@@ -486,7 +498,7 @@ impl JournalIndex {
     }
 
     /// Whether the pre-images of a change may be evicted to make room for a session without approval. Of its own those
-    /// are versions of a path between the first one and the current one.
+    /// are versions of a path that it wrote between the first one and the current one.
     pub(super) fn is_evictable(&self, indexed: &IndexedChange, session: &str) -> bool {
         (self.belongs_to(indexed, session) && !indexed.keeps_original) || self.is_session_over(indexed)
     }

@@ -14,6 +14,7 @@ use crate::mount::repository::RepositoryDetector;
 use crate::overlay::ChangeSet;
 use crate::overlay::commit::commit;
 use crate::overlay::compare::{OverlayChange, UpperState, display_path, resource_at};
+use crate::overlay::group::is_at_or_below;
 use crate::overlay::upper::open_file;
 use crate::path::name::escape;
 use crate::path::relative::split;
@@ -24,6 +25,7 @@ use crate::root::walk::{TempVisibility, TreeWalk, WalkStep};
 use crate::root::{open_no_follow, reopen_for_listing, stat};
 use crate::sys::errno::errno_error;
 use crate::sys::stat::{FileKind, FileStat};
+use crate::sys::syscall::readlinkat;
 use crate::txn::manifest::accesses_below;
 
 /// Limits on files compared line by line and on their bytes in all; the rest are listed.
@@ -36,11 +38,69 @@ const MOST_LEADS: usize = 20;
 /// Most lines about entries that are not compared.
 const MOST_LISTED: usize = 1000;
 
-/// A file that went, or the directory that it went with, and where its contents are now.
+/// An entry that went, or the directory that it went with, and where its contents are now.
 #[derive(Debug)]
 pub(super) struct DetectedRename {
     pub(super) from: Vec<u8>,
     pub(super) to: Vec<u8>,
+}
+
+/// New entries that something which went could have become, each of them once.
+struct RenameTargets<'a> {
+    /// By size.
+    files: HashMap<u64, Vec<(&'a [u8], Digest)>>,
+    /// By where they lead.
+    links: HashMap<&'a [u8], Vec<&'a [u8]>>,
+    /// Those with nothing in them, by mode.
+    empty_directories: HashMap<u32, Vec<&'a [u8]>>,
+    /// So much is still compared.
+    bytes: u64,
+}
+
+impl<'a> RenameTargets<'a> {
+    fn new(items: &'a [OverlayChange], bytes: u64) -> Self {
+        let mut new = Self { files: HashMap::new(), links: HashMap::new(), empty_directories: HashMap::new(), bytes };
+        for (at, item) in items.iter().enumerate().filter(|(_, item)| item.lower.is_none()) {
+            match &item.upper {
+                Some(UpperState::File { seen, digest, .. }) if seen.size > 0 => {
+                    new.files.entry(seen.size).or_default().push((&item.path, *digest));
+                }
+                Some(UpperState::Link { target }) => new.links.entry(target).or_default().push(&item.path),
+                // Entries of a directory come right behind it.
+                Some(UpperState::Directory { mode })
+                    if !items.get(at + 1).is_some_and(|next| is_at_or_below(&next.path, &item.path)) =>
+                {
+                    new.empty_directories.entry(permissions(*mode)).or_default().push(&item.path);
+                }
+                _ => {}
+            }
+        }
+        new
+    }
+
+    fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.links.is_empty() && self.empty_directories.is_empty()
+    }
+
+    fn take_file(&mut self, size: u64, old: &OwnedFd, cx: &CallContext<'_>) -> Option<Vec<u8>> {
+        let candidates = self.files.get_mut(&size)?;
+        self.bytes = self.bytes.checked_sub(size)?;
+        let digest = hash_up_to(old.as_fd(), size, "", cx).ok()?;
+        let index = candidates.iter().position(|(_, new)| *new == digest)?;
+        Some(candidates.swap_remove(index).0.to_vec())
+    }
+
+    fn take_link(&mut self, target: &[u8]) -> Option<Vec<u8>> {
+        Some(self.links.get_mut(target)?.pop()?.to_vec())
+    }
+
+    fn take_directory(&mut self, mode: u32) -> Option<Vec<u8>> {
+        Some(self.empty_directories.get_mut(&permissions(mode))?.pop()?.to_vec())
+    }
+}
+
+fn permissions(mode: u32) -> u32 {
+    mode & 0o777
 }
 
 impl WorkspaceChanges for ChangeSet {
@@ -169,39 +229,31 @@ impl ChangeSet {
         Ok(())
     }
 
-    /// A file that went and one that came with the same contents were one file. Returns each pair, with the file's own path
+    /// An entry that went and one that came with the same contents were one. Returns each pair, with the entry's own path
     /// or that of the directory that went with it.
     pub(super) fn find_renames(&mut self, cx: &CallContext<'_>) -> Result<Vec<DetectedRename>, ToolError> {
-        let mut new: HashMap<u64, Vec<(&[u8], Digest)>> = HashMap::new();
-        for item in &self.items {
-            if let (None, Some(UpperState::File { seen, digest, .. })) = (&item.lower, &item.upper)
-                && seen.size > 0
-            {
-                new.entry(seen.size).or_default().push((&item.path, *digest));
-            }
-        }
+        let mut new = RenameTargets::new(&self.items, cx.limits.copy_bytes);
         let (mut renamed, mut moved) = (HashMap::new(), Vec::new());
-        let mut bytes = cx.limits.copy_bytes;
         for item in self.items.iter().filter(|item| item.upper.is_none()) {
             let Some(was) = item.lower.as_ref().filter(|_| !new.is_empty()) else { continue };
             cx.check()?;
-            let mut take = |size: u64, old: &OwnedFd| {
-                let candidates = new.get_mut(&size)?;
-                bytes = bytes.checked_sub(size)?;
-                let digest = hash_up_to(old.as_fd(), size, "", cx).ok()?;
-                let index = candidates.iter().position(|(_, new)| *new == digest)?;
-                Some(candidates.swap_remove(index).0.to_vec())
-            };
             match was.stat.kind {
                 FileKind::File => {
                     let Ok(old) = self.open_lower(item) else { continue };
-                    if let Some(path) = take(was.stat.size, &old) {
+                    if let Some(path) = new.take_file(was.stat.size, &old, cx) {
                         renamed.insert(path.clone(), item.path.clone());
                         moved.push(DetectedRename { from: item.path.clone(), to: path });
                     }
                 }
+                FileKind::Link => {
+                    let (above, name) = split(&item.path);
+                    let Some(parent) = open_no_follow(&self.mount, above) else { continue };
+                    let Ok(target) = readlinkat(parent.as_fd(), name) else { continue };
+                    let to = new.take_link(target.as_bytes());
+                    moved.extend(to.map(|to| DetectedRename { from: item.path.clone(), to }));
+                }
                 FileKind::Directory => {
-                    let paths = self.find_moved_files(item, &mut take, cx)?;
+                    let paths = self.find_moved_entries(item, was.stat.mode, &mut new, cx)?;
                     moved.extend(paths.into_iter().map(|to| DetectedRename { from: item.path.clone(), to }));
                 }
                 _ => {}
@@ -211,11 +263,12 @@ impl ChangeSet {
         Ok(moved)
     }
 
-    /// New files that have the contents of files in a directory that goes.
-    fn find_moved_files(
+    /// New entries that have the contents of those in a directory that goes.
+    fn find_moved_entries(
         &self,
         item: &OverlayChange,
-        take: &mut impl FnMut(u64, &OwnedFd) -> Option<Vec<u8>>,
+        mode: u32,
+        new: &mut RenameTargets<'_>,
         cx: &CallContext<'_>,
     ) -> Result<Vec<Vec<u8>>, ToolError> {
         let Some(start) = open_no_follow(&self.mount, &item.path) else { return Ok(Vec::new()) };
@@ -223,17 +276,34 @@ impl ChangeSet {
         let name = display_path(&self.mount, &item.path);
         let mut walk = TreeWalk::with_temp_visibility(TempVisibility::Hidden, &self.mount, start, &name, cx)?;
         let mut found = Vec::new();
+        // The item itself has the empty path.
+        let (mut directories, mut with_entries) = (vec![(Vec::new(), mode)], HashSet::new());
         while let Some(step) = walk.next()? {
             let WalkStep::Entry(entry) = step else { continue };
-            if walk.is_directory(&entry)? {
-                // A directory that cannot be read has no entry that is known to have moved.
-                let _ = walk.descend(&entry)?;
-            } else if let Some(stamp) = walk.stat(&entry)?.filter(|stamp| stamp.kind == FileKind::File)
-                && let Ok(file) = self.mount.open_at(walk.directory()?, &entry.name, OFlags::RDONLY)
-            {
-                found.extend(take(stamp.size, &file));
+            let path = walk.path_of(&entry.name);
+            with_entries.insert(split(&path).0.to_vec());
+            let Some(stamp) = walk.stat(&entry)? else { continue };
+            match stamp.kind {
+                FileKind::Directory => {
+                    // A directory that cannot be read has no entry that is known to have moved.
+                    let is_read = walk.descend(&entry)?.is_ok();
+                    directories.extend(is_read.then_some((path, stamp.mode)));
+                }
+                FileKind::File => {
+                    if let Ok(file) = self.mount.open_at(walk.directory()?, &entry.name, OFlags::RDONLY) {
+                        found.extend(new.take_file(stamp.size, &file, cx));
+                    }
+                }
+                FileKind::Link => {
+                    if let Ok(target) = readlinkat(walk.directory()?, entry.name.as_slice()) {
+                        found.extend(new.take_link(target.as_bytes()));
+                    }
+                }
+                _ => {}
             }
         }
+        directories.retain(|(path, _)| !with_entries.contains(path));
+        found.extend(directories.into_iter().filter_map(|(_, mode)| new.take_directory(mode)));
         Ok(found)
     }
 

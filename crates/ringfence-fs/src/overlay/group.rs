@@ -276,7 +276,7 @@ fn path_components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/')
 }
 
-fn is_at_or_below(path: &[u8], directory: &[u8]) -> bool {
+pub(super) fn is_at_or_below(path: &[u8], directory: &[u8]) -> bool {
     path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 

@@ -3,12 +3,23 @@
 //! `.git/config` is read all the time and holds no secret, until a repository is cloned with a password in the URL. So
 //! files of a few names are read.
 //!
+//! A backup of such a file is read like the file itself.
+//!
 //! Not here: names that are secrets themselves (`sensitive` in the kernel).
 
+use ringfence_kernel::original_names;
+
 /// Settings files that can hold a credential beside harmless settings, as folded names.
-const CONFIG_FILE_NAMES: [&str; 12] = [
+const CONFIG_FILE_NAMES: [&str; 20] = [
     "config",
+    "config.toml",
     "config.worktree",
+    ".hgrc",
+    "hgrc",
+    ".wgetrc",
+    "pdm.toml",
+    "poetry.toml",
+    "gradle.properties",
     ".gitconfig",
     ".gitmodules",
     "pip.conf",
@@ -17,6 +28,7 @@ const CONFIG_FILE_NAMES: [&str; 12] = [
     ".condarc",
     ".yarnrc",
     ".yarnrc.yml",
+    "bunfig.toml",
     ".bunfig.toml",
     "nuget.config",
 ];
@@ -26,7 +38,9 @@ const SHORTEST_TOKEN: usize = 20;
 
 /// Whether a file of this name is looked into.
 pub(crate) fn may_hold_credential(name: &[u8]) -> bool {
-    CONFIG_FILE_NAMES.iter().any(|settings| settings.as_bytes().eq_ignore_ascii_case(name))
+    let is_settings = |name: &str| CONFIG_FILE_NAMES.contains(&name);
+    let name = name.to_ascii_lowercase();
+    std::str::from_utf8(&name).is_ok_and(|name| is_settings(name) || original_names(name).any(is_settings))
 }
 
 /// Whether settings have a password, a token or a header with one in them.
@@ -34,7 +48,9 @@ pub(crate) fn has_credential(text: &str) -> bool {
     text.lines().any(|line| {
         let line = line.trim();
         let is_comment = line.starts_with(['#', ';']);
-        has_url_credential(line) || (!is_comment && has_secret_value(line))
+        // `"@scope" = { token = "x", url = "y" }` has settings in its value.
+        let has_secret = || has_secret_value(line) || line.split(['{', ',']).skip(1).any(has_secret_value);
+        has_url_credential(line) || (!is_comment && has_secret())
     })
 }
 
@@ -65,7 +81,9 @@ fn has_secret_value(line: &str) -> bool {
     if in_xml {
         return names_one(&lower);
     }
-    names_one(key) && is_literal_value(value)
+    // A tokenizer and a number of tokens are settings of language models.
+    let counts = key.trim_end().ends_with("tokens") && value.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_');
+    names_one(&key.replace("tokeniz", "")) && is_literal_value(value) && !counts
 }
 
 /// Not a reference to where it really is.
@@ -91,6 +109,9 @@ mod tests {
             "npmAuthIdent: dXNlcjpwYXNz",
             "<add key=\"ClearTextPassword\" value=\"x\" />",
             "[url \"https://a:b@example.com/\"]\n\tinsteadOf = x",
+            "[install.scopes]\n\"@mine\" = { token = \"abc\", url = \"https://r.example.com\" }",
+            "[registries.mine]\ntoken = \"abc\"",
+            "[auth]\nmine.prefix = hg.example.com\nmine.password = x",
         ] {
             assert!(has_credential(text), "{text}");
         }
@@ -103,10 +124,32 @@ mod tests {
             "npmAuthToken: \"${NPM_TOKEN}\"",
             "index-url = https://$USER:$PASSWORD@pypi.example.com/simple",
             "# password = x",
+            "[model]\nmax_tokens = 4096\ntokenizer = \"bpe\"",
+            "[build]\ntarget-dir = \"out\"\n[alias]\nb = \"build\"",
             "",
         ] {
             assert!(!has_credential(text), "{text}");
         }
         assert!(may_hold_credential(b"config") && may_hold_credential(b"NuGet.Config") && !may_hold_credential(b"x"));
+        for name in [
+            "config.bak",
+            "config~",
+            "config.lock",
+            ".config.swp",
+            "config.old",
+            "config.orig",
+            "config.save",
+            "config.tmp",
+            "config.1",
+            "config.toml.bak",
+            "bunfig.toml",
+            "hgrc",
+            "NuGet.Config.old~",
+        ] {
+            assert!(may_hold_credential(name.as_bytes()), "{name}");
+        }
+        for name in ["configure", "config.rs", "Cargo.lock", "package.json", "config.yaml"] {
+            assert!(!may_hold_credential(name.as_bytes()), "{name}");
+        }
     }
 }

@@ -124,10 +124,10 @@ mod tests {
         linked.add(".vscode", b"cfg");
         linked.add(".github", b"a/meta");
         linked.add(".ssh", b"keys");
-        for path in ["cfg", "cfg/tasks.json", "CFG/deep/x", "a/meta/workflows/ci.yml", "keys/x"] {
+        for path in ["cfg", "cfg/tasks.json", "CFG/deep/x", "a/meta/workflows/ci.yml", "a/meta/notes.md", "keys/x"] {
             assert!(linked.sensitivity(path.as_bytes()).protected, "{path}");
         }
-        for path in ["", "a", "a/meta", "a/meta/notes.md", "cfg2/tasks.json", "x/cfg/tasks.json"] {
+        for path in ["", "a", "a/meta", "a/meta/FUNDING.yml", "cfg2/tasks.json", "x/cfg/tasks.json"] {
             assert!(!linked.sensitivity(path.as_bytes()).is_any(), "{path}");
         }
         assert!(linked.sensitivity(b"keys/deep/x").secret && !linked.sensitivity(b"cfg/x").secret);

@@ -195,12 +195,15 @@ fn a_link_of_an_ordinary_directory_protects_nothing_and_one_that_leads_out_is_pa
     let world = FsFixture::with(setup(&ScriptedApprover::denying()));
     world.write("docs/guide.md", "x\n");
     world.write("meta/notes.md", "x\n");
+    world.write("meta/FUNDING.yml", "x\n");
     symlink("docs", world.root.join("manual")).unwrap();
     symlink("meta", world.root.join(".github")).unwrap();
     symlink(&world.outside, world.root.join(".vscode")).unwrap();
-    for path in ["docs/guide.md", "meta/notes.md", "new"] {
+    for path in ["docs/guide.md", "meta/FUNDING.yml", "new"] {
         world.value("write_file", &json!({"path": path, "content": "y"}));
     }
+    let notes = json!({"path": "meta/notes.md", "content": "y"});
+    assert_eq!(world.error("write_file", &notes), ErrorKind::ApprovalDenied);
 }
 
 #[test]

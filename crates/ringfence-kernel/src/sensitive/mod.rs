@@ -15,7 +15,7 @@ use std::sync::LazyLock;
 use unicode_normalization::UnicodeNormalization as _;
 
 use secrets::{PUBLIC, SECRET_FILES, SECRETS, strip_backup_suffix};
-use settings::{ActingProgram, ActingScope, PACKAGES, PROGRAMS};
+use settings::{AGENTS, ActingProgram, ActingScope, INERT, PACKAGES, PROGRAMS};
 
 /// Sensitivity of a name. It can be both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -78,7 +78,22 @@ pub fn settings_through_link(path: &str) -> Option<&'static str> {
         };
         row.match_indices('/').find(|(slash, _)| is_end(&row[..*slash])).map(|(slash, _)| &row[slash + 1..])
     };
-    PROGRAMS.iter().filter(is_here).flat_map(|program| program.names).find_map(|row| rest(row))
+    acting_programs().filter(is_here).flat_map(|program| program.names).find_map(|row| rest(row))
+}
+
+/// The names that a file could have had if it is a backup. `name` is folded.
+pub fn original_names(name: &str) -> impl Iterator<Item = &str> {
+    const MAX_BACKUP_SUFFIXES: usize = 4;
+    let originals = std::iter::successors(strip_backup_suffix(name), |name| strip_backup_suffix(name));
+    originals.take(MAX_BACKUP_SUFFIXES).flat_map(|original| {
+        // The swap file of `id_rsa` is `.id_rsa.swp`.
+        let undotted = original.strip_prefix('.').filter(|undotted| !undotted.is_empty());
+        std::iter::once(original).chain(undotted)
+    })
+}
+
+fn acting_programs() -> impl Iterator<Item = &'static ActingProgram> {
+    PROGRAMS.iter().chain(AGENTS)
 }
 
 /// The most components that a row has.
@@ -108,7 +123,9 @@ fn lookup_names(path: &str, last: &str) -> NameFindings {
         let is_last = start >= path.len();
         let is_secret = matched.kinds & SECRET != 0 || (matched.kinds & SECRET_FILE != 0 && is_last);
         found.sensitivity.secret |= is_secret && matched.kinds & IS_PUBLIC == 0;
-        let acts = matched.kinds & ANYWHERE != 0 || (matched.kinds & PROJECT_ROOT != 0 && !is_below_packages(before));
+        let at_root = matched.kinds & PROJECT_ROOT != 0
+            || (matched.kinds & PROJECT_ROOT_UNLESS_INERT != 0 && matched.kinds & IS_INERT == 0);
+        let acts = matched.kinds & ANYWHERE != 0 || (at_root && !is_below_packages(before));
         found.sensitivity.protected |= acts;
         found.program = found.program.or(matched.program.filter(|_| acts));
         above = [std::mem::take(&mut above[1]), part];
@@ -128,6 +145,8 @@ const IS_PUBLIC: RowKinds = 2;
 const ANYWHERE: RowKinds = 4;
 const PROJECT_ROOT: RowKinds = 8;
 const SECRET_FILE: RowKinds = 16;
+const PROJECT_ROOT_UNLESS_INERT: RowKinds = 32;
+const IS_INERT: RowKinds = 64;
 
 /// The verdict of one or more rows.
 #[derive(Clone, Copy, Default)]
@@ -154,6 +173,8 @@ struct SensitiveNameTables {
     /// others by the letter that they end in. A deep tree asks about very many names.
     wildcard_by_first: [Vec<WildcardRow>; 256],
     wildcard_by_last: [Vec<WildcardRow>; 256],
+    /// Rows with a `*` in a directory of this name.
+    wildcard_by_directory: HashMap<&'static str, Vec<WildcardRow>>,
 }
 
 type WildcardRow = (Vec<&'static str>, RowMatch);
@@ -173,14 +194,17 @@ impl SensitiveNameTables {
             by_extension: HashMap::new(),
             wildcard_by_first: [const { Vec::new() }; 256],
             wildcard_by_last: [const { Vec::new() }; 256],
+            wildcard_by_directory: HashMap::new(),
         };
-        for (rows, kinds) in [(SECRETS, SECRET), (SECRET_FILES, SECRET_FILE), (PUBLIC, IS_PUBLIC)] {
+        let rows = [(SECRETS, SECRET), (SECRET_FILES, SECRET_FILE), (PUBLIC, IS_PUBLIC | IS_INERT), (INERT, IS_INERT)];
+        for (rows, kinds) in rows {
             rows.iter().for_each(|row| tables.add(row, RowMatch { kinds, program: None }));
         }
-        for program in PROGRAMS {
+        for program in acting_programs() {
             let kinds = match program.scope {
                 ActingScope::Anywhere => ANYWHERE,
                 ActingScope::ProjectRoot => PROJECT_ROOT,
+                ActingScope::ProjectRootUnlessInert => PROJECT_ROOT_UNLESS_INERT,
             };
             program.names.iter().for_each(|row| tables.add(row, RowMatch { kinds, program: Some(program.name) }));
         }
@@ -191,7 +215,10 @@ impl SensitiveNameTables {
         let name = row.rsplit_once('/').map_or(row, |(_, name)| name);
         self.lengths[usize::from(first_letter(name))] |= length_bit(name);
         let plain_extension = |row: &'static str| row.strip_prefix("*.").filter(|rest| !rest.contains(['.', '*']));
-        if let Some((above, name)) = row.rsplit_once('/') {
+        if let Some((directory, name)) = row.rsplit_once('/').filter(|(_, name)| name.contains('*')) {
+            let row = (name.split('*').collect(), matched);
+            self.wildcard_by_directory.entry(directory).or_default().push(row);
+        } else if let Some((above, name)) = row.rsplit_once('/') {
             self.by_name.entry(name).or_default().nested.push((above.split('/').collect(), matched));
         } else if let Some(extension) = plain_extension(row) {
             self.by_extension.entry(extension).or_default().add(matched);
@@ -211,15 +238,9 @@ impl SensitiveNameTables {
 
     /// Looks up a name below two directories. A backup is looked up by its original name, too.
     fn lookup(&self, [far, near, name]: [&str; MAX_ROW_COMPONENTS]) -> RowMatch {
-        const MAX_BACKUP_SUFFIXES: usize = 4;
         let mut matched = self.lookup_name([far, near, name]);
-        let originals = std::iter::successors(strip_backup_suffix(name), |name| strip_backup_suffix(name));
-        for original in originals.take(MAX_BACKUP_SUFFIXES) {
-            // The swap file of `id_rsa` is `.id_rsa.swp`.
-            let undotted = original.strip_prefix('.').filter(|undotted| !undotted.is_empty());
-            for original in std::iter::once(original).chain(undotted) {
-                matched.kinds |= self.lookup_name([far, near, original]).kinds & (SECRET | SECRET_FILE | IS_PUBLIC);
-            }
+        for original in original_names(name) {
+            matched.kinds |= self.lookup_name([far, near, original]).kinds & (SECRET | SECRET_FILE | IS_PUBLIC);
         }
         matched
     }
@@ -243,12 +264,15 @@ impl SensitiveNameTables {
         if let Some(row) = name.rsplit_once('.').and_then(|(_, extension)| self.by_extension.get(extension)) {
             matched.add(*row);
         }
+        // Every such directory begins with a dot.
+        let inside = near.starts_with('.').then(|| self.wildcard_by_directory.get(near)).flatten();
         let end = name.bytes().last().unwrap_or_default();
         let start = &self.wildcard_by_first[usize::from(first_letter(name))];
         let open = start
             .iter()
             .chain(&self.wildcard_by_last[usize::from(end)])
-            .chain(&self.wildcard_by_last[usize::from(WILDCARD)]);
+            .chain(&self.wildcard_by_last[usize::from(WILDCARD)])
+            .chain(inside.into_iter().flatten());
         open.filter(|(pieces, _)| matches_pieces(pieces, name)).for_each(|(_, row)| matched.add(*row));
         matched
     }
@@ -313,8 +337,8 @@ pub(crate) fn is_ignorable(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::secrets::{SECRET_FILES, SECRETS};
-    use super::settings::PROGRAMS;
-    use super::{Sensitivity, acting_program, entry_sensitivity, sensitivity, settings_through_link};
+    use super::settings::INERT;
+    use super::{Sensitivity, acting_program, acting_programs, entry_sensitivity, sensitivity, settings_through_link};
 
     const NONE: Sensitivity = Sensitivity { secret: false, protected: false };
     const SECRET: Sensitivity = Sensitivity { secret: true, protected: false };
@@ -328,8 +352,12 @@ mod tests {
 
     #[test]
     fn secrets_are_known_by_name() {
-        for path in [".env", "a/.env.local", "deploy/prod.env", "keys/server.pem", "secrets.yaml", "a/id_rsa"] {
+        for path in ["deploy/prod.env", "keys/server.pem", "secrets.yaml", "a/id_rsa"] {
             check(path, SECRET);
+        }
+        // Creating one changes the environment of programs that load it.
+        for path in [".env", "a/.env.local"] {
+            check(path, BOTH);
         }
         for path in [".env~", ".env-prod", ".ENV_old", "id_rsa.bak", "id_ed25519_work", "prod.tfvars", "etc/shadow"] {
             check(path, SECRET);
@@ -435,6 +463,15 @@ mod tests {
         }
         for path in [
             ".github/ISSUE_TEMPLATE.md",
+            ".github/ISSUE_TEMPLATE/bug.yml",
+            ".github/PULL_REQUEST_TEMPLATE/a.md",
+            ".github/FUNDING.yml",
+            ".github/images/logo.png",
+            ".github",
+            ".env.example",
+            "Cargo.toml",
+            "amp/mod.rs",
+            "docs/crush/a.md",
             "git/hooks",
             ".gitignore",
             "README.md",
@@ -455,7 +492,7 @@ mod tests {
         for (path, rest) in [
             (".cargo", Some("config")),
             ("sub/.CARGO", Some("config")),
-            (".github", Some("copilot")),
+            (".github", Some("*")),
             ("vendor/x/.github", None),
             ("vendor/x/.cargo", Some("config")),
             ("src", None),
@@ -516,6 +553,38 @@ mod tests {
             "hie.yaml",
             ".config/tmux/tmux.conf",
             ".config/jj/config.toml",
+            ".crushrc",
+            "crushrc",
+            "CRUSH.local.md",
+            ".github/extensions/x/extension.mjs",
+            ".github/lsp.json",
+            ".github/whatever-comes-next.yml",
+            ".github/CODEOWNERS",
+            "lsp.json",
+            "tui.json",
+            "tui.jsonc",
+            ".opencode.json",
+            "prek.toml",
+            ".lintstagedrc.mjs",
+            "grumphp.yml",
+            ".trunk/trunk.yaml",
+            "pnpm-workspace.yaml",
+            ".pnpmfile.cjs",
+            "poetry.toml",
+            "gptme.toml",
+            ".continuerules",
+            ".lite_project.lua",
+            "rust-analyzer.toml",
+            ".merlin",
+            ".RData",
+            ".Rprofile",
+            ".config/Cursor/User/settings.json",
+            ".config/VSCodium/User/settings.json",
+            ".config/Windsurf/User/settings.json",
+            "vendor/bin/phpunit",
+            ".pixi/envs/default/bin/python",
+            ".env",
+            "web/.env.production.local",
         ] {
             assert!(sensitivity(path).protected, "{path}");
             assert!(acting_program(path).is_some(), "{path}");
@@ -526,13 +595,18 @@ mod tests {
 
     #[test]
     fn every_row_of_the_tables_matches_its_own_name() {
-        for program in PROGRAMS {
+        for program in acting_programs() {
             for row in program.names {
                 let path = format!("sub/{}", row.replace('*', "x"));
                 assert!(sensitivity(&path).protected, "{path}");
                 assert!(row.split('/').count() <= super::MAX_ROW_COMPONENTS, "{row}");
                 assert_eq!(*super::fold(row), **row, "a row is compared with a folded name");
+                let directory = row.rsplit_once('/').filter(|(_, name)| name.contains('*')).map(|(above, _)| above);
+                assert!(directory.is_none_or(|one| one.starts_with('.') && !one.contains('/')), "{row}");
             }
+        }
+        for row in INERT {
+            check(&format!("sub/{}", row.replace('*', "x")), NONE);
         }
         for row in SECRETS.iter().chain(SECRET_FILES) {
             let path = row.replace('*', "x");
@@ -574,7 +648,7 @@ mod tests {
         for (path, expected) in [
             (".github/workflows/ci.yml", PROTECTED),
             ("x/.local/share/keyrings", SECRET),
-            (".env", SECRET),
+            (".env", BOTH),
             ("src/main.rs", NONE),
         ] {
             assert_eq!(entry_sensitivity(path), expected, "{path}");
@@ -589,9 +663,10 @@ mod tests {
         {
             check(path, PROTECTED);
         }
-        for path in [".ENV", ".e\u{feff}nv", "\u{212a}eys/ID_RSA"] {
-            check(path, SECRET);
+        for path in [".ENV", ".e\u{feff}nv"] {
+            check(path, BOTH);
         }
+        check("\u{212a}eys/ID_RSA", SECRET);
     }
 
     #[test]

@@ -281,7 +281,7 @@ pub(super) fn strip_backup_suffix(name: &str) -> Option<&str> {
         "" => !mark.is_empty(),
         "bak" | "bk" | "bkp" | "backup" | "old" | "orig" | "original" | "save" | "saved" | "sav" | "prev"
         | "previous" | "copy" | "tmp" | "temp" | "new" | "swp" | "swo" | "swn" | "swx" | "rej" | "disabled"
-        | "deleted" | "rpmsave" | "rpmnew" | "rpmorig" | "dpkg-old" | "dpkg-dist" | "dpkg-new" | "ucf-old"
+        | "lock" | "deleted" | "rpmsave" | "rpmnew" | "rpmorig" | "dpkg-old" | "dpkg-dist" | "dpkg-new" | "ucf-old"
         | "ucf-dist" | "pacsave" | "pacnew" | "gz" | "bz" | "xz" | "zst" | "zip" | "b" | "base" => true,
         mark => numbered(mark),
     };

@@ -3,7 +3,7 @@
 //! One table for the policy, for `mcp install` and for `doctor`: a client whose settings file is written somewhere has
 //! its row here. A program is listed with the files that it takes commands, servers, permissions or instructions from
 //! *by itself*, or on the next ordinary command of its user. Agents and editors have a directory for that, which is
-//! listed as a whole.
+//! listed as a whole, and share a pattern of names (`AGENTS`), of which each has all.
 //!
 //! Not here: files that every project has and that run on explicit request, such as `Makefile`, `package.json`,
 //! `conftest.py` or `build.gradle`; and `*.pth`, which model weights and every virtual environment have.
@@ -18,6 +18,8 @@ pub(super) enum ActingScope {
     /// At the root of a project. A project that was installed or vendored as a package is not worked on: its own files
     /// of this kind do nothing.
     ProjectRoot,
+    /// The same, except for the names in `INERT`.
+    ProjectRootUnlessInert,
 }
 
 /// A program, and what it acts on.
@@ -53,6 +55,120 @@ const fn at_root(name: &'static str, names: &'static [&'static str]) -> ActingPr
     ActingProgram { name, scope: ActingScope::ProjectRoot, names }
 }
 
+const fn at_root_unless_inert(name: &'static str, names: &'static [&'static str]) -> ActingProgram {
+    ActingProgram { name, scope: ActingScope::ProjectRootUnlessInert, names }
+}
+
+/// Names that a row for a whole directory or a whole family of names matches, and that no program takes anything from.
+pub(super) const INERT: &[&str] = &[
+    ".github/issue_template*",
+    ".github/pull_request_template*",
+    ".github/discussion_template*",
+    ".github/funding.yml",
+    ".github/readme.md",
+    ".github/contributing.md",
+    ".github/code_of_conduct.md",
+    ".github/security.md",
+    ".github/support.md",
+    ".github/governance.md",
+    ".github/images",
+    ".github/docs",
+    ".github/*.png",
+    ".github/*.svg",
+    ".github/*.jpg",
+    ".github/*.jpeg",
+    ".github/*.gif",
+    ".github/*.webp",
+];
+
+/// The names that an agent or editor could use, by the word that it calls itself: its directory, its settings, a shell
+/// script that it runs, its rules and instructions.
+macro_rules! named_after {
+    ($($program:literal: $($word:literal),+;)+) => {
+        &[$(ActingProgram {
+            name: $program,
+            scope: ActingScope::Anywhere,
+            names: &[$(
+                concat!(".", $word),
+                concat!(".config/", $word),
+                concat!(".", $word, "rc"),
+                concat!(".", $word, "rc.*"),
+                concat!($word, "rc"),
+                concat!(".", $word, ".json"),
+                concat!(".", $word, ".jsonc"),
+                concat!(".", $word, ".toml"),
+                concat!(".", $word, ".yaml"),
+                concat!(".", $word, ".yml"),
+                concat!(".", $word, ".md"),
+                concat!(".", $word, "rules"),
+                concat!(".", $word, "hints"),
+                concat!($word, ".local.md"),
+                concat!($word, ".override.md"),
+            )+],
+        }),+]
+    };
+}
+
+/// Agents and editors. What else they act on is in `PROGRAMS`.
+pub(super) const AGENTS: &[ActingProgram] = named_after! {
+    "Ringfence": "ringfence";
+    "every agent": "agent", "agents";
+    "Aider": "aider";
+    "Amazon Q": "amazonq";
+    "Amp": "amp";
+    "Antigravity": "antigravity";
+    "Augment": "augment";
+    "Claude Code": "claude";
+    "Cline": "cline";
+    "CodeBuddy": "codebuddy";
+    "Codebuff": "codebuff";
+    "Codex": "codex";
+    "Cody": "cody";
+    "Continue": "continue";
+    "GitHub Copilot": "copilot";
+    "Crush": "crush";
+    "Cursor": "cursor";
+    "Devin": "devin";
+    "Factory": "factory";
+    "Forge": "forge";
+    "Gemini CLI": "gemini";
+    "goose": "goose";
+    "gptme": "gptme";
+    "Grok CLI": "grok";
+    "iFlow": "iflow";
+    "Junie": "junie";
+    "Kilo Code": "kilo", "kilocode";
+    "Kimi CLI": "kimi";
+    "Kiro": "kiro";
+    "Letta Code": "letta";
+    "Mistral Vibe": "vibe";
+    "opencode": "opencode";
+    "OpenHands": "openhands";
+    "Pi": "pi";
+    "Plandex": "plandex";
+    "Qoder": "qoder";
+    "Qwen Code": "qwen";
+    "Roo Code": "roo";
+    "Rovo Dev": "rovodev";
+    "Serena": "serena";
+    "Tabnine": "tabnine";
+    "Task Master": "taskmaster";
+    "Trae": "trae";
+    "Void": "void";
+    "Warp": "warp";
+    "Windsurf": "windsurf";
+    "Zencoder": "zencoder";
+    "Emacs": "emacs";
+    "Helix": "helix";
+    "Kakoune": "kak";
+    "Lapce": "lapce";
+    "Neovim": "nvim";
+    "Theia": "theia";
+    "Vim": "vim";
+    "VS Code": "vscode", "vscode-server", "vscodium";
+    "Zed": "zed";
+};
+
 pub(super) const PROGRAMS: &[ActingProgram] = &[
     // Ours.
     anywhere("Ringfence", &[".ringfence", "ringfence.toml"]),
@@ -67,10 +183,11 @@ pub(super) const PROGRAMS: &[ActingProgram] = &[
     anywhere("MCP clients", &["mcp.json", ".mcp", "mcp_config.json", "mcp_settings.json"]),
     anywhere("Gemini CLI", &[".gemini", "gemini.md"]),
     anywhere("Qwen Code", &[".qwen", "qwen.md"]),
-    anywhere("opencode", &[".opencode", "opencode.json", "opencode.jsonc", ".config/opencode"]),
-    anywhere("Crush", &[".crush", ".crush.json", "crush.json", "crush.md", ".config/crush"]),
+    anywhere("opencode", &["opencode.json", "opencode.jsonc", "tui.json", "tui.jsonc"]),
+    anywhere("Crush", &["crush.json", "crush.md"]),
     anywhere("goose", &[".goose", ".goosehints", ".config/goose"]),
     anywhere("Aider", &[".aider*"]),
+    anywhere("gptme", &["gptme.toml"]),
     anywhere("Amp", &[".amp", ".config/amp"]),
     anywhere("Amazon Q", &[".amazonq"]),
     anywhere("Kiro", &[".kiro"]),
@@ -108,25 +225,7 @@ pub(super) const PROGRAMS: &[ActingProgram] = &[
     anywhere("Void", &[".voidrules"]),
     anywhere("Warp", &[".warp", "warp.md"]),
     anywhere("Zencoder", &[".zencoder"]),
-    at_root(
-        "GitHub Copilot",
-        &[
-            ".copilot",
-            ".github/copilot",
-            ".github/copilot-instructions.md",
-            ".github/instructions",
-            ".github/prompts",
-            ".github/chatmodes",
-            ".github/agents",
-            ".github/hooks",
-            ".github/skills",
-            ".github/mcp.json",
-            "*.agent.md",
-            "*.chatmode.md",
-            "*.instructions.md",
-            "*.prompt.md",
-        ],
-    ),
+    at_root("GitHub Copilot", &["lsp.json", "*.agent.md", "*.chatmode.md", "*.instructions.md", "*.prompt.md"]),
     // Editors: tasks, formatters, language servers and debuggers that their settings name.
     anywhere("VS Code", &[".vscode", ".vscode-server", "*.code-workspace", ".config/code"]),
     anywhere("Visual Studio", &[".vs"]),
@@ -141,6 +240,7 @@ pub(super) const PROGRAMS: &[ActingProgram] = &[
     anywhere("Theia", &[".theia"]),
     anywhere("Firebase Studio", &[".idx"]),
     anywhere("Vim", &[".vim", ".vimrc", "_vimrc", ".gvimrc", ".exrc", ".lvimrc", ".ycm_extra_conf.py"]),
+    anywhere("Lite XL", &[".lite_project.lua"]),
     anywhere("Neovim", &[".nvim", ".nvim.lua", ".nvimrc", ".config/nvim"]),
     anywhere(
         "Emacs",
@@ -149,6 +249,8 @@ pub(super) const PROGRAMS: &[ActingProgram] = &[
     anywhere("dev containers", &[".devcontainer", ".devcontainer.json", "devcontainer.json"]),
     at_root("Gitpod", &[".gitpod", ".gitpod.yml", ".gitpod.yaml", ".ona"]),
     at_root("clangd", &[".clangd"]),
+    at_root("rust-analyzer", &["rust-analyzer.toml", ".rust-analyzer.toml"]),
+    at_root("Merlin", &[".merlin"]),
     // Editors start the servers and programs that these name when a project is opened.
     at_root("Build Server Protocol clients", &[".bsp"]),
     at_root("Haskell Language Server", &["hie.yaml"]),
@@ -169,6 +271,10 @@ pub(super) const PROGRAMS: &[ActingProgram] = &[
     anywhere("Overcommit", &[".overcommit.yml", ".git-hooks.yml"]),
     anywhere("simple-git-hooks", &[".simple-git-hooks.*", "simple-git-hooks.*"]),
     anywhere("CaptainHook", &["captainhook.json"]),
+    anywhere("prek", &["prek.toml"]),
+    anywhere("lint-staged", &[".lintstagedrc", ".lintstagedrc.*", "lint-staged.config.*"]),
+    anywhere("GrumPHP", &["grumphp.yml", ".grumphp.yml", "grumphp.yaml", ".grumphp.yaml"]),
+    anywhere("Trunk", &[".trunk"]),
     // Shells and tools that run these when a user enters the directory or logs in.
     anywhere(
         "shells",
@@ -185,6 +291,8 @@ pub(super) const PROGRAMS: &[ActingProgram] = &[
             ".zlogin",
             ".zlogout",
             ".kshrc",
+            ".mkshrc",
+            ".yashrc",
             ".cshrc",
             ".tcshrc",
             ".xonshrc",
@@ -202,6 +310,8 @@ pub(super) const PROGRAMS: &[ActingProgram] = &[
             ".screenrc",
         ],
     ),
+    // Agents, test runners and web frameworks load it into their own environment, which names programs and servers.
+    at_root_unless_inert("dotenv", &[".env", ".env.*"]),
     anywhere("direnv", &[".envrc", ".direnvrc", ".config/direnv"]),
     anywhere("autoenv", &[".autoenv", ".autoenv.zsh"]),
     anywhere("mise", &["mise.toml", ".mise.toml", "mise.*.toml", ".mise.*.toml", ".mise", ".config/mise", ".rtx.toml"]),
@@ -243,11 +353,14 @@ pub(super) const PROGRAMS: &[ActingProgram] = &[
     anywhere("gh", &[".config/gh"]),
     // Package managers, toolchains and build wrappers: which program the next ordinary command runs, and from where it
     // gets its packages.
-    anywhere("npm and pnpm", &[".npmrc", ".pnpmfile.cjs", ".pnpmfile.mjs"]),
+    anywhere("npm and pnpm", &[".npmrc", ".pnpmfile.cjs", ".pnpmfile.mjs", "pnpm-workspace.yaml"]),
     anywhere("Yarn", &[".yarnrc", ".yarnrc.yml", ".yarn/releases", ".yarn/plugins"]),
     anywhere("Bun", &["bunfig.toml", ".bunfig.toml"]),
     anywhere("pip", &["pip.conf", "pip.ini", ".pip", ".config/pip", ".pypirc", ".pydistutils.cfg"]),
     anywhere("uv", &["uv.toml", ".config/uv"]),
+    at_root("Poetry", &["poetry.toml"]),
+    anywhere("Pixi", &[".pixi/envs", ".pixi/config.toml"]),
+    anywhere("Composer", &["vendor/bin"]),
     anywhere("conda", &[".condarc"]),
     anywhere("RubyGems and Bundler", &[".gemrc", ".bundle"]),
     anywhere("NuGet", &["nuget.config"]),
@@ -275,7 +388,7 @@ pub(super) const PROGRAMS: &[ActingProgram] = &[
     // Interpreters and debuggers run these whenever they start.
     anywhere("Python", &["sitecustomize.py", "usercustomize.py", ".pythonrc", ".pythonrc.py", ".pdbrc", ".pdbrc.py"]),
     anywhere("IPython", &[".ipython"]),
-    anywhere("R", &[".rprofile", "rprofile.site", ".renviron"]),
+    anywhere("R", &[".rprofile", "rprofile.site", ".renviron", ".rdata"]),
     anywhere("Ruby", &[".irbrc", ".pryrc"]),
     anywhere("Elixir", &[".iex.exs"]),
     anywhere("GHCi", &[".ghci"]),
@@ -283,18 +396,9 @@ pub(super) const PROGRAMS: &[ActingProgram] = &[
     anywhere("database shells", &[".psqlrc", ".sqliterc", ".mongorc.js", ".mongoshrc.js"]),
     anywhere("debuggers", &[".gdbinit", ".gdbearlyinit", ".config/gdb", ".lldbinit"]),
     // CI runs with more rights than the agent has. It reads these at the root of a repository.
-    at_root(
-        "GitHub",
-        &[
-            ".github/workflows",
-            ".github/actions",
-            ".github/dependabot.yml",
-            ".github/dependabot.yaml",
-            ".github/codeowners",
-            ".github/settings.yml",
-            "codeowners",
-        ],
-    ),
+    // Its agents take extensions, servers, hooks and instructions from there, too.
+    at_root_unless_inert("GitHub", &[".github/*"]),
+    at_root("GitHub", &["codeowners"]),
     at_root("GitLab", &[".gitlab-ci.yml", ".gitlab-ci.yaml", ".gitlab-ci.*.yml", ".gitlab"]),
     at_root("Gitea and Forgejo", &[".forgejo", ".gitea"]),
     at_root("Bitbucket", &["bitbucket-pipelines.yml"]),

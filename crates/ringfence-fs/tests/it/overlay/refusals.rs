@@ -6,12 +6,14 @@ use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 use std::path::Path;
 
 use ringfence_fs::MountAccess;
-use ringfence_kernel::{CallContext, CallLimits, CommitState, Dialect, ErrorKind, IoMode, Preset};
+use ringfence_kernel::{
+    CallContext, CallLimits, ChangeGroup, CommitState, Dialect, ErrorKind, IoMode, KeepDecision, Preset, ToolError,
+};
 use ringfence_testkit::requirement::{Requirement, skip_without};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::json;
 
-use super::{ConcurrentWriter, OverlayFixture, image_names, set_xattr, setup};
+use super::{ConcurrentWriter, OverlayFixture, OverlayProgram, fence_changes, image_names, set_xattr, setup};
 use crate::fixture::{FsFixture, FsFixtureConfig};
 
 #[test]
@@ -33,6 +35,43 @@ fn pipes_sockets_and_devices_are_refused() {
         make(&layered.upper.join("d/thing"));
         layered.check_refused(ErrorKind::WrongType, "`d/thing` is ");
         eprintln!("{what} is refused");
+    }
+}
+
+#[test]
+fn both_ends_of_a_rename_are_refused_together() {
+    let renames: [(&str, OverlayProgram); 4] = [
+        // `mv a/l1 l2`, after which the link leads outside.
+        ("l2", |layered| {
+            layered.whiteout("a/l1");
+            symlink("../b", layered.upper.join("l2")).unwrap();
+        }),
+        // `mv d/a c`, with a link in it that leads outside then.
+        ("c/l1", |layered| {
+            layered.whiteout("d/a").directory("c");
+            symlink("../../b", layered.upper.join("c/l1")).unwrap();
+        }),
+        ("new", |layered| _ = layered.whiteout("empty").directory("new")),
+        ("new/inner", |layered| _ = layered.whiteout("full").directory("new/inner")),
+    ];
+    for (to, rename) in renames {
+        let world = FsFixture::in_memory(setup());
+        world.write("b", "b");
+        for directory in ["a", "d/a", "empty", "full/inner"] {
+            fs::create_dir_all(world.root.join(directory)).unwrap();
+        }
+        symlink("../b", world.root.join("a/l1")).unwrap();
+        symlink("../../b", world.root.join("d/a/l1")).unwrap();
+        let layered = OverlayFixture::start_over(world);
+        rename(&layered);
+        let mut work = fence_changes(&layered).unwrap();
+        let groups = work.groups();
+        let is_refused = |group: &ChangeGroup| group.accesses.iter().any(|access| access.resource.requested_path == to);
+        assert!(groups.iter().any(is_refused), "{to}");
+        let refusal = KeepDecision::Refuse(ToolError::new(ErrorKind::WrongType, "no"));
+        let wanted = |group| if is_refused(group) { refusal.clone() } else { KeepDecision::Keep };
+        let decided = work.reconcile(groups.iter().map(wanted).collect());
+        assert!(decided.iter().all(|decision| matches!(decision, KeepDecision::Refuse(_))), "{to}: {decided:?}");
     }
 }
 

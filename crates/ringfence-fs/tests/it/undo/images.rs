@@ -289,6 +289,67 @@ fn a_change_never_lets_go_what_it_keeps_itself() {
     assert_eq!((world.read("a"), world.read("b")), ("x\n".to_owned(), "x\n".to_owned()));
 }
 
+/// Versions that came about in another way than by plain writing stay: an undo of the session goes through them.
+#[test]
+fn an_undo_of_the_session_restores_everything_after_its_quota_was_used_up() {
+    let write =
+        |path: &str, content: &str| ("write_file", json!({"path": path, "content": content, "createDirs": true}));
+    let rename = |from: &str, to: &str| ("move_file", json!({"from": from, "to": to, "overwrite": true}));
+    let append = |path: &str| ("append_file", json!({"path": path, "content": "2"}));
+    let cases: [&[(&str, serde_json::Value)]; 6] = [
+        &[write("e", "evil"), rename("e", "a"), write("a", "x")],
+        &[write("a", "1"), append("a"), write("a", "3")],
+        &[write("a", "1"), rename("a", "b"), write("b", "2"), write("a", "3")],
+        &[write("d/x", "1"), rename("d", "e"), rename("e", "d"), write("d/x", "2")],
+        &[
+            write("d/x", "1"),
+            ("delete_file", json!({"path": "d", "recursive": true})),
+            write("d/x", "1"),
+            write("d/x", "2"),
+        ],
+        &[write("a", "1"), ("chmod", json!({})), write("a", "2")],
+    ];
+    for case in cases {
+        let limits = CallLimits { undo_session_bytes: 40_960, ..FsFixtureConfig::default().limits };
+        let person = Some(ScriptedApprover::denying());
+        let world = FsFixture::with(FsFixtureConfig { limits, person, ..FsFixtureConfig::default() });
+        world.write("a", "mine a");
+        let first = tree(&world.root);
+        for (tool, arguments) in case {
+            match *tool {
+                "chmod" => {
+                    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+                    std::fs::set_permissions(world.root.join("a"), mode).unwrap();
+                }
+                tool => _ = world.value(tool, arguments),
+            }
+        }
+        for number in 0..30 {
+            _ = world.call("write_file", &json!({"path": "own", "content": format!("{number}")}));
+        }
+        let world = world.with_limits(FsFixtureConfig::default().limits).by_person();
+        world.value("undo", &json!({"session": "test", "force": true}));
+        assert_eq!(tree(&world.root), first, "{case:?}");
+    }
+}
+
+#[test]
+fn later_versions_stay_when_an_earlier_change_was_undone() {
+    let limits = CallLimits { undo_session_bytes: 40_960, ..FsFixtureConfig::default().limits };
+    let world = FsFixture::with(FsFixtureConfig { limits, ..FsFixtureConfig::default() });
+    world.write("a", "mine a");
+    let changes = ["1", "2", "1"].map(|content| world.change("write_file", &json!({"path": "a", "content": content})));
+    world.undo(&changes[0]);
+    for number in 0..30 {
+        world.value("write_file", &json!({"path": "own", "content": format!("{number}")}));
+    }
+    let world = world.by_person();
+    world.value("undo", &json!({"change": changes[2], "force": true}));
+    assert_eq!(world.read("a"), "2");
+    world.undo(&changes[1]);
+    assert_eq!(world.read("a"), "1");
+}
+
 #[test]
 fn a_redone_change_stays_when_its_session_changes_more() {
     // Room for two, the third one would be what was brought back.

@@ -13,7 +13,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use ringfence_fs::{MountAccess, ResolverBackend};
-use ringfence_kernel::{ErrorKind, Preset, Principal, Session, SessionTaint};
+use ringfence_kernel::{CallLimits, ErrorKind, Preset, Principal, Session, SessionTaint};
 use ringfence_testkit::approver::ScriptedApprover;
 use serde_json::{Value, json};
 
@@ -48,6 +48,13 @@ impl FsFixture {
 
     fn by_person(self) -> Self {
         self.by_session("person", Principal::person("a person"))
+    }
+
+    /// The same session, with other limits.
+    fn with_limits(mut self, limits: CallLimits) -> Self {
+        let old = &self.session;
+        self.session = Arc::new(Session { limits, ..old.for_principal(&*old.id, old.principal.clone()) });
+        self
     }
 
     fn change(&self, tool: &str, arguments: &Value) -> String {
@@ -97,8 +104,8 @@ fn op() -> impl Strategy<Value = UndoTestCall> {
 }
 
 /// A workspace with something of everything in it.
-fn populated_fixture(backend: ResolverBackend) -> FsFixture {
-    let world = FsFixture::in_memory(FsFixtureConfig::default().on(backend));
+fn populated_fixture(setup: FsFixtureConfig) -> FsFixture {
+    let world = FsFixture::in_memory(setup);
     world.write("a/a", "x\n");
     world.write("b/c/a", "xy");
     world.write("c", "x\n");
@@ -131,7 +138,7 @@ fn backends() -> impl Strategy<Value = ResolverBackend> {
 #[test]
 fn undo_of_everything_gives_the_first_tree_back_one_by_one_or_at_once_and_redo_the_last() {
     check(160, &(vec(op(), 1..16), backends(), any::<bool>()), |(ops, backend, at_once)| {
-        let world = populated_fixture(backend);
+        let world = populated_fixture(FsFixtureConfig::default().on(backend));
         let first = tree(&world.root);
         let changes = run_calls(&world, &ops);
         let last = tree(&world.root);
@@ -157,9 +164,27 @@ fn undo_of_everything_gives_the_first_tree_back_one_by_one_or_at_once_and_redo_t
 }
 
 #[test]
+fn undo_of_a_session_gives_the_first_tree_back_whatever_was_dropped_to_make_room() {
+    check(160, &(vec(op(), 1..40), backends(), 2..8u64), |(ops, backend, room)| {
+        let person = ScriptedApprover::denying();
+        let limits = CallLimits { undo_session_bytes: room * 4200, ..FsFixtureConfig::default().limits };
+        let world = populated_fixture(
+            FsFixtureConfig { limits, person: Some(person), ..FsFixtureConfig::default() }.on(backend),
+        );
+        let first = tree(&world.root);
+        if run_calls(&world, &ops).is_empty() {
+            return;
+        }
+        let world = world.with_limits(FsFixtureConfig::default().limits);
+        world.value("undo", &json!({"session": "test"}));
+        assert_eq!(tree(&world.root), first, "after undo of {ops:?}");
+    });
+}
+
+#[test]
 fn undo_of_some_is_exact_or_refused_and_refused_it_changes_nothing() {
     check(160, &(vec(op(), 1..12), backends(), vec(any::<prop::sample::Index>(), 1..6)), |(ops, backend, picks)| {
-        let world = populated_fixture(backend);
+        let world = populated_fixture(FsFixtureConfig::default().on(backend));
         let changes = run_calls(&world, &ops);
         if changes.is_empty() {
             return;
@@ -188,7 +213,7 @@ fn undo_of_some_is_exact_or_refused_and_refused_it_changes_nothing() {
 fn concurrent_changes_are_undone_as_a_whole() {
     const THREADS: usize = 4;
     check(24, &(vec(vec(op(), 6..12), THREADS), backends()), |(all, backend)| {
-        let world = populated_fixture(backend);
+        let world = populated_fixture(FsFixtureConfig::default().on(backend));
         let first = tree(&world.root);
         std::thread::scope(|scope| {
             for ops in &all {
