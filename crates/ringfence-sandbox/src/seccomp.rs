@@ -49,6 +49,20 @@ pub(crate) enum SeccompError {
     Listen(#[from] Errno),
 }
 
+impl SeccompError {
+    /// The kernel's error, or the one that describes the failure best.
+    pub(crate) fn errno(&self) -> Errno {
+        match self {
+            Self::Architecture => Errno::NOSYS,
+            Self::Install(seccompiler::Error::Prctl(cause) | seccompiler::Error::Seccomp(cause)) => {
+                Errno::from_io_error(cause).unwrap_or(Errno::IO)
+            }
+            Self::Compile | Self::Install(_) => Errno::INVAL,
+            Self::Listen(errno) => *errno,
+        }
+    }
+}
+
 impl SeccompFilters {
     /// Compiles them.
     ///
