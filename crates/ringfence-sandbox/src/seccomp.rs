@@ -427,6 +427,7 @@ mod tests {
             assert_eq!(verdict(&kept, call as u32, arguments), libc::SECCOMP_RET_ALLOW, "{call} {arguments:x?}");
         };
         check(libc::SYS_memfd_create, [1, 2, 0, 0, 0, 0], error(libc::ENOSYS));
+        check(447, [0; 6], error(libc::ENOSYS));
         let thread = flags(libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD);
         check(libc::SYS_clone, [thread, 0, 0, 0, 0, 0], error(libc::EINVAL));
         check(libc::SYS_clone, [thread | flags(libc::CLONE_FILES), 0, 0, 0, 0, 0], libc::SECCOMP_RET_ALLOW);

@@ -30,6 +30,12 @@ const HOGS: &[MemoryHog] = &[
                socket.send_fds(a, [b'x'], [f]); os.close(f)",
     },
     MemoryHog {
+        name: "secret memory that is not mapped",
+        code: "step = 15 * 4096\ndef take(n):\n    f = checked(libc.syscall(447, 0)); os.ftruncate(f, 1 << 20)\n    \
+               for at in range(0, 1 << 20, step):\n        size = min(step, (1 << 20) - at)\n        \
+               with mmap.mmap(f, size, offset=at) as m: m.write(b'x' * size)\n    return f",
+    },
+    MemoryHog {
         name: "System V shared memory that is not attached",
         code: "libc.shmat.restype = ctypes.c_void_p; libc.shmdt.argtypes = [ctypes.c_void_p]\ndef take(n):\n    \
                i = checked(libc.shmget(0, 1 << 20, 0o1600)); p = libc.shmat(i, None, 0)\n    \
