@@ -116,6 +116,18 @@ const HOGS: &[MemoryHog] = &[
                for at in range(0, size, 2 << 20): ctypes.c_char.from_address(p + at).value",
     },
     MemoryHog {
+        name: "mappings that are split by their permissions",
+        code: "libc.mmap.restype = ctypes.c_void_p; pages = 16000\n\
+               p = libc.mmap(None, ctypes.c_size_t(4096 * pages), 0, 0x4022, -1, ctypes.c_long(0))\n\
+               for at in range(0, pages, 2): checked(libc.mprotect(ctypes.c_void_p(p + 4096 * at), ctypes.c_size_t(4096), 1))\n\
+               end, gate = os.pipe()\ndef take(n):\n    if n % 4 == 0 and os.fork() == 0: os.close(gate); os.read(end, 1); os._exit(0)",
+    },
+    MemoryHog {
+        name: "names of files",
+        code: "import tempfile\ntop = tempfile.TemporaryDirectory(dir='/dev/shm')\ndef take(n):\n    \
+               for m in range(500): os.symlink('x' * 120, f'{top.name}/{n}-{m}')",
+    },
+    MemoryHog {
         name: "memory of processes whose first thread has ended",
         code: "import threading\nready, say = os.pipe(); end, gate = os.pipe()\ndef hold():\n    \
                x = bytearray(b'x') * (32 << 20); os.write(say, b'x'); os.read(end, 1); os._exit(0)\ndef take(n):\n    \
