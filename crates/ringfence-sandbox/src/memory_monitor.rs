@@ -37,8 +37,12 @@ const MESSAGE_BYTES: u64 = 64;
 /// Inode of a file in memory with its directory entry and short contents, those of the overlay too.
 const INODE_BYTES: u64 = 2560;
 
-/// A mapping: its area, its part of the tree of areas, its name, and its link to private pages.
+/// A mapping: its area, its part of the tree of areas, its name, and its private pages' owner.
 const MAPPING_BYTES: u64 = 640;
+
+/// Link of a mapping to an owner of its private pages. A forked process has one for itself and each living ancestor, of
+/// which there are no more than processes; parents do not tell, because orphans get another one.
+const MAPPING_LINK_BYTES: u64 = 64;
 
 /// Mappings that one count looks at. Reading them takes time, in which memory is not counted, so that a process with
 /// mappings beyond these counts with as many as it could have.
@@ -114,15 +118,17 @@ impl<'a> MemoryMonitor<'a> {
         let kernel =
             self.files_in_memory() + sysv_bytes(proc) + socket_bytes(proc) + descriptor_bytes(proc, &processes);
         let max_mappings = *self.max_mappings.get_or_insert_with(|| max_mappings(proc));
+        let mapping = MAPPING_BYTES + processes.len() as u64 * MAPPING_LINK_BYTES;
         let (own, mappings): (Vec<u64>, Vec<u64>) =
-            processes.iter().map(|process| process_bytes(proc, process, max_mappings)).unzip();
+            processes.iter().map(|process| own_bytes_and_max_mappings(proc, process, max_mappings)).unzip();
         let counted = kernel + own.iter().sum::<u64>() + self.shared_mappings.iter().sum::<u64>();
-        if counted + mappings.iter().sum::<u64>() <= self.limit {
+        if counted.saturating_add(mappings.iter().sum::<u64>().saturating_mul(mapping)) <= self.limit {
             return false;
         }
         // So far each process has all the mappings that it could have.
-        let kernel = kernel + mapping_bytes(proc, &processes, &mappings);
-        if kernel + own.iter().sum::<u64>() + self.shared_mappings.iter().sum::<u64>() <= self.limit {
+        let kernel = kernel.saturating_add(count_all_mappings(proc, &processes, &mappings).saturating_mul(mapping));
+        let counted = kernel.saturating_add(own.iter().sum::<u64>() + self.shared_mappings.iter().sum::<u64>());
+        if counted <= self.limit {
             return false;
         }
         // So far pages count with each process that has them, and shared memory that is gone. To know better takes a look
@@ -133,7 +139,7 @@ impl<'a> MemoryMonitor<'a> {
             self.shared_mappings.sort_unstable_by(|one, other| other.cmp(one));
             self.shared_mappings.truncate(living);
         }
-        kernel + own + self.shared_mappings.iter().sum::<u64>() > self.limit
+        kernel.saturating_add(own + self.shared_mappings.iter().sum::<u64>()) > self.limit
     }
 
     fn files_in_memory(&self) -> u64 {
@@ -149,28 +155,26 @@ impl<'a> MemoryMonitor<'a> {
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Private pages of a process, wherever they are, with its page tables, and the most that its mappings can take.
-fn process_bytes(proc: &OwnedFd, process: &Path, max_mappings: u64) -> (u64, u64) {
+/// Private pages of a process, wherever they are, with its page tables, and the most mappings that it can have.
+fn own_bytes_and_max_mappings(proc: &OwnedFd, process: &Path, max_mappings: u64) -> (u64, u64) {
     let status = read_text(proc, &process.join("status"));
     let own = ["RssAnon:", "VmSwap:", "VmPTE:", "HugetlbPages:"].iter().map(|name| kilobytes(&status, name)).sum();
     let pages = kilobytes(&status, "VmSize:") / rustix::param::page_size() as u64;
-    (own, pages.min(max_mappings) * MAPPING_BYTES)
+    (own, pages.min(max_mappings))
 }
 
 /// Mappings that the kernel permits to a process.
 fn max_mappings(proc: &OwnedFd) -> u64 {
-    read_text(proc, Path::new("sys/vm/max_map_count")).trim().parse().unwrap_or(u64::MAX / MAPPING_BYTES)
+    read_text(proc, Path::new("sys/vm/max_map_count")).trim().parse().unwrap_or(u64::MAX)
 }
 
-/// Memory of the mappings of these processes. `most` has what they can take; it counts where a process hides its mappings,
-/// and where there are too many to read.
-fn mapping_bytes(proc: &OwnedFd, processes: &[PathBuf], most: &[u64]) -> u64 {
+/// Number of mappings of these processes. `most` has what each can have; it counts where a process hides its mappings, and
+/// where there are too many to read.
+fn count_all_mappings(proc: &OwnedFd, processes: &[PathBuf], most: &[u64]) -> u64 {
     let mut unread = MAX_MAPPINGS_READ;
-    let bytes = processes.iter().zip(most).map(|(process, most)| {
-        let count = count_mappings(proc, process, &mut unread);
-        count.map_or(*most, |count| count * MAPPING_BYTES)
-    });
-    bytes.sum()
+    let counts =
+        processes.iter().zip(most).map(|(process, most)| count_mappings(proc, process, &mut unread).unwrap_or(*most));
+    counts.sum()
 }
 
 /// Number of mappings of a process, which are taken from `unread`. `None` if there are more than that, or if it hides them.

@@ -240,6 +240,30 @@ fn memory_within_the_limit_is_not_in_the_way() {
     });
 }
 
+/// Each process is the child of the one before, with a thousand mappings that the kernel links to those of every ancestor.
+const FORK_IN_A_CHAIN: &str = "
+import ctypes, os, time
+libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p
+start = libc.mmap(None, ctypes.c_size_t(4096 * 1000), 3, 0x4022, -1, ctypes.c_long(0))
+for at in range(start, start + 4096 * 1000, 8192):
+    ctypes.memset(ctypes.c_void_p(at), 1, 1); libc.mprotect(ctypes.c_void_p(at), ctypes.c_size_t(4096), 1)
+for depth in range(120):
+    child = os.fork()
+    if child: os.waitpid(child, 0); os._exit(0)
+time.sleep(KEEP); print('TOOK IT', flush=True)
+";
+
+#[test]
+fn links_between_mappings_of_forked_processes_are_bounded() {
+    as_each_user("memory::links_between_mappings_of_forked_processes_are_bounded", || {
+        let mut world = SandboxFixture::new();
+        world.limits.memory_bytes = 256 * MIB;
+        let keep = (PATIENCE / 5).as_secs().to_string();
+        let ended = world.python(&FORK_IN_A_CHAIN.replace("KEEP", &keep));
+        assert!(is_limited(&ended), "{:?} {} {}", ended.exit_reason, ended.stdout.text(), ended.stderr.text());
+    });
+}
+
 /// Locks every other byte of files. Each call makes two locks: one for the byte, and one for what it splits off. Then tries
 /// every other call that takes a lock, and some that take none.
 const TAKE_LOCKS: &str = "
