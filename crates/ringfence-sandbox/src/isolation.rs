@@ -21,7 +21,7 @@ use rustix::pipe::pipe;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getgid, getpid, getuid, kill_process, pidfd_open, pidfd_send_signal, waitpid,
 };
-use rustix::thread::{UnshareFlags, unshare_unsafe};
+use rustix::thread::{UnshareFlags, set_no_new_privs, unshare_unsafe};
 
 use crate::bwrap::{BwrapBinary, BwrapError};
 use crate::cgroup::{CgroupManager, CgroupVersion};
@@ -243,9 +243,13 @@ fn map_child(child: Pid, ready: &impl std::os::fd::AsFd) -> Result<(), Errno> {
     set_attributes(tree.as_raw_fd(), &attributes, 0)
 }
 
-/// Our own filter, and one call that it refuses.
+/// Our own filter, and one call that it refuses. As in a jail, `no_new_privs` comes first: without it, the kernel accepts a
+/// filter from privileged processes only.
 fn check_seccomp() -> Result<(), Errno> {
-    SeccompFilters::new().and_then(|filters| filters.install(MemoryLimiter::Rlimit)).map_err(|_| Errno::NOSYS)?;
+    set_no_new_privs(true)?;
+    SeccompFilters::new()
+        .and_then(|filters| filters.install(MemoryLimiter::Rlimit))
+        .map_err(|failure| failure.errno())?;
     // SAFETY: refused, and without the filter it would only fail because the size is wrong.
     let result = unsafe { libc::syscall(libc::SYS_clone3, std::ptr::null::<u8>(), 0) };
     let error = errno(&io::Error::last_os_error());
@@ -366,6 +370,10 @@ fn advice(mechanism: Isolation, error: Errno, settings: &KernelRestrictions) -> 
         Isolation::IdmappedMounts => {
             "use Linux 5.12 or newer and a file system that supports them, or do not run as root"
         }
+        Isolation::Seccomp if error == Errno::BUSY => {
+            "another program, such as a container runtime, has a listener for system calls of this process; start Ringfence \
+             without it"
+        }
         Isolation::Seccomp => "use a kernel with CONFIG_SECCOMP_FILTER",
         Isolation::Pidfd => "use Linux 5.4 or newer",
         _ => "use a kernel with user namespaces (CONFIG_USER_NS) that this user may create",
@@ -453,6 +461,8 @@ mod tests {
         check(Isolation::UserNamespace, &ubuntu, "kernel.apparmor_restrict_unprivileged_userns=0");
         check(Isolation::Overlay, &ubuntu, "kernel.apparmor_restrict_unprivileged_userns=0");
         check(Isolation::Seccomp, &ubuntu, "CONFIG_SECCOMP_FILTER");
+        let busy = advice(Isolation::Seccomp, Errno::BUSY, &ubuntu);
+        assert!(busy.contains("listener"), "{busy}");
         let debian = KernelRestrictions { userns_clone_disabled: true, ..KernelRestrictions::default() };
         check(Isolation::NetNamespace, &debian, "kernel.unprivileged_userns_clone=1");
         let none = KernelRestrictions { userns_limit_zero: true, ..KernelRestrictions::default() };

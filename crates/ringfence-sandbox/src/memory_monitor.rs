@@ -1,8 +1,8 @@
 //! Memory accounting of a jail without a cgroup.
 //!
 //! The kernel keeps no sum for such a jail, so one is made here every few milliseconds, of everything that a program
-//! can have the kernel hold for it: its pages, swapped ones and page tables too; files in memory; System V objects;
-//! shared anonymous memory; buffers of sockets and pipes. Each part is an upper bound. Memory that could be hidden from
+//! can have the kernel hold for it: its pages, swapped ones and page tables too; mappings; files in memory and their
+//! inodes; System V objects; shared anonymous memory; buffers of sockets and pipes. Each part is an upper bound. Memory that could be hidden from
 //! the sum is refused by the filter of system calls (`seccomp.rs`).
 //!
 //! Not here: ending the run (`init.rs`).
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{
     AtFlags, Dir, MemfdFlags, Mode, OFlags, fstat, major, memfd_create, minor, open, openat, statat, statvfs,
 };
+use rustix::io::Errno;
 
 use crate::bwrap::JailBackend;
 
@@ -32,6 +33,20 @@ const SEMAPHORE_BYTES: u64 = 640;
 
 /// A message queue and each message in it, besides their contents.
 const MESSAGE_BYTES: u64 = 64;
+
+/// Inode of a file in memory with its directory entry and short contents, those of the overlay too.
+const INODE_BYTES: u64 = 2560;
+
+/// A mapping: its area, its part of the tree of areas, its name, and its private pages' owner.
+const MAPPING_BYTES: u64 = 640;
+
+/// Link of a mapping to an owner of its private pages. A forked process has one for itself and each living ancestor, of
+/// which there are no more than processes; parents do not tell, because orphans get another one.
+const MAPPING_LINK_BYTES: u64 = 64;
+
+/// Mappings that one count looks at. Reading them takes time, in which memory is not counted, so that a process with
+/// mappings beyond these counts with as many as it could have.
+const MAX_MAPPINGS_READ: u64 = 1 << 18;
 
 /// Source of the processes of a jail.
 pub(crate) enum ProcessSource<'a> {
@@ -51,6 +66,8 @@ pub(crate) struct MemoryMonitor<'a> {
     /// Lengths of shared anonymous mappings that were asked for, but for those known to be gone. Such memory stays as long
     /// as one page of it is mapped, and no mapping tells how much that is.
     shared_mappings: Vec<u64>,
+    /// Mappings that the kernel permits to a process, once known.
+    max_mappings: Option<u64>,
 }
 
 impl<'a> MemoryMonitor<'a> {
@@ -60,7 +77,7 @@ impl<'a> MemoryMonitor<'a> {
             JailBackend::Bwrap => &["/tmp", "/dev/shm"],
         };
         let counted_at = Instant::now();
-        Self { limit, processes, memory_mounts, counted_at, shared_mappings: Vec::new() }
+        Self { limit, processes, memory_mounts, counted_at, shared_mappings: Vec::new(), max_mappings: None }
     }
 
     /// Time until the next count.
@@ -100,8 +117,18 @@ impl<'a> MemoryMonitor<'a> {
         let processes: Vec<PathBuf> = processes.into_iter().map(|process| living_task(proc, process)).collect();
         let kernel =
             self.files_in_memory() + sysv_bytes(proc) + socket_bytes(proc) + descriptor_bytes(proc, &processes);
-        let own: Vec<u64> = processes.iter().map(|process| private_bytes(proc, process)).collect();
-        if kernel + own.iter().sum::<u64>() + self.shared_mappings.iter().sum::<u64>() <= self.limit {
+        let max_mappings = *self.max_mappings.get_or_insert_with(|| max_mappings(proc));
+        let mapping = MAPPING_BYTES + processes.len() as u64 * MAPPING_LINK_BYTES;
+        let (own, mappings): (Vec<u64>, Vec<u64>) =
+            processes.iter().map(|process| own_bytes_and_max_mappings(proc, process, max_mappings)).unzip();
+        let counted = kernel + own.iter().sum::<u64>() + self.shared_mappings.iter().sum::<u64>();
+        if counted.saturating_add(mappings.iter().sum::<u64>().saturating_mul(mapping)) <= self.limit {
+            return false;
+        }
+        // So far each process has all the mappings that it could have.
+        let kernel = kernel.saturating_add(count_all_mappings(proc, &processes, &mappings).saturating_mul(mapping));
+        let counted = kernel.saturating_add(own.iter().sum::<u64>() + self.shared_mappings.iter().sum::<u64>());
+        if counted <= self.limit {
             return false;
         }
         // So far pages count with each process that has them, and shared memory that is gone. To know better takes a look
@@ -112,21 +139,61 @@ impl<'a> MemoryMonitor<'a> {
             self.shared_mappings.sort_unstable_by(|one, other| other.cmp(one));
             self.shared_mappings.truncate(living);
         }
-        kernel + own + self.shared_mappings.iter().sum::<u64>() > self.limit
+        kernel.saturating_add(own + self.shared_mappings.iter().sum::<u64>()) > self.limit
     }
 
     fn files_in_memory(&self) -> u64 {
-        let used = |mount: &&str| statvfs(*mount).map_or(0, |fs| fs.f_blocks.saturating_sub(fs.f_bfree) * fs.f_frsize);
+        let used = |mount: &&str| {
+            statvfs(*mount).map_or(0, |fs| {
+                let contents = fs.f_blocks.saturating_sub(fs.f_bfree) * fs.f_frsize;
+                contents + fs.f_files.saturating_sub(fs.f_ffree) * INODE_BYTES
+            })
+        };
         self.memory_mounts.iter().map(used).sum()
     }
 }
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Private pages of a process, wherever they are, and its page tables.
-fn private_bytes(proc: &OwnedFd, process: &Path) -> u64 {
+/// Private pages of a process, wherever they are, with its page tables, and the most mappings that it can have.
+fn own_bytes_and_max_mappings(proc: &OwnedFd, process: &Path, max_mappings: u64) -> (u64, u64) {
     let status = read_text(proc, &process.join("status"));
-    ["RssAnon:", "VmSwap:", "VmPTE:", "HugetlbPages:"].iter().map(|name| kilobytes(&status, name)).sum()
+    let own = ["RssAnon:", "VmSwap:", "VmPTE:", "HugetlbPages:"].iter().map(|name| kilobytes(&status, name)).sum();
+    let pages = kilobytes(&status, "VmSize:") / rustix::param::page_size() as u64;
+    (own, pages.min(max_mappings))
+}
+
+/// Mappings that the kernel permits to a process.
+fn max_mappings(proc: &OwnedFd) -> u64 {
+    read_text(proc, Path::new("sys/vm/max_map_count")).trim().parse().unwrap_or(u64::MAX)
+}
+
+/// Number of mappings of these processes. `most` has what each can have; it counts where a process hides its mappings, and
+/// where there are too many to read.
+fn count_all_mappings(proc: &OwnedFd, processes: &[PathBuf], most: &[u64]) -> u64 {
+    let mut unread = MAX_MAPPINGS_READ;
+    let counts =
+        processes.iter().zip(most).map(|(process, most)| count_mappings(proc, process, &mut unread).unwrap_or(*most));
+    counts.sum()
+}
+
+/// Number of mappings of a process, which are taken from `unread`. `None` if there are more than that, or if it hides them.
+fn count_mappings(proc: &OwnedFd, process: &Path, unread: &mut u64) -> Option<u64> {
+    let file = match openat(proc, process.join("maps"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT | Errno::SRCH) => return Some(0),
+        Err(_) => return None,
+    };
+    let (mut buffer, mut count) = ([0; 16 << 10], 0);
+    loop {
+        let lines = match rustix::io::read(&file, &mut buffer) {
+            Ok(0) | Err(Errno::SRCH) => return Some(count),
+            Ok(length) => buffer.iter().take(length).filter(|byte| **byte == b'\n').count() as u64,
+            Err(_) => return None,
+        };
+        count += lines;
+        *unread = unread.checked_sub(lines)?;
+    }
 }
 
 /// The same with pages that forked processes still share counted in parts. All of it, where a process hides that.
@@ -150,7 +217,7 @@ fn shared_objects(proc: &OwnedFd, processes: &[PathBuf]) -> Option<usize> {
         let maps = match file.map(std::fs::File::from).map(std::io::read_to_string) {
             Ok(Ok(maps)) => maps,
             Ok(Err(cause)) if cause.raw_os_error() == Some(libc::ESRCH) => continue,
-            Err(rustix::io::Errno::NOENT | rustix::io::Errno::SRCH) => continue,
+            Err(Errno::NOENT | Errno::SRCH) => continue,
             _ => return None,
         };
         for line in maps.lines() {

@@ -49,6 +49,20 @@ pub(crate) enum SeccompError {
     Listen(#[from] Errno),
 }
 
+impl SeccompError {
+    /// The kernel's error, or the one that describes the failure best.
+    pub(crate) fn errno(&self) -> Errno {
+        match self {
+            Self::Architecture => Errno::NOSYS,
+            Self::Install(seccompiler::Error::Prctl(cause) | seccompiler::Error::Seccomp(cause)) => {
+                Errno::from_io_error(cause).unwrap_or(Errno::IO)
+            }
+            Self::Compile | Self::Install(_) => Errno::INVAL,
+            Self::Listen(errno) => *errno,
+        }
+    }
+}
+
 impl SeccompFilters {
     /// Compiles them.
     ///
@@ -413,6 +427,7 @@ mod tests {
             assert_eq!(verdict(&kept, call as u32, arguments), libc::SECCOMP_RET_ALLOW, "{call} {arguments:x?}");
         };
         check(libc::SYS_memfd_create, [1, 2, 0, 0, 0, 0], error(libc::ENOSYS));
+        check(447, [0; 6], error(libc::ENOSYS));
         let thread = flags(libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD);
         check(libc::SYS_clone, [thread, 0, 0, 0, 0, 0], error(libc::EINVAL));
         check(libc::SYS_clone, [thread | flags(libc::CLONE_FILES), 0, 0, 0, 0, 0], libc::SECCOMP_RET_ALLOW);

@@ -232,7 +232,10 @@ pub(crate) const DENIED_BY_ARGS: &[SyscallArgRule] = &[
 /// Calls whose kernel memory no file of `/proc` shows, where memory is counted by those.
 pub(crate) const UNACCOUNTED_MEMORY: [SyscallArgRule; 5] = [
     // Files in memory without a mount, and rules without a bound. Programs have other ways: `/dev/shm`, and doing without.
-    SyscallArgRule { error: libc::ENOSYS, calls: &[(libc::SYS_memfd_create, &[]), (LANDLOCK_CREATE_RULESET, &[])] },
+    SyscallArgRule {
+        error: libc::ENOSYS,
+        calls: &[(libc::SYS_memfd_create, &[]), (MEMFD_SECRET, &[]), (LANDLOCK_CREATE_RULESET, &[])],
+    },
     // Threads with descriptors of their own: those of a process are counted once. No C library makes such threads.
     SyscallArgRule {
         error: libc::EINVAL,
@@ -292,6 +295,7 @@ const STATMOUNT: i64 = 457;
 const LISTMOUNT: i64 = 458;
 pub(crate) const FCHMODAT2: i64 = 452;
 const LANDLOCK_CREATE_RULESET: i64 = 444;
+const MEMFD_SECRET: i64 = 447;
 #[cfg(target_arch = "x86_64")]
 const KEXEC_FILE_LOAD: i64 = 320;
 #[cfg(not(target_arch = "x86_64"))]

@@ -30,6 +30,12 @@ const HOGS: &[MemoryHog] = &[
                socket.send_fds(a, [b'x'], [f]); os.close(f)",
     },
     MemoryHog {
+        name: "secret memory that is not mapped",
+        code: "step = 15 * 4096\ndef take(n):\n    f = checked(libc.syscall(447, 0)); os.ftruncate(f, 1 << 20)\n    \
+               for at in range(0, 1 << 20, step):\n        size = min(step, (1 << 20) - at)\n        \
+               with mmap.mmap(f, size, offset=at) as m: m.write(b'x' * size)\n    return f",
+    },
+    MemoryHog {
         name: "System V shared memory that is not attached",
         code: "libc.shmat.restype = ctypes.c_void_p; libc.shmdt.argtypes = [ctypes.c_void_p]\ndef take(n):\n    \
                i = checked(libc.shmget(0, 1 << 20, 0o1600)); p = libc.shmat(i, None, 0)\n    \
@@ -108,6 +114,18 @@ const HOGS: &[MemoryHog] = &[
                if p == 2**64 - 1: raise OSError(ctypes.get_errno(), 'mmap')\n    \
                libc.madvise(ctypes.c_void_p(p), ctypes.c_size_t(size), 15)\n    \
                for at in range(0, size, 2 << 20): ctypes.c_char.from_address(p + at).value",
+    },
+    MemoryHog {
+        name: "mappings that are split by their permissions",
+        code: "libc.mmap.restype = ctypes.c_void_p; pages = 16000\n\
+               p = libc.mmap(None, ctypes.c_size_t(4096 * pages), 0, 0x4022, -1, ctypes.c_long(0))\n\
+               for at in range(0, pages, 2): checked(libc.mprotect(ctypes.c_void_p(p + 4096 * at), ctypes.c_size_t(4096), 1))\n\
+               end, gate = os.pipe()\ndef take(n):\n    if n % 4 == 0 and os.fork() == 0: os.close(gate); os.read(end, 1); os._exit(0)",
+    },
+    MemoryHog {
+        name: "names of files",
+        code: "import tempfile\ntop = tempfile.TemporaryDirectory(dir='/dev/shm')\ndef take(n):\n    \
+               for m in range(500): os.symlink('x' * 120, f'{top.name}/{n}-{m}')",
     },
     MemoryHog {
         name: "memory of processes whose first thread has ended",
@@ -219,6 +237,30 @@ fn memory_within_the_limit_is_not_in_the_way() {
              time.sleep(0.5); os._exit(0)\nfor _ in range(4): os.wait()\nprint('all')",
         );
         assert_eq!(ended.stdout.text(), "all\n", "{:?} {}", ended.exit_reason, ended.stderr.text());
+    });
+}
+
+/// Each process is the child of the one before, with a thousand mappings that the kernel links to those of every ancestor.
+const FORK_IN_A_CHAIN: &str = "
+import ctypes, os, time
+libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p
+start = libc.mmap(None, ctypes.c_size_t(4096 * 1000), 3, 0x4022, -1, ctypes.c_long(0))
+for at in range(start, start + 4096 * 1000, 8192):
+    ctypes.memset(ctypes.c_void_p(at), 1, 1); libc.mprotect(ctypes.c_void_p(at), ctypes.c_size_t(4096), 1)
+for depth in range(120):
+    child = os.fork()
+    if child: os.waitpid(child, 0); os._exit(0)
+time.sleep(KEEP); print('TOOK IT', flush=True)
+";
+
+#[test]
+fn links_between_mappings_of_forked_processes_are_bounded() {
+    as_each_user("memory::links_between_mappings_of_forked_processes_are_bounded", || {
+        let mut world = SandboxFixture::new();
+        world.limits.memory_bytes = 256 * MIB;
+        let keep = (PATIENCE / 5).as_secs().to_string();
+        let ended = world.python(&FORK_IN_A_CHAIN.replace("KEEP", &keep));
+        assert!(is_limited(&ended), "{:?} {} {}", ended.exit_reason, ended.stdout.text(), ended.stderr.text());
     });
 }
 

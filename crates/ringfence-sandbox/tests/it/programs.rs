@@ -2,9 +2,10 @@
 
 use std::process::Command;
 
+use ringfence_sandbox::Isolation;
 use ringfence_testkit::requirement::{Requirement, skip_without};
 
-use crate::fixture::{SandboxFixture, as_each_user, with_umask};
+use crate::fixture::{SandboxFixture, as_each_user, program, with_umask};
 
 /// Whether a jail of this machine has such a program.
 fn has(world: &SandboxFixture, requirement: Requirement, program: &str) -> bool {
@@ -13,6 +14,18 @@ fn has(world: &SandboxFixture, requirement: Requirement, program: &str) -> bool 
         skip_without(requirement, &format!("the jail has no `{program}`"));
     }
     found
+}
+
+/// A program ran, so none of these was refused.
+#[test]
+fn isolation_that_programs_run_in_is_reported_as_available() {
+    as_each_user("programs::isolation_that_programs_run_in_is_reported_as_available", || {
+        assert_eq!(SandboxFixture::new().stdout_of("echo well"), "well\n");
+        let required = [Isolation::Seccomp, Isolation::Landlock, Isolation::Overlay, Isolation::PidNamespace];
+        for status in ringfence_sandbox::probe(&program()) {
+            assert!(status.available || !required.contains(&status.mechanism), "{status:?}");
+        }
+    });
 }
 
 #[test]
