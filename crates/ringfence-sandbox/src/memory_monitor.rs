@@ -131,11 +131,17 @@ impl<'a> MemoryMonitor<'a> {
         if counted <= self.limit {
             return false;
         }
+        // Pages do not matter any more, and a look at them takes long where there are many mappings.
+        if kernel > self.limit {
+            return true;
+        }
         // So far pages count with each process that has them, and shared memory that is gone. To know better takes a look
         // at every page and every mapping.
         let own: u64 =
             processes.iter().zip(own).map(|(process, own)| own.min(proportional_bytes(proc, process, own))).sum();
-        if let Some(living) = shared_objects(proc, &processes) {
+        if !self.shared_mappings.is_empty()
+            && let Some(living) = shared_objects(proc, &processes)
+        {
             self.shared_mappings.sort_unstable_by(|one, other| other.cmp(one));
             self.shared_mappings.truncate(living);
         }

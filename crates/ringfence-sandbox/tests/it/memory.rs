@@ -240,6 +240,22 @@ fn memory_within_the_limit_is_not_in_the_way() {
     });
 }
 
+/// Far more mappings than can be read between two forks.
+#[test]
+fn many_mappings_end_a_run_before_all_are_made() {
+    as_each_user("memory::many_mappings_end_a_run_before_all_are_made", || {
+        let mut world = SandboxFixture::new();
+        world.limits.memory_bytes = 256 * MIB;
+        let ended = world.python(
+            "import ctypes, os, signal\nlibc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p; size = 4096 * 64000\n\
+             start = libc.mmap(None, ctypes.c_size_t(size), 0, 0x4022, -1, ctypes.c_long(0))\n\
+             for at in range(start, start + size, 8192): libc.mprotect(ctypes.c_void_p(at), ctypes.c_size_t(4096), 1)\n\
+             for _ in range(200):\n    if os.fork() == 0: signal.pause()\nprint('TOOK IT', flush=True)",
+        );
+        assert!(is_limited(&ended), "{:?} {} {}", ended.exit_reason, ended.stdout.text(), ended.stderr.text());
+    });
+}
+
 /// Each process is the child of the one before, with a thousand mappings that the kernel links to those of every ancestor.
 const FORK_IN_A_CHAIN: &str = "
 import ctypes, os, time
