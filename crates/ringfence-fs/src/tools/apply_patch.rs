@@ -322,7 +322,7 @@ impl PreparedUpdate {
             failure = Some(error);
         }
         self.previewed = old.and_then(|old| old.digest);
-        let failure = failure.or_else(|| slot.replacement_failure());
+        let failure = failure.or_else(|| target.replacement_failure());
         let bound = fingerprint((seen, self.previewed));
         let preview =
             Preview::new(&format!("update the front matter of `{}`", target.shown), bound).with_failure(failure);
@@ -370,7 +370,7 @@ impl PreparedDiff {
                 }
                 None => diffs.add_note(&format!("this will be refused: `{}` is not readable text", target.shown)),
             }
-            failure = failure.or_else(|| slot.replacement_failure());
+            failure = failure.or_else(|| target.replacement_failure());
             self.previewed.push(old.and_then(|old| old.digest));
         }
         let names: Vec<String> = self.targets.iter().map(|target| format!("`{}`", target.target.shown)).collect();

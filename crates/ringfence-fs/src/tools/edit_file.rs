@@ -251,7 +251,7 @@ impl Tool for EditFile {
         };
         cx.check()?;
         *shown = old.digest;
-        let failure = failure.or_else(|| slot.replacement_failure());
+        let failure = failure.or_else(|| target.replacement_failure());
         let preview = Preview::new(&text, fingerprint((*seen, *shown))).with_failure(failure);
         Ok(preview.with_body(diffs.into_body()).with_secret(target.resource().effective_sensitivity().secret))
     }
