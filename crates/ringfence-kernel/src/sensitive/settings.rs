@@ -68,7 +68,7 @@ pub(super) const PROGRAMS: &[ActingProgram] = &[
     anywhere("Gemini CLI", &[".gemini", "gemini.md"]),
     anywhere("Qwen Code", &[".qwen", "qwen.md"]),
     anywhere("opencode", &[".opencode", "opencode.json", "opencode.jsonc", ".config/opencode"]),
-    anywhere("Crush", &[".crush", ".crush.json", "crush.json", "crush.md", ".config/crush"]),
+    anywhere("Crush", &[".crush", ".crush.json", ".crushrc", "crush.json", "crush.md", "crushrc", ".config/crush"]),
     anywhere("goose", &[".goose", ".goosehints", ".config/goose"]),
     anywhere("Aider", &[".aider*"]),
     anywhere("Amp", &[".amp", ".config/amp"]),
