@@ -95,10 +95,9 @@ pub(crate) async fn dry_run<T: Send + 'static>(
     let (host, session, worker) = (host.clone(), Arc::clone(session), commit_state.clone());
     let limit = session.limits.call_time;
     let job = async move {
-        // The semaphore is never closed, so this only ever waits.
-        let permit = host.workers.calls.clone().acquire_owned().await.ok();
+        let slot = host.workers.calls.acquire(&session.principal.name).await;
         let plan = move || {
-            let _permit = permit;
+            let _slot = slot;
             let name = tool.definition().name.as_ref();
             let dry_run = DryRun { policy: host.config.policy.as_ref(), session: &session, tool: name };
             let cx = CallContext::new(&session.limits, IoMode::Blocking, &worker).with_services(&dry_run);

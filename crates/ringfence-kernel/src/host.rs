@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use tokio::sync::Semaphore;
-
 use crate::approval_queue::ApprovalQueues;
+use crate::worker_slots::WorkerSlots;
 use crate::{
     ApprovalInbox, ApprovalStore, Approver, AuditSink, AuditSinkError, ErrorKind, Policy, Principal, StoreError,
     SuspendedCall,
@@ -66,7 +65,8 @@ pub struct HostConfig {
     pub audit: Box<dyn AuditSink>,
     /// The store for approval requests, answers and grants.
     pub store: Box<dyn ApprovalStore>,
-    /// Most calls that run concurrently; further ones wait for a worker or their deadline.
+    /// Most calls that run concurrently; further ones wait for a worker or their deadline. A principal has at most
+    /// three quarters of the workers.
     pub workers: usize,
 }
 
@@ -117,14 +117,13 @@ impl Host {
 /// Limits on calls that work at the same time. Further ones wait for a worker or for their deadline.
 #[derive(Debug)]
 pub(crate) struct WorkerLimits {
-    pub(crate) calls: Arc<Semaphore>,
+    pub(crate) calls: WorkerSlots,
     /// For calls that stop by themselves, such as programs. Those may take minutes, and the others must not wait for them.
-    pub(crate) programs: Arc<Semaphore>,
+    pub(crate) programs: WorkerSlots,
 }
 
 impl WorkerLimits {
     pub(crate) fn new(workers: usize) -> Self {
-        let limit = || Arc::new(Semaphore::new(workers.max(1)));
-        Self { calls: limit(), programs: limit() }
+        Self { calls: WorkerSlots::new(workers), programs: WorkerSlots::new(workers) }
     }
 }

@@ -107,6 +107,7 @@ mod tool;
 mod tool_binding;
 mod verdict;
 mod worker;
+mod worker_slots;
 mod workspace;
 
 pub use approval::{Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse};

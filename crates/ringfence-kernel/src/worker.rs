@@ -31,13 +31,12 @@ impl Invocation {
         let mut waiting =
             WorkerGuard { invocation: Arc::clone(self), commit_state: commit_state.clone(), finished: false };
         let limits = &self.host.workers;
-        let workers = Arc::clone(if self.stops_gracefully { &limits.programs } else { &limits.calls });
+        let workers = if self.stops_gracefully { &limits.programs } else { &limits.calls };
         let invocation = Arc::clone(self);
         let job = async move {
-            // The semaphore is never closed, so this only ever waits.
-            let permit = workers.acquire_owned().await.ok();
+            let slot = workers.acquire(&self.session.principal.name).await;
             let job = move || {
-                let _permit = permit;
+                let _slot = slot;
                 invocation.advance_on_this_thread(state, IoMode::Blocking, &commit_state)
             };
             // Where the system gives no more threads, this panics instead of failing.

@@ -3,7 +3,6 @@
 //! A request for another host, or from a page of another origin, is refused before anything else (`request_source.rs`).
 //! Every request needs a token. Bodies are bounded, read whole, and may not have duplicate keys.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -12,6 +11,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{Extensions, HeaderMap};
 use ringfence_kernel::StrictJsonError;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use crate::api::error::ApiError;
 use crate::http::listener::ConnectionHandle;
@@ -30,7 +30,7 @@ const REQUEST_SLOTS: SlotLimits = SlotLimits { per_token: 256, total: 1536, rese
 /// Bytes that a page sends to be let in.
 const LOGIN_BYTES: usize = 4096;
 
-/// Pages that come in at once, in all and from one address.
+/// Logins that are read at once, in all and from one address.
 const MAX_LOGINS: usize = 16;
 const LOGINS_PER_ADDRESS: usize = 4;
 
@@ -67,12 +67,14 @@ impl ApiAuthLayer {
 
     /// The body of a login, which shows no token yet: short, and one of few from its address.
     pub(super) async fn read_login(&self, client: Option<IpAddr>, body: Body) -> Result<Bytes, ApiError> {
-        let _login =
-            self.logins.try_enter(client).ok_or_else(|| ApiError::too_many_requests("too many concurrent logins"))?;
-        timeout(BODY_TIMEOUT, read_bounded(body, LOGIN_BYTES))
-            .await
-            .unwrap_or(Err(RequestBodyError::Timeout))
-            .map_err(body_error)
+        let login = self.logins.enter(client);
+        tokio::select! {
+            biased;
+            read = timeout(BODY_TIMEOUT, read_bounded(body, LOGIN_BYTES)) => {
+                read.unwrap_or(Err(RequestBodyError::Timeout)).map_err(body_error)
+            }
+            () = login.evicted.cancelled() => Err(ApiError::too_many_requests("too many concurrent logins")),
+        }
     }
 
     /// Fails for a request that a page of another site may have sent. Gives the client's address.
@@ -119,37 +121,47 @@ impl ApiAuthLayer {
     }
 }
 
-/// Logins that are being read, by the address that they come from.
+/// Logins that are being read, the oldest first. Where there are too many, the oldest is evicted: a client that sends
+/// nothing more cannot keep others out.
 #[derive(Clone, Debug, Default)]
-struct LoginLimiter(Arc<Mutex<HashMap<Option<IpAddr>, usize>>>);
+struct LoginLimiter(Arc<Mutex<Vec<LoginEntry>>>);
+
+#[derive(Debug)]
+struct LoginEntry {
+    client: Option<IpAddr>,
+    evicted: CancellationToken,
+    id: Arc<()>,
+}
 
 /// One of them, until it is dropped.
 struct LoginPermit {
     logins: LoginLimiter,
-    client: Option<IpAddr>,
+    evicted: CancellationToken,
+    id: Arc<()>,
 }
 
 impl LoginLimiter {
-    fn try_enter(&self, client: Option<IpAddr>) -> Option<LoginPermit> {
+    fn enter(&self, client: Option<IpAddr>) -> LoginPermit {
         let mut all = lock(&self.0);
-        let own = all.get(&client).copied().unwrap_or_default();
-        if own >= LOGINS_PER_ADDRESS || all.values().sum::<usize>() >= MAX_LOGINS {
-            return None;
+        let from = |client: Option<IpAddr>| all.iter().filter(|login| login.client == client).count();
+        let crowded = match from(client) >= LOGINS_PER_ADDRESS {
+            true => Some(client),
+            // The address with the most logins loses one.
+            false if all.len() >= MAX_LOGINS => all.iter().map(|login| login.client).max_by_key(|client| from(*client)),
+            false => None,
+        };
+        if let Some(oldest) = crowded.and_then(|client| all.iter().position(|login| login.client == client)) {
+            all.remove(oldest).evicted.cancel();
         }
-        all.insert(client, own + 1);
-        Some(LoginPermit { logins: self.clone(), client })
+        let (evicted, id) = (CancellationToken::new(), Arc::new(()));
+        all.push(LoginEntry { client, evicted: evicted.clone(), id: Arc::clone(&id) });
+        LoginPermit { logins: self.clone(), evicted, id }
     }
 }
 
 impl Drop for LoginPermit {
     fn drop(&mut self) {
-        let mut all = lock(&self.logins.0);
-        match all.get_mut(&self.client) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => {
-                all.remove(&self.client);
-            }
-        }
+        lock(&self.logins.0).retain(|login| !Arc::ptr_eq(&login.id, &self.id));
     }
 }
 
@@ -179,7 +191,7 @@ mod tests {
     use futures_util::stream::pending;
     use ringfence_kernel::{Assurance, AuthScope};
 
-    use super::{ApiAuthLayer, LOGIN_BYTES, LOGINS_PER_ADDRESS, REQUEST_SLOTS};
+    use super::{ApiAuthLayer, LOGIN_BYTES, LOGINS_PER_ADDRESS, MAX_LOGINS, REQUEST_SLOTS};
     use crate::http::request_rate::RequestRate;
     use crate::http::request_source::{RequestSourceCheck, SourceOptions};
     use crate::process::lock::lock;
@@ -190,6 +202,13 @@ mod tests {
         let tokens = TokenStore::new(std::path::Path::new("."));
         let source = RequestSourceCheck::new("127.0.0.1:7431".parse().unwrap(), SourceOptions::default());
         ApiAuthLayer::new(tokens, source, 1 << 20, RequestRate::new(10))
+    }
+
+    /// Waits until so many logins are being read.
+    async fn wait_for_logins(layer: &ApiAuthLayer, count: usize) {
+        while lock(&layer.logins.0).len() != count {
+            tokio::task::yield_now().await;
+        }
     }
 
     fn test_identity(name: &str) -> TokenIdentity {
@@ -220,17 +239,35 @@ mod tests {
         let longer = layer.read_login(here, "x".repeat(LOGIN_BYTES + 1).into()).await.unwrap_err();
         assert_eq!(longer.status(), StatusCode::PAYLOAD_TOO_LARGE);
         let endless = || Body::from_stream(pending::<Result<&str, std::io::Error>>());
-        let _slow: Vec<_> = (0..LOGINS_PER_ADDRESS)
-            .map(|_| {
-                let layer = layer.clone();
-                tokio::spawn(async move { layer.read_login(here, endless()).await })
-            })
-            .collect();
-        while lock(&layer.logins.0).get(&here) != Some(&LOGINS_PER_ADDRESS) {
-            tokio::task::yield_now().await;
-        }
-        assert_eq!(layer.read_login(here, "x".into()).await.unwrap_err().status(), StatusCode::TOO_MANY_REQUESTS);
+        let start = |client| {
+            let (layer, body) = (layer.clone(), endless());
+            tokio::spawn(async move { layer.read_login(client, body).await })
+        };
+        let mut slow: Vec<_> = (0..LOGINS_PER_ADDRESS).map(|_| start(here)).collect();
+        wait_for_logins(&layer, LOGINS_PER_ADDRESS).await;
+        // A login that is sent whole gets in, and the oldest unfinished one is evicted.
+        assert_eq!(layer.read_login(here, "x".into()).await.unwrap(), "x");
+        assert_eq!(slow.remove(0).await.unwrap().unwrap_err().status(), StatusCode::TOO_MANY_REQUESTS);
+        assert!(slow.iter().all(|login| !login.is_finished()));
         assert_eq!(layer.read_login(there, "x".into()).await.unwrap(), "x");
         assert_eq!(layer.read(&test_identity("agent"), "x".repeat(1 << 20).into()).await.unwrap().len(), 1 << 20);
+    }
+    #[tokio::test]
+    async fn a_login_gets_in_where_many_addresses_hold_all_places() {
+        let layer = test_auth_layer();
+        let address = |number: usize| Some(std::net::Ipv4Addr::from(0xc000_0200 + number as u32).into());
+        let held: Vec<_> = (0..MAX_LOGINS)
+            .map(|number| {
+                let (layer, body) = (layer.clone(), Body::from_stream(pending::<Result<&str, std::io::Error>>()));
+                // One address has two.
+                tokio::spawn(async move { layer.read_login(address(number.max(1)), body).await })
+            })
+            .collect();
+        wait_for_logins(&layer, MAX_LOGINS).await;
+        assert_eq!(layer.read_login(address(99), "x".into()).await.unwrap(), "x");
+        wait_for_logins(&layer, MAX_LOGINS - 1).await;
+        let one = lock(&layer.logins.0).iter().filter(|login| login.client == address(1)).count();
+        assert_eq!(one, 1, "the address with two lost one");
+        held.iter().for_each(tokio::task::JoinHandle::abort);
     }
 }

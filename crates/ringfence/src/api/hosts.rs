@@ -27,6 +27,9 @@ pub(super) const MAIN_WORKSPACE: &str = "main";
 /// Most hosts at once.
 const MAX_HOSTS: usize = 256;
 
+/// Most hosts at once that the open sessions of one token use.
+const HOSTS_PER_TOKEN: usize = 64;
+
 /// Key of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct HostKey {
@@ -56,6 +59,8 @@ struct HostPoolInner {
     approver: DeferringApprover,
     agents: Mutex<HashMap<HostKey, Arc<App>>>,
     persons: Mutex<HashMap<(String, Assurance), Arc<App>>>,
+    /// The hosts that the sessions of a token use, and the number of sessions on each.
+    leases: Mutex<HashMap<String, HashMap<HostKey, usize>>>,
     /// Held while a host is built.
     build_lock: Mutex<()>,
 }
@@ -68,7 +73,7 @@ impl HostPool {
         waits: DeferringApprover,
     ) -> Result<Self, AppError> {
         let declared = load(&flags, &environment)?.workspaces;
-        let (agents, persons, making) = Default::default();
+        let (agents, persons, leases, making) = Default::default();
         Ok(Self(Arc::new(HostPoolInner {
             flags,
             environment,
@@ -77,6 +82,7 @@ impl HostPool {
             approver: waits,
             agents,
             persons,
+            leases,
             build_lock: making,
         })))
     }
@@ -85,6 +91,20 @@ impl HostPool {
         std::iter::once(MAIN_WORKSPACE.to_owned())
             .chain(self.0.declared.keys().filter(|name| *name != MAIN_WORKSPACE).cloned())
             .collect()
+    }
+
+    /// Lets a session of a token use a host, as long as the lease is held. Fails where the token uses as many as it may.
+    pub(super) fn lease(&self, token: &str, which: &HostKey) -> Result<HostLease, ApiError> {
+        let mut leases = lock(&self.0.leases);
+        let own = leases.entry(token.to_owned()).or_default();
+        if own.len() >= HOSTS_PER_TOKEN && !own.contains_key(which) {
+            return Err(ApiError::too_many_requests(format!(
+                "this token has sessions with {HOSTS_PER_TOKEN} different combinations of workspace, dialect, agent and \
+                 run; end some"
+            )));
+        }
+        *own.entry(which.clone()).or_default() += 1;
+        Ok(HostLease { hosts: self.clone(), token: token.to_owned(), which: which.clone() })
     }
 
     /// The host that agents use.
@@ -155,6 +175,30 @@ impl HostPool {
             Ok(app)
         })
         .await
+    }
+}
+
+/// The use of a host by a session, until it is dropped.
+#[derive(Debug)]
+pub(super) struct HostLease {
+    hosts: HostPool,
+    token: String,
+    which: HostKey,
+}
+
+impl Drop for HostLease {
+    fn drop(&mut self) {
+        let mut leases = lock(&self.hosts.0.leases);
+        let Some(own) = leases.get_mut(&self.token) else { return };
+        match own.get_mut(&self.which) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => {
+                own.remove(&self.which);
+            }
+        }
+        if own.is_empty() {
+            leases.remove(&self.token);
+        }
     }
 }
 
@@ -250,25 +294,48 @@ impl Approver for DeferringApprover {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::Arc;
     use std::time::Duration;
 
+    use axum::http::StatusCode;
     use ringfence_kernel::Dialect;
 
-    use super::{DeferringApprover, HostKey, HostPool};
+    use super::{DeferringApprover, HOSTS_PER_TOKEN, HostKey, HostPool};
     use crate::api::feed::EventFeed;
     use crate::config::{CliFlags, Environment};
+    use crate::process::lock::lock;
 
-    #[tokio::test]
-    async fn a_host_that_several_ask_for_at_once_is_made_once() {
-        let directory = tempfile::tempdir().unwrap();
-        let root = std::fs::canonicalize(directory.path()).unwrap();
+    fn test_pool(root: &Path) -> HostPool {
+        let root = std::fs::canonicalize(root).unwrap();
         let workspace = root.join("ws");
         std::fs::create_dir(&workspace).unwrap();
         let flags = CliFlags { workspace: Some(workspace.to_str().unwrap().to_owned()), ..CliFlags::default() };
         let environment = Environment::isolated(&root, root.join("none"));
-        let hosts =
-            HostPool::new(flags, environment, EventFeed::new(), DeferringApprover::new(Duration::ZERO)).unwrap();
+        HostPool::new(flags, environment, EventFeed::new(), DeferringApprover::new(Duration::ZERO)).unwrap()
+    }
+
+    #[test]
+    fn a_token_uses_few_hosts_and_leaves_the_rest_to_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let hosts = test_pool(directory.path());
+        let run = |number: usize| HostKey { run: Some(format!("r{number}")), ..HostKey::for_workspace(None) };
+        let mut held: Vec<_> = (0..HOSTS_PER_TOKEN).map(|number| hosts.lease("a", &run(number)).unwrap()).collect();
+        assert_eq!(hosts.lease("a", &run(999)).unwrap_err().status(), StatusCode::TOO_MANY_REQUESTS);
+        held.push(hosts.lease("a", &run(0)).unwrap());
+        assert!(hosts.lease("b", &run(999)).is_ok());
+        held.pop();
+        assert!(hosts.lease("a", &run(999)).is_err(), "the first session on it is still open");
+        held.remove(0);
+        assert!(hosts.lease("a", &run(999)).is_ok());
+        held.clear();
+        assert!(lock(&hosts.0.leases).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_host_that_several_ask_for_at_once_is_made_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let hosts = test_pool(directory.path());
         let ask = |dialect| {
             let hosts = hosts.clone();
             tokio::spawn(

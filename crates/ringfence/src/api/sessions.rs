@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::ApiState;
 use crate::api::error::ApiError;
 use crate::api::feed::FeedItem;
-use crate::api::hosts::{HostKey, run_blocking};
+use crate::api::hosts::{HostKey, HostLease, run_blocking};
 use crate::api::routes::{ApiRequestContext, EmptyRequest};
 use crate::app::App;
 use crate::config::limits::LimitKeys;
@@ -103,6 +103,7 @@ pub(super) struct ApiSession {
     call_count: AtomicU64,
     _owner: SessionOwnership,
     _slot: SlotPermit,
+    _lease: HostLease,
 }
 
 impl ApiSession {
@@ -222,6 +223,7 @@ impl ApiState {
             agent: view.agent.clone(),
             run: view.run.clone(),
         };
+        let lease = self.hosts.lease(&kept.owner, &which)?;
         let app = self.hosts.agent_host(which).await?;
         let model = &app.session;
         let keys: LimitKeys = serde_json::from_value(Value::Object(kept.limits.clone()))
@@ -242,6 +244,7 @@ impl ApiState {
             call_count: count,
             _owner,
             _slot: slot,
+            _lease: lease,
         }))
     }
 

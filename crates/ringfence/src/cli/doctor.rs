@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use clap::ValueEnum as _;
-use ringfence_kernel::sanitize_text;
+use ringfence_kernel::{sanitize_json, sanitize_text};
 use ringfence_sandbox::{Isolation, IsolationStatus, JailFallback, needs_bwrap_fallback, probe};
 use serde_json::json;
 
@@ -30,7 +30,7 @@ pub(crate) fn run_doctor(
             let mut report = isolation_report(&statuses);
             report["clients"] = json!(clients);
             report["mcpServers"] = json!(servers);
-            report.to_string()
+            sanitize_json(&report.to_string())
         }
         // Some of it quotes other programs.
         false => {
@@ -103,7 +103,7 @@ fn client_lines(clients: &[DetectedClient]) -> String {
                 ("??", "unknown whether built-in tools are off: its settings do not say".to_owned())
             }
             BypassState::Unknown => {
-                ("??", format!("unknown whether built-in tools are off: cannot read {}", unread.join(", ")))
+                ("??", format!("unknown whether built-in tools are off: cannot evaluate {}", unread.join(", ")))
             }
         };
         let _ = write!(text, "\n{mark}  {name}: {note}");

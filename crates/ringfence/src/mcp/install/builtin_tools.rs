@@ -58,9 +58,28 @@ fn builtin_tools(client: McpClientApp) -> &'static [&'static str] {
             "Write",
         ],
         McpClientApp::Codex => &["apply_patch", "shell", "view_image", "web_search"],
-        McpClientApp::Crush => {
-            &["agentic_fetch", "bash", "download", "edit", "fetch", "glob", "grep", "ls", "multiedit", "view", "write"]
-        }
+        McpClientApp::Crush => &[
+            "agentic_fetch",
+            "bash",
+            "download",
+            "edit",
+            "fetch",
+            "glob",
+            "grep",
+            "ls",
+            "lsp_call_hierarchy",
+            "lsp_definition",
+            "lsp_diagnostics",
+            "lsp_references",
+            "lsp_rename",
+            "lsp_replace_symbol",
+            "lsp_restart",
+            "lsp_symbols",
+            "multiedit",
+            "sourcegraph",
+            "view",
+            "write",
+        ],
         McpClientApp::Gemini => &[
             "glob",
             "google_web_search",
@@ -94,6 +113,7 @@ fn builtin_tools(client: McpClientApp) -> &'static [&'static str] {
             "save_file",
             "spawn_agent",
             "terminal",
+            OTHER_TOOLS,
         ],
     }
 }
@@ -110,8 +130,10 @@ pub(crate) fn advice(client: McpClientApp) -> &'static str {
              \"disabled\"`, and `shell_tool = false` and `view_image = false` under `[features]`"
         }
         McpClientApp::Crush => {
-            "in crush.json: \"options\": {\"disabled_tools\": [\"agentic_fetch\", \"bash\", \"download\", \"edit\", \
-             \"fetch\", \"glob\", \"grep\", \"ls\", \"multiedit\", \"view\", \"write\"]}"
+            "in crush.json: \"options\": {\"disabled_tools\": [\"agentic_fetch\", \"bash\", \"download\", \"edit\", \"fetch\", \"glob\", \
+             \"grep\", \"ls\", \"lsp_call_hierarchy\", \"lsp_definition\", \"lsp_diagnostics\", \
+             \"lsp_references\", \"lsp_rename\", \"lsp_replace_symbol\", \"lsp_restart\", \
+             \"lsp_symbols\", \"multiedit\", \"sourcegraph\", \"view\", \"write\"]}"
         }
         McpClientApp::Gemini => {
             "in .gemini/settings.json: \"tools\": {\"exclude\": [\"glob\", \"google_web_search\", \"grep_search\", \
@@ -302,10 +324,19 @@ fn is_match(pattern: &str, name: &str) -> bool {
     }
 }
 
+/// Stands for the tools of a client that are not known here.
+const OTHER_TOOLS: &str = "other tools";
+
+/// Tools of Zed that read no file and run nothing.
+const ZED_HARMLESS: [&str; 3] = ["diagnostics", "now", "thinking"];
+
 /// Zed has its tools by profile; the default profiles of new threads count.
 fn zed_state(layers: &[Value], tool: &str) -> BuiltinToolState {
     let begins: Vec<&str> = layers.iter().filter_map(|all| all["agent"]["default_profile"].as_str()).collect();
     let begins = if begins.is_empty() { vec!["write"] } else { begins };
+    if tool == OTHER_TOOLS {
+        return zed_other_state(layers, &begins);
+    }
     let is_on = |profile: &&str| {
         let states: Vec<&Value> = layers.iter().filter_map(|all| all["agent"]["profiles"].get(*profile)).collect();
         match *profile {
@@ -319,4 +350,26 @@ fn zed_state(layers: &[Value], tool: &str) -> BuiltinToolState {
         }
     };
     off_if(!begins.iter().any(is_on))
+}
+
+/// Whether a profile turns on a tool that is neither known as harmless nor listed by its name. Unknown where Zed's own
+/// profile is changed: it may have tools that are not known here.
+fn zed_other_state(layers: &[Value], begins: &[&str]) -> BuiltinToolState {
+    let is_known = |tool: &String| {
+        builtin_tools(McpClientApp::Zed).contains(&tool.as_str()) || ZED_HARMLESS.contains(&tool.as_str())
+    };
+    let profiles = || begins.iter().flat_map(|name| layers.iter().map(move |all| &all["agent"]["profiles"][*name]));
+    let turned_on = |profile: &Value| {
+        let tools = profile["tools"].as_object().into_iter().flatten();
+        tools.into_iter().any(|(tool, is_on)| is_on != false && !is_known(tool))
+    };
+    let is_changed = |name: &&str| {
+        matches!(*name, "write" | "write-full-access" | "ask")
+            && layers.iter().any(|all| all["agent"]["profiles"].get(*name).is_some())
+    };
+    match profiles().any(turned_on) {
+        true => BuiltinToolState::On,
+        false if begins.iter().any(is_changed) => BuiltinToolState::Unknown,
+        false => BuiltinToolState::Off,
+    }
 }

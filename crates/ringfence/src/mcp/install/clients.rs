@@ -12,7 +12,7 @@ use ringfence_front_matter::yaml_mapping;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::config::Environment;
+use crate::config::{Environment, EnvironmentVariables};
 use crate::mcp::install::builtin_tools::{BuiltinToolState, advice, tool_states};
 use crate::mcp::install::jsonc;
 use crate::mcp::install::settings_file::{SettingsFileError, read_text};
@@ -43,6 +43,8 @@ pub(crate) struct SettingsDirs<'a> {
     pub(crate) config: Option<&'a Path>,
     /// Config directory of the machine's owner.
     pub(crate) system: Option<&'a Path>,
+    /// Variables by which clients get further settings.
+    pub(crate) variables: Option<&'a EnvironmentVariables>,
 }
 
 impl<'a> SettingsDirs<'a> {
@@ -50,7 +52,8 @@ impl<'a> SettingsDirs<'a> {
         // Ours is one among those of others.
         let config = environment.config.as_deref().and_then(Path::parent);
         let system = environment.managed.parent();
-        Self { workspace, home: environment.home.as_deref(), config, system }
+        let variables = Some(&environment.variables);
+        Self { workspace, home: environment.home.as_deref(), config, system, variables }
     }
 }
 
@@ -79,7 +82,7 @@ pub(crate) struct DetectedClient {
     pub(crate) own_tools: BypassState,
     /// Those that are still on.
     pub(crate) on: Vec<&'static str>,
-    /// Settings files that are there and cannot be read.
+    /// Settings that are there and cannot be read or evaluated: files and environment variables.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) unread: Vec<String>,
     /// Advice about them.
@@ -183,12 +186,47 @@ impl McpClientApp {
         self.entry_files(dirs).into_iter().chain(more.into_iter().flatten()).collect()
     }
 
+    /// Files that this client executes for its settings. What they set is not known without running them.
+    fn executed_files(self, dirs: SettingsDirs<'_>) -> Vec<PathBuf> {
+        let Self::Crush = self else { return Vec::new() };
+        let above = dirs.workspace.into_iter().flat_map(Path::ancestors);
+        let in_projects = above.flat_map(|directory| ["crushrc", ".crushrc"].map(|name| directory.join(name)));
+        in_projects.chain(dirs.config.map(|config| config.join("crush/crushrc"))).collect()
+    }
+
+    /// Variables that add settings to this client, or make it read other files.
+    fn settings_variables(self) -> &'static [&'static str] {
+        match self {
+            Self::ClaudeCode => &["CLAUDE_CONFIG_DIR"],
+            Self::Codex => &["CODEX_HOME"],
+            Self::Crush => &["CRUSH_GLOBAL_CONFIG", "CRUSH_GLOBAL_DATA"],
+            Self::Gemini => &["GEMINI_CLI_HOME", "GEMINI_CLI_SYSTEM_DEFAULTS_PATH", "GEMINI_CLI_SYSTEM_SETTINGS_PATH"],
+            Self::Goose => &["GOOSE_ADDITIONAL_CONFIG_FILES", "GOOSE_PATH_ROOT"],
+            Self::Opencode => &[
+                "OPENCODE_CONFIG",
+                "OPENCODE_CONFIG_CONTENT",
+                "OPENCODE_CONFIG_DIR",
+                "OPENCODE_DISABLE_PROJECT_CONFIG",
+                "OPENCODE_PERMISSION",
+            ],
+            Self::Vscode | Self::Zed => &[],
+        }
+    }
+
+    /// Settings of this client that are there and are not evaluated.
+    fn unevaluated_settings(self, dirs: SettingsDirs<'_>) -> Vec<String> {
+        let exists = |file: &PathBuf| std::fs::symlink_metadata(file).is_ok();
+        let files = self.executed_files(dirs).into_iter().filter(exists).map(|file| short_name(&file));
+        let is_set = |name: &&&str| dirs.variables.is_some_and(|variables| variables.0.contains_key(**name));
+        files.chain(self.settings_variables().iter().filter(is_set).map(|name| format!("${name}"))).collect()
+    }
+
     fn detect(self, dirs: SettingsDirs<'_>) -> Option<DetectedClient> {
         let entries = self.entry_files(dirs).into_iter().filter_map(|file| self.read(&file)?.ok());
         if !entries.into_iter().any(|settings| self.has_our_entry(&settings, dirs)) {
             return None;
         }
-        let (mut layers, mut unread) = (Vec::new(), Vec::new());
+        let (mut layers, mut unread) = (Vec::new(), self.unevaluated_settings(dirs));
         for file in self.settings_layers(dirs) {
             match self.read(&file) {
                 Some(Ok(settings)) => layers.push(settings),
@@ -326,9 +364,18 @@ mod tests {
     use clap::ValueEnum as _;
 
     use super::{BypassState, DetectedClient, McpClientApp, SettingsDirs, detect_clients};
+    use crate::config::EnvironmentVariables;
+    use crate::mcp::install::builtin_tools::advice;
 
     /// Files of a home that is also the workspace, and what is found there. The machine's own are below `etc`.
     fn found(files: &[(&str, &str)]) -> Vec<DetectedClient> {
+        found_with(files, &[])
+    }
+
+    /// The same, with variables in the environment.
+    fn found_with(files: &[(&str, &str)], variables: &[(&str, &str)]) -> Vec<DetectedClient> {
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let variables = EnvironmentVariables(variables.collect());
         let directory = tempfile::tempdir().unwrap();
         for (name, text) in files {
             let file = directory.path().join("r/ws").join(name);
@@ -343,6 +390,7 @@ mod tests {
             home: Some(&home),
             config: Some(&config),
             system: Some(&system),
+            variables: Some(&variables),
         })
     }
 
@@ -371,9 +419,11 @@ mod tests {
             home: Some(Path::new("home")),
             config: Some(Path::new("home/.config")),
             system: None,
+            variables: None,
         };
         for client in McpClientApp::value_variants() {
-            for file in client.entry_files(dirs).into_iter().chain(client.settings_layers(dirs)) {
+            let layers = client.settings_layers(dirs).into_iter().chain(client.executed_files(dirs));
+            for file in client.entry_files(dirs).into_iter().chain(layers) {
                 // Files of the user lie outside of a workspace, unless their home is one. Directories above have the same.
                 let name = file.strip_prefix("workspace").or_else(|_| file.strip_prefix("home")).unwrap_or(&file);
                 let name = name.to_str().unwrap();
@@ -388,7 +438,8 @@ mod tests {
         assert_eq!(found(&[]), []);
         assert_eq!(found(&[(".mcp.json", r#"{"mcpServers": {"other": {}}}"#), ("crush.json", "nonsense")]), []);
         let nowhere = Some(Path::new("/nowhere"));
-        assert_eq!(detect_clients(SettingsDirs { workspace: None, home: None, config: nowhere, system: nowhere }), []);
+        let dirs = SettingsDirs { workspace: None, home: None, config: nowhere, system: nowhere, variables: None };
+        assert_eq!(detect_clients(dirs), []);
     }
 
     #[test]
@@ -461,12 +512,46 @@ mod tests {
     #[test]
     fn crush_is_closed_by_its_list() {
         let entry = r#"{"mcp": {"ringfence": {}}, "options": {"disabled_tools": ["bash", "edit", "multiedit", "write",
-            "fetch", "agentic_fetch"]}}"#;
-        let rest = ["download", "glob", "grep", "ls", "view"];
+            "fetch", "agentic_fetch", "lsp_call_hierarchy", "lsp_definition", "lsp_diagnostics", "lsp_references",
+            "lsp_restart", "lsp_symbols", "sourcegraph"]}}"#;
+        let rest = ["download", "glob", "grep", "ls", "lsp_rename", "lsp_replace_symbol", "view"];
         check(McpClientApp::Crush, &[("crush.json", entry)], BypassState::Open, &rest);
-        let more = r#"{"options": {"disabled_tools": ["download", "glob", "grep", "ls", "view"]}}"#;
+        let more = serde_json::json!({"options": {"disabled_tools": rest}}).to_string();
+        let more = more.as_str();
         for layer in [".config/crush/crush.json", ".local/share/crush/crush.json"] {
             check(McpClientApp::Crush, &[("crush.json", entry), (layer, more)], BypassState::Closed, &[]);
+        }
+    }
+
+    /// Crush runs such a file at its start, and it may turn a tool on.
+    #[test]
+    fn crush_is_unknown_with_settings_that_it_executes() {
+        let advised = advice(McpClientApp::Crush).strip_prefix("in crush.json: ").unwrap();
+        let entry = format!(r#"{{"mcp": {{"ringfence": {{}}}}, {advised}}}"#);
+        check(McpClientApp::Crush, &[("crush.json", &entry)], BypassState::Closed, &[]);
+        for layer in ["crushrc", ".crushrc", "../.crushrc", ".config/crush/crushrc"] {
+            check(McpClientApp::Crush, &[("crush.json", &entry), (layer, "")], BypassState::Unknown, &[]);
+        }
+    }
+
+    #[test]
+    fn a_client_with_settings_in_the_environment_is_unknown() {
+        let codex = "sandbox_mode = \"read-only\"\nweb_search = \"disabled\"\n[features]\nshell_tool = false\n\
+            view_image = false\n[mcp_servers.ringfence]\ncommand = \"x\"\n";
+        let opencode = r#"{"mcp": {"ringfence": {}}, "permission": {"*": "deny", "ringfence_*": "allow"}}"#;
+        for (file, variables) in [
+            ((".codex/config.toml", codex), &["CODEX_HOME"][..]),
+            (
+                ("opencode.json", opencode),
+                &["OPENCODE_CONFIG", "OPENCODE_CONFIG_CONTENT", "OPENCODE_CONFIG_DIR", "OPENCODE_PERMISSION"],
+            ),
+        ] {
+            assert_eq!(found(&[file])[0].own_tools, BypassState::Closed, "{file:?}");
+            for name in variables {
+                let found = found_with(&[file], &[(name, "x")]);
+                assert_eq!(found[0].own_tools, BypassState::Unknown, "{name}");
+                assert_eq!(found[0].unread, [format!("${name}")]);
+            }
         }
     }
 
@@ -577,6 +662,12 @@ mod tests {
         check(client, &[(name, &file(own))], BypassState::Closed, &[]);
         let some = r#""agent": {"default_profile": "p", "profiles": {"p": {"tools": {"grep": true, "now": true}}}}"#;
         check(client, &[(name, &file(some))], BypassState::Open, &["grep"]);
+        let unheard =
+            r#""agent": {"default_profile": "p", "profiles": {"p": {"tools": {"new_tool": true, "now": true}}}}"#;
+        check(client, &[(name, &file(unheard))], BypassState::Open, &["other tools"]);
+        let own_off: serde_json::Value = all.iter().map(|tool| (*tool, false)).collect();
+        let changed = format!(r#""agent": {{"profiles": {{"write": {{"tools": {own_off}}}}}}}"#);
+        check(client, &[(name, &file(&changed))], BypassState::Unknown, &[]);
         check(client, &[(name, &file(r#""agent": {"default_profile": "minimal"}"#))], BypassState::Closed, &[]);
         check(client, &[(name, &file(r#""agent": {"default_profile": "gone"}"#))], BypassState::Open, &all);
         let other = (".zed/settings.json", r#"{"agent": {"default_profile": "write"}}"#);

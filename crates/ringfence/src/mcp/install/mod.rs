@@ -437,7 +437,8 @@ mod tests {
         let entry = |client: McpClientApp| {
             let directory = tempfile::tempdir().unwrap();
             let at = directory.path();
-            let dirs = SettingsDirs { workspace: Some(at), home: Some(at), config: Some(at), system: None };
+            let dirs =
+                SettingsDirs { workspace: Some(at), home: Some(at), config: Some(at), system: None, variables: None };
             let change = plan(client, Path::new(PROGRAM), dirs).unwrap();
             change.write().unwrap();
             assert!(plan(client, Path::new(PROGRAM), dirs).unwrap().is_up_to_date(), "{client:?}");
@@ -482,7 +483,7 @@ mod tests {
         for (client, expected) in cases {
             assert_eq!(entry(client), expected);
         }
-        let nowhere = SettingsDirs { workspace: None, home: None, config: None, system: None };
+        let nowhere = SettingsDirs { workspace: None, home: None, config: None, system: None, variables: None };
         assert!(matches!(plan(McpClientApp::Codex, Path::new(PROGRAM), nowhere), Err(InstallError::NoHome)));
     }
 }
