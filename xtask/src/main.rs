@@ -38,6 +38,11 @@ use std::process::{Command, ExitCode};
 
 use ringfence_testkit::requirement;
 
+/// Parts of `bench fs` that can be run alone.
+const FS_BENCH_PARTS: [&str; 4] = ["read", "write", "list", "large"];
+
+const BENCHMARKS: &str = "fs, overlay, agent, http, mcp, sandbox [--builds [PROJECT…]], search [TREE], versions BINARY";
+
 const USAGE: &str =
     "usage: cargo xtask COMMAND
 
@@ -127,8 +132,16 @@ fn main() -> ExitCode {
         ["bench", "sandbox"] => bench_sandbox::run(),
         ["bench", "sandbox", "--builds", ref projects @ ..] => bench_builds::run(projects),
         ["bench", "fs"] => run_cargo(&["bench", "-p", "ringfence-fs", "--bench", "fence"], &[]),
-        ["bench", ref parts @ ..] => {
+        ["bench", ref parts @ ..] if parts.iter().all(|part| FS_BENCH_PARTS.contains(part)) => {
             run_cargo(&[&["bench", "-p", "ringfence-fs", "--bench", "fence", "--"], parts].concat(), &[])
+        }
+        ["bench", ref words @ ..] => {
+            print_status(&format!(
+                "unknown benchmark `{}`; known: {BENCHMARKS}, and {} of `fs`",
+                words.join(" "),
+                FS_BENCH_PARTS.join(", ")
+            ));
+            return ExitCode::from(2);
         }
         _ => {
             print_status(USAGE);

@@ -89,12 +89,13 @@ impl AuditLog {
     pub fn open(state: &Path) -> Result<Self, AuditOpenError> {
         let directory = open_state_dir(state, DIRECTORY)?;
         let lock = open_file(&directory, LOCK, OFlags::RDWR | OFlags::CREATE).map_err(io::Error::from)?;
+        let beside = open_state(state)?;
         acquire_lock(&lock)?;
-        let keys = last_record(&directory).and_then(|_| AuditKeys::load(&directory));
+        let keys = check_not_removed(&directory, &beside).and_then(|()| AuditKeys::load(&directory));
         release_lock(&lock);
         let keys = keys?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND;
-        let anchor = open_file(&open_state(state)?, ANCHOR, flags).map_err(io::Error::from)?;
+        let anchor = open_file(&beside, ANCHOR, flags).map_err(io::Error::from)?;
         let now = Instant::now();
         let refused = RefusalLimiter { since: now, count: 0, suppressed: 0 };
         Ok(Self {
@@ -498,6 +499,24 @@ fn timestamp_now() -> String {
 
 fn sync(state: &AuditWriterState) -> io::Result<()> {
     state.end.as_ref().map_or(Ok(()), |end| Ok(fdatasync(&end.file)?))
+}
+
+/// Fails where the heads beside the log say that there were records, and there are none: a new chain in their place would
+/// hide that they were removed.
+fn check_not_removed(directory: &OwnedFd, state: &OwnedFd) -> io::Result<()> {
+    if last_record(directory)?.is_some() {
+        return Ok(());
+    }
+    match statat(state, ANCHOR, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(anchor) if FileStat::from_stat(&anchor).size > 0 => {}
+        Ok(_) | Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(errno.into()),
+    }
+    let message = format!(
+        "its records are gone, and `{ANCHOR}` shows that there were some; restore `{DIRECTORY}`, or move `{DIRECTORY}` and \
+         `{ANCHOR}` elsewhere together to start a new log"
+    );
+    Err(io::Error::new(io::ErrorKind::NotFound, message))
 }
 
 /// The number and the hash of the last record. A process that died between two segments left the last one empty.

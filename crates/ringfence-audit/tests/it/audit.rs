@@ -203,11 +203,24 @@ fn a_log_that_was_removed_or_replaced_takes_no_record_and_is_missed() {
             continue;
         }
         verify(state.path(), &[]).expect_err(what);
-        // A log that is begun again does not hide it.
-        let log = AuditLog::open(state.path()).unwrap();
-        (0..9).for_each(|id| call(&log, &id.to_string()));
-        drop(log);
+        // A log without its records is not begun again, and one that is continued does not hide it.
+        match AuditLog::open(state.path()) {
+            Err(refused) => {
+                assert_ne!(what, "the segment replaced");
+                let cause = refused.source().unwrap().to_string();
+                assert!(cause.contains("move `audit` and `audit-heads.jsonl` elsewhere together"), "{what}: {cause}");
+            }
+            Ok(log) => {
+                assert_eq!(what, "the segment replaced");
+                (0..9).for_each(|id| call(&log, &id.to_string()));
+            }
+        }
         verify(state.path(), &[]).expect_err(what);
+        // Moved away together, there is a new log.
+        let _ = std::fs::rename(state.path().join("audit"), state.path().join("old"));
+        std::fs::rename(state.path().join(ANCHOR), state.path().join("old-heads")).unwrap();
+        call(&AuditLog::open(state.path()).unwrap(), "1");
+        verify(state.path(), &[]).unwrap();
     }
 }
 

@@ -34,6 +34,7 @@ use ringfence_kernel::{
     Assurance, HostError, InboxError, StoreError, ToolCall, ToolReply, sanitize_json, sanitize_line, sanitize_text,
     sanitize_untruncated,
 };
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -142,15 +143,31 @@ impl From<AgentError> for CliError {
     }
 }
 
-/// Fails where the program has other rights than its caller: as a setuid or setgid file it would read config, start
-/// programs and change files for its owner on behalf of any user.
+/// Fails where the program has other rights than its caller: as a setuid or setgid file, or with file capabilities, it
+/// would read config, start programs and change files with its own rights on behalf of any user.
 pub fn refuse_elevation() -> Option<ExitCode> {
     use rustix::process::{getegid, geteuid, getgid, getuid};
-    if getuid() == geteuid() && getgid() == getegid() {
+    let why = if getuid() != geteuid() || getgid() != getegid() {
+        "this executable is setuid or setgid; run `chmod ug-s` on it"
+    } else if has_file_capabilities() {
+        "this executable has file capabilities; run `setcap -r` on it"
+    } else {
         return None;
-    }
-    print_error("refusing to run: this executable is setuid or setgid; run `chmod ug-s` on it");
+    };
+    print_error(&format!("refusing to run: {why}"));
     Some(ExitCode::from(BAD_USAGE))
+}
+
+/// Whether this process has capabilities from its executable. A user other than root has them from there, or from the
+/// ambient set, which the caller passed on. Root has all of them anyway.
+fn has_file_capabilities() -> bool {
+    use rustix::thread::{capabilities, capability_is_in_ambient_set};
+    if rustix::process::geteuid().is_root() {
+        return false;
+    }
+    // Without an answer of the kernel, the executable does not count as harmless.
+    let Ok(own) = capabilities(None) else { return true };
+    own.permitted.iter().any(|capability| !capability_is_in_ambient_set(capability).unwrap_or(false))
 }
 
 pub fn main() -> ExitCode {
@@ -352,7 +369,16 @@ pub(crate) fn until_cancelled<T>(work: impl Future<Output = T>) -> Result<Option
 fn call(app: &App, name: String, json: String) -> Result<u8, CliError> {
     let ToolCall { name, arguments, .. } = tool_call(app, name, json)?;
     let reply = make_call(app, name, arguments)?;
-    print(&reply.text, if reply.error.is_some() { ERROR_REPLY } else { SUCCESS })
+    print(&escape_if_json(&reply.text), if reply.error.is_some() { ERROR_REPLY } else { SUCCESS })
+}
+
+/// A reply in which nothing hides, also where its bytes reach a terminal through a pipe. Some dialects reply in plain
+/// text, in which an escape sequence would mean something else.
+fn escape_if_json(text: &str) -> Cow<'_, str> {
+    match serde_json::from_str::<IgnoredAny>(text) {
+        Ok(_) => Cow::Owned(sanitize_json(text)),
+        Err(_) => Cow::Borrowed(text),
+    }
 }
 
 /// Makes a call, unless a signal ends it first.
@@ -385,7 +411,7 @@ fn explain(app: &App, name: String, json: String) -> Result<u8, CliError> {
     runtime.shutdown_background();
     match explained {
         Ok(explanation) => print(&policy_text::format_explanation(&explanation), SUCCESS),
-        Err(error) => print(&app.session.dialect.render_error(&error), ERROR_REPLY),
+        Err(error) => print(&escape_if_json(&app.session.dialect.render_error(&error)), ERROR_REPLY),
     }
 }
 
@@ -464,7 +490,7 @@ fn record_line(line: &str) -> String {
 
 fn tool_list(app: &App, format: ToolListFormat) -> String {
     let catalog = &app.session.catalog;
-    let json = |tools| serde_json::to_string_pretty(&Value::Array(tools)).unwrap_or_default();
+    let json = |tools| sanitize_json(&serde_json::to_string_pretty(&Value::Array(tools)).unwrap_or_default());
     match format {
         ToolListFormat::Openai => json(catalog.openai_tools()),
         ToolListFormat::Functions => json(catalog.openai_functions()),

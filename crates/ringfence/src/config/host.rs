@@ -1,6 +1,9 @@
 //! Host settings derived from the config: reserved paths, directories of agents, settings of jails.
 
-use std::path::PathBuf;
+use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use ringfence_fs::{HostPaths, resolve_mount, workspace_path};
 use ringfence_sandbox::Toolchain;
@@ -27,15 +30,55 @@ pub(crate) fn reserved_paths(settings: &AppSettings, environment: &Environment) 
     }
 }
 
-/// Every directory that agents may write to, or that has untrusted contents, by its resolved path: workspaces and
-/// mounts.
-pub(crate) fn agent_directories(settings: &AppSettings, environment: &Environment) -> Vec<PathBuf> {
-    let around = reserved_paths(settings, environment);
-    let named = settings.workspaces.values().map(|path| Some(path.as_str())).chain([settings.workspace.as_deref()]);
-    // One that is not there yet may be made before a program starts.
-    let workspaces = named.filter_map(|path| workspace_path(path, &around));
-    let mounts = settings.mounts.iter().filter_map(|mount| resolve_mount(&mount.path, &around).ok());
-    workspaces.chain(mounts).collect()
+/// Below the state directory: a journal for each directory that agents could write to. Its name begins with the
+/// directory's device and inode, and ends with the time of its creation where the file system tells.
+const JOURNALS: &str = "journal";
+
+/// Every directory that agents may write to, or that has untrusted contents: the workspaces and mounts of the config, and
+/// those of earlier sessions, which an agent may have written to.
+#[derive(Debug)]
+pub(crate) struct AgentDirectories {
+    /// By their resolved paths. One that is not there yet may be made before a program starts.
+    configured: Vec<PathBuf>,
+    used: HashSet<UsedDirectory>,
+}
+
+/// A directory by device, inode and time of creation in nanoseconds: an inode is given out again.
+type UsedDirectory = (u64, u64, Option<u128>);
+
+impl AgentDirectories {
+    pub(crate) fn new(settings: &AppSettings, environment: &Environment) -> Self {
+        let around = reserved_paths(settings, environment);
+        let named = settings.workspaces.values().map(|path| Some(path.as_str())).chain([settings.workspace.as_deref()]);
+        let workspaces = named.filter_map(|path| workspace_path(path, &around));
+        let mounts = settings.mounts.iter().filter_map(|mount| resolve_mount(&mount.path, &around).ok());
+        Self::from_parts(workspaces.chain(mounts).collect(), &settings.state)
+    }
+
+    pub(crate) fn from_parts(configured: Vec<PathBuf>, state: &Path) -> Self {
+        let journals = std::fs::read_dir(state.join(JOURNALS)).into_iter().flatten().flatten();
+        let used = journals.filter_map(|journal| journal_directory(journal.file_name().to_str()?)).collect();
+        Self { configured, used }
+    }
+
+    /// Whether a resolved path is in one of them.
+    pub(crate) fn contain(&self, path: &Path) -> bool {
+        let is_used = |directory: &Path| {
+            let Ok(found) = std::fs::metadata(directory) else { return false };
+            let born = found.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
+            let is_there = |born| self.used.contains(&(found.dev(), found.ino(), born));
+            is_there(None) || is_there(born.map(|born| born.as_nanos()))
+        };
+        self.configured.iter().any(|directory| path.starts_with(directory)) || path.ancestors().any(is_used)
+    }
+}
+
+/// The directory in the name of a journal.
+fn journal_directory(name: &str) -> Option<UsedDirectory> {
+    let (device, rest) = name.split_once('-')?;
+    let (inode, born) = rest.split_once('-').map_or((rest, None), |(inode, born)| (inode, Some(born)));
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    Some((hex(device)?, hex(inode)?, born.map(str::parse).transpose().ok()?))
 }
 
 /// Settings of jails.

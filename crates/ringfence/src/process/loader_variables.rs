@@ -5,9 +5,11 @@
 //! Other variables are data, and stay as they are: a directory of notes may well be in the workspace.
 
 use std::borrow::Cow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ringfence_fs::real_path;
+
+use crate::config::host::AgentDirectories;
 
 /// Lists of directories or files that are searched in order, apart by `:`.
 const SEARCH_PATHS: [&str; 31] = [
@@ -136,11 +138,12 @@ const LOADER_PREFIXES: &[&str] = &[
 ];
 
 /// A variable without what names anything in these directories. Nothing where nothing of it is left.
-pub(crate) fn strip_directories<'a>(name: &str, value: &'a str, directories: &[PathBuf]) -> Option<Cow<'a, str>> {
-    let is_there = |path: &str| {
-        let path = real_path(Path::new(path));
-        directories.iter().any(|directory| path.starts_with(directory))
-    };
+pub(crate) fn strip_directories<'a>(
+    name: &str,
+    value: &'a str,
+    directories: &AgentDirectories,
+) -> Option<Cow<'a, str>> {
+    let is_there = |path: &str| directories.contain(&real_path(Path::new(path)));
     if SEARCH_PATHS.contains(&name) {
         // The loader takes spaces too.
         let apart = |c: char| c == ':' || (name.starts_with("LD_") && c == ' ');
@@ -169,6 +172,7 @@ pub(crate) fn strip_directories<'a>(name: &str, value: &'a str, directories: &[P
 #[cfg(test)]
 mod tests {
     use super::strip_directories;
+    use crate::config::host::AgentDirectories;
 
     #[test]
     fn entries_in_agent_directories_are_removed() {
@@ -178,10 +182,10 @@ mod tests {
         std::fs::create_dir_all(workspace.join("bin")).unwrap();
         std::fs::create_dir_all(root.join("ws-other")).unwrap();
         std::os::unix::fs::symlink(&workspace, root.join("link")).unwrap();
+        let directories = AgentDirectories::from_parts(vec![workspace.clone()], &root.join("state"));
         let check = |name: &str, value: &str, expected: Option<&str>| {
             let fill = |text: &str| text.replace("ROOT", root.to_str().unwrap());
-            let kept =
-                strip_directories(name, &fill(value), std::slice::from_ref(&workspace)).map(|kept| kept.into_owned());
+            let kept = strip_directories(name, &fill(value), &directories).map(|kept| kept.into_owned());
             assert_eq!(kept, expected.map(fill), "{name}={value}");
         };
         check("PATH", "/usr/bin:ROOT/ws/bin:/bin", Some("/usr/bin:/bin"));
@@ -214,8 +218,9 @@ mod tests {
         for odd in ["My Project", "a=b", "a,b", "it's"] {
             let workspace = root.join(odd);
             std::fs::create_dir(&workspace).unwrap();
+            let directories = AgentDirectories::from_parts(vec![workspace.clone()], &root.join("state"));
             let check = |name: &str, value: String| {
-                assert_eq!(strip_directories(name, &value, std::slice::from_ref(&workspace)), None, "{name}={value}");
+                assert_eq!(strip_directories(name, &value, &directories), None, "{name}={value}");
             };
             check("PYTHONSTARTUP", format!("{}/start.py", workspace.display()));
             check("NODE_OPTIONS", format!("--max-old-space-size=4096 --require=\"{}/x.js\"", workspace.display()));

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use ringfence_fs::real_path;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-use crate::config::host::agent_directories;
+use crate::config::host::AgentDirectories;
 use crate::config::{AppSettings, Environment, EnvironmentVariables};
 use crate::process::loader_variables::strip_directories;
 use crate::process::process_lock::ProcessLock;
@@ -44,7 +44,7 @@ pub(crate) trait Cancellable {
 #[derive(Clone, Debug)]
 pub(crate) struct ProgramLauncher {
     /// Directories that agents may write to, or that have untrusted contents: workspaces and mounts.
-    agent_directories: Arc<[PathBuf]>,
+    agent_directories: Arc<AgentDirectories>,
     scratch: PathBuf,
     variables: EnvironmentVariables,
 }
@@ -52,7 +52,7 @@ pub(crate) struct ProgramLauncher {
 impl ProgramLauncher {
     pub(crate) fn new(settings: &AppSettings, environment: &Environment) -> Self {
         Self {
-            agent_directories: agent_directories(settings, environment).into(),
+            agent_directories: Arc::new(AgentDirectories::new(settings, environment)),
             scratch: settings.state.join(SCRATCH_DIRECTORY),
             variables: environment.variables.clone(),
         }
@@ -147,7 +147,7 @@ impl ProgramLauncher {
             io::Error::new(io::ErrorKind::NotFound, message)
         })?;
         let real = real_path(&found);
-        match self.agent_directories.iter().any(|directory| real.starts_with(directory)) {
+        match self.agent_directories.contain(&real) {
             true => Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
                 "the program is inside a workspace or mount, where an agent could change it; install it outside",
@@ -234,12 +234,14 @@ impl Drop for LaunchedProgram {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
     use std::path::{Path, PathBuf};
-    use std::time::Duration;
+    use std::sync::Arc;
+    use std::time::{Duration, UNIX_EPOCH};
 
     use super::{Cancellable, ProgramLauncher, ScratchDirectory};
     use crate::config::EnvironmentVariables;
+    use crate::config::host::AgentDirectories;
 
     struct NeverCancelled;
 
@@ -257,7 +259,7 @@ mod tests {
 
     fn launcher(root: &Path, variables: &[(&str, String)]) -> ProgramLauncher {
         ProgramLauncher {
-            agent_directories: [root.join("ws")].into(),
+            agent_directories: Arc::new(AgentDirectories::from_parts(vec![root.join("ws")], &root.join("state"))),
             scratch: root.join("state/programs"),
             variables: EnvironmentVariables(
                 variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
@@ -275,6 +277,28 @@ mod tests {
         let file = root.join("draft");
         launcher.run_editor(editor, &file, &terminal, &NeverCancelled).map_err(|error| error.to_string())?;
         Ok(std::fs::read_to_string(file).unwrap())
+    }
+
+    /// A workspace that no config names any more: the journal of its changes tells.
+    #[test]
+    fn a_program_in_a_workspace_of_an_earlier_session_is_not_started() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(directory.path()).unwrap();
+        program(&root.join("earlier/bin/own-ed"), "echo planted > \"$1\"");
+        program(&root.join("own/own-ed"), "echo own > \"$1\"");
+        let path = "ROOT/earlier/bin:ROOT/own:/usr/bin:/bin";
+        assert_eq!(edited(&root, path, "own-ed").unwrap(), "planted\n");
+        let found = std::fs::metadata(root.join("earlier")).unwrap();
+        let id = format!("{:x}-{:x}", found.dev(), found.ino());
+        // An inode that was another directory's is not that directory.
+        std::fs::create_dir_all(root.join("state/journal").join(format!("{id}-1"))).unwrap();
+        assert_eq!(edited(&root, path, "own-ed").unwrap(), "planted\n");
+        let born = found.created().map(|born| born.duration_since(UNIX_EPOCH).unwrap().as_nanos());
+        let journal = born.map_or_else(|_| id.clone(), |born| format!("{id}-{born}"));
+        std::fs::create_dir_all(root.join("state/journal").join(journal)).unwrap();
+        assert_eq!(edited(&root, path, "own-ed").unwrap(), "own\n");
+        let named = root.join("earlier/bin/own-ed").display().to_string();
+        assert!(edited(&root, path, &named).unwrap_err().contains("inside a workspace"));
     }
 
     #[test]
